@@ -1,0 +1,2 @@
+//! The `udm` program.
+fn main() {}
