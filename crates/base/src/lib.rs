@@ -1,1 +1,16 @@
-//! See ARCHITECTURE.md.
+//! Layer 0: units, device numbers, table arguments, error numbers and aligned memory.
+//!
+//! Nothing here does I/O, starts a thread or reads a clock. Only this crate converts between bytes
+//! and sectors: everywhere else an address is a [`Sector`] and a length is a [`Sectors`].
+
+mod aligned;
+mod args;
+mod devt;
+mod errno;
+mod units;
+
+pub use aligned::AlignedBuf;
+pub use args::{Arg, ArgError, Args};
+pub use devt::{DevT, ParseDevTError};
+pub use errno::Errno;
+pub use units::{SECTOR_SHIFT, SECTOR_SIZE, Sector, Sectors};

@@ -1,0 +1,85 @@
+//! Memory aligned for direct I/O.
+
+use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::ops::{Deref, DerefMut};
+use std::ptr::NonNull;
+
+/// Owned, zeroed memory whose address is a multiple of its alignment.
+///
+/// Direct I/O needs buffers aligned to the device's logical block size; a page (4096) serves all.
+pub struct AlignedBuf {
+    ptr: NonNull<u8>,
+    layout: Layout,
+}
+
+impl AlignedBuf {
+    /// `len` zero bytes on a page boundary. `len` of 0 gives one byte of memory and no length.
+    ///
+    /// # Panics
+    /// When `len` exceeds half the address space. Callers bound it before.
+    pub fn zeroed(len: usize) -> Self {
+        Self::with_align(len, 4096)
+    }
+
+    /// `len` zero bytes at a multiple of `align`, a power of two.
+    ///
+    /// # Panics
+    /// When `align` is no power of two, or `len` exceeds half the address space.
+    pub fn with_align(len: usize, align: usize) -> Self {
+        let layout = Layout::from_size_align(len, align).expect("a power of two, and a length below isize::MAX");
+        let whole = Layout::from_size_align(len.max(1), align).expect("as above");
+        // SAFETY: the layout's size is at least 1.
+        let ptr = unsafe { alloc_zeroed(whole) };
+        let Some(ptr) = NonNull::new(ptr) else { handle_alloc_error(whole) };
+        Self { ptr, layout }
+    }
+
+    /// The address of the first byte. It stays the same for the buffer's life.
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.ptr.as_ptr()
+    }
+}
+
+impl Drop for AlignedBuf {
+    fn drop(&mut self) {
+        let whole = Layout::from_size_align(self.layout.size().max(1), self.layout.align()).expect("as at its birth");
+        // SAFETY: `ptr` came from alloc_zeroed with this layout.
+        unsafe { dealloc(self.ptr.as_ptr(), whole) }
+    }
+}
+
+impl Deref for AlignedBuf {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        // SAFETY: `ptr` is valid for the layout's size and initialised since alloc_zeroed.
+        unsafe { std::slice::from_raw_parts(self.ptr.as_ptr(), self.layout.size()) }
+    }
+}
+
+impl DerefMut for AlignedBuf {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as for Deref, and the borrow is exclusive.
+        unsafe { std::slice::from_raw_parts_mut(self.ptr.as_ptr(), self.layout.size()) }
+    }
+}
+
+// SAFETY: the buffer owns its memory, as a Box<[u8]> would.
+unsafe impl Send for AlignedBuf {}
+// SAFETY: shared access only reads.
+unsafe impl Sync for AlignedBuf {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn aligned_and_zero() {
+        for (len, align) in [(0, 512), (1, 512), (4096, 4096), (100_000, 1 << 21)] {
+            let mut buf = AlignedBuf::with_align(len, align);
+            assert_eq!(buf.len(), len);
+            assert_eq!(buf.as_ptr() as usize % align, 0);
+            assert!(buf.iter().all(|b| *b == 0));
+            buf.fill(7);
+        }
+    }
+}
