@@ -1,1 +1,34 @@
-//! See ARCHITECTURE.md.
+//! Layer 1: bios, channels and the devices beneath.
+//!
+//! # How an I/O goes
+//! A thread makes a [`Channel`] in a [`Domain`], attaches the devices it uses, takes a [`Bio`] from the
+//! channel, fills it and submits it. [`BlockDevice::submit`] either ends the bio, keeps it until its
+//! I/O is done, or hands it back redirected to a device beneath; the loop that calls it is iterative,
+//! so that the depth of a stack costs no stack. [`Bio::end`] consumes the bio: its completion frames
+//! run on the channel it came from, and the submitter finds a [`Completion`] in the channel's queue.
+//!
+//! # Invariants
+//! - A bio is ended on any thread and completes on its own channel; nothing of the channel is written
+//!   by another thread but its mailbox, or by a thief that holds the channel (see [`Domain`]).
+//! - Nothing here blocks but [`Channel::wait`], [`BlockingIo`] and the opening of devices.
+//! - Nothing here reads a wall clock or starts a thread except through [`Clock`] and [`Executor`].
+
+mod bio;
+mod blocking;
+mod channel;
+mod clock;
+mod device;
+mod domain;
+mod executor;
+mod limits;
+mod memory;
+
+pub use bio::{Bio, FrameFn, Op, OpFlags, Segment, Segments, Status};
+pub use blocking::BlockingIo;
+pub use channel::{Attached, Channel, Completion, Cx, LEVELS, Source, Waker, Woken};
+pub use clock::{Clock, MonotonicClock, Nanos};
+pub use device::{BlockDevice, DeviceId, Extent, ExtentKind};
+pub use domain::{Domain, DomainBuilder, MAX_CHANNELS};
+pub use executor::{Executor, Joiner, ThreadExecutor};
+pub use limits::Limits;
+pub use memory::{Memory, MemoryDevice};

@@ -1,0 +1,82 @@
+//! Plain reads and writes that wait, for control paths and tools.
+
+use crate::{Attached, BlockDevice, Channel, Domain, Op, OpFlags, Status};
+use std::io;
+use std::sync::Arc;
+use udm_base::{SECTOR_SIZE, Sector, Sectors};
+
+/// Reads and writes a device one request at a time, on a channel of its own. Every call blocks.
+pub struct BlockingIo {
+    channel: Channel,
+    dev: Attached,
+}
+
+impl BlockingIo {
+    /// Holds `dev` until dropped.
+    pub fn new(domain: &Domain, dev: Arc<dyn BlockDevice>) -> io::Result<Self> {
+        let channel = domain.channel()?;
+        let dev = channel.attach(dev);
+        Ok(Self { channel, dev })
+    }
+
+    /// The device's size when it was opened.
+    pub fn sectors(&self) -> Sectors {
+        self.dev.sectors()
+    }
+
+    /// Reads from `sector`.
+    ///
+    /// # Panics
+    /// When `buf` is not whole sectors.
+    pub fn read(&self, sector: Sector, buf: &mut [u8]) -> Result<(), Status> {
+        self.transfer(Op::Read, OpFlags::NONE, sector, buf)
+    }
+
+    /// Writes at `sector`.
+    ///
+    /// # Panics
+    /// When `buf` is not whole sectors.
+    pub fn write(&self, sector: Sector, buf: &[u8], flags: OpFlags) -> Result<(), Status> {
+        // A device only reads the memory of a write; the bio's segments have one pointer type for both directions.
+        // SAFETY: not written through, and back with the caller when this returns.
+        let buf = unsafe { std::slice::from_raw_parts_mut(buf.as_ptr().cast_mut(), buf.len()) };
+        self.transfer(Op::Write, flags, sector, buf)
+    }
+
+    /// Flushes the device.
+    pub fn flush(&self) -> Result<(), Status> {
+        self.range(Op::Flush, OpFlags::NONE, Sector::ZERO, Sectors::ZERO)
+    }
+
+    /// Does an operation without payload.
+    pub fn range(&self, op: Op, flags: OpFlags, sector: Sector, sectors: Sectors) -> Result<(), Status> {
+        while !self.channel.submit_range(self.dev, op, flags, sector, sectors, 0) {
+            self.step();
+        }
+        self.finish()
+    }
+
+    fn transfer(&self, op: Op, flags: OpFlags, sector: Sector, buf: &mut [u8]) -> Result<(), Status> {
+        assert_eq!(buf.len() % SECTOR_SIZE, 0, "whole sectors");
+        // SAFETY: `finish` waits for the completion before the borrow ends.
+        while !unsafe { self.channel.submit(self.dev, op, flags, sector, buf, 0) } {
+            self.step();
+        }
+        self.finish()
+    }
+
+    fn finish(&self) -> Result<(), Status> {
+        loop {
+            if let Some(done) = self.channel.completed() {
+                return if done.status.is_ok() { Ok(()) } else { Err(done.status) };
+            }
+            self.step();
+        }
+    }
+
+    fn step(&self) {
+        if self.channel.poll() == 0 && self.channel.wait(None, &mut Vec::new()).is_err() {
+            std::thread::yield_now();
+        }
+    }
+}

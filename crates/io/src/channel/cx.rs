@@ -1,0 +1,216 @@
+//! What devices and frames see of the channel that they run in.
+
+use super::core::{ChannelCore, Parked, RESUBMIT};
+use super::{LEVELS, Source};
+use crate::bio::{Bio, FrameFn, Record};
+use crate::{Nanos, Status};
+use std::any::{Any, TypeId};
+use std::ptr::NonNull;
+use udm_base::Sectors;
+
+/// Proof that the thread is inside a channel, and the way to its services.
+///
+/// A bio of this channel that is ended now completes now.
+pub struct Cx<'a>(&'a ChannelCore);
+
+impl<'a> Cx<'a> {
+    #[inline]
+    pub(crate) const fn new(core: &'a ChannelCore) -> Self {
+        Self(core)
+    }
+
+    /// The channel's number, below [`MAX_CHANNELS`](crate::MAX_CHANNELS): no other channel of the domain has it at
+    /// the same time, so that counters indexed by it need no atomic read-modify-write.
+    #[inline]
+    pub const fn id(&self) -> usize {
+        self.0.id
+    }
+
+    /// The time now.
+    pub fn now(&self) -> Nanos {
+        self.0.clock.now()
+    }
+
+    /// Submits a bio to its device: at once, or after the one that is being submitted, in order.
+    #[inline]
+    pub fn submit(&self, bio: Bio) {
+        // SAFETY: inside; the reference ends before a device is called.
+        let inner = unsafe { self.0.inner() };
+        if inner.submitting {
+            let record = bio.into_record();
+            match NonNull::new(inner.pending_tail) {
+                // SAFETY: the pending list owns its records.
+                Some(mut tail) => unsafe { tail.as_mut() }.next = record.as_ptr(),
+                None => inner.pending_head = record.as_ptr(),
+            }
+            inner.pending_tail = record.as_ptr();
+        } else {
+            inner.submitting = true;
+            self.run(bio);
+        }
+    }
+
+    #[inline]
+    fn run(&self, bio: Bio) {
+        let mut next = Some(bio);
+        loop {
+            while let Some(bio) = next {
+                // SAFETY: who submitted the bio keeps its device until it has completed.
+                next = unsafe { bio.device().as_ref() }.submit(self, bio);
+            }
+            // SAFETY: inside; the reference ends with the block.
+            let inner = unsafe { self.0.inner() };
+            let Some(mut record) = NonNull::new(inner.pending_head) else {
+                inner.submitting = false;
+                return;
+            };
+            // SAFETY: the pending list owned the record.
+            inner.pending_head = std::mem::replace(unsafe { &mut record.as_mut().next }, std::ptr::null_mut());
+            if inner.pending_head.is_null() {
+                inner.pending_tail = std::ptr::null_mut();
+            }
+            next = Some(Bio::from_record(record));
+        }
+    }
+
+    /// Does `func` with the bio at `at` or soon after, inside the channel.
+    pub fn at(&self, at: Nanos, bio: Bio, func: fn(&Cx<'_>, Bio)) {
+        // SAFETY: inside; the reference ends with the expression.
+        unsafe { self.0.inner() }.timers.set(at, bio, func);
+    }
+
+    /// The channel's source of type `T`, made by `make` on first use. A source lives as long as its channel.
+    pub fn source<T: Source + Any, E>(&self, make: impl FnOnce() -> Result<T, E>) -> Result<&'a T, E> {
+        let id = TypeId::of::<T>();
+        // SAFETY: inside; the reference ends with the block. A boxed source stays where it is while the channel lives,
+        // and nothing takes it out as long as a Cx exists.
+        if let Some((_, source)) = unsafe { self.0.inner() }.sources.iter().find(|(t, _)| *t == id) {
+            let any: &'a dyn Any = &**source;
+            return Ok(any.downcast_ref().expect("found by its type"));
+        }
+        let source = Box::new(make()?);
+        let at: *const T = &*source;
+        // SAFETY: inside; the reference ends with the expression.
+        unsafe { self.0.inner() }.sources.push((id, source));
+        // SAFETY: as for a source that was found.
+        Ok(unsafe { &*at })
+    }
+
+    /// Makes a clone of `len` sectors of `parent`, from `offset` sectors after its start, with its operation, flags
+    /// and device. `None` when the reserve of `level` is used up: see [`park`](Self::park).
+    ///
+    /// The clone's completion is counted in the parent, which has to be [held](Self::hold).
+    pub fn clone_part(&self, parent: &mut Bio, level: usize, offset: Sectors, len: Sectors) -> Option<Bio> {
+        debug_assert!(level > 0 && level < LEVELS, "level 0 is the submitter's");
+        // SAFETY: inside; the reference ends with the expression.
+        let mut clone = unsafe { self.0.inner() }.slabs[level].take(NonNull::from(self.0))?;
+        let payload = parent.segments().skip_bytes(if parent.op().has_payload() { offset.as_len() } else { 0 });
+        let (segs, skip) = payload.raw();
+        let from = parent.record_mut();
+        from.children += 1;
+        let record = clone.record_mut();
+        record.dev = from.dev;
+        record.op = from.op;
+        record.flags = from.flags;
+        record.sector = from.sector + offset;
+        record.sectors = len;
+        record.segs = segs;
+        record.skip = skip;
+        record.parent = from;
+        record.children = 0;
+        // SAFETY: child_done ignores its word.
+        let pushed = unsafe { clone.push_frame(child_done, std::ptr::null()) };
+        debug_assert!(pushed, "a fresh record has room");
+        Some(clone)
+    }
+
+    /// Begins to clone `parent`: until [`unhold`](Self::unhold) it does not complete, however many clones do.
+    pub fn hold(&self, parent: &mut Bio) {
+        parent.record_mut().children = 1;
+    }
+
+    /// Ends cloning: the parent completes when its clones have, at once if they all have already.
+    pub fn unhold(&self, parent: Bio) {
+        if let Some(parent) = Self::one_less(parent.into_record()) {
+            self.0.complete(parent);
+        }
+    }
+
+    fn one_less(mut parent: NonNull<Record>) -> Option<Bio> {
+        // SAFETY: a parent that is held is owned by its clones together, which all are of this channel.
+        let record = unsafe { parent.as_mut() };
+        record.children -= 1;
+        (record.children == 0).then(|| Bio::from_record(parent))
+    }
+
+    /// Lets a bio wait until a clone of `level` has come back; then `resume` gets it with `word`.
+    ///
+    /// # Safety
+    /// `word` must be what `resume` expects, and stay valid until it has been called.
+    pub unsafe fn park(&self, level: usize, bio: Bio, resume: FrameFn, word: *const ()) {
+        // SAFETY: inside; the reference ends with the block.
+        let inner = unsafe { self.0.inner() };
+        inner.parked[level].push_back(Parked { bio, resume, word });
+        inner.parked_count += 1;
+    }
+
+    /// Gives a clone's slot back.
+    fn release(&self, clone: Bio) {
+        let level = clone.record().level as usize;
+        // SAFETY: inside; the reference ends with the block.
+        let inner = unsafe { self.0.inner() };
+        inner.slabs[level].give(clone);
+        if inner.parked_count == 0 {
+            return;
+        }
+        if let Some(parked) = inner.parked[level].pop_front() {
+            inner.parked_count -= 1;
+            // SAFETY: the contract of `park`.
+            if let Some(bio) = unsafe { (parked.resume)(self, parked.bio, parked.word) } {
+                self.0.complete(bio);
+            }
+        }
+    }
+
+    /// How many clones of `level` are out.
+    pub fn clones_out(&self, level: usize) -> usize {
+        // SAFETY: inside; the reference ends with the expression.
+        unsafe { self.0.inner() }.slabs[level].out()
+    }
+
+    /// Ends a bio: as [`Bio::end`].
+    #[inline]
+    pub fn end(&self, bio: Bio, status: Status) {
+        bio.end(status);
+    }
+}
+
+/// The last frame of every clone: its status goes to the parent, its slot home.
+///
+/// # Safety
+/// The bio is a clone, and this runs inside its channel.
+unsafe fn child_done(cx: &Cx<'_>, clone: Bio, _: *const ()) -> Option<Bio> {
+    let status = clone.status();
+    let mut parent = NonNull::new(clone.record().parent).expect("a clone has a parent");
+    if !status.is_ok() {
+        // SAFETY: the parent is held by its clones, all of this channel.
+        let record = unsafe { parent.as_mut() };
+        if record.status.is_ok() {
+            record.status = status;
+        }
+    }
+    let done = Cx::one_less(parent);
+    cx.release(clone);
+    done
+}
+
+impl Bio {
+    /// Sends the bio to its own channel to be submitted again to the device it is for now, from any thread: how a
+    /// device lets go of bios that it queued.
+    pub fn resubmit(mut self) {
+        let record = self.record_mut();
+        record.children = RESUBMIT;
+        let channel = record.channel;
+        ChannelCore::mail(channel, self);
+    }
+}

@@ -1,0 +1,309 @@
+//! Channels: where a thread's bios live, are submitted and complete.
+
+mod core;
+mod cx;
+mod slab;
+mod timers;
+mod wait;
+
+pub(crate) use self::core::ChannelCore;
+pub use cx::Cx;
+pub use wait::{Waker, Woken};
+
+use self::core::covers;
+use crate::domain::Shared;
+use crate::{BlockDevice, Nanos, Op, OpFlags, Segment, Status};
+use rustix::fd::BorrowedFd;
+use std::any::Any;
+use std::cell::RefCell;
+use std::marker::PhantomData;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use udm_base::{Sector, Sectors};
+
+/// How deep devices can be stacked, the submitter's level included.
+pub const LEVELS: usize = 32;
+
+/// What a submitter learns of a bio that has completed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Completion {
+    /// The token that the bio was submitted with.
+    pub token: u64,
+    /// How it ended.
+    pub status: Status,
+}
+
+/// Something that completes bios of a channel and has to be asked: a ring, a queue that is polled.
+pub trait Source: Any {
+    /// Starts what has been queued, and completes what is done. Returns how many bios moved. Must not block.
+    fn poll(&self, cx: &Cx<'_>) -> usize;
+
+    /// A descriptor that becomes readable when `poll` has something to do; `None` when it has to be asked in turns.
+    fn fd(&self) -> Option<BorrowedFd<'_>>;
+
+    /// Whether bios are out there.
+    fn is_busy(&self) -> bool;
+
+    /// Whether the channel must not sleep now, because no descriptor would wake it.
+    fn must_poll(&self) -> bool {
+        false
+    }
+}
+
+/// A device that a channel submits to. The channel holds the device.
+#[derive(Clone, Copy)]
+pub struct Attached {
+    index: usize,
+    dev: NonNull<dyn BlockDevice>,
+    sectors: Sectors,
+}
+
+impl Attached {
+    /// The device's size when it was attached.
+    pub fn sectors(&self) -> Sectors {
+        self.sectors
+    }
+}
+
+/// One thread's way to submit bios. It cannot leave its thread.
+///
+/// Dropping it waits for what its own rings and timers still hold; bios that a device keeps elsewhere are left
+/// behind safely, and are forgotten when they come home.
+pub struct Channel {
+    core: NonNull<ChannelCore>,
+    shared: Arc<Shared>,
+    waiter: RefCell<wait::Waiter>,
+    _not_send: PhantomData<*const ()>,
+}
+
+impl Channel {
+    pub(crate) fn new(shared: Arc<Shared>, core: NonNull<ChannelCore>) -> Self {
+        Self { core, shared, waiter: RefCell::default(), _not_send: PhantomData }
+    }
+
+    #[inline]
+    fn core(&self) -> &ChannelCore {
+        // SAFETY: the core belongs to the domain, which `shared` keeps.
+        unsafe { self.core.as_ref() }
+    }
+
+    #[inline]
+    fn inside<T>(&self, work: impl FnOnce(&ChannelCore, &Cx<'_>) -> T) -> T {
+        let core = self.core();
+        let cx = core.enter();
+        let out = work(core, &cx);
+        core.exit();
+        out
+    }
+
+    /// Holds `dev`, so that bios can be submitted to it.
+    pub fn attach(&self, dev: Arc<dyn BlockDevice>) -> Attached {
+        self.inside(|core, _| {
+            // SAFETY: inside; the reference ends with the block.
+            let attached = &mut unsafe { core.inner() }.attached;
+            let ptr = NonNull::from(&*dev);
+            let sectors = dev.sectors();
+            let index = attached.iter().position(Option::is_none).unwrap_or(attached.len());
+            if index == attached.len() {
+                attached.push(None);
+            }
+            attached[index] = Some(dev);
+            Attached { index, dev: ptr, sectors }
+        })
+    }
+
+    /// Lets go of a device. Every bio that was submitted to it must have completed.
+    ///
+    /// # Panics
+    /// When bios of the channel are out. (Then the device could vanish beneath them.)
+    pub fn detach(&self, dev: Attached) {
+        let held = self.inside(|core, _| {
+            // SAFETY: inside; the reference ends with the block.
+            let inner = unsafe { core.inner() };
+            assert_eq!(inner.out(), 0, "a device is detached while bios are out");
+            inner.attached[dev.index].take()
+        });
+        // Outside: a device's drop may use channels of its own.
+        drop(held);
+    }
+
+    /// How many bios the submitter may have out at a time; 256 unless set.
+    pub fn set_depth(&self, depth: usize) {
+        // SAFETY: inside; the reference ends with the expression.
+        self.inside(|core, _| unsafe { core.inner() }.slabs[0].set_limit(depth));
+    }
+
+    /// Submits one bio with one segment. False when as many are out as the channel has slots for: poll first.
+    ///
+    /// # Safety
+    /// As [`Segment::new`]: the memory is the device's until the completion with `token` has been taken.
+    #[inline]
+    pub unsafe fn submit(
+        &self,
+        dev: Attached,
+        op: Op,
+        flags: OpFlags,
+        sector: Sector,
+        memory: &mut [u8],
+        token: u64,
+    ) -> bool {
+        // SAFETY: the caller's promise.
+        let seg = unsafe { Segment::new(memory.as_mut_ptr(), memory.len()) };
+        self.start(dev, op, flags, sector, Sectors::in_bytes(memory.len() as u64), token, |record| {
+            record.seg0 = seg;
+            &raw const record.seg0
+        })
+    }
+
+    /// Submits one bio whose memory is a list of segments. False as [`submit`](Self::submit). The list is not
+    /// copied: like the memory, it must stay until the completion. A list shorter than the range fails with EINVAL.
+    ///
+    /// # Safety
+    /// As [`Segment::new`], and `segs` stays where it is until the completion has been taken.
+    #[allow(clippy::too_many_arguments)]
+    pub unsafe fn submit_vectored(
+        &self,
+        dev: Attached,
+        op: Op,
+        flags: OpFlags,
+        sector: Sector,
+        sectors: Sectors,
+        segs: &[Segment],
+        token: u64,
+    ) -> bool {
+        if !sectors.checked_bytes().is_some_and(|bytes| covers(op, segs, bytes)) {
+            return self.refuse(token);
+        }
+        self.start(dev, op, flags, sector, sectors, token, |_| segs.as_ptr())
+    }
+
+    /// Submits an operation without payload. False as [`submit`](Self::submit).
+    pub fn submit_range(
+        &self,
+        dev: Attached,
+        op: Op,
+        flags: OpFlags,
+        sector: Sector,
+        sectors: Sectors,
+        token: u64,
+    ) -> bool {
+        if op.has_payload() {
+            return self.refuse(token);
+        }
+        self.start(dev, op, flags, sector, sectors, token, |_| std::ptr::null())
+    }
+
+    fn refuse(&self, token: u64) -> bool {
+        self.inside(|core, _| {
+            // SAFETY: inside; the reference ends with the expression.
+            unsafe { core.inner() }.completions.push_back(Completion { token, status: Status::Invalid });
+        });
+        true
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    #[inline]
+    fn start(
+        &self,
+        dev: Attached,
+        op: Op,
+        flags: OpFlags,
+        sector: Sector,
+        sectors: Sectors,
+        token: u64,
+        segs: impl FnOnce(&mut crate::bio::Record) -> *const Segment,
+    ) -> bool {
+        self.inside(|core, cx| {
+            // SAFETY: inside; the reference ends with the expression.
+            let Some(mut bio) = (unsafe { core.inner() }).slabs[0].take(self.core) else { return false };
+            let record = bio.record_mut();
+            record.dev = Some(dev.dev);
+            record.op = op;
+            record.flags = flags;
+            record.sector = sector;
+            record.sectors = sectors;
+            record.skip = 0;
+            record.children = 0;
+            record.token = token;
+            record.segs = segs(record);
+            if sector.checked_add(sectors).is_some_and(|end| end <= dev.sectors.from_start())
+                || self.grown(dev, sector, sectors)
+            {
+                cx.submit(bio);
+            } else {
+                bio.end(Status::Invalid);
+            }
+            true
+        })
+    }
+
+    /// A device may have grown since it was attached.
+    #[cold]
+    fn grown(&self, dev: Attached, sector: Sector, sectors: Sectors) -> bool {
+        // SAFETY: the channel holds what is attached.
+        let now = unsafe { dev.dev.as_ref() }.sectors();
+        sector.checked_add(sectors).is_some_and(|end| end <= now.from_start())
+    }
+
+    /// The next completion, in the order in which the bios completed. Does not poll.
+    #[inline]
+    pub fn completed(&self) -> Option<Completion> {
+        // SAFETY: inside; the reference ends with the expression.
+        self.inside(|core, _| unsafe { core.inner() }.completions.pop_front())
+    }
+
+    /// Starts what is queued and takes in what is done. Returns how many bios moved. Never blocks.
+    pub fn poll(&self) -> usize {
+        self.inside(|core, _| core.poll())
+    }
+
+    /// How many of the submitter's bios are out.
+    pub fn outstanding(&self) -> usize {
+        // SAFETY: inside; the reference ends with the expression.
+        self.inside(|core, _| unsafe { core.inner() }.slabs[0].out())
+    }
+
+    /// The time now, by the domain's clock.
+    pub fn now(&self) -> Nanos {
+        self.core().clock.now()
+    }
+
+    /// The domain's number for the channel.
+    pub fn id(&self) -> usize {
+        self.core().id
+    }
+}
+
+impl Drop for Channel {
+    fn drop(&mut self) {
+        // What rings and timers hold comes back by itself, soon.
+        loop {
+            let busy = self.inside(|core, _| {
+                core.poll();
+                // SAFETY: inside; nothing is called that reaches the channel.
+                let inner = unsafe { core.inner() };
+                inner.timers.next().is_some() || inner.sources.iter().any(|(_, s)| s.is_busy())
+            });
+            if !busy {
+                break;
+            }
+            self.shared.idle_or(|| std::thread::yield_now());
+        }
+        let (out, sources, attached) = self.inside(|core, _| {
+            // SAFETY: inside; the reference ends with the block.
+            let inner = unsafe { core.inner() };
+            inner.completions.clear();
+            inner.slabs[0].set_limit(256);
+            let out = inner.out();
+            let attached = if out == 0 { std::mem::take(&mut inner.attached) } else { Vec::new() };
+            (out, std::mem::take(&mut inner.sources), attached)
+        });
+        drop(sources);
+        drop(attached);
+        if out == 0 {
+            self.shared.free(self.core().id);
+        } else {
+            self.core().abandon(self.shared.clone());
+        }
+    }
+}

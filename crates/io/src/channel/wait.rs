@@ -1,0 +1,177 @@
+//! Sleeping until a channel, or something its thread watches beside, has work.
+
+use super::Channel;
+use crate::Nanos;
+use rustix::event::{Timespec, epoll};
+use rustix::fd::{AsFd, OwnedFd};
+use std::io;
+use std::time::Duration;
+
+/// The key of the channel's own descriptors; watched ones lie below.
+const OWN: u64 = u64::MAX;
+
+/// A watched descriptor that is ready.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Woken {
+    /// The key it was watched with.
+    pub key: u64,
+    /// It can be read, or has an error to tell.
+    pub readable: bool,
+    /// It can be written.
+    pub writable: bool,
+    /// The other side has closed (EPOLLRDHUP, EPOLLHUP, EPOLLERR).
+    pub hangup: bool,
+}
+
+#[derive(Default)]
+pub(super) struct Waiter {
+    epoll: Option<OwnedFd>,
+    sources: usize,
+    events: Vec<epoll::Event>,
+}
+
+impl Waiter {
+    fn epoll(&mut self, channel: &Channel) -> io::Result<&OwnedFd> {
+        if self.epoll.is_none() {
+            let fd = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+            if let Some(wake) = channel.core().wake_fd() {
+                epoll::add(&fd, wake, epoll::EventData::new_u64(OWN), epoll::EventFlags::IN)?;
+            }
+            self.epoll = Some(fd);
+            self.events.reserve(64);
+        }
+        Ok(self.epoll.as_ref().expect("made above"))
+    }
+}
+
+fn flags(read: bool, write: bool) -> epoll::EventFlags {
+    let mut flags = epoll::EventFlags::RDHUP;
+    flags.set(epoll::EventFlags::IN, read);
+    flags.set(epoll::EventFlags::OUT, write);
+    flags
+}
+
+impl Channel {
+    /// Watches a descriptor: [`wait`](Self::wait) also ends when it is ready. `key` comes back in [`Woken`]; it
+    /// must not be `u64::MAX`.
+    pub fn watch(&self, fd: impl AsFd, key: u64, read: bool, write: bool) -> io::Result<()> {
+        debug_assert_ne!(key, OWN, "that key is the channel's own");
+        let mut waiter = self.waiter.borrow_mut();
+        Ok(epoll::add(waiter.epoll(self)?, fd, epoll::EventData::new_u64(key), flags(read, write))?)
+    }
+
+    /// Changes what is watched for.
+    pub fn rewatch(&self, fd: impl AsFd, key: u64, read: bool, write: bool) -> io::Result<()> {
+        let mut waiter = self.waiter.borrow_mut();
+        Ok(epoll::modify(waiter.epoll(self)?, fd, epoll::EventData::new_u64(key), flags(read, write))?)
+    }
+
+    /// Stops watching a descriptor.
+    pub fn unwatch(&self, fd: impl AsFd) -> io::Result<()> {
+        let mut waiter = self.waiter.borrow_mut();
+        Ok(epoll::delete(waiter.epoll(self)?, fd)?)
+    }
+
+    /// A handle by which any thread ends this channel's [`wait`](Self::wait).
+    pub fn waker(&self) -> Waker {
+        Waker { core: self.core, _shared: self.shared.clone() }
+    }
+
+    /// Sleeps until there is something to poll, a watched descriptor is ready (they are added to `woken`), a
+    /// [`Waker`] is used, or `timeout` has passed. Blocks, in the kernel. Completes nothing: call
+    /// [`poll`](Self::poll) afterwards. In a simulated domain time moves on instead.
+    pub fn wait(&self, timeout: Option<Duration>, woken: &mut Vec<Woken>) -> io::Result<()> {
+        let (ready, timer, must_poll) = self.inside(|core, _| {
+            // SAFETY: inside; the sources' fd and flags do not reach the channel.
+            let inner = unsafe { core.inner() };
+            let must_poll = inner.sources.iter().any(|(_, s)| s.must_poll());
+            (!inner.completions.is_empty(), inner.timers.next(), must_poll)
+        });
+        if let Some(idle) = self.shared.idle() {
+            if !ready && !self.core().has_mail() {
+                idle(timer);
+            }
+            return Ok(());
+        }
+        let mut waiter = self.waiter.borrow_mut();
+        waiter.epoll(self)?;
+        self.add_sources(&mut waiter)?;
+        let at_once = ready || must_poll || !self.core().prepare_sleep();
+        let timeout = if at_once { Some(Duration::ZERO) } else { earlier(timeout, timer, self.now()) };
+        let timeout = timeout.map(|t| Timespec { tv_sec: t.as_secs() as i64, tv_nsec: t.subsec_nanos().into() });
+        let Waiter { epoll: Some(fd), events, .. } = &mut *waiter else { unreachable!("made above") };
+        events.clear();
+        let result = epoll::wait(&*fd, rustix::buffer::spare_capacity(events), timeout.as_ref());
+        self.core().awake();
+        match result {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(e) => return Err(e.into()),
+        }
+        for event in events.iter() {
+            let (key, flags) = (event.data.u64(), event.flags);
+            let is = |f| flags.intersects(f);
+            if key == OWN {
+                self.drain_wake();
+                continue;
+            }
+            use epoll::EventFlags as F;
+            woken.push(Woken {
+                key,
+                readable: is(F::IN | F::RDHUP | F::HUP | F::ERR),
+                writable: is(F::OUT | F::HUP | F::ERR),
+                hangup: is(F::RDHUP | F::HUP | F::ERR),
+            });
+        }
+        Ok(())
+    }
+
+    fn add_sources(&self, waiter: &mut Waiter) -> io::Result<()> {
+        self.inside(|core, _| {
+            // SAFETY: inside; a source's descriptor does not reach the channel.
+            let sources = &unsafe { core.inner() }.sources;
+            let epoll = waiter.epoll.as_ref().expect("made before");
+            for (_, source) in &sources[waiter.sources..] {
+                if let Some(fd) = source.fd() {
+                    // Its own readiness is all that is asked for; poll() looks at every source.
+                    epoll::add(epoll, fd, epoll::EventData::new_u64(OWN), epoll::EventFlags::IN)?;
+                }
+            }
+            waiter.sources = sources.len();
+            Ok(())
+        })
+    }
+
+    fn drain_wake(&self) {
+        if let Some(fd) = self.core().wake_fd() {
+            // Empty means that the event was a source's.
+            let _ = rustix::io::read(fd, &mut [0u8; 8]);
+        }
+    }
+}
+
+fn earlier(timeout: Option<Duration>, timer: Option<Nanos>, now: Nanos) -> Option<Duration> {
+    let timer = timer.map(|at| Duration::from_nanos(at.since(now)));
+    match (timeout, timer) {
+        (Some(a), Some(b)) => Some(a.min(b)),
+        (a, b) => a.or(b),
+    }
+}
+
+/// Ends a channel's wait from another thread.
+pub struct Waker {
+    core: std::ptr::NonNull<super::ChannelCore>,
+    _shared: std::sync::Arc<crate::domain::Shared>,
+}
+
+// SAFETY: a core is Sync, and `_shared` keeps it.
+unsafe impl Send for Waker {}
+// SAFETY: as above.
+unsafe impl Sync for Waker {}
+
+impl Waker {
+    /// Ends the channel's current or next wait. Costs a system call.
+    pub fn wake(&self) {
+        // SAFETY: `_shared` keeps the core.
+        unsafe { self.core.as_ref() }.wake();
+    }
+}

@@ -1,0 +1,87 @@
+//! What a block device is to the layers above.
+
+use crate::{Bio, Cx, Limits};
+use std::any::Any;
+use udm_base::{DevT, Sector, Sectors};
+
+/// What makes two names the same device.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
+pub enum DeviceId {
+    /// A block device, of udm's or of the host's.
+    Number(DevT),
+    /// A regular file: st_dev and st_ino.
+    File(u64, u64),
+    /// A device without a name, as `null:` or a remote export: its address in memory.
+    Anonymous(usize),
+}
+
+/// What a range of a device holds, for those who copy only what counts.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ExtentKind {
+    /// Allocated, or not known.
+    Data,
+    /// Allocated, and reads as zeroes.
+    Zero,
+    /// Not allocated, and reads as zeroes.
+    Hole,
+}
+
+/// A run of sectors of one kind.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Extent {
+    /// How long it is.
+    pub sectors: Sectors,
+    /// What it holds.
+    pub kind: ExtentKind,
+}
+
+/// A block device: a file, memory, a remote export, or a mapped device.
+///
+/// Who submits to a device holds it (by `Arc`, in its channel or in its table) until every bio it
+/// submitted there has completed.
+pub trait BlockDevice: Send + Sync + 'static {
+    /// Takes a bio. The device ends it, keeps it until its I/O is done, or returns it redirected to a
+    /// device beneath. The range lies within the device as it was when the submitter attached it; a
+    /// device that can shrink checks again.
+    ///
+    /// Must not block and must not wait for a lock that I/O is done under.
+    fn submit(&self, cx: &Cx<'_>, bio: Bio) -> Option<Bio>;
+
+    /// The size now.
+    fn sectors(&self) -> Sectors;
+
+    /// What it can take.
+    fn limits(&self) -> Limits;
+
+    /// Which device it is.
+    fn id(&self) -> DeviceId;
+
+    /// Its name as a table prints it: `M:m`, a path or a URI. What it gives loads again.
+    fn name(&self) -> String;
+
+    /// Whether writes are refused.
+    fn read_only(&self) -> bool {
+        false
+    }
+
+    /// How many mapped devices lie beneath it on the longest way down, itself included; 0 for a device that
+    /// maps nothing. Clones are drawn from the reserve of this level.
+    fn level(&self) -> usize {
+        0
+    }
+
+    /// Whether a HIPRI bio can be completed by polling.
+    fn can_poll(&self) -> bool {
+        false
+    }
+
+    /// What the `sectors` from `sector` hold, in order, covering at least the first sector and at most the
+    /// range. May block briefly (a file asks its file system). Without knowledge: one run of data.
+    fn extents(&self, sector: Sector, sectors: Sectors) -> Vec<Extent> {
+        let _ = sector;
+        vec![Extent { sectors, kind: ExtentKind::Data }]
+    }
+
+    /// Itself, for those who look for a device of their own kind.
+    fn as_any(&self) -> &dyn Any;
+}

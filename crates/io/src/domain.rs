@@ -1,0 +1,192 @@
+//! The domain: the set of channels that share devices, with its clock and executor, and the grace
+//! periods that let devices change beneath running channels.
+
+use crate::channel::ChannelCore;
+use crate::{Channel, Clock, Executor, MonotonicClock, Nanos, ThreadExecutor};
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::thread::{MembarrierCommand, MembarrierQuery};
+use std::io;
+use std::ptr::NonNull;
+use std::sync::atomic::{Ordering, fence};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+/// How many channels a domain can have at a time. Per-channel counters of a device are arrays of this length.
+pub const MAX_CHANNELS: usize = 256;
+
+/// What a simulated domain does when a channel would sleep, given the channel's next timer.
+type IdleFn = dyn Fn(Option<Nanos>) + Send + Sync;
+
+pub(crate) struct Shared {
+    cores: [OnceLock<Box<ChannelCore>>; MAX_CHANNELS],
+    free: Mutex<Vec<usize>>,
+    clock: Arc<dyn Clock>,
+    executor: Arc<dyn Executor>,
+    asymmetric: bool,
+    idle: Option<Box<IdleFn>>,
+}
+
+/// A handle on a domain. Clones are the same domain.
+#[derive(Clone)]
+pub struct Domain(Arc<Shared>);
+
+/// Makes a [`Domain`] with parts other than the system's.
+pub struct DomainBuilder {
+    clock: Arc<dyn Clock>,
+    executor: Arc<dyn Executor>,
+    idle: Option<Box<IdleFn>>,
+    asymmetric: bool,
+}
+
+impl Default for DomainBuilder {
+    fn default() -> Self {
+        Self {
+            clock: Arc::new(MonotonicClock::start()),
+            executor: Arc::new(ThreadExecutor),
+            idle: None,
+            asymmetric: register_membarrier(),
+        }
+    }
+}
+
+impl DomainBuilder {
+    /// With another clock.
+    #[must_use]
+    pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
+        self.clock = clock;
+        self
+    }
+
+    /// With another way to start threads.
+    #[must_use]
+    pub fn executor(mut self, executor: Arc<dyn Executor>) -> Self {
+        self.executor = executor;
+        self
+    }
+
+    /// Simulated: a channel that would sleep calls `idle` with its next timer instead.
+    #[must_use]
+    pub fn idle(mut self, idle: impl Fn(Option<Nanos>) + Send + Sync + 'static) -> Self {
+        self.idle = Some(Box::new(idle));
+        self
+    }
+
+    /// The domain.
+    pub fn build(self) -> Domain {
+        let Self { clock, executor, idle, asymmetric } = self;
+        let free = Mutex::new((0..MAX_CHANNELS).rev().collect());
+        let cores = [const { OnceLock::new() }; MAX_CHANNELS];
+        Domain(Arc::new(Shared { cores, free, clock, executor, asymmetric, idle }))
+    }
+}
+
+/// Whether membarrier(2) is there, so that channels enter without a fence.
+fn register_membarrier() -> bool {
+    static DONE: OnceLock<bool> = OnceLock::new();
+    *DONE.get_or_init(|| {
+        rustix::thread::membarrier_query().contains(MembarrierQuery::PRIVATE_EXPEDITED)
+            && rustix::thread::membarrier(MembarrierCommand::RegisterPrivateExpedited).is_ok()
+    })
+}
+
+impl Default for Domain {
+    fn default() -> Self {
+        DomainBuilder::default().build()
+    }
+}
+
+impl Domain {
+    /// A channel for this thread. Fails when [`MAX_CHANNELS`] are in use, or no descriptor is left.
+    pub fn channel(&self) -> io::Result<Channel> {
+        let shared = &self.0;
+        let id = shared.lock_free().pop().ok_or_else(|| {
+            io::Error::other(format!(
+                "{MAX_CHANNELS} channels are in use, which is all there can be; end some jobs or connections"
+            ))
+        })?;
+        if shared.cores[id].get().is_none() {
+            let wake = match shared.idle {
+                Some(_) => Ok(None),
+                None => eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map(Some),
+            };
+            let wake = wake.inspect_err(|_| shared.free(id))?;
+            shared.cores[id]
+                .get_or_init(|| Box::new(ChannelCore::new(id, shared.clock.clone(), shared.asymmetric, wake)));
+        }
+        let core = shared.cores[id].get().expect("made above");
+        Ok(Channel::new(shared.clone(), NonNull::from(&**core)))
+    }
+
+    /// The domain's clock.
+    pub fn clock(&self) -> &Arc<dyn Clock> {
+        &self.0.clock
+    }
+
+    /// The domain's way to start threads.
+    pub fn executor(&self) -> &Arc<dyn Executor> {
+        &self.0.executor
+    }
+
+    /// Waits until every channel has left the section it is in now: afterwards none uses a pointer that was
+    /// unpublished before. Sections are short, since nothing in them blocks. Must not be called from inside a channel.
+    pub fn synchronize(&self) {
+        self.0.barrier();
+        let sections: Vec<_> = self.0.cores().filter_map(|core| Some((core, core.section()?))).collect();
+        for (core, seen) in sections {
+            while !core.section_over(seen) {
+                std::thread::yield_now();
+            }
+        }
+        fence(Ordering::SeqCst);
+    }
+
+    /// Waits until `done` holds, which bios in flight are to bring about. Meanwhile the mailboxes, rings and timers of
+    /// channels whose threads sleep elsewhere are served from here. Must not be called from inside a channel.
+    pub fn drain(&self, mut done: impl FnMut() -> bool) {
+        let mut rounds = 0u32;
+        while !done() {
+            for core in self.0.cores() {
+                core.steal(|| self.0.barrier(), |_| core.poll());
+            }
+            match &self.0.idle {
+                Some(idle) => idle(None),
+                None if rounds < 64 => std::thread::yield_now(),
+                None => std::thread::sleep(std::time::Duration::from_micros(100)),
+            }
+            rounds = rounds.saturating_add(1);
+        }
+    }
+}
+
+impl Shared {
+    fn lock_free(&self) -> MutexGuard<'_, Vec<usize>> {
+        self.free.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn cores(&self) -> impl Iterator<Item = &ChannelCore> {
+        self.cores.iter().filter_map(|c| c.get()).map(|c| &**c)
+    }
+
+    /// Every thread of the process passes a full barrier, this one too.
+    fn barrier(&self) {
+        fence(Ordering::SeqCst);
+        if self.asymmetric {
+            // Registered in register_membarrier, so that it cannot fail.
+            rustix::thread::membarrier(MembarrierCommand::PrivateExpedited).expect("membarrier is registered");
+        }
+    }
+
+    pub(crate) fn free(&self, id: usize) {
+        self.lock_free().push(id);
+    }
+
+    pub(crate) fn idle(&self) -> Option<&IdleFn> {
+        self.idle.as_deref()
+    }
+
+    pub(crate) fn idle_or(&self, otherwise: impl FnOnce()) {
+        match &self.idle {
+            Some(idle) => idle(None),
+            None => otherwise(),
+        }
+    }
+}
