@@ -287,7 +287,7 @@ impl Drop for Channel {
             if !busy {
                 break;
             }
-            self.shared.idle_or(|| std::thread::yield_now());
+            self.shared.idle_or(std::thread::yield_now);
         }
         let (out, sources, attached) = self.inside(|core, _| {
             // SAFETY: inside; the reference ends with the block.
