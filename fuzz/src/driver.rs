@@ -51,7 +51,7 @@ pub struct Crash {
 /// When the child cannot be started, or the file of progress not be used.
 pub fn monitor(plan: Plan, command: impl FnOnce(&Path) -> Command) -> io::Result<Result<u64, Crash>> {
     let folder = artifacts(plan.target)?;
-    let path = folder.join(format!("progress-{}", std::process::id()));
+    let path = folder.join(format!("progress-{}-{}", std::process::id(), plan.seed));
     let progress = File::options().read(true).write(true).create(true).truncate(true).open(&path)?;
     let ended = command(&path).stdin(Stdio::null()).spawn().and_then(|child| wait(child, &progress));
     std::fs::remove_file(&path)?;
@@ -145,8 +145,8 @@ mod tests {
     use super::*;
 
     /// A worker made of a shell script, whose `$1` is the file of progress.
-    fn run(script: &str) -> Result<u64, Crash> {
-        let plan = Plan { target: &crate::TARGETS[0], seed: 7, time: Duration::ZERO };
+    fn run(seed: u64, script: &str) -> Result<u64, Crash> {
+        let plan = Plan { target: &crate::TARGETS[0], seed, time: Duration::ZERO };
         let shell = |progress: &Path| {
             let mut command = Command::new("sh");
             command.args(["-c", script, "sh"]).arg(progress);
@@ -157,17 +157,17 @@ mod tests {
 
     #[test]
     fn a_worker_that_ends_well_tells_how_far_it_came() {
-        assert_eq!(run(r"printf '\003\001\0\0\0\0\0\0' > $1"), Ok(0x103));
-        assert_eq!(run("true"), Ok(0));
+        assert_eq!(run(1, r"printf '\003\001\0\0\0\0\0\0' > $1"), Ok(0x103));
+        assert_eq!(run(2, "true"), Ok(0));
     }
 
     #[test]
     fn a_worker_that_dies_leaves_the_input_that_killed_it() {
-        let crash = run(r"printf '\011\0\0\0\0\0\0\0' > $1; kill -ABRT $$").expect_err("it died");
+        let crash = run(7, r"printf '\011\0\0\0\0\0\0\0' > $1; kill -ABRT $$").expect_err("it died");
         let target = &crate::TARGETS[0];
         let input = target.input(&Corpus::load(target.name).expect("seeds"), 7, 9);
         assert_eq!((crash.index, crash.input), (9, input));
         assert!(crash.how.contains("signal: 6"), "{}", crash.how);
-        assert_eq!(run("exit 101").expect_err("it panicked").index, 0);
+        assert_eq!(run(8, "exit 101").expect_err("it panicked").index, 0);
     }
 }

@@ -21,51 +21,56 @@ pub struct Counts {
     said: u64,
 }
 
-/// Where in the output of one test binary we are.
+/// Whose output we are reading.
 #[derive(Debug, Default, PartialEq, Eq)]
 enum Place {
+    /// The runner's own, or that of a test that failed.
     #[default]
-    Progress,
-    /// Between `successes:` and what follows it.
-    Successes,
+    Shown,
+    /// That of a test that passed.
+    Passed,
 }
 
 impl Counts {
     /// Takes one line of output, without its newline; any text is allowed. Returns whether a
     /// reader wants to see it: the output of tests that passed is noise.
     pub fn take(&mut self, line: &str) -> bool {
+        // Within a block of nextest this line is indented, and one of many that it sums up.
+        if let Some(result) = line.strip_prefix("test result: ") {
+            return self.end_of_binary(result.split_once(". ").map_or("", |(_, numbers)| numbers), ';');
+        }
+        match nextest_status(line) {
+            Some("Summary") => {
+                return self.end_of_binary(line.split_once(" run: ").map_or("", |(_, numbers)| numbers), ',');
+            }
+            Some(status) => {
+                self.close_block();
+                self.place = if status == "PASS" { Place::Passed } else { Place::Shown };
+                return self.place == Place::Shown;
+            }
+            None => {}
+        }
+        match line {
+            "successes:" => self.place = Place::Passed,
+            "failures:" => self.place = Place::Shown,
+            // The head of what one test printed.
+            _ if line.starts_with("---- ") && line.ends_with(" ----") => self.close_block(),
+            _ => {}
+        }
         let text = line.trim();
-        if let Some(result) = text.strip_prefix("test result: ") {
-            self.place = Place::Progress;
-            self.close_block();
-            self.add(result.split_once(". ").map_or("", |(_, numbers)| numbers), ';');
-            return true;
-        }
-        if let Some((_, numbers)) = text.split_once(" tests run: ").filter(|_| text.starts_with("Summary [")) {
-            self.place = Place::Progress;
-            self.close_block();
-            self.add(numbers, ',');
-            return true;
-        }
-        if text.starts_with("SKIP ") && !text.starts_with("SKIP [") {
+        if text.starts_with("SKIP ") {
             self.skips.insert(text.to_owned());
             self.block_skips = true;
         }
-        match text {
-            "successes:" => self.place = Place::Successes,
-            "failures:" => self.place = Place::Progress,
-            // The head of what one test printed.
-            _ if text.starts_with("---- ") && text.ends_with(" ----") => self.close_block(),
-            _ if text.starts_with("─── ") || text.starts_with("stdout ───") => self.close_block(),
-            _ => {}
-        }
-        let is_tick = text.starts_with("test ") && text.ends_with(" ... ok");
-        let is_empty_binary = text == "running 0 tests";
-        self.place == Place::Progress && !is_tick && !is_empty_binary && !text.is_empty()
+        let is_tick = line.starts_with("test ") && line.ends_with(" ... ok");
+        self.place == Place::Shown && !is_tick && text != "running 0 tests" && !text.is_empty()
     }
 
-    /// Adds `5 passed; 0 failed; 1 ignored; ...`.
-    fn add(&mut self, numbers: &str, separator: char) {
+    /// Takes the totals of one binary; returns whether there were any tests in it.
+    fn end_of_binary(&mut self, numbers: &str, separator: char) -> bool {
+        self.close_block();
+        self.place = Place::Shown;
+        let mut any = false;
         for part in numbers.split(separator) {
             let mut words = part.split_whitespace();
             let Some(count) = words.next().and_then(|word| word.parse::<u64>().ok()) else { continue };
@@ -76,12 +81,13 @@ impl Counts {
                 _ => continue,
             };
             *total = total.saturating_add(count);
+            any |= count > 0;
         }
         // Tests that said so were counted as passed by the runner: move them.
-        let said = std::mem::take(&mut self.said);
-        let moved = said.min(self.passed);
+        let moved = std::mem::take(&mut self.said).min(self.passed);
         self.passed -= moved;
         self.skipped = self.skipped.saturating_add(moved);
+        any
     }
 
     fn close_block(&mut self) {
@@ -89,6 +95,12 @@ impl Counts {
             self.said += 1;
         }
     }
+}
+
+/// The word of a line of nextest such as `        PASS [   0.010s] (1/9) ...`: it ends at column 12.
+fn nextest_status(line: &str) -> Option<&str> {
+    let (word, rest) = line.split_at_checked(12)?;
+    (rest.starts_with(" [") && line.starts_with(' ')).then(|| word.trim_start())
 }
 
 impl fmt::Display for Counts {
@@ -133,17 +145,32 @@ mod tests {
 
     #[test]
     fn nextest() {
+        let fail = "        FAIL [   0.020s] (3/3) udm-io c";
+        let summary = "     Summary [   0.133s] 3 tests run: 2 passed, 1 failed, 4 skipped";
         check(
-            "Summary [   0.133s] 7 tests run: 6 passed, 1 failed, 2 skipped\n",
-            "6 passed, 1 failed, 2 skipped",
-            &["Summary [   0.133s] 7 tests run: 6 passed, 1 failed, 2 skipped"],
+            &format!(
+                "        PASS [   0.010s] (1/3) udm-io a\n  stdout ───\n\n    running 1 test\n    SKIP no fio here\n\n    \
+                 test result: ok. 1 passed; 0 failed; 0 ignored\n\n        PASS [   0.010s] (2/3) udm-io b\n{fail}\n    \
+                 test c ... FAILED\n    test result: FAILED. 0 passed; 1 failed; 0 ignored\n{summary}\n"
+            ),
+            "1 passed, 1 failed, 5 skipped",
+            &[fail.trim(), "test c ... FAILED", "test result: FAILED. 0 passed; 1 failed; 0 ignored", summary.trim()],
+        );
+    }
+
+    #[test]
+    fn a_binary_without_tests_is_not_shown() {
+        check(
+            "running 0 tests\n\ntest result: ok. 0 passed; 0 failed; 0 ignored\n",
+            "0 passed, 0 failed, 0 skipped",
+            &[],
         );
     }
 
     #[test]
     fn numbers_that_make_no_sense_are_passed_over() {
         let sample = "test result: ok. 99999999999999999999 passed; x failed; 3\ntest result: \n";
-        check(sample, "0 passed, 0 failed, 0 skipped", &[sample.lines().next().unwrap_or_default(), "test result:"]);
+        check(sample, "0 passed, 0 failed, 0 skipped", &[]);
     }
 
     #[test]
@@ -158,7 +185,7 @@ mod tests {
     #[test]
     fn a_skip_is_told_once() {
         let mut counts = Counts::default();
-        for line in ["SKIP no root", "SKIP no root", "  SKIP no fio"] {
+        for line in ["SKIP no root", "SKIP no root", "    SKIP no fio"] {
             counts.take(line);
         }
         assert_eq!(counts.skips.into_iter().collect::<Vec<_>>(), ["SKIP no fio", "SKIP no root"]);

@@ -127,7 +127,7 @@ fn tests(root: &Path, counts: &mut Counts) -> Outcome {
         let args = ["test", "--workspace", "--no-fail-fast", "--", "--show-output"];
         return counted(root, &args, counts);
     }
-    let nextest = ["nextest", "run", "--workspace", "--no-fail-fast", "--success-output", "final"];
+    let nextest = ["nextest", "run", "--workspace", "--no-fail-fast", "--success-output", "immediate"];
     let documentation = ["test", "--workspace", "--doc", "--no-fail-fast"];
     match (counted(root, &nextest, counts), counted(root, &documentation, counts)) {
         (Outcome::Passed, second) => second,
