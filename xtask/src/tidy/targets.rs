@@ -42,7 +42,7 @@ pub(super) fn type_item(item: &Item) -> Option<&Expr> {
 /// Whether an item is `impl Target for ...`.
 pub(super) fn implements_target(item: &Item) -> bool {
     let Item::Impl(block) = item else { return false };
-    let Some((_, path, _)) = &block.trait_ else { return false };
+    let Some((path, _)) = &block.trait_ else { return false };
     path.segments.last().is_some_and(|segment| segment.ident == "Target")
 }
 
