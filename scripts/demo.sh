@@ -20,9 +20,13 @@ trap finish EXIT
 # Shows a command as one would type it, and runs it.
 say() { printf '\n# %s\n' "$*"; }
 run() {
-    local words
-    words=$(printf ' %q' "${@:2}")
-    echo "\$ $(basename "$1")${words//$dir/\$DIR}"
+    local word line
+    line="\$ $(basename "$1")"
+    for word in "${@:2}"; do
+        case $word in *[!A-Za-z0-9_./:=,+-]*) word="\"$word\"" ;; esac
+        line+=" ${word//$dir/\$DIR}"
+    done
+    echo "$line"
     "$@"
 }
 

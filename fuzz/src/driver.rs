@@ -105,11 +105,11 @@ pub fn work(plan: Plan, progress: &Path) -> io::Result<()> {
     let progress = File::options().write(true).open(progress)?;
     let start = Instant::now();
     for index in 0.. {
+        progress.write_all_at(&u64::to_le_bytes(index), 0)?;
+        (plan.target.run)(&plan.target.input(&corpus, plan.seed, index));
         if start.elapsed() >= plan.time {
             break;
         }
-        progress.write_all_at(&u64::to_le_bytes(index), 0)?;
-        (plan.target.run)(&plan.target.input(&corpus, plan.seed, index));
     }
     Ok(())
 }

@@ -16,6 +16,9 @@ const FLOORS: &[(&str, u8)] = &[
     ("udm-control", 3),
     ("udm-client", 4),
     ("udm", 5),
+    // Not part of the house: nothing in it may lean on these.
+    ("udm-fuzz", 6),
+    ("xtask", 6),
 ];
 
 /// The simulator may test every floor.
@@ -109,6 +112,7 @@ mod tests {
         check_manifest("udm-io", "[dev-dependencies]\nudm-sim.workspace = true\n", &[]);
         check_manifest("udm-io", "[dependencies]\nudm-sim.workspace = true\n", &["crates/c/Cargo.toml:4"]);
         check_manifest("udm-io", "[dev-dependencies]\nudm-core.workspace = true\n", &["crates/c/Cargo.toml:4"]);
+        check_manifest("udm", "[dependencies]\nxtask = { path = \"../../xtask\" }\n", &["crates/c/Cargo.toml:4"]);
         check_manifest("udm-attic", "", &["crates/c/Cargo.toml:1"]);
     }
 

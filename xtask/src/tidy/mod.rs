@@ -11,6 +11,7 @@ mod docs;
 mod headers;
 mod hosts;
 mod layering;
+mod links;
 mod markers;
 mod members;
 mod order;
@@ -67,6 +68,7 @@ pub const CHECKS: &[(&str, Check)] = &[
     ("dead-files", dead_files::check),
     ("markers", markers::check),
     ("docs", docs::check),
+    ("links", links::check),
     ("hosts", hosts::check),
     ("changelog", changelog::check),
     ("members", members::check),
