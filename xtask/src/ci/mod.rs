@@ -143,6 +143,8 @@ fn counted(root: &Path, args: &[&str], counts: &mut Counts) -> Outcome {
     };
     let mut command = cargo();
     command.args(args).current_dir(root).stdin(Stdio::null());
+    // Colours would stand between the words that are counted.
+    command.env("CARGO_TERM_COLOR", "never");
     // One pipe for both, so that lines stay in their order.
     let child = writer.try_clone().and_then(|second| command.stdout(second).stderr(writer).spawn());
     drop(command);
