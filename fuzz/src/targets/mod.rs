@@ -1,0 +1,3 @@
+//! One file a target; [`crate::TARGETS`] lists them.
+
+pub mod args;
