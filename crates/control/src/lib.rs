@@ -1,1 +1,4 @@
-//! See ARCHITECTURE.md.
+//! The device mapper's control protocol. See ARCHITECTURE.md.
+
+pub mod codec;
+pub mod wire;
