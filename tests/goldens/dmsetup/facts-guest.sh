@@ -23,3 +23,16 @@ echo "# Block majors in /proc/devices with brd, loop, nbd, null_blk, virtio_blk 
 modprobe nbd 2> /dev/null
 modprobe null_blk nr_devices=1 2> /dev/null
 sed -n '/^Block/,$p' /proc/devices | sed '1d'
+echo
+echo "# Majors that a block driver can ask for: device-mapper loaded with the parameter major=N."
+for round in 1 2 3 4 5 6; do
+    for module in $(lsmod | awk '$1 ~ /^(dm_|md_|raid)/ { print $1 }'); do rmmod "$module" 2> /dev/null; done
+done
+for major in 240 511 512 600 999; do
+    if modprobe dm-mod major=$major 2> /dev/null; then
+        echo "$major accepted: $(grep -w device-mapper /proc/devices)"
+        rmmod dm-mod
+    else
+        echo "$major refused: $(dmesg | sed -n 's/^\[[ 0-9.]*\] //; /major requested/p' | tail -n 1)"
+    fi
+done

@@ -45,38 +45,52 @@ show() {
 }
 
 # ---- steps -------------------------------------------------------------------------------------
-# split LINE: into the array WORDS, at spaces; '...' is taken as it stands.
+# split LINE: into the array WORDS, at spaces; '...' and "..." are taken as they stand.
 split() {
-    local rest=$1 word= open=0 part
+    local rest=$1 word= open=0 part quote
     WORDS=()
     while [ -n "$rest" ]; do
         case $rest in
             ' '*)
                 [ $open = 0 ] || WORDS+=("$word")
                 word= open=0 rest=${rest# } ;;
-            "'"*)
-                rest=${rest#\'} part=${rest%%\'*}
-                word+=$part open=1 rest=${rest#*\'} ;;
+            [\'\"]*)
+                quote=${rest:0:1} rest=${rest:1}
+                part=${rest%%"$quote"*}
+                word+=$part open=1 rest=${rest#*"$quote"} ;;
             *)
-                part=${rest%%[ \']*}
+                part=${rest%%[ \'\"]*}
                 word+=$part open=1 rest=${rest#"$part"} ;;
         esac
     done
     [ $open = 0 ] || WORDS+=("$word")
 }
 
-kernel_log() { dmesg -c | sed -n 's/^\[ *[0-9.]*\] \(.*device-mapper:.*\)/\1/p'; }
+# Standard error is for information only: no usage text and no list of all fields over and over,
+# unless the step asks for it whole, and no line twice running.
+shorten() {
+    if [[ $NOTE == '~ stderr: '* ]]; then cat; return; fi
+    sed -e '/^Usage:/,$c\Usage: ...' \
+        -e '/^Mapped Device Name Fields$/,/^  ?  *- Show help/c\(the list of fields)' \
+        -e '/^Selection operands$/,/^ *}  - List subset end/c\(the list of operators)' | uniq
+}
 
 run_command() {
     local status=0
     split "$(expand "$1")"
-    dmesg -c > /dev/null
+    # env, because a word like COLUMNS=20 may stand before the program.
     timeout 20 env "${WORDS[@]}" < /tmp/stdin > /tmp/stdout 2> /tmp/stderr || status=$?
     [ $status != 124 ] || { echo "time limit: $1" >&2; FAILED=1; }
-    kernel_log > /tmp/kernel
     show '|' /tmp/stdout
-    show '!' /tmp/stderr
-    show 'k' /tmp/kernel
+    if [ -s /tmp/stderr ]; then
+        shorten < /tmp/stderr > /tmp/stderr.short
+        show '!' /tmp/stderr.short
+    fi
+    dmesg -c > /tmp/kernel
+    if [ -s /tmp/kernel ]; then
+        sed -n 's/^\[ *[0-9.]*\] \(.*device-mapper:.*\)/\1/p' /tmp/kernel > /tmp/kernel.dm
+        show 'k' /tmp/kernel.dm
+    fi
     echo "? $status"
 }
 
@@ -86,17 +100,24 @@ run_directive() {
     set -- "${WORDS[@]}"
     case $1 in
         hold)
-            exec {fd}< "/dev/mapper/$2" && HELD[$2]=$fd ;;
+            # Looked at first: a redirection that fails would end this script.
+            if [ -b "/dev/mapper/$2" ]; then
+                exec {fd}< "/dev/mapper/$2"
+                HELD[$2]=$fd
+            else
+                echo "no node to hold: $2" >&2
+                FAILED=1
+            fi ;;
         release)
-            fd=${HELD[$2]}
-            exec {fd}<&-
+            fd=${HELD[$2]:-}
+            [ -z "$fd" ] || exec {fd}<&-
             unset "HELD[$2]" ;;
         file)
             cp /tmp/stdin "$2" ;;
         node)
             path=/dev/mapper/$2
             if [ -b "$path" ]; then
-                echo "$((0x$(stat -c %t "$path"))):$((0x$(stat -c %T "$path"))) $(stat -c '%a %u:%g' "$path")"
+                echo "$((0x$(stat -c %t "$path"))):$((0x$(stat -c %T "$path"))) $(stat -c '%a %u %g' "$path")"
             elif [ -e "$path" ]; then echo "not a block device"
             else echo absent
             fi > /tmp/stdout
@@ -142,7 +163,7 @@ record() {
 }
 
 # Major and minor of every mapped device.
-numbers() { dmsetup ls | sed -n 's/.*(\([0-9]*\):\([0-9]*\))$/\1 \2/p'; }
+numbers() { dmsetup --manglename none ls | sed -n 's/.*(\([0-9]*\):\([0-9]*\))$/\1 \2/p'; }
 
 # Back to no mapped device and no node, whatever the scenario left. A stack comes down one level a
 # round.
@@ -156,7 +177,7 @@ clean_up() {
     for round in 1 2 3 4 5 6 7 8; do
         [ -n "$(numbers)" ] || break
         numbers | while read -r major minor; do
-            for command in clear resume remove; do dmsetup $command -j "$major" -m "$minor"; done
+            for command in clear resume remove; do dmsetup --manglename none $command -j "$major" -m "$minor"; done
         done > /dev/null 2>&1
     done
     [ -z "$(numbers)" ] || { echo "devices are left:"; dmsetup info; FAILED=1; }
@@ -168,6 +189,7 @@ for file in scenarios/*.golden; do
     name=$(basename "$file")
     rm -rf $WORK
     mkdir $WORK
+    dmesg -c > /dev/null
     cd $WORK || exit 1
     record "$JOB/$file" > "/tmp/$name" 2> /tmp/complaints
     [ ! -s /tmp/complaints ] || { echo "$name:"; cat /tmp/complaints; FAILED=1; }
