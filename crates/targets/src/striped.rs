@@ -37,11 +37,11 @@ fn ctr(ctr: &mut Ctr<'_>) -> Result<Box<dyn Target>, ArgError> {
     let (count, count_arg) = positive(ctr, "Invalid stripe count", "a number of stripes")?;
     let (chunk, chunk_arg) = positive(ctr, "Invalid chunk_size", "a chunk size in sectors")?;
     let len = ctr.len.get();
-    if len % count != 0 {
+    if !len.is_multiple_of(count) {
         let hint = format!("expected a length that {count} divides, found {len}");
         return Err(ArgError::new("Target length not divisible by number of stripes").hint(hint).at(&count_arg));
     }
-    if (len / count) % chunk != 0 {
+    if !(len / count).is_multiple_of(chunk) {
         let hint = format!("expected a multiple of {count} stripes × {chunk} sectors, found {len}");
         return Err(ArgError::new("Target length not divisible by chunk size").hint(hint).at(&chunk_arg));
     }

@@ -72,6 +72,7 @@ struct Paths {
     /// What paths that are gone counted.
     gone: Totals,
     /// Plans replaced while bios may come back to them.
+    #[expect(clippy::vec_box, reason = "bios that wait for clones point at their plan")]
     retired: Vec<Box<Plan>>,
 }
 
@@ -264,5 +265,11 @@ impl Drop for MappedDevice {
             // SAFETY: published by Box::into_raw, and nobody can reach the device any more.
             drop(unsafe { Box::from_raw(plan) });
         }
+    }
+}
+
+impl std::fmt::Debug for MappedDevice {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} ({})", self.device_name(), self.devt)
     }
 }
