@@ -14,4 +14,8 @@ pub(super) const UNSAFE_MODULES: &[(&str, &str)] = &[
     ("crates/io/src/channel/slab.rs", "slots that outlive their channel"),
     ("crates/io/src/channel/wait.rs", "the same state, before and after a sleep"),
     ("crates/io/src/memory.rs", "a mapping of anonymous memory"),
+    ("crates/core/src/mapped/plan.rs", "a lookup table of pointers into the tables that it holds"),
+    ("crates/core/src/mapped/slot.rs", "a pointer that is replaced under grace periods"),
+    ("crates/core/src/mapped/split.rs", "frames and redirections of clones"),
+    ("crates/core/src/mapped/submit.rs", "frames and redirections of bios"),
 ];

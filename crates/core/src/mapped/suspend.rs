@@ -160,12 +160,7 @@ impl MappedDevice {
                 lock(&md.paths).through.push(path.clone());
             }
         }
-        let new = plan.map_or(std::ptr::null_mut(), |p| Box::into_raw(Box::new(p)));
-        let old = self.plan.swap(new, Ordering::AcqRel);
-        registry.domain.synchronize();
-        if !old.is_null() {
-            // SAFETY: published by Box::into_raw, and no channel uses it since the grace period.
-            let old = unsafe { Box::from_raw(old) };
+        if let Some(old) = self.plan.replace(&registry.domain, plan.map(Box::new)) {
             let paths = old.paths.clone();
             paths.iter().for_each(|p| p.retire());
             lock(&self.paths).retired.push(old);
