@@ -60,15 +60,6 @@ fn ctr(ctr: &mut Ctr<'_>) -> Result<Box<dyn Target>, ArgError> {
     Ok(Box::new(Striped { stripes, chunk: Divisor::new(chunk), count: Divisor::new(count) }))
 }
 
-/// The next argument, a number from 1 to 2^32 - 1 as the kernel's `kstrtouint`.
-fn positive(ctr: &mut Ctr<'_>, message: &str, what: &str) -> Result<(u64, udm_base::Arg), ArgError> {
-    let (n, arg) = ctr.args.number(message, what)?;
-    if n == 0 || n > u64::from(u32::MAX) {
-        return Err(ArgError::new(message).hint(format!("expected {what} from 1 to 4294967295, found {n}")).at(&arg));
-    }
-    Ok((n, arg))
-}
-
 impl Target for Striped {
     fn map(&self, _: &Cx<'_>, mut bio: Bio, at: Sectors) -> Map<'_> {
         let (stripe, sector) = self.locate(at);
@@ -123,6 +114,15 @@ impl Target for Striped {
     fn failed(&self, at: Sectors, _: Status) -> bool {
         !self.locate(at).0.failed.swap(true, Ordering::Relaxed)
     }
+}
+
+/// The next argument, a number from 1 to 2^32 - 1 as the kernel's `kstrtouint`.
+fn positive(ctr: &mut Ctr<'_>, message: &str, what: &str) -> Result<(u64, udm_base::Arg), ArgError> {
+    let (n, arg) = ctr.args.number(message, what)?;
+    if n == 0 || n > u64::from(u32::MAX) {
+        return Err(ArgError::new(message).hint(format!("expected {what} from 1 to 4294967295, found {n}")).at(&arg));
+    }
+    Ok((n, arg))
 }
 
 impl Striped {
