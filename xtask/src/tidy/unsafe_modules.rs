@@ -4,6 +4,11 @@
 /// Paths from the workspace's root, and why.
 pub(super) const UNSAFE_MODULES: &[(&str, &str)] = &[
     ("crates/base/src/aligned.rs", "memory with an alignment that Vec cannot have"),
+    ("crates/core/src/mapped/mod.rs", "gives back the plan that it published"),
+    ("crates/core/src/mapped/plan.rs", "points at devices that the plan's table keeps alive"),
+    ("crates/core/src/mapped/split.rs", "private words of bios that are split"),
+    ("crates/core/src/mapped/submit.rs", "private words of bios, and the plan that is read without a lock"),
+    ("crates/core/src/mapped/suspend.rs", "gives back the plan that it replaced"),
     ("crates/io/src/bio/mod.rs", "a handle that owns a slot of a slab"),
     ("crates/io/src/bio/record.rs", "completion functions that take a private word"),
     ("crates/io/src/bio/segment.rs", "memory of the submitter, by address"),
