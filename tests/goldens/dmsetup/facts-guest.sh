@@ -19,12 +19,12 @@ dmsetup targets | sort | while read -r name version; do
         "$(awk -v n="$name" '$1 == n { print $2 }' /tmp/modules | head -n 1)"
 done
 echo
-echo "# Block majors in /proc/devices with brd, loop, nbd, null_blk, virtio_blk and device-mapper loaded."
+echo "# Block majors in /proc/devices with brd, loop, nbd, null_blk, virtio_blk, md and device-mapper loaded."
 modprobe nbd 2> /dev/null
-modprobe null_blk nr_devices=1 2> /dev/null
+modprobe brd 2> /dev/null
 sed -n '/^Block/,$p' /proc/devices | sed '1d'
 echo
-echo "# Majors that a block driver can ask for: device-mapper loaded with the parameter major=N."
+echo "# Majors a block driver can have: device-mapper loaded with the parameter major=N. From 512 on none."
 for round in 1 2 3 4 5 6; do
     for module in $(lsmod | awk '$1 ~ /^(dm_|md_|raid)/ { print $1 }'); do rmmod "$module" 2> /dev/null; done
 done

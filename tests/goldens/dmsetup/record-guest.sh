@@ -11,29 +11,35 @@ ln -sf dmsetup /bin/devmap_name
 declare -A HELD=()
 
 # ---- devices and placeholders ------------------------------------------------------------------
-ramdisk 4 128 nofill || exit 1
-for module in dm-zero; do modprobe $module || exit 1; done
+# null_blk, because its major number is not a small one that other figures could be taken for.
+DEVICES=(nul0 nul1 nul2 nul3)
+NUMBERS=()
+for name in "${DEVICES[@]}"; do
+    null_block "$name" 128 || exit 1
+    NUMBERS+=("$(cat "/sys/block/$name/dev")")
+done
+modprobe dm-zero || exit 1
 DM_MAJOR=$(awk '$2 == "device-mapper" { print $1 }' /proc/devices)
 
 # What a placeholder stands for in this guest.
 expand() {
-    local text=$1
+    local text=$1 i
     text=${text//@DM_MAJOR@/$DM_MAJOR}
     text=${text//@NL@/$'\n'}
-    local i
-    for i in 0 1 2 3; do
-        text=${text//@DEV${i}@/\/dev\/ram$i}
-        text=${text//@DEV${i}_MM@/1:$i}
-        text=${text//@DEV${i}_NAME@/ram$i}
+    for i in "${!DEVICES[@]}"; do
+        text=${text//@DEV${i}@/\/dev\/${DEVICES[$i]}}
+        text=${text//@DEV${i}_MM@/${NUMBERS[$i]}}
     done
     printf '%s' "$text"
 }
 
 # The other way round, for what was printed.
 NORMALISE=()
-for i in 0 1 2 3; do
-    NORMALISE+=(-e "s#/dev/ram$i\b#@DEV$i@#g" -e "s/\b1:$i\b/@DEV${i}_MM@/g" -e "s/\bram$i\b/@DEV${i}_NAME@/g"
-        -e "s/(1, $i)/(@DEV${i}_MAJOR@, @DEV${i}_MINOR@)/g")
+for i in "${!DEVICES[@]}"; do
+    name=${DEVICES[$i]} number=${NUMBERS[$i]}
+    NORMALISE+=(-e "s#/dev/$name\b#@DEV$i@#g" -e "s/\b$name\b/@DEV${i}_NAME@/g"
+        -e "s/\b$number\b/@DEV${i}_MM@/g"
+        -e "s/(${number%:*}, ${number#*:})/(@DEV${i}_MAJOR@, @DEV${i}_MINOR@)/g")
 done
 NORMALISE+=(-e "s/\b$DM_MAJOR\b/@DM_MAJOR@/g" -e 's#/dev/mapper/#@DM_DIR@/#g')
 
