@@ -53,13 +53,13 @@ show() {
 # ---- steps -------------------------------------------------------------------------------------
 # split LINE: into the array WORDS, at spaces; '...' and "..." are taken as they stand.
 split() {
-    local rest=$1 word= open=0 part quote
+    local rest=$1 word='' open=0 part quote
     WORDS=()
     while [ -n "$rest" ]; do
         case $rest in
             ' '*)
                 [ $open = 0 ] || WORDS+=("$word")
-                word= open=0 rest=${rest# } ;;
+                word='' open=0 rest=${rest# } ;;
             [\'\"]*)
                 quote=${rest:0:1} rest=${rest:1}
                 part=${rest%%"$quote"*}
@@ -145,13 +145,13 @@ flush() {
         '$ '*) run_command "${STEP#'$ '}" ;;
         '@ '*) run_directive "${STEP#'@ '}" ;;
     esac
-    STEP= INPUT= NOTE=
+    STEP='' INPUT='' NOTE=''
 }
 
 # record FILE: the scenario's comments and steps, with new results in place of old ones.
 record() {
     local line
-    STEP= INPUT= NOTE=
+    STEP='' INPUT='' NOTE=''
     while IFS= read -r line; do
         case $line in
             '$ '* | '@ '*) flush; STEP=$line ;;
@@ -174,13 +174,13 @@ numbers() { dmsetup --manglename none ls | sed -n 's/.*(\([0-9]*\):\([0-9]*\))$/
 # Back to no mapped device and no node, whatever the scenario left. A stack comes down one level a
 # round.
 clean_up() {
-    local name fd round major minor
+    local name fd major minor
     for name in "${!HELD[@]}"; do
         fd=${HELD[$name]}
         exec {fd}<&-
     done
     HELD=()
-    for round in 1 2 3 4 5 6 7 8; do
+    for _ in 1 2 3 4 5 6 7 8; do
         [ -n "$(numbers)" ] || break
         numbers | while read -r major minor; do
             for command in clear resume remove; do dmsetup --manglename none $command -j "$major" -m "$minor"; done
