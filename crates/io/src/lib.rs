@@ -22,6 +22,7 @@ mod domain;
 mod executor;
 mod limits;
 mod memory;
+mod null;
 
 pub use bio::{Bio, FrameFn, Op, OpFlags, Segment, Segments, Status};
 pub use blocking::BlockingIo;
@@ -32,3 +33,4 @@ pub use domain::{Domain, DomainBuilder, MAX_CHANNELS};
 pub use executor::{Executor, Joiner, ThreadExecutor};
 pub use limits::Limits;
 pub use memory::{Memory, MemoryDevice};
+pub use null::{NullDevice, NullSpec, NullSpecError};
