@@ -30,11 +30,7 @@ unsafe impl Send for PollQueue {}
 
 impl PollQueue {
     pub(crate) fn new() -> Self {
-        Self {
-            incoming: AtomicPtr::new(ptr::null_mut()),
-            held: AtomicBool::new(false),
-            waiting: UnsafeCell::default(),
-        }
+        Self { incoming: AtomicPtr::new(ptr::null_mut()), held: AtomicBool::new(false), waiting: UnsafeCell::default() }
     }
 
     /// Lets a bio wait until `due`. Lock-free, from any thread.
