@@ -22,6 +22,7 @@ mod domain;
 mod executor;
 mod limits;
 mod memory;
+pub mod nbd;
 
 pub use bio::{Bio, FrameFn, Op, OpFlags, Segment, Segments, Status};
 pub use blocking::BlockingIo;
