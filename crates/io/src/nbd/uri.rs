@@ -129,9 +129,7 @@ fn tcp(authority: &str, text: &str) -> Result<Endpoint, UriError> {
     }
     let (host, port) = match authority.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
         Some((host, "")) => (host, None),
-        Some((host, after)) => {
-            (host, Some(after.strip_prefix(':').ok_or_else(|| UriError::Port(text.to_owned()))?))
-        }
+        Some((host, after)) => (host, Some(after.strip_prefix(':').ok_or_else(|| UriError::Port(text.to_owned()))?)),
         None => authority.split_once(':').map_or((authority, None), |(host, port)| (host, Some(port))),
     };
     let host = decode(host).and_then(|bytes| String::from_utf8(bytes).ok());

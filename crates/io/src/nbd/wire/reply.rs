@@ -3,10 +3,10 @@
 //! Simple (16 bytes, then the data of a successful read): magic u32, error u32, cookie u64.
 //! Chunk (20 bytes, then `length` bytes of payload): magic u32, flags u16, type u16, cookie u64, length u32.
 
+use super::WireError;
 use super::command::NbdError;
 use super::consts::{MAX_STRING, SIMPLE_REPLY_MAGIC, STRUCTURED_REPLY_MAGIC, chunk};
 use super::cursor::Cursor;
-use super::WireError;
 
 /// Bytes of a simple reply's header.
 pub const SIMPLE_LEN: usize = 16;
