@@ -113,16 +113,23 @@ pub fn only_data_chunk(cookie: u64, offset: u64, data_len: u32) -> [u8; DATA_CHU
     bytes
 }
 
-/// Bytes of a last error chunk without a message.
-pub const ERROR_CHUNK_LEN: usize = CHUNK_LEN + 6;
+/// Appends a last error chunk with a message for people, cut to the protocol's longest string.
+pub fn put_error_chunk(out: &mut Vec<u8>, cookie: u64, error: NbdError, message: &str) {
+    let mut end = message.len().min(MAX_STRING);
+    while !message.is_char_boundary(end) {
+        end -= 1;
+    }
+    // At most 4096: neither cast can lose bits.
+    let header = ChunkHeader { flags: chunk::FLAG_DONE, kind: chunk::ERROR, cookie, length: 6 + end as u32 };
+    out.extend_from_slice(&header.encode());
+    out.extend_from_slice(&error.to_wire().to_be_bytes());
+    out.extend_from_slice(&(end as u16).to_be_bytes());
+    out.extend_from_slice(&message.as_bytes()[..end]);
+}
 
-/// Encodes a last error chunk without a message.
-pub fn error_chunk(cookie: u64, error: NbdError) -> [u8; ERROR_CHUNK_LEN] {
-    let header = ChunkHeader { flags: chunk::FLAG_DONE, kind: chunk::ERROR, cookie, length: 6 };
-    let mut bytes = [0; ERROR_CHUNK_LEN];
-    bytes[..CHUNK_LEN].copy_from_slice(&header.encode());
-    bytes[CHUNK_LEN..CHUNK_LEN + 4].copy_from_slice(&error.to_wire().to_be_bytes());
-    bytes
+/// Encodes a last chunk without payload: success of a request that has no data to give.
+pub fn none_chunk(cookie: u64) -> [u8; CHUNK_LEN] {
+    ChunkHeader { flags: chunk::FLAG_DONE, kind: chunk::NONE, cookie, length: 0 }.encode()
 }
 
 /// One extent of a metadata context.
@@ -154,7 +161,7 @@ pub fn block_status(payload: &[u8]) -> Result<(u32, impl Iterator<Item = StatusE
     let mut cursor = Cursor::new(payload);
     let context = cursor.u32("metadata context")?;
     let len = cursor.remaining();
-    if len == 0 || len % EXTENT_LEN != 0 {
+    if len == 0 || !len.is_multiple_of(EXTENT_LEN) {
         return Err(WireError::Range { field: "length of the block status", found: payload.len() as u64 });
     }
     let descriptors = cursor.bytes(len, "extents")?;
@@ -222,8 +229,11 @@ mod tests {
 
     #[test]
     fn errors_survive_the_round_trip() {
-        let bytes = error_chunk(1, NbdError::Overflow);
-        assert_eq!(error_payload(chunk::ERROR, &bytes[CHUNK_LEN..]), Ok((NbdError::Overflow, "")));
+        for (message, expect) in [("", ""), ("why", "why"), (&"é".repeat(3000), &"é".repeat(2048))] {
+            let mut bytes = Vec::new();
+            put_error_chunk(&mut bytes, 1, NbdError::Overflow, message);
+            assert_eq!(error_payload(chunk::ERROR, &bytes[CHUNK_LEN..]), Ok((NbdError::Overflow, expect)));
+        }
         let with_text = [0, 0, 0, 5, 0, 2, b'h', b'i'];
         assert_eq!(error_payload(chunk::ERROR, &with_text), Ok((NbdError::Io, "hi")));
         assert!(error_payload(chunk::ERROR_OFFSET, &with_text).is_err(), "the offset is missing");
