@@ -156,7 +156,7 @@ impl Connection {
         let waiting = matches!(&self.phase, Phase::Transmission(t) if t.waiting.is_some());
         let handshake = matches!(&self.phase, Phase::Handshake { .. });
         // In the handshake a client takes its replies before it is listened to again.
-        let read = !self.ended && !waiting && !(handshake && self.full);
+        let read = !(self.ended || waiting || handshake && self.full);
         Interest { read, write: self.full && !self.broken }
     }
 

@@ -25,7 +25,7 @@ pub(super) fn collect(device: &dyn BlockDevice, start: Sector, length: Sectors, 
                 ExtentKind::Hole => STATE_HOLE | STATE_ZERO,
             };
             let mut sectors = extent.sectors.get().min(left);
-            at = at + Sectors::new(sectors);
+            at += Sectors::new(sectors);
             left -= sectors;
             while sectors > 0 {
                 let piece = sectors.min(MAX_SECTORS);
@@ -33,13 +33,14 @@ pub(super) fn collect(device: &dyn BlockDevice, start: Sector, length: Sectors, 
                 // At most MAX_SECTORS: fits 32 bits of bytes.
                 let bytes = (piece << 9) as u32;
                 let same = found.last_mut().filter(|last| last.flags == flags);
-                let merged = same.and_then(|last| Some(last.length = last.length.checked_add(bytes)?));
-                if merged.is_none() {
-                    if found.len() == most {
-                        return found;
-                    }
-                    found.push(StatusExtent { length: bytes, flags });
+                if let Some((length, last)) = same.and_then(|last| Some((last.length.checked_add(bytes)?, last))) {
+                    last.length = length;
+                    continue;
                 }
+                if found.len() == most {
+                    return found;
+                }
+                found.push(StatusExtent { length: bytes, flags });
             }
         }
         // A device that says nothing more is taken to hold data: the reply must not be empty.

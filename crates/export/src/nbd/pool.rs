@@ -138,10 +138,8 @@ impl Pool {
     /// The chunk to receive into; at least `room` bytes of it, at most [`CHUNK`], are free. Until
     /// [`use_chunk`](Self::use_chunk) nobody refers to it.
     pub(super) fn open_chunk(&mut self, room: usize) -> ChunkId {
-        if let Some(id) = self.open {
-            if CHUNK - self.chunk(id).filled >= room {
-                return id;
-            }
+        if let Some(id) = self.open.filter(|id| CHUNK - self.chunk(*id).filled >= room) {
+            return id;
         }
         // A chunk that is left full has users, the last of whom makes it idle: it would be empty otherwise.
         let id = self.idle.pop().unwrap_or_else(|| {

@@ -68,7 +68,7 @@ impl Session {
         let minimum = limits.logical_block_size.clamp(512, MAX_MINIMUM).next_power_of_two();
         let preferred = limits.physical_block_size.max(limits.io_min).clamp(4096, 1 << 20).next_power_of_two();
         Self {
-            size: sectors.checked_bytes().unwrap_or(u64::MAX & !0x1ff),
+            size: sectors.checked_bytes().unwrap_or(!0x1ff),
             read_only,
             structured: false,
             allocation: false,
@@ -179,9 +179,8 @@ impl Session {
                 let flags = if keep { OpFlags::NO_UNMAP } else { OpFlags::NONE };
                 Action::Range(Op::WriteZeroes, flags, start, length, after)
             }
-            // The data has no better place to be than where it is.
-            Command::Cache => Action::Done,
-            Command::Disc | Command::Flush | Command::BlockStatus => Action::Disconnect,
+            // A cache has nothing to do: the data has no better place to be. The others were decided before.
+            Command::Cache | Command::Disc | Command::Flush | Command::BlockStatus => Action::Done,
         }
     }
 }

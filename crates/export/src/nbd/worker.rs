@@ -106,7 +106,13 @@ pub(super) struct Worker {
     accepting: bool,
     deadline: Option<Nanos>,
     /// Hang-ups that somebody waits for.
-    reaps: Vec<(Vec<(usize, u32)>, mpsc::Sender<()>)>,
+    reaps: Vec<Reap>,
+}
+
+/// Connections whose clients have gone, by number and generation, and who waits for their end.
+struct Reap {
+    gone: Vec<(usize, u32)>,
+    answer: mpsc::Sender<()>,
 }
 
 fn key(number: usize, generation: u32) -> u64 {
@@ -191,10 +197,11 @@ impl Worker {
         if self.engine.len() == 0 {
             self.engine.pool.trim();
         }
-        if self.deadline.is_none() {
-            if let Err(error) = self.accept_again() {
-                tracing::warn!("cannot accept NBD clients: {error}");
-            }
+        if self.deadline.is_some() {
+            return;
+        }
+        if let Err(error) = self.accept_again() {
+            tracing::warn!("cannot accept NBD clients: {error}");
         }
     }
 
@@ -429,12 +436,12 @@ impl Worker {
             let which = used.iter().zip(&polled).filter(|(_, p)| hung_up(p));
             gone.extend(which.map(|(n, _)| (*n, self.slots[*n].generation)));
         }
-        self.reaps.push((gone, answer));
+        self.reaps.push(Reap { gone, answer });
     }
 
     fn answer_reaps(&mut self) {
         let slots = &self.slots;
-        self.reaps.retain_mut(|(gone, answer)| {
+        self.reaps.retain_mut(|Reap { gone, answer }| {
             gone.retain(|(number, generation)| slots[*number].generation == *generation);
             if gone.is_empty() {
                 // Who asked may have stopped waiting.
