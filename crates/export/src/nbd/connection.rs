@@ -1,7 +1,7 @@
 //! One connection: what it has sent of a request so far, and the replies that it has not taken yet.
 
 use super::exports::{Client, Export, Exports};
-use super::inflight::{Engine, Finished, Outcome, Payload, Target};
+use super::inflight::{Device, Engine, Finished, Outcome, Payload, Target};
 use super::negotiate::{Negotiation, Started, Step};
 use super::outbox::{Outbox, Sent};
 use super::pool::{Buf, CHUNK, ChunkId, Pool};
@@ -17,7 +17,7 @@ use udm_io::nbd::wire::consts::MAX_OPTION_DATA;
 use udm_io::nbd::wire::option::OPTION_LEN;
 use udm_io::nbd::wire::request::{REQUEST_LEN, Request};
 use udm_io::nbd::wire::{Command, NbdError, WireError, reply};
-use udm_io::{Attached, BlockDevice, Op};
+use udm_io::{BlockDevice, Op};
 
 /// Bytes of buffers and replies that a connection may hold, but for one request that is larger.
 pub(super) const CONNECTION_BYTES: usize = 4 * 1024 * 1024;
@@ -49,7 +49,7 @@ struct Transmission {
     session: Session,
     export: Box<dyn Export>,
     device: Arc<dyn BlockDevice>,
-    attached: Attached,
+    attached: Device,
     receiving: Receiving,
     /// The front of a header.
     stash: [u8; REQUEST_LEN],
@@ -201,8 +201,7 @@ impl Connection {
         self.out.clear(&mut engine.pool, &mut self.held);
         if let Phase::Transmission(t) = std::mem::replace(&mut self.phase, Phase::Closed) {
             let Transmission { export, device, attached, .. } = *t;
-            // SAFETY: no bio of this connection is out, and nobody else submits to this attachment.
-            unsafe { engine.channel.detach_idle(attached) };
+            engine.detach(attached);
             drop(device);
             drop(export);
         }
@@ -401,7 +400,7 @@ impl Transmission {
     fn new(started: Started, engine: &mut Engine, rest: &[u8]) -> Self {
         let Started { export, session } = started;
         let device = export.device();
-        let attached = engine.channel.attach(device.clone());
+        let attached = engine.attach(device.clone());
         // A client need not wait for the last reply of the handshake before it sends requests.
         let waiting = (!rest.is_empty()).then(|| {
             // At most one option and one receive of the handshake: less than a chunk.

@@ -4,9 +4,10 @@ use super::pool::{Buf, ChunkId, Pool};
 use super::session::Durability;
 use std::io;
 use std::ops::Range;
+use std::sync::Arc;
 use udm_base::{AlignedBuf, Sector, Sectors};
 use udm_io::nbd::wire::NbdError;
-use udm_io::{Attached, Channel, Completion, Domain, Op, OpFlags, Segment, Status};
+use udm_io::{Attached, BlockDevice, Channel, Completion, Domain, Op, OpFlags, Segment, Status};
 
 /// The channel's slots. Connections bound their requests, so that those of a suspended device leave room for others.
 const DEPTH: usize = 1 << 20;
@@ -61,7 +62,7 @@ struct Request {
     /// The connection's number.
     conn: usize,
     cookie: u64,
-    device: Attached,
+    device: Device,
     start: Sector,
     length: Sectors,
     work: Work,
@@ -95,10 +96,21 @@ pub(super) enum Outcome {
     Failed(NbdError, &'static str),
 }
 
+/// A device that is attached to an engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Device(usize);
+
+/// An attachment, and the requests that use it.
+struct Use {
+    attached: Attached,
+    requests: usize,
+}
+
 /// A worker's channel, its memory and what is under way between them.
 pub(super) struct Engine {
     pub(super) channel: Channel,
     pub(super) pool: Pool,
+    devices: Vec<Option<Use>>,
     slots: Vec<Option<Request>>,
     free: Vec<u32>,
     zeroes: Option<Zeroes>,
@@ -127,7 +139,7 @@ pub(super) struct Target {
     /// The request's cookie.
     pub(super) cookie: u64,
     /// The device.
-    pub(super) device: Attached,
+    pub(super) device: Device,
     /// First sector.
     pub(super) start: Sector,
     /// Sectors.
@@ -138,7 +150,34 @@ impl Engine {
     pub(super) fn new(domain: &Domain) -> io::Result<Self> {
         let channel = domain.channel()?;
         channel.set_depth(DEPTH);
-        Ok(Self { channel, pool: Pool::default(), slots: Vec::new(), free: Vec::new(), zeroes: None })
+        let pool = Pool::default();
+        Ok(Self { channel, pool, devices: Vec::new(), slots: Vec::new(), free: Vec::new(), zeroes: None })
+    }
+
+    /// Holds a device, so that requests can be made of it.
+    pub(super) fn attach(&mut self, device: Arc<dyn BlockDevice>) -> Device {
+        let used = Some(Use { attached: self.channel.attach(device), requests: 0 });
+        let number = self.devices.iter().position(Option::is_none).unwrap_or(self.devices.len());
+        if number == self.devices.len() {
+            self.devices.push(None);
+        }
+        self.devices[number] = used;
+        Device(number)
+    }
+
+    /// Lets go of a device.
+    ///
+    /// # Panics
+    /// When requests of it are under way.
+    pub(super) fn detach(&mut self, device: Device) {
+        let Some(Use { attached, requests }) = self.devices[device.0].take() else { return };
+        assert_eq!(requests, 0, "a device is let go while requests of it are under way");
+        // SAFETY: every bio to this attachment belongs to one of its requests, of which there are none.
+        unsafe { self.channel.detach_idle(attached) };
+    }
+
+    fn device(&mut self, device: Device) -> &mut Use {
+        self.devices[device.0].as_mut().expect("a device that is attached")
     }
 
     /// Requests under way, those included whose completion has not been taken.
@@ -177,6 +216,7 @@ impl Engine {
 
     fn start(&mut self, target: Target, work: Work, fast_zero: bool) {
         let Target { conn, cookie, device, start, length } = target;
+        self.device(device).requests += 1;
         let request = Request { conn, cookie, device, start, length, work, fast_zero, freed: 0 };
         let slot = match self.free.pop() {
             Some(slot) => slot as usize,
@@ -192,7 +232,8 @@ impl Engine {
     /// Submits the bio that the request needs next.
     fn submit(&mut self, slot: usize) {
         let request = self.slots[slot].as_ref().expect("a slot in use");
-        let Request { device, start, length, .. } = *request;
+        let Request { start, length, .. } = *request;
+        let device = self.devices[request.device.0].as_ref().expect("a device that is attached").attached;
         let (channel, token, bytes) = (&self.channel, slot as u64, length.as_len());
         let submitted = match &request.work {
             Work::Read(buf) => {
@@ -246,6 +287,7 @@ impl Engine {
                 }
                 None => {
                     self.free.push(slot as u32);
+                    self.device(request.device).requests -= 1;
                     return Some(self.finish(request, status));
                 }
             }
@@ -319,7 +361,7 @@ fn failure(status: Status, fast_zero: bool) -> Option<Outcome> {
         Status::NotSupported => (NbdError::Inval, "the device does not do this"),
         Status::Gone => (NbdError::Io, "the device has gone"),
         Status::TimedOut => (NbdError::Io, "the device took too long"),
-        Status::Io | Status::Again => (NbdError::Io, "the device failed"),
+        Status::Io | Status::Again | Status::Requeue => (NbdError::Io, "the device failed"),
     };
     Some(Outcome::Failed(error, message))
 }
