@@ -23,6 +23,7 @@ mod executor;
 mod file;
 mod limits;
 mod memory;
+pub mod nbd;
 mod null;
 mod open;
 
