@@ -493,3 +493,63 @@ fn a_block_device_of_the_host() {
         io.flush().unwrap();
     }
 }
+
+#[test]
+fn a_busy_ring_hears_watched_descriptors_and_the_waker() {
+    for place in places() {
+        let domain = Domain::default();
+        let channel = domain.channel().unwrap();
+        let dev = channel.attach(Arc::new(place.open(&place.make("disk", MIB))));
+        let (mut here, mut there) = std::io::pipe().unwrap();
+        channel.watch(&here, 7, true, false).unwrap();
+        let mut memory = AlignedBuf::zeroed(8 * 4096);
+        let at = memory.as_mut_ptr();
+        let (mut free, mut heard, mut asked) = ((0..8u64).collect::<Vec<_>>(), 0, 0);
+        while heard < 50 {
+            while let Some(i) = free.pop() {
+                let piece = unsafe { std::slice::from_raw_parts_mut(at.add(i as usize * 4096), 4096) };
+                assert!(unsafe { channel.submit(dev, Op::Read, OpFlags::NONE, Sector::new(i * 8), piece, i) });
+            }
+            if asked == heard {
+                asked += 1;
+                there.write_all(&[1]).unwrap();
+            }
+            channel.poll();
+            let mut woken = Vec::new();
+            channel.wait(None, &mut woken).unwrap();
+            if woken.iter().any(|w| w.key == 7 && w.readable) {
+                std::io::Read::read_exact(&mut here, &mut [0]).unwrap();
+                heard += 1;
+            }
+            channel.poll();
+            free.extend(std::iter::from_fn(|| channel.completed()).map(|c| c.token));
+        }
+        channel.waker().wake();
+        channel.wait(None, &mut Vec::new()).unwrap();
+        while channel.outstanding() > 0 {
+            channel.wait(None, &mut Vec::new()).unwrap();
+            channel.poll();
+        }
+    }
+}
+
+#[test]
+fn a_thief_that_takes_completions_wakes_their_owner() {
+    for place in places() {
+        let path = place.make("disk", MIB);
+        let domain = Domain::default();
+        let finished = std::sync::atomic::AtomicBool::new(false);
+        let finish = std::sync::atomic::Ordering::SeqCst;
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let io = BlockingIo::new(&domain, Arc::new(place.open(&path))).unwrap();
+                let mut buf = AlignedBuf::zeroed(4096);
+                for i in 0..2000 {
+                    io.read(Sector::new(i % 255 * 8), &mut buf).unwrap();
+                }
+                finished.store(true, finish);
+            });
+            domain.drain(|| finished.load(finish));
+        });
+    }
+}

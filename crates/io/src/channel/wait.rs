@@ -1,6 +1,6 @@
 //! Sleeping until a channel, or something its thread watches beside, has work.
 
-use super::Channel;
+use super::{Channel, Sleep};
 use crate::Nanos;
 use rustix::event::{PollFd, PollFlags, Timespec, epoll};
 use rustix::fd::{AsFd, OwnedFd};
@@ -97,7 +97,17 @@ impl Channel {
         waiter.epoll(self)?;
         self.add_sources(&mut waiter)?;
         let at_once = ready || must_poll || !self.core().prepare_sleep();
-        let timeout = if at_once { Some(Duration::ZERO) } else { earlier(timeout, timer, self.now()) };
+        let mut timeout = if at_once { Some(Duration::ZERO) } else { earlier(timeout, timer, self.now()) };
+        if !at_once && let Some((source, sleep)) = self.sleeper(&waiter) {
+            let slept = (sleep.sleep)(sleep.fd, timeout);
+            // SAFETY: inside; the source does not reach the channel.
+            let others = self.inside(|core, _| unsafe { core.inner() }.sources[source].1.after_sleep());
+            if slept.is_err() || !others {
+                self.core().awake();
+                return slept;
+            }
+            timeout = Some(Duration::ZERO);
+        }
         let timeout = timeout.map(|t| Timespec { tv_sec: t.as_secs() as i64, tv_nsec: t.subsec_nanos().into() });
         let Waiter { epoll: Some(fd), events, .. } = &mut *waiter else { unreachable!("made above") };
         events.clear();
@@ -124,6 +134,17 @@ impl Channel {
             });
         }
         Ok(())
+    }
+
+    /// The source that sleeps for all, by its place: one that is busy and can.
+    fn sleeper(&self, waiter: &Waiter) -> Option<(usize, Sleep)> {
+        let epoll = waiter.epoll.as_ref().expect("made before").as_fd();
+        self.inside(|core, _| {
+            // SAFETY: inside; a source that prepares to sleep does not reach the channel.
+            let sources = &unsafe { core.inner() }.sources;
+            let mut busy = sources.iter().enumerate().filter(|(_, (_, s))| s.is_busy());
+            busy.find_map(|(i, (_, s))| Some((i, s.prepare_sleep(epoll)?)))
+        })
     }
 
     fn add_sources(&self, waiter: &mut Waiter) -> io::Result<()> {
