@@ -1,2 +1,58 @@
 //! `cargo xtask`: the chores of the project.
-fn main() {}
+
+use std::process::ExitCode;
+
+const USAGE: &str = "\
+usage: cargo xtask <chore>
+
+  ci      fmt, clippy, tidy, tests, licences: what a change must pass
+  tidy    the rules of STYLE.md and DESIGN.md that a program can check
+  fuzz    random input against the parsers; `cargo xtask fuzz --help` for its options";
+
+fn main() -> ExitCode {
+    let mut args = std::env::args().skip(1);
+    let chore = args.next().unwrap_or_default();
+    let rest: Vec<String> = args.collect();
+    let root = xtask::workspace_root();
+    match (chore.as_str(), rest.as_slice()) {
+        ("ci", []) => xtask::ci::run(&root),
+        ("tidy", []) => tidy(&root),
+        ("fuzz", options) => xtask::fuzz::run(&root, options),
+        ("help" | "--help" | "-h", _) => {
+            println!("{USAGE}");
+            ExitCode::SUCCESS
+        }
+        ("", _) => {
+            eprintln!("{USAGE}");
+            ExitCode::FAILURE
+        }
+        ("ci" | "tidy", [extra, ..]) => {
+            eprintln!("xtask: `{chore}` takes no arguments, but was given `{extra}`");
+            ExitCode::FAILURE
+        }
+        _ => {
+            eprintln!("xtask: no chore is called `{chore}`\n\n{USAGE}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn tidy(root: &std::path::Path) -> ExitCode {
+    match xtask::tidy::run(root) {
+        Ok(findings) if findings.is_empty() => {
+            println!("tidy: {} checks passed", xtask::tidy::CHECKS.len());
+            ExitCode::SUCCESS
+        }
+        Ok(findings) => {
+            for finding in &findings {
+                println!("{finding}");
+            }
+            println!("tidy: {} findings", findings.len());
+            ExitCode::FAILURE
+        }
+        Err(error) => {
+            eprintln!("tidy: cannot read the tree: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}

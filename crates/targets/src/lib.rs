@@ -1,1 +1,14 @@
-//! See ARCHITECTURE.md.
+//! Layer 3: the targets. [`TARGETS`] is the one list of them.
+
+mod error;
+mod linear;
+mod loop_file;
+mod ram;
+mod striped;
+mod zero;
+
+use udm_core::TargetType;
+
+/// Every target that a table may name.
+pub static TARGETS: &[&TargetType] =
+    &[&error::TYPE, &linear::TYPE, &loop_file::TYPE, &ram::TYPE, &striped::TYPE, &zero::TYPE];

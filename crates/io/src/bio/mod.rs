@@ -108,6 +108,14 @@ impl Bio {
         }
     }
 
+    /// Turns a bio whose write is done into a flush, for a device that emulates FUA.
+    pub fn become_flush(&mut self) {
+        let record = self.record_mut();
+        record.op = Op::Flush;
+        record.sector = Sector::ZERO;
+        record.sectors = Sectors::ZERO;
+    }
+
     /// Takes the status back to Ok, for who has dealt with the error and submits the bio again.
     pub fn clear_status(&mut self) {
         self.record_mut().status = Status::Ok;
@@ -120,6 +128,15 @@ impl Bio {
         let bytes = if record.op.has_payload() { record.sectors.as_len() } else { 0 };
         // SAFETY: checked at submission: the list holds skip + bytes; it lives until completion.
         unsafe { Segments::new(record.segs, record.skip, bytes) }
+    }
+
+    /// Fills the memory of a read with one byte.
+    pub fn fill(&self, byte: u8) {
+        debug_assert!(self.op() == Op::Read, "only a read's memory is the device's to write");
+        for seg in self.segments() {
+            // SAFETY: the contract of Segment::new: valid for writes until completion.
+            unsafe { std::ptr::write_bytes(seg.as_ptr(), byte, seg.len()) }
+        }
     }
 
     /// The device that the bio is for now.

@@ -25,6 +25,9 @@ pub enum Status {
     Gone,
     /// Took too long (`BLK_STS_TIMEOUT`).
     TimedOut,
+    /// To be pushed back and submitted again after a suspension with `noflush` (`BLK_STS_DM_REQUEUE`). A mapped
+    /// device that is not being suspended so turns it into [`Status::Io`]; submitters never see it.
+    Requeue,
 }
 
 impl Status {
@@ -46,6 +49,7 @@ impl Status {
             Self::Again => Errno::EAGAIN,
             Self::Gone => Errno::ENXIO,
             Self::TimedOut => Errno::ETIMEDOUT,
+            Self::Requeue => Errno::EAGAIN,
         })
     }
 

@@ -3,10 +3,10 @@
 use super::core::{ChannelCore, Parked, RESUBMIT};
 use super::{LEVELS, Source};
 use crate::bio::{Bio, FrameFn, Record};
-use crate::{Nanos, Status};
+use crate::{Nanos, Op, Segment, Status};
 use std::any::{Any, TypeId};
 use std::ptr::NonNull;
-use udm_base::Sectors;
+use udm_base::{Sector, Sectors};
 
 /// Proof that the thread is inside a channel, and the way to its services.
 ///
@@ -121,6 +121,27 @@ impl<'a> Cx<'a> {
         // SAFETY: child_done ignores its word.
         let pushed = unsafe { clone.push_frame(child_done, std::ptr::null()) };
         debug_assert!(pushed, "a fresh record has room");
+        Some(clone)
+    }
+
+    /// As [`clone_part`](Self::clone_part), but another operation, on memory of the caller's that lives for ever: how
+    /// a device writes zeroes that the one beneath cannot make itself, or sends a flush of its own.
+    pub fn clone_as(
+        &self,
+        parent: &mut Bio,
+        level: usize,
+        op: Op,
+        (sector, sectors): (Sector, Sectors),
+        memory: &'static [Segment],
+    ) -> Option<Bio> {
+        debug_assert!(crate::channel::core::covers(op, memory, sectors.bytes()), "the memory covers the range");
+        let mut clone = self.clone_part(parent, level, Sectors::ZERO, Sectors::ZERO)?;
+        let record = clone.record_mut();
+        record.op = op;
+        record.sector = sector;
+        record.sectors = sectors;
+        record.segs = memory.as_ptr();
+        record.skip = 0;
         Some(clone)
     }
 

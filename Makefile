@@ -1,0 +1,32 @@
+# The short names of what one does here. Each target is one command that also works by itself.
+
+.PHONY: help demo test bench docs fuzz golden
+SECONDS ?= 60
+
+help:
+	@echo 'make demo    build udm, serve a stack of devices, write and read it back'
+	@echo 'make test    install what the tests need where that is allowed, run everything'
+	@echo 'make bench   the experiments of the seeds, quick, into out/bench'
+	@echo 'make docs    the book and the API documentation, into out/docs and target/doc'
+	@echo 'make fuzz    random input against every parser, SECONDS=60 each'
+	@echo 'make golden  record the expected outputs again from the real programs'
+
+demo:
+	cargo build --release --package udm
+	scripts/demo.sh
+
+test:
+	@scripts/test.sh
+
+bench:
+	cargo build --release --package udm
+	target/release/udm bench seeds --quick --out out/bench
+
+docs:
+	scripts/docs.sh
+
+fuzz:
+	cargo xtask fuzz --seconds $(SECONDS)
+
+golden:
+	scripts/golden.sh

@@ -1,0 +1,138 @@
+//! Counters that only their channel writes.
+
+use std::ops::AddAssign;
+use std::sync::atomic::{AtomicU64, Ordering};
+use udm_io::{Bio, Cx, MAX_CHANNELS, Op};
+
+/// A number that one thread at a time writes (the one inside the channel) and any may read.
+#[derive(Default)]
+struct Count(AtomicU64);
+
+impl Count {
+    #[inline]
+    fn add(&self, n: u64) {
+        // Not an atomic read-modify-write: there is one writer.
+        self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
+    }
+
+    fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// What one channel did with one device, in a cache line of its own.
+#[derive(Default)]
+#[repr(align(64))]
+pub(crate) struct Counters {
+    reads: Count,
+    read_sectors: Count,
+    writes: Count,
+    write_sectors: Count,
+    others: Count,
+    remapped: Count,
+    cloned: Count,
+    in_flight: Count,
+}
+
+impl Counters {
+    #[inline]
+    pub(crate) fn arrived(&self, bio: &Bio) {
+        let sectors = bio.sectors().get();
+        match bio.op() {
+            Op::Read => {
+                self.reads.add(1);
+                self.read_sectors.add(sectors);
+            }
+            Op::Write => {
+                self.writes.add(1);
+                self.write_sectors.add(sectors);
+            }
+            Op::Flush | Op::Discard | Op::WriteZeroes => self.others.add(1),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn remapped(&self) {
+        self.remapped.add(1);
+    }
+
+    #[inline]
+    pub(crate) fn cloned(&self) {
+        self.cloned.add(1);
+    }
+
+    #[inline]
+    pub(crate) fn begin(&self) {
+        self.in_flight.add(1);
+    }
+
+    #[inline]
+    pub(crate) fn end(&self) {
+        self.in_flight.add(u64::MAX);
+    }
+}
+
+/// [`Counters`] for every channel: 16 KiB, of which only the pages in use are touched.
+pub(crate) struct PerChannel(Box<[Counters]>);
+
+impl PerChannel {
+    pub(crate) fn new() -> Self {
+        Self((0..MAX_CHANNELS).map(|_| Counters::default()).collect())
+    }
+
+    #[inline]
+    pub(crate) fn of(&self, cx: &Cx<'_>) -> &Counters {
+        &self.0[cx.id()]
+    }
+
+    pub(crate) fn in_flight(&self) -> u64 {
+        self.0.iter().map(|c| c.in_flight.get()).fold(0, u64::wrapping_add)
+    }
+
+    pub(crate) fn totals(&self) -> Totals {
+        let mut sum = Totals::default();
+        for c in &self.0 {
+            sum += Totals {
+                reads: c.reads.get(),
+                read_sectors: c.read_sectors.get(),
+                writes: c.writes.get(),
+                write_sectors: c.write_sectors.get(),
+                others: c.others.get(),
+                remapped: c.remapped.get(),
+                cloned: c.cloned.get(),
+            };
+        }
+        sum
+    }
+}
+
+/// What a device did since it was made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Totals {
+    /// Reads that arrived.
+    pub reads: u64,
+    /// Sectors of them.
+    pub read_sectors: u64,
+    /// Writes that arrived.
+    pub writes: u64,
+    /// Sectors of them.
+    pub write_sectors: u64,
+    /// Flushes, discards and write zeroes that arrived.
+    pub others: u64,
+    /// Bios that went on as they were: the submitter's own record, no clone.
+    pub remapped: u64,
+    /// Clones that were made.
+    pub cloned: u64,
+}
+
+impl AddAssign for Totals {
+    fn add_assign(&mut self, o: Self) {
+        self.reads += o.reads;
+        self.read_sectors += o.read_sectors;
+        self.writes += o.writes;
+        self.write_sectors += o.write_sectors;
+        self.others += o.others;
+        self.remapped += o.remapped;
+        self.cloned += o.cloned;
+    }
+}

@@ -1,0 +1,274 @@
+//! What the control side asks of a device: load, clear, open, describe.
+
+use super::{MappedDevice, lock};
+use crate::registry::LoadContext;
+use crate::table::{Table, TableContext};
+use crate::{Cancel, Error, OpenDevice, TableError, TableLine};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use udm_base::{DevT, Errno};
+
+/// A disk's geometry, as BIOSes count (`dmsetup setgeometry`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Geometry {
+    /// Cylinders, below 65536.
+    pub cylinders: u16,
+    /// Heads, below 256.
+    pub heads: u8,
+    /// Sectors of a track, below 256.
+    pub sectors: u8,
+    /// Where the disk begins, in sectors.
+    pub start: u64,
+}
+
+/// The control side's state of a device. Its lock is held briefly, never over I/O.
+pub(super) struct Control {
+    pub(super) name: String,
+    pub(super) uuid: String,
+    pub(super) active: Option<Arc<Table>>,
+    pub(super) inactive: Option<Arc<Table>>,
+    pub(super) suspended: bool,
+    pub(super) open_count: u32,
+    pub(super) deferred_remove: bool,
+    pub(super) deleting: bool,
+    pub(super) geometry: Geometry,
+}
+
+impl Control {
+    pub(super) fn new(name: String, uuid: String) -> Self {
+        Self {
+            name,
+            uuid,
+            active: None,
+            inactive: None,
+            suspended: false,
+            open_count: 0,
+            deferred_remove: false,
+            deleting: false,
+            geometry: Geometry::default(),
+        }
+    }
+}
+
+/// A device as `dmsetup info` shows it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Info {
+    /// Its name.
+    pub name: String,
+    /// Its uuid; empty when it has none.
+    pub uuid: String,
+    /// Its number.
+    pub devt: DevT,
+    /// How many hold it open: exports, tables above, nodes.
+    pub open_count: u32,
+    /// Events so far.
+    pub event_nr: u32,
+    /// Whether bios are held.
+    pub suspended: bool,
+    /// Whether writes are refused.
+    pub read_only: bool,
+    /// Whether an active table is there.
+    pub active: bool,
+    /// Whether an inactive table is there.
+    pub inactive: bool,
+    /// Targets of the active table.
+    pub target_count: u32,
+    /// Whether it is removed at its last close.
+    pub deferred_remove: bool,
+}
+
+impl MappedDevice {
+    /// Its name.
+    pub fn device_name(&self) -> String {
+        lock(&self.control).name.clone()
+    }
+
+    /// Its uuid; empty when it has none.
+    pub fn uuid(&self) -> String {
+        lock(&self.control).uuid.clone()
+    }
+
+    pub(crate) fn set_names(&self, name: Option<String>, uuid: Option<String>) {
+        let mut control = lock(&self.control);
+        control.name = name.unwrap_or_else(|| std::mem::take(&mut control.name));
+        control.uuid = uuid.unwrap_or_else(|| std::mem::take(&mut control.uuid));
+    }
+
+    /// What `dmsetup info` shows.
+    pub fn info(&self) -> Info {
+        self.settle();
+        let control = lock(&self.control);
+        Info {
+            name: control.name.clone(),
+            uuid: control.uuid.clone(),
+            devt: self.devt,
+            open_count: control.open_count,
+            event_nr: self.events.number(),
+            suspended: control.suspended,
+            read_only: self.read_only.load(Ordering::Relaxed),
+            active: control.active.is_some(),
+            inactive: control.inactive.is_some(),
+            target_count: control.active.as_ref().map_or(0, |t| t.target_count() as u32),
+            deferred_remove: control.deferred_remove,
+        }
+    }
+
+    /// The geometry that was set since the last table of another size.
+    pub fn geometry(&self) -> Geometry {
+        lock(&self.control).geometry
+    }
+
+    /// Sets the geometry. Fails without an active table, and with a start past the device (`dm_set_geometry`,
+    /// `drivers/md/dm.c`, 6.12).
+    pub fn set_geometry(&self, geometry: Geometry) -> Result<(), Error> {
+        let mut control = lock(&self.control);
+        if control.active.is_none() {
+            return Err(Error::new(
+                Errno::ENXIO,
+                format!("{} has no active table to set a geometry for", control.name),
+            ));
+        }
+        let product = u64::from(geometry.cylinders) * u64::from(geometry.heads) * u64::from(geometry.sectors);
+        if geometry.start > product {
+            let message = format!("the start {} lies past cylinders × heads × sectors = {product}", geometry.start);
+            return Err(Error::new(Errno::EINVAL, message));
+        }
+        control.geometry = geometry;
+        Ok(())
+    }
+
+    /// Makes a table the inactive one, in place of what was there. May block: it opens devices. `cwd` is where relative
+    /// paths begin.
+    pub fn load(self: &Arc<Self>, lines: &[TableLine], read_only: bool, cwd: &Path) -> Result<(), Error> {
+        let registry = self.registry.upgrade().ok_or_else(|| Error::new(Errno::ENXIO, "udm is ending"))?;
+        // One load at a time, so that two cannot close a loop together.
+        let _loading = lock(&registry.loads);
+        let opener = LoadContext { registry: &registry, cwd };
+        let cx = TableContext {
+            types: registry.types,
+            opener: &opener,
+            domain: &registry.domain,
+            read_only,
+            owner: self.devt,
+        };
+        let table = Table::build(lines, &cx).map_err(|e| e.into_error(lines))?;
+        let old = {
+            let mut control = lock(&self.control);
+            if control.deleting {
+                return Err(Error::new(Errno::ENXIO, format!("{} is being removed", control.name)));
+            }
+            check_immutable(control.active.as_deref(), &table).map_err(|e| e.into_error(lines))?;
+            control.inactive.replace(Arc::new(table))
+        };
+        drop(old);
+        self.announce_to_beneath();
+        Ok(())
+    }
+
+    /// Tells the devices beneath that this one uses them, so that their plans' changes reach it.
+    fn announce_to_beneath(self: &Arc<Self>) {
+        for table in [super::TableSlot::Active, super::TableSlot::Inactive].into_iter().filter_map(|s| self.table(s)) {
+            for md in table.devices().iter().filter_map(|d| d.as_any().downcast_ref::<Self>()) {
+                let mut holders = lock(&md.holders);
+                holders.retain(|h| h.strong_count() > 0);
+                if !holders.iter().any(|h| std::ptr::eq(h.as_ptr(), Arc::as_ptr(self))) {
+                    holders.push(Arc::downgrade(self));
+                }
+            }
+        }
+    }
+
+    /// Drops the inactive table. Returns whether there was one.
+    pub fn clear(&self) -> bool {
+        let old = lock(&self.control).inactive.take();
+        old.is_some()
+    }
+
+    pub(super) fn opened(&self) -> Result<OpenDevice, Error> {
+        let me = self.arc().ok_or_else(|| Error::new(Errno::ENXIO, "the device is gone"))?;
+        let mut control = lock(&self.control);
+        if control.deleting {
+            return Err(Error::new(Errno::ENXIO, format!("{} is being removed", control.name)));
+        }
+        control.open_count += 1;
+        drop(control);
+        Ok(OpenDevice::new(me))
+    }
+
+    pub(crate) fn closed(&self) {
+        let last = {
+            let mut control = lock(&self.control);
+            control.open_count -= 1;
+            control.open_count == 0 && control.deferred_remove && !control.deleting
+        };
+        if let (true, Some(registry), Some(me)) = (last, self.registry.upgrade(), self.arc()) {
+            // Opened again in between: then its next close removes it.
+            let _ = registry.remove(&me, true);
+        }
+    }
+
+    /// Marks the device for removal. `Ok(false)`: it is open, and will be removed at its last close.
+    pub(crate) fn lock_for_removal(&self, deferred: bool) -> Result<bool, Error> {
+        self.settle();
+        let mut control = lock(&self.control);
+        if control.deleting {
+            return Err(Error::new(Errno::ENXIO, format!("{} is being removed already", control.name)));
+        }
+        if control.open_count > 0 {
+            if !deferred {
+                let message =
+                    format!("{} is open: {} hold it (exports, tables above)", control.name, control.open_count);
+                return Err(Error::new(Errno::EBUSY, message));
+            }
+            control.deferred_remove = true;
+            return Ok(false);
+        }
+        control.deleting = true;
+        Ok(true)
+    }
+
+    /// Takes back a deferred removal (`DM_DEV_CREATE`-like users may want the device after all).
+    pub fn cancel_deferred_remove(&self) {
+        lock(&self.control).deferred_remove = false;
+    }
+
+    /// Counts an event and wakes who waits for it.
+    pub fn event(&self) {
+        self.events.raise();
+        if let Some(registry) = self.registry.upgrade() {
+            registry.events.raise();
+        }
+    }
+
+    /// Blocks until the event number is not `seen`.
+    pub fn wait_event(&self, seen: u32, cancel: Cancel<'_>) -> Result<(), Error> {
+        if self.events.wait(seen, cancel) { Ok(()) } else { Err(Error::new(Errno::EINTR, "the wait was interrupted")) }
+    }
+
+    /// Sends a message to the target that `sector` lies in. May block.
+    pub fn message(&self, sector: udm_base::Sector, words: &[&str]) -> Result<String, Error> {
+        let table = self.table(super::TableSlot::Active);
+        let table =
+            table.ok_or_else(|| Error::new(Errno::ENXIO, format!("{} has no active table", self.device_name())))?;
+        if words.is_empty() {
+            return Err(Error::new(Errno::EINVAL, "expected a message, found an empty one"));
+        }
+        if sector >= table.sectors().from_start() {
+            let message = format!("sector {sector} lies past the device's end at {}", table.sectors());
+            return Err(Error::new(Errno::EINVAL, message));
+        }
+        table.find(sector).target.message(words)
+    }
+}
+
+/// A table of an immutable target type is only replaced by one of the same type (`dm_table_set_type` and
+/// `table_load`, 6.12).
+fn check_immutable(active: Option<&Table>, new: &Table) -> Result<(), TableError> {
+    let Some(kind) = active.and_then(Table::is_immutable) else { return Ok(()) };
+    if new.types().next().is_some_and(|t| t.name == kind.name) {
+        return Ok(());
+    }
+    let hint = format!("expected {}, which the active table has for good", kind.name);
+    Err(TableError::new(0, "can't replace immutable target type").hint(hint))
+}

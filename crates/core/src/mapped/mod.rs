@@ -1,0 +1,267 @@
+//! A mapped device.
+
+mod control;
+mod path;
+mod plan;
+mod slot;
+mod split;
+mod submit;
+mod suspend;
+
+pub use control::{Geometry, Info};
+pub use suspend::SuspendOptions;
+
+use crate::counters::PerChannel;
+use crate::events::Events;
+use crate::registry::RegistryCore;
+use crate::table::{Table, TableSlot};
+use crate::{OpenDevice, Totals};
+use path::Path;
+use plan::Plan;
+use slot::PlanSlot;
+use std::any::Any;
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use udm_base::{DevT, Sector, Sectors};
+use udm_io::{Bio, BlockDevice, Cx, DeviceId, Extent, Limits};
+
+/// A device of the registry: a name, a number, up to two tables, and the bios that go through the active one.
+pub struct MappedDevice {
+    this: Weak<MappedDevice>,
+    registry: Weak<RegistryCore>,
+    devt: DevT,
+    /// What bios follow; null while there is no active table or the device is suspended.
+    plan: PlanSlot,
+    counters: PerChannel,
+    sectors: AtomicU64,
+    read_only: AtomicBool,
+    held: Mutex<Held>,
+    control: Mutex<control::Control>,
+    /// Serialises what takes long: suspend, resume, removal.
+    operation: Mutex<()>,
+    paths: Mutex<Paths>,
+    /// Devices whose tables use this one.
+    holders: Mutex<Vec<Weak<MappedDevice>>>,
+    options: Mutex<Options>,
+    events: Events,
+    noflush: AtomicBool,
+    /// Split bios that wait for clones: in flight, though counted nowhere else.
+    parked: AtomicUsize,
+}
+
+/// What happens to a bio that finds no plan.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Mode {
+    /// Never resumed, or its table taken away: EIO.
+    Empty,
+    Running,
+    /// Held until the resume.
+    Suspended,
+    /// EIO.
+    Removed,
+}
+
+struct Held {
+    mode: Mode,
+    bios: VecDeque<Bio>,
+}
+
+#[derive(Default)]
+struct Paths {
+    /// Those that stand for this device among others, from plans of any device.
+    through: Vec<Arc<Path>>,
+    /// What paths that are gone counted.
+    gone: Totals,
+    /// Plans replaced while bios may come back to them.
+    #[expect(clippy::vec_box, reason = "bios that wait for clones point at their plan")]
+    retired: Vec<Box<Plan>>,
+}
+
+/// How a device's bios are served; see `udm set`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Options {
+    pub(crate) clone_always: bool,
+    pub(crate) compile: bool,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl MappedDevice {
+    pub(crate) fn new(registry: Weak<RegistryCore>, devt: DevT, name: String, uuid: String) -> Arc<Self> {
+        Arc::new_cyclic(|this| Self {
+            this: this.clone(),
+            registry,
+            devt,
+            plan: PlanSlot::default(),
+            counters: PerChannel::new(),
+            sectors: AtomicU64::new(0),
+            read_only: AtomicBool::new(false),
+            held: Mutex::new(Held { mode: Mode::Empty, bios: VecDeque::new() }),
+            control: Mutex::new(control::Control::new(name, uuid)),
+            operation: Mutex::new(()),
+            paths: Mutex::default(),
+            holders: Mutex::default(),
+            options: Mutex::new(Options { clone_always: false, compile: true }),
+            events: Events::default(),
+            noflush: AtomicBool::new(false),
+            parked: AtomicUsize::new(0),
+        })
+    }
+
+    /// Its device number.
+    pub fn devt(&self) -> DevT {
+        self.devt
+    }
+
+    fn arc(&self) -> Option<Arc<Self>> {
+        self.this.upgrade()
+    }
+
+    fn counters(&self) -> &PerChannel {
+        &self.counters
+    }
+
+    fn options(&self) -> Options {
+        *lock(&self.options)
+    }
+
+    /// Whether bios are always cloned, never remapped: to measure what a clone costs.
+    pub fn clone_always(&self) -> bool {
+        self.options().clone_always
+    }
+
+    /// Whether plans lead through this device and down from it in one step.
+    pub fn compile(&self) -> bool {
+        self.options().compile
+    }
+
+    /// Changes `clone_always`; bios that arrive from now on follow.
+    pub fn set_clone_always(&self, on: bool) {
+        lock(&self.options).clone_always = on;
+        self.replan_all();
+    }
+
+    /// Changes `compile`; bios that arrive from now on follow.
+    pub fn set_compile(&self, on: bool) {
+        lock(&self.options).compile = on;
+        self.replan_all();
+    }
+
+    /// The table in a slot.
+    pub fn table(&self, slot: TableSlot) -> Option<Arc<Table>> {
+        let control = lock(&self.control);
+        match slot {
+            TableSlot::Active => control.active.clone(),
+            TableSlot::Inactive => control.inactive.clone(),
+        }
+    }
+
+    /// The active table if bios may go through it now.
+    fn running_table(&self) -> Option<Arc<Table>> {
+        if lock(&self.held).mode != Mode::Running {
+            return None;
+        }
+        self.table(TableSlot::Active)
+    }
+
+    fn table_read_only(&self) -> bool {
+        self.read_only.load(Ordering::Relaxed)
+    }
+
+    /// What the device did.
+    pub fn totals(&self) -> Totals {
+        let mut totals = self.counters.totals();
+        let paths = lock(&self.paths);
+        totals += paths.gone;
+        for path in &paths.through {
+            totals += path.totals_of(self);
+        }
+        totals
+    }
+
+    /// Bios in flight in the device, by any path.
+    fn in_flight(&self) -> u64 {
+        let through: u64 = lock(&self.paths).through.iter().map(|p| p.counters.in_flight()).fold(0, u64::wrapping_add);
+        self.counters.in_flight().wrapping_add(through).wrapping_add(self.parked.load(Ordering::Acquire) as u64)
+    }
+
+    /// Opens the device. Fails once it is removed.
+    pub fn open(&self) -> Result<OpenDevice, crate::Error> {
+        self.opened()
+    }
+
+    pub(crate) fn open_for_table(&self) -> Result<OpenDevice, crate::Error> {
+        self.opened()
+    }
+}
+
+impl BlockDevice for MappedDevice {
+    #[inline]
+    fn submit(&self, cx: &Cx<'_>, bio: Bio) -> Option<Bio> {
+        self.serve(cx, bio)
+    }
+
+    fn sectors(&self) -> Sectors {
+        Sectors::new(self.sectors.load(Ordering::Acquire))
+    }
+
+    fn limits(&self) -> Limits {
+        self.table(TableSlot::Active).map_or_else(Limits::default, |t| t.limits())
+    }
+
+    fn id(&self) -> DeviceId {
+        DeviceId::Number(self.devt)
+    }
+
+    fn name(&self) -> String {
+        self.devt.to_string()
+    }
+
+    fn read_only(&self) -> bool {
+        self.table_read_only()
+    }
+
+    fn level(&self) -> usize {
+        let of = |slot| self.table(slot).map_or(1, |t| t.level());
+        of(TableSlot::Active).max(of(TableSlot::Inactive))
+    }
+
+    fn can_poll(&self) -> bool {
+        self.table(TableSlot::Active)
+            .is_some_and(|t| !t.devices().is_empty() && t.devices().iter().all(|d| d.can_poll()))
+    }
+
+    fn extents(&self, sector: Sector, sectors: Sectors) -> Vec<Extent> {
+        let Some(table) = self.table(TableSlot::Active) else { return vec![] };
+        let Some(end) = sector.checked_add(sectors).filter(|end| *end <= table.sectors().from_start()) else {
+            return vec![];
+        };
+        let mut out = Vec::new();
+        let mut at = sector;
+        while at < end && out.len() < 1024 {
+            let placed = table.find(at);
+            let len = placed.end().min(end) - at;
+            let found = placed.target.extents(at - placed.begin, len);
+            let covered = found.iter().fold(Sectors::ZERO, |sum, e| sum + e.sectors);
+            if covered.is_zero() || covered > len {
+                break;
+            }
+            out.extend(found);
+            at += covered;
+        }
+        out
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
+
+impl std::fmt::Debug for MappedDevice {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} ({})", self.device_name(), self.devt)
+    }
+}

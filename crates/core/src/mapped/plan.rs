@@ -1,0 +1,228 @@
+//! A plan: what a running device does with a bio, looked up by sector.
+//!
+//! A plan is made from a table. Targets that only shift addresses are followed down, through the mapped devices beneath,
+//! as far as each runs, may be compiled and refuses nothing that its user would not refuse; so a stack of such
+//! targets costs one step, and still counts for each of its devices.
+
+use super::MappedDevice;
+use super::path::Path;
+use crate::Target;
+use crate::counters::PerChannel;
+use crate::table::{Placed, Table};
+use std::sync::atomic::AtomicUsize;
+use std::sync::{Arc, Weak};
+use udm_base::{Sector, Sectors};
+use udm_io::BlockDevice;
+
+/// At most this many extents come from one table; past it targets are left as they are.
+const EXTENTS_MAX: usize = 4096;
+
+/// Where an extent's bios go.
+#[derive(Clone, Copy)]
+pub(super) enum To {
+    /// To a device, their sector shifted.
+    Device(*const dyn BlockDevice),
+    /// To a target that ends each at once.
+    Sync(*const dyn Target),
+    /// To a target that may remap the submitter's own bio.
+    Target(*const dyn Target),
+    /// By way of clones.
+    Clones,
+}
+
+/// A stretch of the device.
+pub(super) struct Extent {
+    pub(super) begin: Sector,
+    pub(super) end: Sector,
+    /// Where `begin` lies on the device, or in the target.
+    pub(super) start: Sector,
+    pub(super) to: To,
+    /// A bio must not cross a multiple of this in the target; 0 where it may.
+    pub(super) chunk: u64,
+    /// Of the path, or of the device itself.
+    pub(super) counters: *const PerChannel,
+    /// Null where the counters are the device's own.
+    pub(super) path: *const Path,
+}
+
+/// How a running device serves bios. Immutable.
+pub(crate) struct Plan {
+    pub(super) md: *const MappedDevice,
+    pub(super) table: Arc<Table>,
+    pub(super) extents: Box<[Extent]>,
+    pub(super) len: Sectors,
+    pub(super) max_sectors: Sectors,
+    /// Sectors of a logical block, less one.
+    pub(super) block_mask: u64,
+    pub(super) read_only: bool,
+    pub(super) fua: bool,
+    pub(super) level: usize,
+    pub(super) paths: Vec<Arc<Path>>,
+    /// Bios that wait for clones and will come back to this plan.
+    pub(super) parked: AtomicUsize,
+}
+
+// SAFETY: the raw pointers lead to what `table` and `paths` own, and to the device that owns the plan.
+unsafe impl Send for Plan {}
+// SAFETY: as above; all of it is read-only or atomic.
+unsafe impl Sync for Plan {}
+
+impl Plan {
+    /// The plan of `md` with `table`. Takes no lock but those of the devices beneath, briefly.
+    pub(super) fn build(md: &Arc<MappedDevice>, table: Arc<Table>) -> Self {
+        let options = md.options();
+        let mut extents = Vec::new();
+        let mut paths = Vec::new();
+        for placed in table.placed() {
+            let mut walk = Walk { top: md, runs: Vec::new(), tables: Vec::new(), out: Vec::new() };
+            if options.clone_always || !(options.compile && walk.follow_top(&table, placed)) {
+                walk.out.clear();
+                walk.out.push(own(md, placed, options.clone_always));
+            }
+            for (extent, path) in walk.out {
+                paths.extend(path);
+                extents.push(extent);
+            }
+        }
+        let limits = table.limits();
+        Self {
+            md: Arc::as_ptr(md),
+            extents: extents.into(),
+            len: table.sectors(),
+            max_sectors: limits.max_sectors,
+            block_mask: u64::from(limits.logical_block_size) / 512 - 1,
+            read_only: table.read_only(),
+            fua: limits.fua || !limits.write_cache,
+            level: table.level(),
+            paths,
+            parked: AtomicUsize::new(0),
+            table,
+        }
+    }
+
+    /// The extent of a sector that lies within the device.
+    #[inline]
+    pub(super) fn find(&self, sector: Sector) -> Option<&Extent> {
+        match &*self.extents {
+            [one] => Some(one),
+            many => many.get(many.partition_point(|e| e.end <= sector)),
+        }
+    }
+}
+
+type Found = (Extent, Option<Arc<Path>>);
+
+/// The extent of a target that is not followed.
+fn own(md: &Arc<MappedDevice>, placed: &Placed, clone: bool) -> Found {
+    let target: &dyn Target = &*placed.target;
+    let to = match (target.run(), clone) {
+        (_, true) => To::Clones,
+        (Some(run), _) => To::Device(Arc::as_ptr(run.dev)),
+        (None, _) if target.is_synchronous() => To::Sync(target),
+        (None, _) if target.no_clone() => To::Target(target),
+        (None, _) => To::Clones,
+    };
+    let start = target.run().filter(|_| matches!(to, To::Device(_))).map_or(Sector::ZERO, |run| run.start);
+    let chunk = target.max_io_len().map_or(0, Sectors::get);
+    let extent = Extent {
+        begin: placed.begin,
+        end: placed.end(),
+        start,
+        to,
+        chunk,
+        counters: md.counters(),
+        path: std::ptr::null(),
+    };
+    (extent, None)
+}
+
+/// The way down from one target of a table.
+struct Walk<'a> {
+    top: &'a Arc<MappedDevice>,
+    runs: Vec<Weak<MappedDevice>>,
+    tables: Vec<Arc<Table>>,
+    out: Vec<Found>,
+}
+
+impl Walk<'_> {
+    /// Follows a target of the top table; false when there is nothing to gain.
+    fn follow_top(&mut self, table: &Arc<Table>, placed: &Placed) -> bool {
+        let Some(run) = placed.target.run() else { return false };
+        let Some(below) = compilable(&**run.dev, self.top) else { return false };
+        self.runs.push(Arc::downgrade(self.top));
+        self.tables.push(table.clone());
+        self.descend(&below, placed.begin, run.start, placed.len)
+    }
+
+    /// `len` sectors from `begin` of the top device lie at `start` of `md`.
+    fn descend(&mut self, md: &Arc<MappedDevice>, begin: Sector, start: Sector, len: Sectors) -> bool {
+        let Some(table) = md.running_table() else { return false };
+        self.tables.push(table.clone());
+        let end = start + len;
+        let mut at = start;
+        while at < end {
+            if self.out.len() >= EXTENTS_MAX {
+                return false;
+            }
+            let placed = table.find(at);
+            let piece = placed.end().min(end) - at;
+            let top_at = begin + (at - start);
+            let into = at - placed.begin;
+            if !self.step(md, placed, top_at, into, piece) {
+                return false;
+            }
+            at += piece;
+        }
+        self.tables.pop();
+        true
+    }
+
+    /// One target of a device beneath: followed further, or the end of the path.
+    fn step(&mut self, md: &Arc<MappedDevice>, placed: &Placed, top_at: Sector, into: Sectors, len: Sectors) -> bool {
+        let target: &dyn Target = &*placed.target;
+        let ends = |to, start| Extent {
+            begin: top_at,
+            end: top_at + len,
+            start,
+            to,
+            chunk: target.max_io_len().map_or(0, Sectors::get),
+            counters: std::ptr::null(),
+            path: std::ptr::null(),
+        };
+        let (extent, terminal) = if let Some(run) = target.run() {
+            self.runs.push(Arc::downgrade(md));
+            let deeper = compilable(&**run.dev, self.top);
+            let mark = (self.out.len(), self.tables.len());
+            if !deeper.is_some_and(|below| self.descend(&below, top_at, run.start + into, len)) {
+                self.out.truncate(mark.0);
+                self.tables.truncate(mark.1);
+                self.finish(ends(To::Device(Arc::as_ptr(run.dev)), run.start + into), None);
+            }
+            self.runs.pop();
+            return true;
+        } else if target.is_synchronous() {
+            (ends(To::Sync(target), into.from_start()), Some(Arc::downgrade(md)))
+        } else if target.no_clone() {
+            (ends(To::Target(target), into.from_start()), Some(Arc::downgrade(md)))
+        } else {
+            return false;
+        };
+        self.finish(extent, terminal);
+        true
+    }
+
+    fn finish(&mut self, mut extent: Extent, terminal: Option<Weak<MappedDevice>>) {
+        let path = Arc::new(Path::new(self.runs.clone(), terminal, self.tables.clone()));
+        extent.counters = &raw const path.counters;
+        extent.path = Arc::as_ptr(&path);
+        self.out.push((extent, Some(path)));
+    }
+}
+
+/// The mapped device that `dev` is, if a path from `top` may lead through it.
+fn compilable(dev: &dyn BlockDevice, top: &MappedDevice) -> Option<Arc<MappedDevice>> {
+    let md = dev.as_any().downcast_ref::<MappedDevice>()?.arc()?;
+    let options = md.options();
+    let refuses_more = md.read_only() && !top.table_read_only();
+    (options.compile && !options.clone_always && !refuses_more).then_some(md)
+}

@@ -1,0 +1,232 @@
+//! Bios that cannot go as they are: split at borders, cloned, fanned out or written out as zeroes.
+
+use super::plan::Plan;
+use super::submit::own_done;
+use super::{MappedDevice, lock};
+use crate::table::Placed;
+use std::sync::atomic::Ordering;
+use udm_base::{Sector, Sectors};
+use udm_io::{Bio, Cx, Op, OpFlags, Segment, Status};
+
+/// What write zeroes are made of where a device beneath cannot make them.
+const ZEROES: usize = 64 << 10;
+static ZERO_PAGES: [u8; ZEROES] = [0; ZEROES];
+/// A bio's segments have one pointer type for both directions; this one is only ever written to devices.
+// SAFETY: static memory, and only Op::Write is given it (`Part::clone`), which reads.
+static ZERO_SEGMENT: [Segment; 1] = [unsafe { Segment::new((&raw const ZERO_PAGES).cast_mut().cast(), ZEROES) }];
+
+/// One part of a bio.
+struct Part<'p> {
+    placed: &'p Placed,
+    offset: Sectors,
+    len: Sectors,
+    op: Op,
+}
+
+impl MappedDevice {
+    /// Serves a bio by clones. Its own record waits, held, until they are done.
+    #[inline(never)]
+    pub(super) fn serve_in_parts(&self, cx: &Cx<'_>, mut bio: Bio, plan: &Plan) -> Option<Bio> {
+        if let Err(status) = plan.check(&bio) {
+            bio.end(status);
+            return None;
+        }
+        self.counters.of(cx).arrived(&bio);
+        bio.set_word(0);
+        cx.hold(&mut bio);
+        self.parts(cx, bio, plan)
+    }
+
+    /// Sends the parts from where the bio's word says, until all are out or the clones are.
+    fn parts(&self, cx: &Cx<'_>, mut bio: Bio, plan: &Plan) -> Option<Bio> {
+        let more = match bio.op() {
+            Op::Flush => self.flush_parts(cx, &mut bio, plan),
+            _ => self.range_parts(cx, &mut bio, plan),
+        };
+        if more {
+            // The plan has to outlast the wait, and the wait counts as in flight.
+            plan.parked.fetch_add(1, Ordering::AcqRel);
+            self.parked.fetch_add(1, Ordering::AcqRel);
+            // SAFETY: a plan with parked bios is not freed.
+            unsafe { cx.park(plan.level, bio, resume_parts, std::ptr::from_ref(plan).cast()) };
+        } else {
+            cx.unhold(bio);
+        }
+        None
+    }
+
+    /// Returns whether parts are left for want of clones.
+    fn range_parts(&self, cx: &Cx<'_>, bio: &mut Bio, plan: &Plan) -> bool {
+        while bio.word() < bio.sectors().get() {
+            let part = plan.part(bio);
+            if part.op == Op::Discard && part.placed.limits.max_discard.is_zero() {
+                bio.fail(Status::NotSupported);
+            } else {
+                let Some(clone) = part.clone(cx, bio, plan) else { return true };
+                self.send(cx, clone, &part, plan);
+            }
+            bio.set_word((part.offset + part.len).get());
+        }
+        false
+    }
+
+    fn send(&self, cx: &Cx<'_>, mut clone: Bio, part: &Part<'_>, plan: &Plan) {
+        let flags = clone.flags();
+        if flags.contains(OpFlags::FUA) && !plan.fua && part.op.is_write() {
+            clone.set_flags(flags.without(OpFlags::FUA));
+            // SAFETY: the device is held by whoever submitted the parent.
+            unsafe { clone.push_frame(written, std::ptr::from_ref(self).cast()) };
+        }
+        self.count(cx, &mut clone);
+        let at = clone.sector() - part.placed.begin;
+        if let Some(clone) = self.mapped(part.placed.target.map(cx, clone, at)) {
+            cx.submit(clone);
+        }
+    }
+
+    /// Counts a clone in flight until it has come back.
+    fn count(&self, cx: &Cx<'_>, clone: &mut Bio) {
+        let counters = self.counters.of(cx);
+        counters.cloned();
+        counters.begin();
+        // SAFETY: the device is held by whoever submitted the parent.
+        let pushed = unsafe { clone.push_frame(clone_done, std::ptr::from_ref(self).cast()) };
+        debug_assert!(pushed, "a clone has room for three frames");
+    }
+
+    /// One flush for each device beneath, and for each target that wants them. Returns whether some are left.
+    fn flush_parts(&self, cx: &Cx<'_>, bio: &mut Bio, plan: &Plan) -> bool {
+        let devices = plan.table.devices();
+        let wanting: Vec<&Placed> = plan.table.placed().iter().filter(|p| p.target.wants_flush()).collect();
+        while (bio.word() as usize) < devices.len() + wanting.len() {
+            let at = bio.word() as usize;
+            let Some(mut clone) = cx.clone_part(bio, plan.level, Sectors::ZERO, Sectors::ZERO) else { return true };
+            self.count(cx, &mut clone);
+            let next = match devices.get(at) {
+                Some(dev) => {
+                    // SAFETY: the table holds the device while the clone is in flight.
+                    unsafe { clone.redirect(&**dev) };
+                    Some(clone)
+                }
+                None => self.mapped(wanting[at - devices.len()].target.map(cx, clone, Sectors::ZERO)),
+            };
+            if let Some(clone) = next {
+                cx.submit(clone);
+            }
+            bio.set_word(at as u64 + 1);
+        }
+        false
+    }
+}
+
+impl Plan {
+    /// The checks that `straight` made for the common case, with the status for each.
+    fn check(&self, bio: &Bio) -> Result<(), Status> {
+        if bio.op().is_write() && self.read_only {
+            return Err(Status::ReadOnly);
+        }
+        if (bio.sector().get() | bio.sectors().get()) & self.block_mask != 0 {
+            return Err(Status::Invalid);
+        }
+        match bio.sector().checked_add(bio.sectors()) {
+            Some(end) if end <= self.len.from_start() => Ok(()),
+            _ => Err(Status::Io),
+        }
+    }
+
+    /// The next part of a bio, as long as its target, chunk and limits allow.
+    fn part(&self, bio: &Bio) -> Part<'_> {
+        let offset = Sectors::new(bio.word());
+        let sector = bio.sector() + offset;
+        let placed = self.table.find(sector);
+        let target = &*placed.target;
+        let mut len = (bio.sectors() - offset).min(placed.end() - sector);
+        let unsplit = bio.op() == Op::Discard && target.discards_unsplit();
+        if let Some(chunk) = target.max_io_len().filter(|_| !unsplit) {
+            let into = (sector - placed.begin).get() % chunk.get();
+            len = len.min(chunk - Sectors::new(into));
+        }
+        let limits = &placed.limits;
+        let (op, most) = match bio.op() {
+            Op::Discard => (Op::Discard, limits.max_discard),
+            Op::WriteZeroes if !limits.max_write_zeroes.is_zero() => (Op::WriteZeroes, limits.max_write_zeroes),
+            Op::WriteZeroes => (Op::Write, limits.max_sectors.min(Sectors::in_bytes(ZEROES as u64))),
+            op => (op, limits.max_sectors),
+        };
+        if !most.is_zero() {
+            // Whole blocks, so that the next part begins on one.
+            let block = self.block_mask + 1;
+            len = len.min(Sectors::new((most.get() / block * block).max(block)));
+        }
+        Part { placed, offset, len, op }
+    }
+}
+
+impl Part<'_> {
+    fn clone(&self, cx: &Cx<'_>, bio: &mut Bio, plan: &Plan) -> Option<Bio> {
+        if self.op == bio.op() {
+            cx.clone_part(bio, plan.level, self.offset, self.len)
+        } else {
+            let sector: Sector = bio.sector() + self.offset;
+            cx.clone_as(bio, plan.level, self.op, (sector, self.len), &ZERO_SEGMENT)
+        }
+    }
+}
+
+/// A clone has come back.
+///
+/// # Safety
+/// As [`own_done`].
+unsafe fn clone_done(cx: &Cx<'_>, mut clone: Bio, word: *const ()) -> Option<Bio> {
+    if clone.status() == Status::Requeue {
+        // Parts that were done are not done again: the device above, or the submitter, learns of an error. Targets requeue
+        // before they change anything.
+        clone.clear_status();
+        clone.fail(Status::Io);
+    }
+    // SAFETY: the contract.
+    unsafe { own_done(cx, clone, word) }
+}
+
+/// A write that asked for FUA has reached a device without: the clone goes on as a flush of each device beneath, in turn.
+///
+/// # Safety
+/// As [`own_done`].
+unsafe fn written(cx: &Cx<'_>, mut clone: Bio, word: *const ()) -> Option<Bio> {
+    // SAFETY: the contract.
+    let md = unsafe { &*word.cast::<MappedDevice>() };
+    let table = lock(&md.control).active.clone();
+    let next = match clone.op() {
+        Op::Flush => clone.word() as usize + 1,
+        _ => 0,
+    };
+    let Some(dev) = table.as_ref().and_then(|t| t.devices().get(next)).filter(|_| clone.status().is_ok()) else {
+        return Some(clone);
+    };
+    clone.become_flush();
+    clone.set_word(next as u64);
+    // SAFETY: as at the first push; the frame that ran has left its place free.
+    unsafe { clone.push_frame(written, word) };
+    md.counters.of(cx).begin();
+    // SAFETY: as above.
+    unsafe { clone.push_frame(own_done, word) };
+    // SAFETY: the table holds the device while the clone is in flight.
+    unsafe { clone.redirect(&**dev) };
+    cx.submit(clone);
+    None
+}
+
+/// Clones have come back: the split goes on.
+///
+/// # Safety
+/// `word` is the plan that the bio was parked with.
+unsafe fn resume_parts(cx: &Cx<'_>, bio: Bio, word: *const ()) -> Option<Bio> {
+    // SAFETY: a plan with parked bios is not freed, and neither is its device.
+    let plan = unsafe { &*word.cast::<Plan>() };
+    // SAFETY: as above.
+    let md = unsafe { &*plan.md };
+    let next = md.parts(cx, bio, plan);
+    md.parked.fetch_sub(1, Ordering::AcqRel);
+    plan.parked.fetch_sub(1, Ordering::AcqRel);
+    next
+}

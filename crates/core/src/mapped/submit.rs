@@ -1,0 +1,204 @@
+//! The way of a bio through a running device: look up, count, shift, go on.
+
+use super::path::Path;
+use super::plan::{Extent, Plan, To};
+use super::{MappedDevice, Mode, lock};
+use crate::Map;
+use crate::table::TableSlot;
+use std::sync::atomic::Ordering;
+use udm_base::Sector;
+use udm_io::{Bio, Cx, OpFlags, Status};
+
+impl MappedDevice {
+    #[inline]
+    pub(super) fn serve(&self, cx: &Cx<'_>, bio: Bio) -> Option<Bio> {
+        let Some(plan) = self.plan.get(cx) else { return self.without_plan(cx, bio) };
+        match plan.straight(&bio) {
+            Some(extent) => self.go(cx, bio, extent, plan),
+            None => self.serve_in_parts(cx, bio, plan),
+        }
+    }
+
+    /// Serves a bio that lies within one extent, without a clone.
+    #[inline]
+    fn go(&self, cx: &Cx<'_>, mut bio: Bio, extent: &Extent, plan: &Plan) -> Option<Bio> {
+        let at = extent.start + (bio.sector() - extent.begin);
+        // SAFETY: the counters are this device's, or of a path that the plan owns.
+        let counters = unsafe { &*extent.counters }.of(cx);
+        if let To::Sync(target) = extent.to {
+            counters.arrived(&bio);
+            // Ends within the section, so that a suspension which waits for sections has waited for it.
+            // SAFETY: the plan keeps the table of the target.
+            return self.mapped(unsafe { &*target }.map(cx, bio, at - Sector::ZERO));
+        }
+        let pushed = match extent.path.is_null() {
+            // SAFETY: the device is held by whoever submitted the bio.
+            true => unsafe { bio.push_frame(own_done, std::ptr::from_ref(self).cast()) },
+            // SAFETY: a path stays while it has bios in flight.
+            false => unsafe { bio.push_frame(path_done, extent.path.cast()) },
+        };
+        if !pushed {
+            return self.serve_in_parts(cx, bio, plan);
+        }
+        counters.arrived(&bio);
+        counters.begin();
+        match extent.to {
+            To::Device(dev) => {
+                counters.remapped();
+                bio.set_sector(at);
+                // SAFETY: the table holds the device, and the count of bios in flight holds the table.
+                unsafe { bio.redirect(&*dev) };
+                Some(bio)
+            }
+            To::Target(target) => {
+                // SAFETY: as above.
+                let map = unsafe { &*target }.map(cx, bio, at - Sector::ZERO);
+                if matches!(map, Map::Remapped(..)) {
+                    counters.remapped();
+                }
+                self.mapped(map)
+            }
+            To::Sync(_) | To::Clones => unreachable!("served above, and never straight"),
+        }
+    }
+
+    /// Does what a target answered.
+    #[inline]
+    pub(super) fn mapped(&self, map: Map<'_>) -> Option<Bio> {
+        match map {
+            Map::Remapped(mut bio, dev) => {
+                // SAFETY: the target's table holds the device while the bio is in flight.
+                unsafe { bio.redirect(dev) };
+                Some(bio)
+            }
+            Map::Kept => None,
+            Map::Ended(bio, status) => {
+                bio.end(status);
+                None
+            }
+            Map::Requeue(bio) => {
+                bio.end(Status::Requeue);
+                None
+            }
+        }
+    }
+
+    /// No plan: held back, refused, or a race that was lost.
+    #[cold]
+    fn without_plan(&self, _: &Cx<'_>, bio: Bio) -> Option<Bio> {
+        let mut held = lock(&self.held);
+        match held.mode {
+            Mode::Suspended => held.bios.push_back(bio),
+            Mode::Running => return Some(bio),
+            Mode::Empty | Mode::Removed => {
+                drop(held);
+                bio.end(Status::Io);
+            }
+        }
+        None
+    }
+
+    /// Tells the target that a bio at `sector` failed beneath it, through as many devices as were passed in one step.
+    #[cold]
+    fn note_error(&self, sector: Sector, status: Status) {
+        let Some(table) = self.table(TableSlot::Active).filter(|t| sector < t.sectors().from_start()) else { return };
+        let placed = table.find(sector);
+        let at = sector - placed.begin;
+        if placed.target.failed(at, status) {
+            self.event();
+        }
+        if let Some(run) = placed.target.run().filter(|_| self.compile())
+            && let Some(below) = run.dev.as_any().downcast_ref::<Self>()
+        {
+            below.note_error(run.start + at, status);
+        }
+    }
+
+    /// Takes back a bio that came home with Requeue: held if that was asked for, else failed.
+    #[cold]
+    fn requeued(&self, mut bio: Bio) -> Option<Bio> {
+        if !self.noflush.load(Ordering::Acquire) {
+            bio.clear_status();
+            bio.fail(Status::Io);
+            return Some(bio);
+        }
+        bio.clear_status();
+        // SAFETY: the device is held by whoever submitted the bio.
+        unsafe { bio.redirect(self) };
+        let mut held = lock(&self.held);
+        if held.mode == Mode::Suspended {
+            held.bios.push_back(bio);
+        } else {
+            drop(held);
+            bio.resubmit();
+        }
+        None
+    }
+}
+
+impl Plan {
+    /// The extent that serves a bio as it is, if one does: a read or write of whole blocks, within the extent and its chunk,
+    /// allowed, and with nothing to be done after it.
+    #[inline]
+    fn straight(&self, bio: &Bio) -> Option<&Extent> {
+        let (op, sector, sectors) = (bio.op(), bio.sector(), bio.sectors());
+        if !op.has_payload() || sectors > self.max_sectors || sectors.is_zero() {
+            return None;
+        }
+        if (sector.get() | sectors.get()) & self.block_mask != 0 {
+            return None;
+        }
+        if op.is_write() && (self.read_only || (!self.fua && bio.flags().contains(OpFlags::FUA))) {
+            return None;
+        }
+        let extent = self.find(sector)?;
+        let end = bio.end_sector();
+        if end > extent.end || matches!(extent.to, To::Clones) {
+            return None;
+        }
+        if extent.chunk != 0 {
+            let into = (extent.start + (sector - extent.begin)).get() % extent.chunk;
+            if into + sectors.get() > extent.chunk {
+                return None;
+            }
+        }
+        Some(extent)
+    }
+}
+
+/// A bio that passed one device has come back.
+///
+/// # Safety
+/// `word` is the device, which is held by whoever submitted the bio.
+pub(super) unsafe fn own_done(cx: &Cx<'_>, bio: Bio, word: *const ()) -> Option<Bio> {
+    // SAFETY: the contract.
+    let md = unsafe { &*word.cast::<MappedDevice>() };
+    if bio.status() == Status::Requeue {
+        let back = md.requeued(bio);
+        md.counters.of(cx).end();
+        return back;
+    }
+    if !bio.status().is_ok() {
+        md.note_error(bio.sector(), bio.status());
+    }
+    md.counters.of(cx).end();
+    Some(bio)
+}
+
+/// A bio that passed a compiled path has come back.
+///
+/// # Safety
+/// `word` is the path, which stays while it has bios in flight.
+unsafe fn path_done(cx: &Cx<'_>, mut bio: Bio, word: *const ()) -> Option<Bio> {
+    if bio.status() == Status::Requeue {
+        bio.clear_status();
+        bio.fail(Status::Io);
+    }
+    // SAFETY: the contract.
+    let path = unsafe { &*word.cast::<Path>() };
+    if let (false, Some(top)) = (bio.status().is_ok(), path.top()) {
+        top.note_error(bio.sector(), bio.status());
+    }
+    path.counters.of(cx).end();
+    Some(bio)
+}

@@ -1,0 +1,261 @@
+//! Suspend, resume, and the publishing of plans between them.
+
+use super::path::Path;
+use super::plan::Plan;
+use super::{MappedDevice, Mode, lock};
+use crate::registry::RegistryCore;
+use crate::table::Table;
+use crate::{Cancel, Error, Target};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use udm_base::Errno;
+use udm_io::{Bio, BlockDevice, Status};
+
+/// Plans and paths out of use. With them may go tables, with those the last hold on a device whose removal was deferred;
+/// so it is made before the `plans` lock is taken, and dropped after it is released.
+#[derive(Default)]
+struct Trash {
+    #[expect(clippy::vec_box, reason = "bios that wait for clones point at their plan")]
+    plans: Vec<Box<Plan>>,
+    paths: Vec<Arc<Path>>,
+}
+
+/// How to suspend.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SuspendOptions {
+    /// Targets push bios that they hold back to the device, rather than finish them.
+    pub noflush: bool,
+    /// No file system is told (there is none to tell here; kept for targets and nodes).
+    pub nolockfs: bool,
+}
+
+impl MappedDevice {
+    /// Holds bios back and waits until none is in flight. Blocks. A device that is suspended stays so.
+    pub fn suspend(self: &Arc<Self>, options: SuspendOptions, cancel: Cancel<'_>) -> Result<(), Error> {
+        let _operation = lock(&self.operation);
+        self.check_alive()?;
+        self.suspend_locked(options, cancel)
+    }
+
+    /// Makes the inactive table active, if there is one, and lets bios go. Blocks while it suspends a running device for
+    /// the swap.
+    pub fn resume(self: &Arc<Self>, options: SuspendOptions, cancel: Cancel<'_>) -> Result<(), Error> {
+        let _operation = lock(&self.operation);
+        self.check_alive()?;
+        let registry = self.registry()?;
+        if lock(&self.control).inactive.is_some() {
+            self.suspend_locked(options, cancel)?;
+            let old = self.swap_tables();
+            drop(old);
+        }
+        if lock(&self.control).suspended { self.start(&registry) } else { Ok(()) }
+    }
+
+    fn check_alive(&self) -> Result<(), Error> {
+        let control = lock(&self.control);
+        if control.deleting {
+            Err(Error::new(Errno::ENXIO, format!("{} is being removed", control.name)))
+        } else {
+            Ok(())
+        }
+    }
+
+    fn registry(&self) -> Result<Arc<RegistryCore>, Error> {
+        self.registry.upgrade().ok_or_else(|| Error::new(Errno::ENXIO, "udm is ending"))
+    }
+
+    fn swap_tables(&self) -> Option<Arc<Table>> {
+        let mut control = lock(&self.control);
+        let new = control.inactive.take();
+        if let Some(table) = &new {
+            if self.sectors.swap(table.sectors().get(), Ordering::AcqRel) != table.sectors().get() {
+                control.geometry = Default::default();
+            }
+            self.read_only.store(table.read_only(), Ordering::Release);
+        }
+        std::mem::replace(&mut control.active, new)
+    }
+
+    fn suspend_locked(self: &Arc<Self>, options: SuspendOptions, cancel: Cancel<'_>) -> Result<(), Error> {
+        let active = {
+            let control = lock(&self.control);
+            if control.suspended {
+                return Ok(());
+            }
+            control.active.clone()
+        };
+        let registry = self.registry()?;
+        if let Some(table) = &active {
+            table.each(|t| t.presuspend(options.noflush));
+        }
+        self.noflush.store(options.noflush, Ordering::Release);
+        self.close_gate(&registry, Mode::Suspended);
+        if !self.wait_idle(&registry, cancel) {
+            lock(&self.control).suspended = true;
+            self.start(&registry)?;
+            return Err(Error::new(Errno::EINTR, "the wait for bios in flight was interrupted; the device goes on"));
+        }
+        if let Some(table) = &active {
+            table.each(Target::postsuspend);
+        }
+        lock(&self.control).suspended = true;
+        Ok(())
+    }
+
+    /// From here on bios find no plan, by whatever path they come.
+    fn close_gate(self: &Arc<Self>, registry: &RegistryCore, mode: Mode) {
+        let mut trash = Trash::default();
+        let _plans = lock(&registry.plans);
+        lock(&self.held).mode = mode;
+        self.publish(registry, None, &mut trash);
+        self.replan_above(registry, &mut trash);
+    }
+
+    /// Waits for the bios in flight; false if cancelled.
+    fn wait_idle(&self, registry: &RegistryCore, cancel: Cancel<'_>) -> bool {
+        let mut cancelled = false;
+        registry.domain.drain(|| {
+            let idle = self.in_flight() == 0;
+            cancelled = !idle && cancel();
+            idle || cancelled
+        });
+        self.settle();
+        !cancelled
+    }
+
+    fn start(self: &Arc<Self>, registry: &RegistryCore) -> Result<(), Error> {
+        let table = lock(&self.control).active.clone();
+        let Some(table) = table else {
+            return Err(Error::new(
+                Errno::EINVAL,
+                format!("{} has no table to resume with; load one", self.device_name()),
+            ));
+        };
+        for placed in table.placed() {
+            placed.target.preresume()?;
+        }
+        let mut trash = Trash::default();
+        let held = {
+            let _plans = lock(&registry.plans);
+            self.publish(registry, Some(Plan::build(self, table.clone())), &mut trash);
+            self.noflush.store(false, Ordering::Release);
+            let mut held = lock(&self.held);
+            held.mode = Mode::Running;
+            let bios = std::mem::take(&mut held.bios);
+            drop(held);
+            self.replan_above(registry, &mut trash);
+            bios
+        };
+        lock(&self.control).suspended = false;
+        held.into_iter().for_each(Bio::resubmit);
+        table.each(Target::resume);
+        Ok(())
+    }
+
+    /// Puts a plan in the place of the one there is, and frees that after a grace period. Under the registry's `plans` lock.
+    fn publish(self: &Arc<Self>, registry: &RegistryCore, plan: Option<Plan>, trash: &mut Trash) {
+        for path in plan.iter().flat_map(|p| &p.paths) {
+            for md in path.devices() {
+                lock(&md.paths).through.push(path.clone());
+            }
+        }
+        if let Some(old) = self.plan.replace(&registry.domain, plan.map(Box::new)) {
+            let paths = old.paths.clone();
+            paths.iter().for_each(|p| p.retire());
+            lock(&self.paths).retired.push(old);
+            paths.iter().flat_map(|p| p.devices()).for_each(|md| md.reap(trash));
+        }
+        self.reap(trash);
+    }
+
+    /// Takes out plans and paths that nothing refers to any more, and keeps what they counted.
+    fn reap(&self, trash: &mut Trash) {
+        let mut paths = lock(&self.paths);
+        let (kept, done) =
+            std::mem::take(&mut paths.retired).into_iter().partition(|p| p.parked.load(Ordering::Acquire) > 0);
+        paths.retired = kept;
+        trash.plans.extend::<Vec<_>>(done);
+        let done: Vec<_> = paths.through.iter().filter(|p| p.is_done()).cloned().collect();
+        drop(paths);
+        for path in done {
+            path.devices().for_each(|md| md.fold(&path));
+            trash.paths.push(path);
+        }
+    }
+
+    /// Keeps what a path counted here, and forgets the path.
+    fn fold(&self, path: &Arc<Path>) {
+        let mut paths = lock(&self.paths);
+        let before = paths.through.len();
+        paths.through.retain(|p| !Arc::ptr_eq(p, path));
+        if paths.through.len() < before {
+            paths.gone += path.totals_of(self);
+        }
+    }
+
+    /// Lets go of the tables that only bios in flight still held, if these are done.
+    pub(super) fn settle(&self) {
+        self.reap(&mut Trash::default());
+    }
+
+    /// New plans for every running device above this one. Under the registry's `plans` lock.
+    fn replan_above(self: &Arc<Self>, registry: &RegistryCore, trash: &mut Trash) {
+        let mut seen: Vec<Arc<Self>> = Vec::new();
+        let mut next: VecDeque<Arc<Self>> = self.holders_now().into();
+        while let Some(md) = next.pop_front() {
+            if seen.iter().any(|s| Arc::ptr_eq(s, &md)) || Arc::ptr_eq(&md, self) {
+                continue;
+            }
+            md.replan(registry, trash);
+            next.extend(md.holders_now());
+            seen.push(md);
+        }
+    }
+
+    fn holders_now(&self) -> Vec<Arc<Self>> {
+        lock(&self.holders).iter().filter_map(std::sync::Weak::upgrade).collect()
+    }
+
+    fn replan(self: &Arc<Self>, registry: &RegistryCore, trash: &mut Trash) {
+        if let Some(table) = self.running_table() {
+            self.publish(registry, Some(Plan::build(self, table)), trash);
+        }
+    }
+
+    /// New plans for this device and all above, after an option has changed.
+    pub(super) fn replan_all(&self) {
+        if let (Some(me), Some(registry)) = (self.arc(), self.registry.upgrade()) {
+            let mut trash = Trash::default();
+            let _plans = lock(&registry.plans);
+            me.replan(&registry, &mut trash);
+            me.replan_above(&registry, &mut trash);
+        }
+    }
+
+    /// The end: fails what is held, waits for what is in flight, drops the tables. Blocks.
+    pub(crate) fn destroy(self: &Arc<Self>, registry: &RegistryCore) {
+        let _operation = lock(&self.operation);
+        let (active, was_suspended) = {
+            let control = lock(&self.control);
+            (control.active.clone(), control.suspended)
+        };
+        if let (Some(table), false) = (&active, was_suspended) {
+            table.each(|t| t.presuspend(false));
+        }
+        self.close_gate(registry, Mode::Removed);
+        let held = std::mem::take(&mut lock(&self.held).bios);
+        held.into_iter().for_each(|bio| bio.end(Status::Io));
+        self.wait_idle(registry, &|| false);
+        if let (Some(table), false) = (&active, was_suspended) {
+            table.each(Target::postsuspend);
+        }
+        let tables = {
+            let mut control = lock(&self.control);
+            self.sectors.store(0, Ordering::Release);
+            (control.active.take(), control.inactive.take())
+        };
+        debug_assert_eq!(self.level(), 1, "no table is left");
+        drop((active, tables));
+    }
+}

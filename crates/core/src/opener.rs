@@ -1,0 +1,61 @@
+//! How a table's device names become devices.
+
+use crate::Error;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use udm_base::Errno;
+use udm_io::{BlockDevice, DeviceId};
+
+/// Opens the device that a table names. Mapped devices are looked up before the host's, see `Registry`.
+pub trait DeviceOpener: Send + Sync {
+    /// Opens `spec`: a path, `M:m`, or a URI. May block.
+    fn open(&self, spec: &str, read_only: bool, exclusive: bool) -> Result<Arc<dyn BlockDevice>, Error>;
+}
+
+/// Opens devices that are not udm's own: what the program gives to the registry.
+pub type HostOpener = dyn Fn(&HostRequest<'_>) -> Result<Arc<dyn BlockDevice>, Error> + Send + Sync;
+
+/// What a [`HostOpener`] is asked.
+#[derive(Debug)]
+pub struct HostRequest<'a> {
+    /// A path or a URI.
+    pub spec: &'a str,
+    /// Where relative paths begin: the caller's directory.
+    pub cwd: &'a std::path::Path,
+    /// Open for reading only.
+    pub read_only: bool,
+    /// Refuse when someone else has it.
+    pub exclusive: bool,
+}
+
+/// The host's devices that are open, so that two names of one device give one device.
+#[derive(Default)]
+pub(crate) struct OpenHostDevices(Mutex<HashMap<(DeviceId, bool), OpenHost>>);
+
+struct OpenHost {
+    dev: Weak<dyn BlockDevice>,
+    exclusive: bool,
+}
+
+impl OpenHostDevices {
+    /// The device of the same identity that is open already, or `dev` itself. An exclusive one is not shared.
+    pub(crate) fn share(&self, dev: Arc<dyn BlockDevice>, exclusive: bool) -> Result<Arc<dyn BlockDevice>, Error> {
+        let id = dev.id();
+        if matches!(id, DeviceId::Anonymous(_)) {
+            return Ok(dev);
+        }
+        let mut open = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        open.retain(|_, host| host.dev.strong_count() > 0);
+        let others = open.iter().filter(|((other, _), _)| *other == id);
+        if let Some((_, other)) = others.clone().find(|(_, host)| exclusive || host.exclusive) {
+            let whose = if other.exclusive { "metadata, COW or pool data of another table" } else { "another table" };
+            return Err(Error::new(Errno::EBUSY, format!("{} is in use by {whose} of this udm", dev.name())));
+        }
+        let key = (id, dev.read_only());
+        if let Some(known) = open.get(&key).and_then(|host| host.dev.upgrade()) {
+            return Ok(known);
+        }
+        open.insert(key, OpenHost { dev: Arc::downgrade(&dev), exclusive });
+        Ok(dev)
+    }
+}

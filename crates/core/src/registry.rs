@@ -1,0 +1,282 @@
+//! The registry: every mapped device by name, uuid and number.
+
+use crate::events::Events;
+use crate::opener::{HostRequest, OpenHostDevices};
+use crate::{Cancel, DeviceOpener, Error, HostOpener, MappedDevice, TargetType};
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use udm_base::{DevT, Errno};
+use udm_io::{BlockDevice, Domain};
+
+/// udm's major number. The kernel gives block devices majors below 512 (`BLKDEV_MAJOR_MAX`, `block/genhd.c`, 6.12), so
+/// that no device of the host has it, and `M:m` means one device wherever it is typed.
+pub const MAJOR: u32 = 4000;
+
+/// The longest name in bytes (`DM_NAME_LEN` less its zero).
+pub const NAME_MAX: usize = 127;
+/// The longest uuid in bytes (`DM_UUID_LEN` less its zero).
+pub const UUID_MAX: usize = 128;
+/// The highest minor number, as the kernel's 20 bits.
+const MINOR_MAX: u32 = (1 << 20) - 1;
+
+/// What a removal came to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Removal {
+    /// The device is gone.
+    Done,
+    /// It is open, and goes at its last close.
+    Deferred,
+}
+
+#[derive(Default)]
+struct Devices {
+    by_name: BTreeMap<String, Arc<MappedDevice>>,
+    by_uuid: BTreeMap<String, Arc<MappedDevice>>,
+    by_minor: BTreeMap<u32, Arc<MappedDevice>>,
+}
+
+pub(crate) struct RegistryCore {
+    pub(crate) domain: Domain,
+    pub(crate) types: &'static [&'static TargetType],
+    host: Box<HostOpener>,
+    open_host: OpenHostDevices,
+    devices: Mutex<Devices>,
+    /// Held while plans are made and published: never over a wait for bios.
+    pub(crate) plans: Mutex<()>,
+    /// Held while a table is loaded.
+    pub(crate) loads: Mutex<()>,
+    pub(crate) events: Events,
+}
+
+/// The mapped devices of one udm. Clones are the same registry.
+#[derive(Clone)]
+pub struct Registry(Arc<RegistryCore>);
+
+impl Registry {
+    /// An empty registry with the targets that tables may name, and `host` to open what is not a mapped device.
+    pub fn new(domain: Domain, types: &'static [&'static TargetType], host: Box<HostOpener>) -> Self {
+        Self(Arc::new(RegistryCore {
+            domain,
+            types,
+            host,
+            open_host: OpenHostDevices::default(),
+            devices: Mutex::default(),
+            plans: Mutex::default(),
+            loads: Mutex::default(),
+            events: Events::default(),
+        }))
+    }
+
+    /// The domain whose channels use the devices.
+    pub fn domain(&self) -> &Domain {
+        &self.0.domain
+    }
+
+    /// The targets that tables may name.
+    pub fn types(&self) -> &'static [&'static TargetType] {
+        self.0.types
+    }
+
+    /// Makes a device without a table. `minor`: a number that has to be free, or the lowest free one.
+    pub fn create(&self, name: &str, uuid: &str, minor: Option<u32>) -> Result<Arc<MappedDevice>, Error> {
+        check_name(name)?;
+        check_uuid(uuid)?;
+        let mut devices = self.0.lock();
+        devices.check_free(name, uuid)?;
+        let minor = devices.free_minor(minor)?;
+        let md = MappedDevice::new(Arc::downgrade(&self.0), DevT::new(MAJOR, minor), name.to_owned(), uuid.to_owned());
+        devices.by_name.insert(name.to_owned(), md.clone());
+        if !uuid.is_empty() {
+            devices.by_uuid.insert(uuid.to_owned(), md.clone());
+        }
+        devices.by_minor.insert(minor, md.clone());
+        Ok(md)
+    }
+
+    /// The device of that name.
+    pub fn by_name(&self, name: &str) -> Option<Arc<MappedDevice>> {
+        self.0.lock().by_name.get(name).cloned()
+    }
+
+    /// The device of that uuid.
+    pub fn by_uuid(&self, uuid: &str) -> Option<Arc<MappedDevice>> {
+        self.0.lock().by_uuid.get(uuid).cloned()
+    }
+
+    /// The device of that number.
+    pub fn by_devt(&self, devt: DevT) -> Option<Arc<MappedDevice>> {
+        if devt.major != MAJOR {
+            return None;
+        }
+        self.0.lock().by_minor.get(&devt.minor).cloned()
+    }
+
+    /// Every device, in the order of their names.
+    pub fn list(&self) -> Vec<Arc<MappedDevice>> {
+        self.0.lock().by_name.values().cloned().collect()
+    }
+
+    /// Gives a device another name.
+    pub fn rename(&self, md: &Arc<MappedDevice>, name: &str) -> Result<(), Error> {
+        check_name(name)?;
+        let mut devices = self.0.lock();
+        devices.check_free(name, "")?;
+        devices.by_name.remove(&md.device_name());
+        devices.by_name.insert(name.to_owned(), md.clone());
+        md.set_names(Some(name.to_owned()), None);
+        Ok(())
+    }
+
+    /// Gives a uuid to a device that has none.
+    pub fn set_uuid(&self, md: &Arc<MappedDevice>, uuid: &str) -> Result<(), Error> {
+        check_uuid(uuid)?;
+        let mut devices = self.0.lock();
+        let old = md.uuid();
+        if uuid.is_empty() || !old.is_empty() {
+            let message = format!("{} has the uuid {old:?}; a uuid is set once", md.device_name());
+            return Err(Error::new(Errno::EINVAL, message));
+        }
+        devices.check_free("", uuid)?;
+        devices.by_uuid.insert(uuid.to_owned(), md.clone());
+        md.set_names(None, Some(uuid.to_owned()));
+        Ok(())
+    }
+
+    /// Removes a device that is not open; with `deferred` an open one goes at its last close. Blocks until its bios
+    /// are done.
+    pub fn remove(&self, md: &Arc<MappedDevice>, deferred: bool) -> Result<Removal, Error> {
+        self.0.remove(md, deferred)
+    }
+
+    /// Opens a device for a table or an export: one of udm's own by `M:m` or `/dev/mapper/NAME`, else the host's.
+    pub fn open(
+        &self,
+        spec: &str,
+        cwd: &Path,
+        read_only: bool,
+        exclusive: bool,
+    ) -> Result<Arc<dyn BlockDevice>, Error> {
+        LoadContext { registry: &self.0, cwd }.open(spec, read_only, exclusive)
+    }
+
+    /// Counts of events of all devices together.
+    pub fn event_nr(&self) -> u32 {
+        self.0.events.number()
+    }
+
+    /// Blocks until an event has happened since the count was `seen`.
+    pub fn wait_event(&self, seen: u32, cancel: Cancel<'_>) -> bool {
+        self.0.events.wait(seen, cancel)
+    }
+}
+
+impl RegistryCore {
+    fn lock(&self) -> MutexGuard<'_, Devices> {
+        self.devices.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn remove(&self, md: &Arc<MappedDevice>, deferred: bool) -> Result<Removal, Error> {
+        if !md.lock_for_removal(deferred)? {
+            return Ok(Removal::Deferred);
+        }
+        {
+            let mut devices = self.lock();
+            devices.by_name.retain(|_, d| !Arc::ptr_eq(d, md));
+            devices.by_uuid.retain(|_, d| !Arc::ptr_eq(d, md));
+            devices.by_minor.remove(&md.devt().minor);
+        }
+        md.destroy(self);
+        Ok(Removal::Done)
+    }
+}
+
+impl Devices {
+    fn check_free(&self, name: &str, uuid: &str) -> Result<(), Error> {
+        if self.by_name.contains_key(name) {
+            return Err(Error::new(Errno::EBUSY, format!("a device named {name:?} exists already")));
+        }
+        if let Some(other) = self.by_uuid.get(uuid).filter(|_| !uuid.is_empty()) {
+            let message = format!("the uuid {uuid:?} belongs to {:?} already", other.device_name());
+            return Err(Error::new(Errno::EBUSY, message));
+        }
+        Ok(())
+    }
+
+    fn free_minor(&self, wanted: Option<u32>) -> Result<u32, Error> {
+        if let Some(minor) = wanted {
+            if minor > MINOR_MAX {
+                return Err(Error::new(Errno::EINVAL, format!("minor {minor}: expected at most {MINOR_MAX}")));
+            }
+            return match self.by_minor.get(&minor) {
+                Some(md) => Err(Error::new(Errno::EBUSY, format!("minor {minor} belongs to {:?}", md.device_name()))),
+                None => Ok(minor),
+            };
+        }
+        let free = self.by_minor.keys().zip(0u32..).find(|(used, i)| **used != *i).map(|(_, i)| i);
+        let minor = free.unwrap_or(self.by_minor.len() as u32);
+        if minor > MINOR_MAX { Err(Error::new(Errno::EBUSY, "every minor number is in use")) } else { Ok(minor) }
+    }
+}
+
+/// `check_name` (`drivers/md/dm-ioctl.c`, 6.12).
+fn check_name(name: &str) -> Result<(), Error> {
+    let why = match name {
+        "" => "it is empty",
+        "." | ".." | "control" => "it is reserved",
+        _ if name.contains('/') => "it has a '/'",
+        _ if name.len() > NAME_MAX => "it is longer than 127 bytes",
+        _ if name.contains('\0') => "it has a zero byte",
+        _ => return Ok(()),
+    };
+    Err(Error::new(Errno::EINVAL, format!("{name:?} cannot be a device's name: {why}")))
+}
+
+fn check_uuid(uuid: &str) -> Result<(), Error> {
+    if uuid.len() > UUID_MAX {
+        return Err(Error::new(
+            Errno::EINVAL,
+            format!("{uuid:?} cannot be a uuid: it is longer than {UUID_MAX} bytes"),
+        ));
+    }
+    Ok(())
+}
+
+/// Opens devices for one load.
+pub(crate) struct LoadContext<'a> {
+    pub(crate) registry: &'a RegistryCore,
+    pub(crate) cwd: &'a Path,
+}
+
+impl DeviceOpener for LoadContext<'_> {
+    fn open(&self, spec: &str, read_only: bool, exclusive: bool) -> Result<Arc<dyn BlockDevice>, Error> {
+        if let Some(md) = self.own(spec)? {
+            return Ok(md);
+        }
+        let dev = (self.registry.host)(&HostRequest { spec, cwd: self.cwd, read_only, exclusive })?;
+        self.registry.open_host.share(dev, exclusive)
+    }
+}
+
+impl LoadContext<'_> {
+    fn own(&self, spec: &str) -> Result<Option<Arc<MappedDevice>>, Error> {
+        let devices = self.registry.lock();
+        if let Ok(devt) = spec.parse::<DevT>() {
+            if devt.major != MAJOR {
+                return Ok(None);
+            }
+            let found = devices.by_minor.get(&devt.minor).cloned();
+            let missing = || Error::new(Errno::ENXIO, format!("no mapped device has the number {devt}"));
+            return found.map(Some).ok_or_else(missing);
+        }
+        let Some(name) = spec.strip_prefix("/dev/mapper/") else { return Ok(None) };
+        let own = devices.by_name.get(name).cloned();
+        drop(devices);
+        if own.is_some() && Path::new(spec).exists() {
+            let message =
+                format!("{spec} is a device of udm's and one of the host's; name the one you mean by its M:m");
+            return Err(Error::new(Errno::EEXIST, message));
+        }
+        Ok(own)
+    }
+}

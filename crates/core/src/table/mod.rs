@@ -1,0 +1,319 @@
+//! A table: targets side by side that make up a mapped device.
+
+mod line;
+
+pub use line::TableLine;
+
+use crate::handle::OpenDevice;
+use crate::{Ctr, DeviceOpener, MappedDevice, StatusKind, TableError, Target, TargetType};
+use std::sync::Arc;
+use udm_base::{Args, DevT, Errno, Sector, Sectors};
+use udm_io::{BlockDevice, DeviceId, Domain, LEVELS, Limits};
+
+/// Which of a device's two tables.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum TableSlot {
+    /// The one that bios go through.
+    Active,
+    /// The one that the next resume makes active.
+    Inactive,
+}
+
+/// A target in its place.
+pub(crate) struct Placed {
+    pub(crate) begin: Sector,
+    pub(crate) len: Sectors,
+    pub(crate) kind: &'static TargetType,
+    pub(crate) target: Box<dyn Target>,
+    /// Its own, before they are stacked with its neighbours'.
+    pub(crate) limits: Limits,
+}
+
+impl Placed {
+    pub(crate) fn end(&self) -> Sector {
+        self.begin + self.len
+    }
+}
+
+/// The targets of a device, in order and without gaps.
+pub struct Table {
+    placed: Vec<Placed>,
+    len: Sectors,
+    limits: Limits,
+    read_only: bool,
+    /// Every device beneath, once.
+    devices: Vec<Arc<dyn BlockDevice>>,
+    /// The mapped ones of them, held open.
+    _holds: Vec<OpenDevice>,
+}
+
+/// What a table is made with.
+pub(crate) struct TableContext<'a> {
+    pub(crate) types: &'a [&'static TargetType],
+    pub(crate) opener: &'a dyn DeviceOpener,
+    pub(crate) domain: &'a Domain,
+    pub(crate) read_only: bool,
+    /// The device that the table is for, which must not be found beneath itself.
+    pub(crate) owner: DevT,
+}
+
+impl Table {
+    /// Makes every target. May block. The checks and their order are those of `dm_table_add_target` and
+    /// `dm_table_complete` (`drivers/md/dm-table.c`, 6.12); sizes beneath are checked here already, which the
+    /// kernel does for a reload only at resume.
+    pub(crate) fn build(lines: &[TableLine], cx: &TableContext<'_>) -> Result<Self, TableError> {
+        if lines.is_empty() {
+            return Err(TableError::new(0, "table load rejected: no targets").hint("expected at least one line"));
+        }
+        let mut placed: Vec<Placed> = Vec::new();
+        let mut end = Sector::ZERO;
+        for (number, line) in lines.iter().enumerate() {
+            let kind = check_line(number, line, end, &placed, cx)?;
+            end = line.start.checked_add(line.len).filter(|e| e.checked_bytes().is_some()).ok_or_else(|| {
+                TableError::new(number, "Target offset + length overflows").hint("expected an end below 2^55 sectors")
+            })?;
+            let args = Args::parse(&line.params);
+            let (begin, len, read_only) = (line.start, line.len, cx.read_only);
+            let mut ctr = Ctr { begin, len, args, read_only, domain: cx.domain, opener: cx.opener };
+            let target = (kind.ctr)(&mut ctr).map_err(|e| TableError::of_ctr(number, line, e))?;
+            check_devices(number, &*target, cx.owner)?;
+            placed.push(Placed { begin, len, kind, target, limits: Limits::default() });
+        }
+        Self::complete(placed, end, lines, cx.read_only)
+    }
+
+    fn complete(
+        mut placed: Vec<Placed>,
+        end: Sector,
+        lines: &[TableLine],
+        read_only: bool,
+    ) -> Result<Self, TableError> {
+        let mut limits = Limits { write_cache: false, ..Limits::default() };
+        let mut devices: Vec<Arc<dyn BlockDevice>> = Vec::new();
+        for (number, p) in placed.iter_mut().enumerate() {
+            let beneath = p.target.devices();
+            let mut own = Limits::default();
+            for d in &beneath {
+                own.stack(&d.dev.limits(), d.start);
+                check_range(number, d)?;
+                if !devices.iter().any(|known| known.id() == d.dev.id()) {
+                    devices.push(d.dev.clone());
+                }
+            }
+            if !p.target.takes_discards() {
+                own.max_discard = Sectors::ZERO;
+            }
+            if !p.target.takes_write_zeroes() {
+                own.max_write_zeroes = Sectors::ZERO;
+            }
+            p.target.limits(&mut own);
+            p.limits = own;
+            let first = number == 0;
+            let (alignment, discard, zeroes) = (limits.alignment_offset, limits.max_discard, limits.max_write_zeroes);
+            limits.stack(&own, Sector::ZERO);
+            limits.alignment_offset = if first { own.alignment_offset } else { alignment };
+            // Discards and zeroes are served target by target: one that cannot does not hinder its neighbours.
+            limits.max_discard = if first { own.max_discard } else { discard.max(own.max_discard) };
+            limits.max_write_zeroes = if first { own.max_write_zeroes } else { zeroes.max(own.max_write_zeroes) };
+        }
+        check_blocks(&placed, &limits)?;
+        let level = 1 + devices.iter().map(|d| d.level()).max().unwrap_or(0);
+        if level >= LEVELS {
+            let hint = format!("expected at most {} mapped devices above each other", LEVELS - 1);
+            return Err(TableError {
+                errno: Errno::ELOOP,
+                ..TableError::new(lines.len() - 1, "Stack too deep").hint(hint)
+            });
+        }
+        let holds = devices.iter().filter_map(|d| d.as_any().downcast_ref::<MappedDevice>());
+        let holds = holds.map(|md| md.open_for_table()).collect::<Result<Vec<_>, _>>();
+        let holds = holds.map_err(|e| TableError { errno: e.errno, ..TableError::new(0, e.message) })?;
+        Ok(Self { placed, len: end - Sector::ZERO, limits, read_only, devices, _holds: holds })
+    }
+
+    /// How many mapped devices lie on the longest way down, the table's own included. Devices beneath may be reloaded,
+    /// so it is asked anew each time.
+    pub(crate) fn level(&self) -> usize {
+        1 + self.devices.iter().map(|d| d.level()).max().unwrap_or(0)
+    }
+
+    /// The size of a device with this table.
+    pub fn sectors(&self) -> Sectors {
+        self.len
+    }
+
+    /// The stacked limits.
+    pub fn limits(&self) -> Limits {
+        self.limits
+    }
+
+    /// Whether it was loaded read-only.
+    pub fn read_only(&self) -> bool {
+        self.read_only
+    }
+
+    /// Every device beneath, once each, in the order of their first use.
+    pub fn devices(&self) -> &[Arc<dyn BlockDevice>] {
+        &self.devices
+    }
+
+    pub(crate) fn placed(&self) -> &[Placed] {
+        &self.placed
+    }
+
+    /// The target that a sector lies in. The sector lies within the table.
+    pub(crate) fn find(&self, sector: Sector) -> &Placed {
+        match &self.placed[..] {
+            [one] => one,
+            many => &many[many.partition_point(|p| p.end() <= sector)],
+        }
+    }
+
+    /// How many targets there are.
+    pub fn target_count(&self) -> usize {
+        self.placed.len()
+    }
+
+    /// The lines of a status or of a table.
+    pub fn lines(&self, kind: StatusKind) -> Vec<TableLine> {
+        let line = |p: &Placed| TableLine {
+            start: p.begin,
+            len: p.len,
+            target: p.kind.name.to_owned(),
+            params: p.target.status(kind),
+        };
+        self.placed.iter().map(line).collect()
+    }
+
+    /// The target types in use, with the version of each, in order.
+    pub fn types(&self) -> impl Iterator<Item = &'static TargetType> {
+        self.placed.iter().map(|p| p.kind)
+    }
+
+    pub(crate) fn is_immutable(&self) -> Option<&'static TargetType> {
+        self.types().find(|t| t.features.immutable)
+    }
+
+    pub(crate) fn each(&self, mut f: impl FnMut(&dyn Target)) {
+        self.placed.iter().for_each(|p| f(&*p.target));
+    }
+}
+
+/// The rules that a line has to keep before its constructor is called.
+fn check_line(
+    number: usize,
+    line: &TableLine,
+    end: Sector,
+    placed: &[Placed],
+    cx: &TableContext<'_>,
+) -> Result<&'static TargetType, TableError> {
+    if let Some(single) = placed.iter().find(|p| p.kind.features.singleton) {
+        let hint = format!("{} must be the only target of its table", single.kind.name);
+        return Err(TableError::new(number, "singleton target must appear alone in table").hint(hint));
+    }
+    if line.len.is_zero() {
+        let at = line.start.to_string().len() + 1;
+        return Err(TableError::new(number, "zero-length target")
+            .hint("expected a length of at least 1 sector")
+            .span(at..at + 1));
+    }
+    let kind = cx.types.iter().find(|t| t.name == line.target).ok_or_else(|| unknown_type(number, line, cx.types))?;
+    if kind.features.singleton && number > 0 {
+        let hint = format!("{} must be the only target of its table", kind.name);
+        return Err(TableError::new(number, "singleton target must appear alone in table")
+            .hint(hint)
+            .span(line.target_span()));
+    }
+    if kind.features.always_writeable && cx.read_only {
+        return Err(
+            TableError::new(number, "target type may not be used with read-only tables").span(line.target_span())
+        );
+    }
+    if line.start != end {
+        let what = if line.start > end { "a gap lies between" } else { "it overlaps with" };
+        let hint =
+            format!("expected a start of {end}, where the line before ends; found {}: {what} the two", line.start);
+        return Err(TableError::new(number, "Gap in table").hint(hint).span(0..line.start.to_string().len()));
+    }
+    Ok(kind)
+}
+
+fn unknown_type(number: usize, line: &TableLine, types: &[&'static TargetType]) -> TableError {
+    let mut near: Vec<_> =
+        types.iter().map(|t| (distance(&line.target, t.name), t.name)).filter(|(d, _)| *d <= 3).collect();
+    near.sort_unstable();
+    let names: Vec<_> =
+        if near.is_empty() { types.iter().map(|t| t.name).collect() } else { near.iter().map(|n| n.1).collect() };
+    let hint = match near.is_empty() {
+        true => format!("found {:?}; known are {}", line.target, names.join(", ")),
+        false => format!("found {:?}; did you mean {}?", line.target, names.join(" or ")),
+    };
+    TableError::new(number, "unknown target type").hint(hint).span(line.target_span())
+}
+
+/// The edit distance of two short words.
+fn distance(a: &str, b: &str) -> usize {
+    let b: Vec<char> = b.chars().collect();
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, ca) in a.chars().take(64).enumerate() {
+        let mut diagonal = std::mem::replace(&mut row[0], i + 1);
+        for (j, cb) in b.iter().enumerate() {
+            let substituted = diagonal + usize::from(ca != *cb);
+            diagonal = row[j + 1];
+            row[j + 1] = substituted.min(row[j] + 1).min(diagonal + 1);
+        }
+    }
+    row[b.len()]
+}
+
+/// No device may lie beneath itself.
+fn check_devices(number: usize, target: &dyn Target, owner: DevT) -> Result<(), TableError> {
+    for d in target.devices() {
+        if reaches(&*d.dev, owner) {
+            let hint = format!("{} leads back to {owner}, the device that the table is for", d.dev.name());
+            return Err(TableError { errno: Errno::ELOOP, ..TableError::new(number, "Loop in the stack").hint(hint) });
+        }
+    }
+    Ok(())
+}
+
+fn reaches(dev: &dyn BlockDevice, owner: DevT) -> bool {
+    if dev.id() == DeviceId::Number(owner) {
+        return true;
+    }
+    let Some(md) = dev.as_any().downcast_ref::<MappedDevice>() else { return false };
+    [TableSlot::Active, TableSlot::Inactive]
+        .into_iter()
+        .filter_map(|slot| md.table(slot))
+        .any(|table| table.devices.iter().any(|d| reaches(&**d, owner)))
+}
+
+/// `device_area_is_invalid` (`drivers/md/dm-table.c`, 6.12).
+fn check_range(number: usize, d: &crate::TargetDevice) -> Result<(), TableError> {
+    let size = d.dev.sectors();
+    let fits = d.start.checked_add(d.len).is_some_and(|end| end <= size.from_start());
+    if !fits {
+        let hint = format!("expected {} sectors from {}, found a device of {size} sectors", d.len, d.start);
+        return Err(TableError::new(number, format!("{} too small for target", d.dev.name())).hint(hint));
+    }
+    let block = u64::from(d.dev.limits().logical_block_size) / 512;
+    for (what, n) in [("start", d.start.get()), ("length", d.len.get())] {
+        if block > 1 && n % block != 0 {
+            let hint = format!("expected a multiple of {block} sectors, {}'s logical block, found {n}", d.dev.name());
+            return Err(TableError::new(number, format!("{what} not aligned to h/w logical block size")).hint(hint));
+        }
+    }
+    Ok(())
+}
+
+/// Borders between targets must lie on the blocks of the stacked limits (`validate_hardware_logical_block_alignment`).
+fn check_blocks(placed: &[Placed], limits: &Limits) -> Result<(), TableError> {
+    let block = u64::from(limits.logical_block_size) / 512;
+    for (number, p) in placed.iter().enumerate() {
+        if block > 1 && (p.begin.get() % block != 0 || p.len.get() % block != 0) {
+            let hint = format!("expected multiples of {block} sectors, the logical block of a device beneath");
+            return Err(TableError::new(number, "not aligned to h/w logical block size").hint(hint));
+        }
+    }
+    Ok(())
+}

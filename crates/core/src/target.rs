@@ -1,0 +1,205 @@
+//! What a target is.
+
+use crate::{DeviceOpener, Error};
+use std::sync::Arc;
+use udm_base::{Arg, ArgError, Args, Errno, Sector, Sectors};
+use udm_io::{Bio, BlockDevice, Cx, Domain, Extent, ExtentKind, Limits, Status};
+
+/// A kind of target: what stands in a table line, and how it is made.
+pub struct TargetType {
+    /// Its word in a table.
+    pub name: &'static str,
+    /// The version that kernel 6.12 reports for it.
+    pub version: [u32; 3],
+    /// What holds for every target of the kind.
+    pub features: TargetFeatures,
+    /// Makes one from its arguments. May block (it opens devices).
+    pub ctr: fn(&mut Ctr<'_>) -> Result<Box<dyn Target>, ArgError>,
+}
+
+/// What holds for every target of a kind (`DM_TARGET_*`, `include/linux/device-mapper.h`, 6.12).
+#[derive(Clone, Copy, Debug, Default)]
+pub struct TargetFeatures {
+    /// It must be the only target of its table.
+    pub singleton: bool,
+    /// It cannot be part of a read-only device.
+    pub always_writeable: bool,
+    /// A table with it is not replaced by one without.
+    pub immutable: bool,
+}
+
+impl TargetFeatures {
+    /// Nothing special.
+    pub const NONE: Self = Self { singleton: false, always_writeable: false, immutable: false };
+}
+
+/// What became of a bio that was mapped.
+pub enum Map<'t> {
+    /// It goes on to a device beneath; the target has set its sector there.
+    Remapped(Bio, &'t dyn BlockDevice),
+    /// The target has it: it will end it, or has done so.
+    Kept,
+    /// It is done.
+    Ended(Bio, Status),
+    /// It cannot be served while the device is being suspended with `noflush`: pushed back, or EIO otherwise.
+    Requeue(Bio),
+}
+
+/// A stretch of a target that maps straight onto a device beneath: what can be compiled.
+#[derive(Clone, Copy)]
+pub struct Run<'t> {
+    /// The device.
+    pub dev: &'t Arc<dyn BlockDevice>,
+    /// Where the target's first sector lies on it.
+    pub start: Sector,
+}
+
+/// Which status is asked for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum StatusKind {
+    /// `dmsetup status`.
+    Info,
+    /// `dmsetup table`: what is printed loads again.
+    Table,
+}
+
+/// A device beneath, as its target uses it.
+#[derive(Clone)]
+pub struct TargetDevice {
+    /// The device.
+    pub dev: Arc<dyn BlockDevice>,
+    /// Where the target begins to use it.
+    pub start: Sector,
+    /// How much of it.
+    pub len: Sectors,
+}
+
+/// One target of a table.
+///
+/// Core has checked the range against the target and its borders before `map` is called; it counts bios,
+/// splits them, fans out flushes to [`devices`](Self::devices), and stacks limits.
+pub trait Target: Send + Sync + 'static {
+    /// Maps a bio that begins `at` sectors into the target. Must not block, nor wait for a lock that I/O is done under.
+    /// Flushes do not come here, unless [`wants_flush`](Self::wants_flush).
+    fn map(&self, cx: &Cx<'_>, bio: Bio, at: Sectors) -> Map<'_>;
+
+    /// The target's own part of a status or table line, after the name: empty when there is none.
+    fn status(&self, kind: StatusKind) -> String;
+
+    /// The devices beneath, one entry for each range used.
+    fn devices(&self) -> Vec<TargetDevice> {
+        Vec::new()
+    }
+
+    /// Narrows or widens the limits that core has stacked from the devices beneath.
+    fn limits(&self, limits: &mut Limits) {
+        let _ = limits;
+    }
+
+    /// What a range holds, in order: see [`BlockDevice::extents`]. May block briefly.
+    fn extents(&self, at: Sectors, sectors: Sectors) -> Vec<Extent> {
+        match self.run() {
+            Some(run) => run.dev.extents(run.start + at, sectors),
+            None => vec![Extent { sectors, kind: ExtentKind::Data }],
+        }
+    }
+
+    /// Bios are split at multiples of this, counted from the target's start.
+    fn max_io_len(&self) -> Option<Sectors> {
+        None
+    }
+
+    /// Whether `map` may remap the submitter's own bio. Otherwise it is given clones.
+    fn no_clone(&self) -> bool {
+        false
+    }
+
+    /// Whether `map` always answers [`Map::Ended`], so that nothing of it is ever in flight.
+    fn is_synchronous(&self) -> bool {
+        false
+    }
+
+    /// Whether the whole target is one run on a device beneath, for all operations alike: it can be compiled away.
+    fn run(&self) -> Option<Run<'_>> {
+        None
+    }
+
+    /// Whether it takes discards. They come split at its borders and `max_io_len`.
+    fn takes_discards(&self) -> bool {
+        true
+    }
+
+    /// Whether discards come whole, not split at `max_io_len`: the target cuts them itself.
+    fn discards_unsplit(&self) -> bool {
+        false
+    }
+
+    /// Whether it takes WRITE ZEROES; otherwise core writes them out.
+    fn takes_write_zeroes(&self) -> bool {
+        true
+    }
+
+    /// Whether flushes come to `map` too, besides being sent to the devices beneath by core.
+    fn wants_flush(&self) -> bool {
+        false
+    }
+
+    /// A bio that was remapped `at` sectors into the target has failed. Returns whether that is an event. Called on the
+    /// completion path: must not block.
+    fn failed(&self, at: Sectors, status: Status) -> bool {
+        let _ = (at, status);
+        false
+    }
+
+    /// `dmsetup message`: the words after the sector. The answer is what the command prints. May block.
+    fn message(&self, words: &[&str]) -> Result<String, Error> {
+        let _ = words;
+        Err(Error::new(Errno::EINVAL, "this target takes no messages"))
+    }
+
+    /// Before bios are held back: stop background work, and with `noflush` let queued bios go as [`Status::Requeue`].
+    fn presuspend(&self, noflush: bool) {
+        let _ = noflush;
+    }
+
+    /// After the last bio in flight has ended. May block.
+    fn postsuspend(&self) {}
+
+    /// Before the first bio. May block; an error leaves the device suspended.
+    fn preresume(&self) -> Result<(), Error> {
+        Ok(())
+    }
+
+    /// Bios come again.
+    fn resume(&self) {}
+}
+
+/// What a constructor gets.
+pub struct Ctr<'a> {
+    /// Where the target begins on the mapped device.
+    pub begin: Sector,
+    /// How long it is.
+    pub len: Sectors,
+    /// Its arguments.
+    pub args: Args,
+    /// Whether the device is to be read-only.
+    pub read_only: bool,
+    /// For targets that have channels or threads of their own.
+    pub domain: &'a Domain,
+    pub(crate) opener: &'a dyn DeviceOpener,
+}
+
+impl Ctr<'_> {
+    /// Opens the device that an argument names, and checks that `len` sectors from `start` lie within it. `message` is the
+    /// kernel's for a failed look-up. May block.
+    pub fn device(&mut self, arg: &Arg, message: &str) -> Result<Arc<dyn BlockDevice>, ArgError> {
+        let opened = self.opener.open(&arg.text, self.read_only, false);
+        opened.map_err(|e| ArgError::new(message).errno(e.errno).hint(e.message).at(arg))
+    }
+
+    /// As [`device`](Self::device), refused when someone else has it: for metadata, COW and pool data.
+    pub fn device_exclusive(&mut self, arg: &Arg, message: &str) -> Result<Arc<dyn BlockDevice>, ArgError> {
+        let opened = self.opener.open(&arg.text, self.read_only, true);
+        opened.map_err(|e| ArgError::new(message).errno(e.errno).hint(e.message).at(arg))
+    }
+}

@@ -1,0 +1,158 @@
+//! # Purpose
+//! Spreads a range over several devices, chunk by chunk in turn (RAID 0).
+//! # Table
+//! `<start> <length> striped <stripes> <chunk sectors> [<device> <start sector>]+`
+//!
+//! The length is a multiple of stripes × chunk.
+//! # Status
+//! `<stripes> <device>… 1 <flags>`: for each stripe `A`, or `D` once an I/O on it has failed.
+//! # Messages
+//! None.
+//! # Differences from the kernel
+//! Discards are cut at chunks rather than sent as one range to each stripe (`drivers/md/dm-stripe.c`, 6.12).
+
+use std::fmt::Write;
+use std::sync::atomic::{AtomicBool, Ordering};
+use udm_base::{ArgError, Sector, Sectors};
+use udm_core::{Ctr, Map, StatusKind, Target, TargetDevice, TargetFeatures, TargetType};
+use udm_io::{Bio, Cx, Extent, Limits, Status};
+
+pub(crate) static TYPE: TargetType =
+    TargetType { name: "striped", version: [1, 6, 0], features: TargetFeatures::NONE, ctr };
+
+struct Striped {
+    stripes: Vec<Stripe>,
+    chunk: Divisor,
+    count: Divisor,
+}
+
+struct Stripe {
+    device: TargetDevice,
+    failed: AtomicBool,
+}
+
+fn ctr(ctr: &mut Ctr<'_>) -> Result<Box<dyn Target>, ArgError> {
+    let usage = "<stripes> <chunk sectors> and <device> <start sector> for each stripe";
+    ctr.args.expect_count(2..=usize::MAX, "Not enough arguments", usage)?;
+    let (count, count_arg) = positive(ctr, "Invalid stripe count", "a number of stripes")?;
+    let (chunk, chunk_arg) = positive(ctr, "Invalid chunk_size", "a chunk size in sectors")?;
+    let len = ctr.len.get();
+    if !len.is_multiple_of(count) {
+        let hint = format!("expected a length that {count} divides, found {len}");
+        return Err(ArgError::new("Target length not divisible by number of stripes").hint(hint).at(&count_arg));
+    }
+    if !(len / count).is_multiple_of(chunk) {
+        let hint = format!("expected a multiple of {count} stripes × {chunk} sectors, found {len}");
+        return Err(ArgError::new("Target length not divisible by chunk size").hint(hint).at(&chunk_arg));
+    }
+    let wanted = usize::try_from(count).ok().and_then(|n| n.checked_mul(2)).and_then(|n| n.checked_add(2));
+    let wanted = wanted.unwrap_or(usize::MAX);
+    ctr.args.expect_count(wanted..=wanted, "Not enough destinations specified", usage)?;
+    let mut stripes = Vec::new();
+    for _ in 0..count {
+        let message = "Couldn't parse stripe destination";
+        let name = ctr.args.need(message, "a device")?;
+        let (start, _) = ctr.args.number(message, "a start sector")?;
+        let dev = ctr.device(&name, message)?;
+        let device = TargetDevice { dev, start: Sector::new(start), len: Sectors::new(len / count) };
+        stripes.push(Stripe { device, failed: AtomicBool::new(false) });
+    }
+    Ok(Box::new(Striped { stripes, chunk: Divisor::new(chunk), count: Divisor::new(count) }))
+}
+
+impl Target for Striped {
+    fn map(&self, _: &Cx<'_>, mut bio: Bio, at: Sectors) -> Map<'_> {
+        let (stripe, sector) = self.locate(at);
+        bio.set_sector(sector);
+        Map::Remapped(bio, &*stripe.device.dev)
+    }
+
+    fn status(&self, kind: StatusKind) -> String {
+        let mut out = self.stripes.len().to_string();
+        match kind {
+            StatusKind::Info => {
+                for s in &self.stripes {
+                    let _ = write!(out, " {}", s.device.dev.name());
+                }
+                out += " 1 ";
+                out.extend(self.stripes.iter().map(|s| if s.failed.load(Ordering::Relaxed) { 'D' } else { 'A' }));
+            }
+            StatusKind::Table => {
+                let _ = write!(out, " {}", self.chunk.value);
+                for s in &self.stripes {
+                    let _ = write!(out, " {} {}", s.device.dev.name(), s.device.start);
+                }
+            }
+        }
+        out
+    }
+
+    fn devices(&self) -> Vec<TargetDevice> {
+        self.stripes.iter().map(|s| s.device.clone()).collect()
+    }
+
+    fn limits(&self, limits: &mut Limits) {
+        let chunk = self.chunk.value.saturating_mul(512);
+        limits.io_min = u32::try_from(chunk).unwrap_or(0);
+        limits.io_opt = u32::try_from(chunk.saturating_mul(self.count.value)).unwrap_or(0);
+    }
+
+    fn max_io_len(&self) -> Option<Sectors> {
+        Some(Sectors::new(self.chunk.value))
+    }
+
+    fn no_clone(&self) -> bool {
+        true
+    }
+
+    fn extents(&self, at: Sectors, sectors: Sectors) -> Vec<Extent> {
+        let (stripe, sector) = self.locate(at);
+        let left = Sectors::new(self.chunk.value - self.chunk.split(at.get()).1);
+        stripe.device.dev.extents(sector, sectors.min(left))
+    }
+
+    fn failed(&self, at: Sectors, _: Status) -> bool {
+        !self.locate(at).0.failed.swap(true, Ordering::Relaxed)
+    }
+}
+
+/// The next argument, a number from 1 to 2^32 - 1 as the kernel's `kstrtouint`.
+fn positive(ctr: &mut Ctr<'_>, message: &str, what: &str) -> Result<(u64, udm_base::Arg), ArgError> {
+    let (n, arg) = ctr.args.number(message, what)?;
+    if n == 0 || n > u64::from(u32::MAX) {
+        return Err(ArgError::new(message).hint(format!("expected {what} from 1 to 4294967295, found {n}")).at(&arg));
+    }
+    Ok((n, arg))
+}
+
+impl Striped {
+    /// The stripe that `at` lies on, and where (`stripe_map_sector`).
+    #[inline]
+    fn locate(&self, at: Sectors) -> (&Stripe, Sector) {
+        let (chunk, into) = self.chunk.split(at.get());
+        let (row, stripe) = self.count.split(chunk);
+        let stripe = &self.stripes[stripe as usize];
+        (stripe, stripe.device.start + Sectors::new(row * self.chunk.value + into))
+    }
+}
+
+/// A divisor that is a shift when it is a power of two, as nearly always.
+struct Divisor {
+    value: u64,
+    shift: Option<u32>,
+}
+
+impl Divisor {
+    fn new(value: u64) -> Self {
+        Self { value, shift: value.is_power_of_two().then(|| value.trailing_zeros()) }
+    }
+
+    /// Quotient and rest.
+    #[inline]
+    fn split(&self, n: u64) -> (u64, u64) {
+        match self.shift {
+            Some(shift) => (n >> shift, n & (self.value - 1)),
+            None => (n / self.value, n % self.value),
+        }
+    }
+}

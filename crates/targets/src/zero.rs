@@ -1,0 +1,45 @@
+//! # Purpose
+//! Reads as zeroes, and forgets what is written: `/dev/zero` as a block device, of any size.
+//! # Table
+//! `<start> <length> zero`
+//! # Status
+//! Empty.
+//! # Messages
+//! None.
+//! # Differences from the kernel
+//! None (`drivers/md/dm-zero.c`, 6.12).
+
+use udm_base::{ArgError, Sectors};
+use udm_core::{Ctr, Map, StatusKind, Target, TargetFeatures, TargetType};
+use udm_io::{Bio, Cx, Extent, ExtentKind, Op, Status};
+
+pub(crate) static TYPE: TargetType =
+    TargetType { name: "zero", version: [1, 2, 0], features: TargetFeatures::NONE, ctr };
+
+struct Zero;
+
+fn ctr(ctr: &mut Ctr<'_>) -> Result<Box<dyn Target>, ArgError> {
+    ctr.args.expect_count(0..=0, "No arguments required", "no arguments")?;
+    Ok(Box::new(Zero))
+}
+
+impl Target for Zero {
+    fn map(&self, _: &Cx<'_>, bio: Bio, _: Sectors) -> Map<'_> {
+        if bio.op() == Op::Read {
+            bio.fill(0);
+        }
+        Map::Ended(bio, Status::Ok)
+    }
+
+    fn status(&self, _: StatusKind) -> String {
+        String::new()
+    }
+
+    fn is_synchronous(&self) -> bool {
+        true
+    }
+
+    fn extents(&self, _: Sectors, sectors: Sectors) -> Vec<Extent> {
+        vec![Extent { sectors, kind: ExtentKind::Hole }]
+    }
+}

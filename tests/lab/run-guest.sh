@@ -1,0 +1,82 @@
+#!/bin/bash
+# Boot the guest, run SCRIPT in it as root under bash, power off. The exit status is the script's.
+#
+#   run-guest.sh [options] SCRIPT [ARG...]
+#     -o DIR     the script's working directory in the guest (default: a new one under $UDM_LAB/run);
+#                what the script writes there stays, with its output in "out", the kernel's log in "dmesg"
+#     -f FILE    copy a file or directory into that directory (may be repeated)
+#     -d SIZE    add a virtio disk (8G ...): /dev/vda, vdb ...
+#     -n SIZE    add an emulated NVMe disk: /dev/nvme0n1 ...
+#     -t SEC     time limit (default 900)
+#   Environment: UDM_LAB, KERNEL, ACCEL (tcg or kvm; default tcg), SMP (default nproc), MEM (default 2G)
+#
+# Emulation is the default because a nested KVM may open and then not start an ordinary kernel.
+set -euo pipefail
+. "$(dirname "$0")/lib.sh"
+usage() { sed -n '2,/^set /{/^#/s/^# \{0,1\}//p}' "$0" >&2; exit 2; }
+
+ACCEL=${ACCEL:-tcg} SMP=${SMP:-$(nproc)} MEM=${MEM:-2G} LIMIT=900 JOB=
+FILES=() DISKS=() NVMES=()
+while getopts o:f:d:n:t: option; do
+    case $option in
+        o) JOB=$OPTARG ;;
+        f) FILES+=("$OPTARG") ;;
+        d) DISKS+=("$OPTARG") ;;
+        n) NVMES+=("$OPTARG") ;;
+        t) LIMIT=$OPTARG ;;
+        *) usage ;;
+    esac
+done
+shift $((OPTIND - 1))
+[ $# -ge 1 ] || usage
+SCRIPT=$1
+shift
+[ -e "$KERNEL_IMAGE" ] && [ -e "$INITRD" ] || die "no guest in $LAB; run build-guest.sh first"
+
+mkdir -p "$LAB/run"
+TEMP=$(mktemp -d "$LAB/run/$(basename "$SCRIPT" .sh).XXXXXX")
+[ -n "$JOB" ] || JOB=$TEMP/job
+mkdir -p "$JOB"
+rm -f "$JOB"/{rc,out,dmesg}
+cp "$SCRIPT" "$JOB/run"
+cp "$HERE/guest-lib.sh" "$JOB/"
+echo "$*" > "$JOB/args"
+for file in "${FILES[@]}"; do cp -r "$file" "$JOB/"; done
+
+case $ACCEL in
+    kvm) CPU=(-accel kvm -cpu host) ;;
+    tcg) CPU=(-accel tcg,thread=multi,tb-size=512 -cpu max) ;;
+    *) die "ACCEL=$ACCEL: expected kvm or tcg" ;;
+esac
+QEMU=(qemu-system-x86_64 "${CPU[@]}" -machine q35 -smp "$SMP" -m "$MEM"
+    -nodefaults -no-reboot -display none -monitor none -serial "file:$TEMP/console"
+    -kernel "$KERNEL_IMAGE" -initrd "$INITRD"
+    -append "console=ttyS0 panic=-1 quiet mitigations=off no_timer_check tsc=reliable"
+    -virtfs "local,path=$JOB,mount_tag=share,security_model=none,multidevs=remap"
+    -device virtio-rng-pci)
+add_disk() { # INDEX SIZE DEVICE
+    truncate -s "$2" "$TEMP/$1.raw"
+    QEMU+=(-drive "if=none,id=$1,file=$TEMP/$1.raw,format=raw,cache=none,aio=threads,discard=unmap"
+        -device "$3,drive=$1,serial=$1")
+}
+for i in "${!DISKS[@]}"; do add_disk "disk$i" "${DISKS[$i]}" virtio-blk-pci; done
+for i in "${!NVMES[@]}"; do add_disk "nvme$i" "${NVMES[$i]}" nvme; done
+
+: > "$TEMP/console"
+timeout -k 5 "$LIMIT" "${QEMU[@]}" < /dev/null 2> "$TEMP/qemu.err" &
+PID=$!
+trap 'kill $PID 2>/dev/null || true; rm -f "$TEMP"/*.raw' EXIT
+# The firmware's chatter comes before the guest's first line.
+tail -n +1 -f "$TEMP/console" --pid=$PID | sed -u -n 's/\r$//; /LAB: up/,/reboot: Power down/p' &
+STATUS=0
+wait $PID || STATUS=$?
+wait || true
+[ $STATUS != 124 ] || echo "time limit of $LIMIT s reached" >&2
+[ ! -s "$TEMP/qemu.err" ] || sed 's/^/qemu: /' "$TEMP/qemu.err" >&2
+[ -s "$JOB/rc" ] || {
+    echo "no result from the guest; the end of its console ($TEMP/console):" >&2
+    tail -n 15 "$TEMP/console" >&2
+    exit $((STATUS ? STATUS : 1))
+}
+note "results in $JOB"
+exit "$(cat "$JOB/rc")"
