@@ -315,7 +315,6 @@ impl App<'_, '_> {
         let mut tries = 1;
         loop {
             let mut buf = task.request(capacity).map_err(|e| self.failure(task, e.errno, &e.message))?;
-            let asked = buf.len();
             match self.transport().ioctl(task.kind.command().ioctl_number(), &mut buf) {
                 Ok(()) => {}
                 Err(e) if e.errno == Errno::ENXIO && task.kind.may_be_missing() => {
@@ -340,12 +339,13 @@ impl App<'_, '_> {
             }
             let broken = |e: CodecError| Failed::new(format!("the daemon's answer cannot be read: {e}"));
             let response = Response::parse(&buf).map_err(broken)?;
-            if response.is_full() && asked < MAX_CAPACITY {
-                capacity = asked * 2;
+            // Where there is no data to fit, the flag means nothing.
+            if response.is_full() && task.kind.command().has_data() {
+                if capacity >= MAX_CAPACITY {
+                    return Err(Failed::new(format!("the result needs more than {} MiB", MAX_CAPACITY >> 20)));
+                }
+                capacity *= 2;
                 continue;
-            }
-            if response.is_full() {
-                return Err(Failed::new(format!("the result needs more than {} MiB", MAX_CAPACITY >> 20)));
             }
             return self.answer(task, &response).map_err(broken)?;
         }
