@@ -287,7 +287,7 @@ impl App<'_, '_> {
     /// The name, as the daemon has it, of the device with that node: in `/dev/mapper`, in the
     /// daemon's own directory, or `/dev/dm-N`. As dmsetup, `mapper/NAME` alone will do.
     fn name_of_path(&mut self, path: &str) -> Done<String> {
-        let not_found = || Failed::new(format!("{path} is no mapped device; `{} ls` lists them", "udm"));
+        let not_found = || Failed::new(format!("{path} is no mapped device; `ls` lists them"));
         let (dir, last) = path.rsplit_once('/').unwrap_or(("", path));
         let in_dev = |sub: &str| dir == format!("/dev{sub}") || (!sub.is_empty() && format!("/{dir}") == sub);
         let mut task = Task::bare(TaskType::Info);
@@ -413,12 +413,10 @@ impl App<'_, '_> {
             }
             _ => "",
         };
-        for more in [detail, hint].into_iter().filter(|t| !t.is_empty()) {
+        let more = if detail.is_empty() { hint } else { detail };
+        if !more.is_empty() {
             text.push('\n');
             text.push_str(more);
-            if more == detail {
-                break;
-            }
         }
         Failed::new(text)
     }
