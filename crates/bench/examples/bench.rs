@@ -3,5 +3,5 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    udm_bench::cli::run(std::env::args_os().skip(1)).into()
+    udm_bench::cli::run(std::env::args_os().skip(1), None).into()
 }

@@ -16,6 +16,7 @@ mod crew;
 mod error;
 mod fill;
 mod floor;
+mod host;
 mod job;
 mod lane;
 mod latency;

@@ -80,8 +80,10 @@ impl Verify {
 /// Whether the device is written before it is measured.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fill {
-    /// When there are reads.
+    /// When there are reads, if the device was made for the measurement; one that others use is left as it is.
     BeforeReads,
+    /// When there are reads.
+    Yes,
     /// Never: what is on the device stays, and is read.
     No,
 }
@@ -202,11 +204,6 @@ impl Load {
             )));
         }
         Ok(Span { blocks, bs: self.bs })
-    }
-
-    /// Whether the device is to be written before the first round.
-    pub fn fills(&self) -> bool {
-        self.fill == Fill::BeforeReads && self.rw.reads()
     }
 }
 

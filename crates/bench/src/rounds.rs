@@ -66,7 +66,7 @@ impl Comparison {
     }
 }
 
-/// Fills both if `load` reads, then measures each `rounds` times, in turns, the one that begins changing from round to
+/// Fills what `load` reads, then measures each `rounds` times, in turns, the one that begins changing from round to
 /// round. `progress` hears of every round. Blocks as long as all that takes.
 pub fn compare(
     domain: &Domain,
@@ -85,8 +85,8 @@ pub fn compare(
     for one in std::iter::once(subject).chain(against) {
         one.span(load)?;
     }
-    if load.fills() && load.verify.is_none() {
-        for one in std::iter::once(subject).chain(against) {
+    for one in std::iter::once(subject).chain(against) {
+        if one.fills(load) && load.verify.is_none() {
             progress(&format!("filling {}", one.name()), None);
             one.fill(domain, load)?;
         }

@@ -1,10 +1,10 @@
 //! The devices of a concise specification, for as long as a measurement lasts.
 
 use crate::concise::parse_concise;
-use crate::{Error, Subject};
+use crate::{Error, Subject, host};
 use std::path::Path;
 use std::sync::Arc;
-use udm_core::{HostOpener, MappedDevice, Registry, SuspendOptions, TargetType};
+use udm_core::{MappedDevice, Registry, SuspendOptions};
 use udm_io::Domain;
 
 /// A change to how a device serves its bios (`udm set`).
@@ -22,23 +22,22 @@ pub struct Stack {
 }
 
 impl Stack {
-    /// Makes every device of `concise` and makes it live. May block: it opens devices. Relative paths begin at `cwd`.
-    pub fn new(
-        domain: Domain,
-        types: &'static [&'static TargetType],
-        host: Box<HostOpener>,
-        concise: &str,
-        cwd: &Path,
-    ) -> Result<Self, Error> {
+    /// Makes every device of `concise` and makes it live. May block: it opens devices.
+    pub fn new(domain: &Domain, concise: &str) -> Result<Self, Error> {
         let devices = parse_concise(concise).map_err(|e| Error::Stack(format!("--concise: {e}")))?;
-        let registry = Registry::new(domain, types, host);
+        let registry = Registry::new(domain.clone(), udm_targets::TARGETS, host::opener(domain));
         for device in devices {
             let failed = |e: udm_core::Error| Error::Stack(format!("--concise: {}: {}", device.name, e.message));
             let md = registry.create(&device.name, &device.uuid, device.minor).map_err(failed)?;
-            md.load(&device.lines, device.read_only, cwd).map_err(failed)?;
+            md.load(&device.lines, device.read_only, Path::new(".")).map_err(failed)?;
             md.resume(SuspendOptions::default(), &|| false).map_err(failed)?;
         }
         Ok(Self { registry })
+    }
+
+    /// Whether it has a device of that name.
+    pub fn has(&self, name: &str) -> bool {
+        self.registry.by_name(name).is_some()
     }
 
     /// The device of that name.
@@ -63,11 +62,6 @@ impl Stack {
             Setting::Compile(on) => md.set_compile(on),
         }
         Ok(())
-    }
-
-    /// The domain that its channels come from.
-    pub fn domain(&self) -> &Domain {
-        self.registry.domain()
     }
 }
 

@@ -4,15 +4,16 @@ use crate::error::JobError;
 use crate::floor::Floor;
 use crate::lane::{ChannelLane, FloorLane, Lane};
 use crate::latency::{ByOp, Latencies, Sampled, Untimed};
-use crate::load::{Lat, Load, Span};
+use crate::load::{Fill, Lat, Load, Span};
 use crate::pattern::Pattern;
 use crate::queue::Queue;
 use crate::rng::Rng;
 use crate::verify::{self, Verifier};
-use crate::{Error, crew, fill, job};
+use crate::{Error, crew, fill, host, job};
+use std::path::Path;
 use std::sync::Arc;
 use udm_base::Sectors;
-use udm_core::{MappedDevice, Totals};
+use udm_core::{HostRequest, MappedDevice, Totals};
 use udm_io::{BlockDevice, Domain, Nanos};
 
 /// A device, or plain copies.
@@ -20,6 +21,8 @@ use udm_io::{BlockDevice, Domain, Nanos};
 pub struct Subject {
     name: String,
     kind: Kind,
+    /// Nobody else has data on it.
+    own: bool,
 }
 
 #[derive(Clone)]
@@ -76,16 +79,28 @@ impl Outcome {
 pub(crate) const MEMCPY: &str = "memcpy";
 
 impl Subject {
-    /// A device.
+    /// A device that was made for the measurement.
     pub fn device(name: &str, dev: Arc<dyn BlockDevice>) -> Self {
-        Self { name: name.to_owned(), kind: Kind::Device(dev) }
+        Self { name: name.to_owned(), kind: Kind::Device(dev), own: true }
+    }
+
+    /// A device that was there before, so that what it holds may be dear to someone.
+    pub fn shared(name: &str, dev: Arc<dyn BlockDevice>) -> Self {
+        Self { own: false, ..Self::device(name, dev) }
+    }
+
+    /// Opens a path, a `null:` device or the URI of a remote export, as [`shared`](Self::shared). Blocks.
+    pub fn open(domain: &Domain, spec: &str, read_only: bool) -> Result<Self, Error> {
+        let request = HostRequest { spec, cwd: Path::new("."), read_only, exclusive: false };
+        let dev = host::open(domain, &request).map_err(|e| Error::Stack(e.message))?;
+        Ok(Self::shared(spec, dev))
     }
 
     /// Plain copies from and to `bytes` of memory made as the `ram` target's. Takes address space only.
     pub fn memcpy(bytes: u64) -> Result<Self, Error> {
         let floor =
             Floor::new(bytes).map_err(|source| Error::System { what: format!("memcpy over {bytes} bytes"), source })?;
-        Ok(Self { name: MEMCPY.to_owned(), kind: Kind::Memcpy(Arc::new(floor)) })
+        Ok(Self { name: MEMCPY.to_owned(), kind: Kind::Memcpy(Arc::new(floor)), own: true })
     }
 
     /// Its name.
@@ -109,12 +124,22 @@ impl Subject {
         }
     }
 
+    /// Whether it is written before `load` reads it.
+    pub fn fills(&self, load: &Load) -> bool {
+        load.rw.reads()
+            && match load.fill {
+                Fill::BeforeReads => self.own,
+                Fill::Yes => true,
+                Fill::No => false,
+            }
+    }
+
     /// Checks that `load` fits, and gives the part that it uses.
     pub fn span(&self, load: &Load) -> Result<Span, Error> {
         load.check()?;
         let span = load.span_of(&self.name, self.sectors())?;
         let read_only = matches!(&self.kind, Kind::Device(dev) if dev.read_only());
-        if read_only && (load.rw.writes() || load.fills()) {
+        if read_only && (load.rw.writes() || self.fills(load)) {
             let text = format!("{} is read-only; expected --rw=read or randread, with --no-fill", self.name);
             return Err(Error::Load(text));
         }
@@ -171,6 +196,7 @@ struct JobIt<'a> {
     load: &'a Load,
     span: Span,
     job: usize,
+    fills: bool,
     domain: &'a Domain,
     ready: crew::Ready,
 }
@@ -179,11 +205,11 @@ impl OnLane for JobIt<'_> {
     type Out = job::JobTally;
 
     fn run<L: Lane>(self, lane: L) -> Result<job::JobTally, JobError> {
-        let Self { load, span, job, domain, ready } = self;
+        let Self { load, span, job, fills, domain, ready } = self;
         let clock = &**domain.clock();
         if let Some(kind) = load.verify {
             let verifier = Verifier::new(load, kind, span, job);
-            let done = verifier.run(lane, load, clock, job, || ready.wait())?;
+            let done = verifier.run(lane, load, fills, clock, || ready.wait())?;
             let latencies = ByOp::default();
             return Ok(job::JobTally {
                 reads: done.reads,
@@ -220,7 +246,7 @@ pub fn measure(domain: &Domain, subject: &Subject, load: &Load) -> Result<Outcom
     let bs = span.bs;
     let jobs = crew::run(domain, load.numjobs, &subject.name, move |job, ready| {
         let domain = &domain_of_jobs;
-        let it = JobIt { load: &load, span, job, domain, ready };
+        let it = JobIt { load: &load, span, job, fills: me.fills(&load), domain, ready };
         me.on_lane(domain, load.iodepth, load.hipri, it)
     })?;
     let mut out = Outcome::default();

@@ -155,24 +155,24 @@ impl Verifier {
         }
     }
 
-    /// Writes if asked to, does the load, reads everything back. `ready` is called when the load is about to begin.
+    /// Writes every block if `fills`, does the load, reads everything back. `ready` is called when the load is about to begin.
     pub(crate) fn run<L: Lane>(
         mut self,
         lane: L,
         load: &Load,
+        fills: bool,
         clock: &dyn Clock,
-        job: usize,
         ready: impl FnOnce(),
     ) -> Result<Checked, JobError> {
         let own = Span { blocks: self.blocks.len() as u64, bs: self.bs };
-        let mut pattern = Pattern::new(load, own, job);
+        let mut pattern = Pattern::new(load, own, 0);
         Queue::run(
             lane,
             load.iodepth,
             self.bs as usize,
             |_| (),
             |queue, mut slots| {
-                if load.fills() {
+                if fills {
                     slots = self.sweep(queue, slots, Op::Write)?;
                 }
                 ready();

@@ -7,19 +7,20 @@ mod progress;
 use crate::report::{Report, human, json};
 use crate::stack::Setting;
 use crate::subject::MEMCPY;
-use crate::{Error, Load, Stack, Subject, compare};
+use crate::{Error, Fill, Load, Stack, Subject, compare};
 use clap::Parser;
 use options::Options;
 use progress::Progress;
 use std::ffi::OsString;
 use std::io::{self, Write};
 use std::path::Path;
-use udm_core::HostRequest;
-use udm_io::{BlockDevice, Domain};
+use udm_io::Domain;
+use udm_io::nbd::uri::{Endpoint, Uri};
 
 /// Runs the command with the arguments that follow `bench`, and gives the exit code: 0, 1 when the measurement failed
-/// or data was wrong, 2 when the arguments are. Prints to stdout and stderr. Blocks as long as the measurement takes.
-pub fn run(args: impl IntoIterator<Item = OsString>) -> u8 {
+/// or data was wrong, 2 when the arguments are. `nbd_socket` is the daemon's, where devices that it serves are found
+/// by name; it need not exist. Prints to stdout and stderr. Blocks as long as the measurement takes.
+pub fn run(args: impl IntoIterator<Item = OsString>, nbd_socket: Option<&Path>) -> u8 {
     let words = std::iter::once(OsString::from("udm bench")).chain(args);
     let options = match Options::try_parse_from(words) {
         Ok(options) => options,
@@ -29,7 +30,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> u8 {
             return if e.use_stderr() { 2 } else { 0 };
         }
     };
-    match bench(&options, &mut io::stdout().lock()) {
+    match bench(&options, nbd_socket, &mut io::stdout().lock()) {
         Ok(()) => 0,
         Err(Failure::Usage(text)) => complain(&text, 2),
         Err(Failure::Bench(e @ (Error::Load(_) | Error::Stack(_)))) => complain(&e.to_string(), 2),
@@ -63,16 +64,19 @@ impl From<io::Error> for Failure {
     }
 }
 
-fn bench(options: &Options, out: &mut impl Write) -> Result<(), Failure> {
-    let load = options.load().map_err(Failure::Usage)?;
+fn bench(options: &Options, nbd_socket: Option<&Path>, out: &mut impl Write) -> Result<(), Failure> {
+    let load = options.load();
     load.check()?;
     let domain = Domain::default();
-    let stack = options.concise.as_deref().map(|text| open_stack(&domain, text)).transpose()?;
+    let stack = options.concise.as_deref().map(|text| Stack::new(&domain, text)).transpose()?;
     for text in &options.set {
         let (name, setting) = parse_set(text).map_err(Failure::Usage)?;
-        stack_of(&stack, "--set")?.set(name, setting)?;
+        let missing = || Failure::Usage(format!("--set {text}: names a device of --concise, which is not given"));
+        stack.as_ref().ok_or_else(missing)?.set(name, setting)?;
     }
-    let (subject, against) = subjects(options, &load, stack.as_ref())?;
+    let read_only = !load.rw.writes() && load.fill != Fill::Yes;
+    let finder = Finder { domain: &domain, stack, nbd_socket, read_only };
+    let (subject, against) = finder.subjects(options, &load)?;
     let progress = Progress::new(&subject, against.as_ref());
     let found = compare(&domain, &subject, against.as_ref(), &load, options.rounds, |what, round| {
         progress.show(what, round);
@@ -87,49 +91,48 @@ fn bench(options: &Options, out: &mut impl Write) -> Result<(), Failure> {
     Ok(out.flush()?)
 }
 
-fn open_stack(domain: &Domain, concise: &str) -> Result<Stack, Error> {
-    Stack::new(domain.clone(), udm_targets::TARGETS, Box::new(open_host), concise, Path::new("."))
+/// Finds what the options name.
+struct Finder<'a> {
+    domain: &'a Domain,
+    stack: Option<Stack>,
+    nbd_socket: Option<&'a Path>,
+    read_only: bool,
 }
 
-fn open_host(request: &HostRequest<'_>) -> Result<std::sync::Arc<dyn BlockDevice>, udm_core::Error> {
-    Err(udm_core::Error::new(udm_base::Errno::ENXIO, format!("{}: cannot be opened", request.spec)))
-}
-
-fn stack_of<'a>(stack: &'a Option<Stack>, option: &str) -> Result<&'a Stack, Failure> {
-    let missing = || {
-        Failure::Usage(format!(
-            "{option} names a device of --concise, which is not given; devices of the daemon cannot be \
-             measured from here"
-        ))
-    };
-    stack.as_ref().ok_or_else(missing)
-}
-
-/// What is measured, and beside what. Plain copies get the size of the device beside them.
-fn subjects(options: &Options, load: &Load, stack: Option<&Stack>) -> Result<(Subject, Option<Subject>), Failure> {
-    const ALONE: u64 = 1 << 30;
-    let device = |name: &str, option: &str| match stack {
-        Some(stack) => stack.subject(name).map_err(Failure::Bench),
-        None => Err(Failure::Usage(format!("{option} {name} names a device of --concise, which is not given"))),
-    };
-    let memcpy = |beside: Option<&Subject>| {
-        let there = beside.map(|s| s.sectors().checked_bytes().unwrap_or(u64::MAX));
-        Subject::memcpy(load.size.or(there).unwrap_or(ALONE)).map_err(Failure::Bench)
-    };
-    let against = options.against.as_deref();
-    if options.device == MEMCPY {
-        let other = against.filter(|name| *name != MEMCPY).map(|name| device(name, "--against")).transpose()?;
-        let subject = memcpy(other.as_ref())?;
-        let again = (against == Some(MEMCPY)).then(|| memcpy(None)).transpose()?;
-        return Ok((subject, other.or(again)));
+impl Finder<'_> {
+    /// A device of --concise, a path or URI, or a device of the daemon.
+    fn device(&self, option: &str, name: &str) -> Result<Subject, Failure> {
+        if let Some(stack) = self.stack.as_ref().filter(|stack| stack.has(name)) {
+            return Ok(stack.subject(name)?);
+        }
+        if name.contains(['/', ':']) {
+            return Ok(Subject::open(self.domain, name, self.read_only)?);
+        }
+        if let Some(stack) = &self.stack {
+            return Ok(stack.subject(name)?);
+        }
+        let Some(socket) = self.nbd_socket.filter(|socket| socket.exists()) else {
+            let text = format!(
+                "{option} {name}: expected a device of --concise, which is not given, or of a running daemon; none runs"
+            );
+            return Err(Failure::Usage(text));
+        };
+        let uri = Uri { endpoint: Endpoint::Unix(socket.to_owned()), export: name.to_owned() };
+        Ok(Subject::open(self.domain, &uri.to_string(), self.read_only)?)
     }
-    let subject = device(&options.device, "--device")?;
-    let other = match against {
-        None => None,
-        Some(MEMCPY) => Some(memcpy(Some(&subject))?),
-        Some(name) => Some(device(name, "--against")?),
-    };
-    Ok((subject, other))
+
+    /// What is measured, and beside what. Plain copies get the size of the device beside them.
+    fn subjects(&self, options: &Options, load: &Load) -> Result<(Subject, Option<Subject>), Failure> {
+        const ALONE: u64 = 1 << 30;
+        let find = |option: &str, name: &str| (name != MEMCPY).then(|| self.device(option, name)).transpose();
+        let subject = find("--device", &options.device)?;
+        let against = options.against.as_deref().map(|name| find("--against", name)).transpose()?;
+        let beside = subject.as_ref().or(against.as_ref().and_then(Option::as_ref));
+        let there = beside.map_or(ALONE, |s| s.sectors().checked_bytes().unwrap_or(u64::MAX));
+        let memcpy = || Subject::memcpy(load.size.unwrap_or(there));
+        let or_memcpy = |found: Option<Subject>| found.map_or_else(memcpy, Ok);
+        Ok((or_memcpy(subject.clone())?, against.map(or_memcpy).transpose()?))
+    }
 }
 
 /// `NAME:KEY=VALUE`; a name may have colons itself.

@@ -12,7 +12,7 @@ pub(super) struct Options {
     /// Devices that live as long as the measurement: NAME,UUID,MINOR,FLAGS,TABLE[,TABLE…][;NAME,…]
     #[arg(long, value_name = "CONCISE")]
     pub(super) concise: Option<String>,
-    /// What is measured: a device of --concise, or memcpy, the floor: the same pattern as plain copies
+    /// What is measured: a device of --concise or of the daemon, a path or URI, or memcpy: the same as plain copies
     #[arg(long, value_name = "NAME")]
     pub(super) device: String,
     /// Measure this too, in turns, and print the ratio
@@ -60,6 +60,9 @@ pub(super) struct Options {
     /// Do not write the device before it is read
     #[arg(long)]
     no_fill: bool,
+    /// Write it before it is read also when it is none of --concise: what it holds is lost
+    #[arg(long, overrides_with = "no_fill")]
+    fill: bool,
     /// Whose latency is measured, at 50 ns each: off, all or sample:N, one in N
     #[arg(long, value_name = "WHICH", default_value = "sample:64", value_parser = numbers::lat)]
     lat: Lat,
@@ -70,12 +73,12 @@ pub(super) struct Options {
 
 impl Options {
     /// The load that they describe.
-    pub(super) fn load(&self) -> Result<Load, String> {
+    pub(super) fn load(&self) -> Load {
         let runtime = match (self.runtime, self.number_ios) {
             (None, None) => Some(Duration::from_secs(3)),
             (time, _) => time,
         };
-        Ok(Load {
+        Load {
             rw: self.rw,
             bs: self.bs,
             iodepth: self.iodepth,
@@ -87,9 +90,13 @@ impl Options {
             hipri: self.hipri,
             seed: self.seed,
             verify: self.verify,
-            fill: if self.no_fill { Fill::No } else { Fill::BeforeReads },
+            fill: match (self.fill, self.no_fill) {
+                (true, _) => Fill::Yes,
+                (_, true) => Fill::No,
+                _ => Fill::BeforeReads,
+            },
             lat: self.lat,
-        })
+        }
     }
 }
 
@@ -118,7 +125,7 @@ mod tests {
 
     fn parse(words: &str) -> Result<Load, String> {
         let words = ["udm bench", "--device=d"].into_iter().chain(words.split_whitespace());
-        Options::try_parse_from(words).map_err(|e| e.to_string())?.load()
+        Ok(Options::try_parse_from(words).map_err(|e| e.to_string())?.load())
     }
 
     #[test]
