@@ -11,7 +11,7 @@ use udm_io::{BlockDevice, Domain};
 
 /// udm's major number. The kernel gives block devices majors below 512 (`BLKDEV_MAJOR_MAX`, `block/genhd.c`, 6.12), so
 /// that no device of the host has it, and `M:m` means one device wherever it is typed.
-pub const MAJOR: u32 = 4000;
+pub const MAJOR: u32 = 600;
 
 /// The longest name in bytes (`DM_NAME_LEN` less its zero).
 pub const NAME_MAX: usize = 127;
