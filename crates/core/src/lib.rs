@@ -25,6 +25,6 @@ pub use events::Cancel;
 pub use handle::OpenDevice;
 pub use mapped::{Geometry, Info, MappedDevice, SuspendOptions};
 pub use opener::{DeviceOpener, HostOpener, HostRequest};
-pub use registry::{MAJOR, NAME_MAX, Registry, Removal, UUID_MAX};
+pub use registry::{HOST_MAJOR, MAJOR, NAME_MAX, Registry, Removal, UUID_MAX};
 pub use table::{Table, TableLine, TableSlot};
 pub use target::{Ctr, Map, Run, StatusKind, Target, TargetDevice, TargetFeatures, TargetType};

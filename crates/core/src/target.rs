@@ -86,6 +86,12 @@ pub trait Target: Send + Sync + 'static {
     /// The target's own part of a status or table line, after the name: empty when there is none.
     fn status(&self, kind: StatusKind) -> String;
 
+    /// What the integrity subsystem would measure of it besides its name and version, as `key=value` with commas
+    /// between; empty when the kernel measures nothing of such a target (`STATUSTYPE_IMA`, 6.12).
+    fn measurement(&self) -> String {
+        String::new()
+    }
+
     /// The devices beneath, one entry for each range used.
     fn devices(&self) -> Vec<TargetDevice> {
         Vec::new()
