@@ -62,7 +62,12 @@ impl OpenHostDevices {
 
 /// Numbers for the host's devices that have none of their own, the lowest free one first.
 #[derive(Default)]
-pub(crate) struct HostNumbers(Mutex<BTreeMap<u32, (DeviceId, Weak<dyn BlockDevice>)>>);
+pub(crate) struct HostNumbers(Mutex<BTreeMap<u32, Numbered>>);
+
+struct Numbered {
+    id: DeviceId,
+    dev: Weak<dyn BlockDevice>,
+}
 
 impl HostNumbers {
     pub(crate) fn number_of(&self, dev: &Arc<dyn BlockDevice>) -> DevT {
@@ -71,11 +76,11 @@ impl HostNumbers {
             return number;
         }
         let mut given = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        given.retain(|_, (_, dev)| dev.strong_count() > 0);
-        let known = given.iter().find(|(_, (other, _))| *other == id).map(|(minor, _)| *minor);
+        given.retain(|_, numbered| numbered.dev.strong_count() > 0);
+        let known = given.iter().find(|(_, numbered)| numbered.id == id).map(|(minor, _)| *minor);
         let minor = known.unwrap_or_else(|| {
             let minor = (0..).find(|minor| !given.contains_key(minor)).unwrap_or_default();
-            given.insert(minor, (id, Arc::downgrade(dev)));
+            given.insert(minor, Numbered { id, dev: Arc::downgrade(dev) });
             minor
         });
         DevT::new(HOST_MAJOR, minor)
