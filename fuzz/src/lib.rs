@@ -25,7 +25,13 @@ pub struct Target {
 }
 
 /// The one list of targets.
-pub const TARGETS: &[Target] = &[Target { name: "args", run: targets::args::fuzz_args, words: targets::args::WORDS }];
+pub const TARGETS: &[Target] = &[
+    Target { name: "answer", run: targets::ioctl::fuzz_answer, words: targets::ioctl::WORDS },
+    Target { name: "args", run: targets::args::fuzz_args, words: targets::args::WORDS },
+    Target { name: "control", run: targets::control::fuzz_control, words: targets::control::WORDS },
+    Target { name: "ioctl", run: targets::ioctl::fuzz_ioctl, words: targets::ioctl::WORDS },
+    Target { name: "table", run: targets::table::fuzz_table, words: targets::table::WORDS },
+];
 
 impl Target {
     /// The target called `name`.

@@ -27,7 +27,7 @@ fn wrong_options_say_what_is_right() {
         let (success, said) = fuzz(args);
         assert!(!success && said.contains(expect), "{args:?}: {said}");
     };
-    check(&["--target", "nope"], "there are: args");
+    check(&["--target", "nope"], "there are: answer, args");
     check(&["--seconds", "soon"], "`soon` is not a number");
     check(&["--seed"], "needs a value");
     check(&["--colour", "red"], "no option is called `--colour`");

@@ -7,6 +7,7 @@
 # installs anything on this machine.
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
+case $KERNEL in backports | stable) ;; *) die "KERNEL=$KERNEL: expected backports or stable" ;; esac
 ROOT=$LAB/initramfs-$KERNEL
 mkdir -p "$LAB"
 
@@ -114,9 +115,11 @@ copy_modules() {
     mkdir -p "$to"
     cp "$from"/modules.{builtin,builtin.modinfo,order} "$to/"
     [ -e "$from/modules.dep.bin" ] || depmod -b "$KERNEL_DIR" "$release"
-    (cd "$from/kernel" && find drivers/md drivers/block/{brd,loop,nbd,null_blk,virtio_blk,ublk_drv}* \
-        drivers/nvme/host drivers/virtio fs/9p fs/ext4 fs/configfs net/9p crypto lib arch/x86/crypto \
-        -name '*.ko*' 2>/dev/null || true) |
+    # Some of these directories are missing in some kernels.
+    { cd "$from/kernel"
+      find drivers/md drivers/block/{brd,loop,nbd,null_blk,virtio_blk,ublk_drv}* drivers/nvme/host \
+          drivers/virtio fs/9p fs/ext4 fs/configfs net/9p crypto lib arch/x86/crypto \
+          -name '*.ko*' 2>/dev/null || true; } |
         sed 's|.*/||; s|\.ko.*||' |
         while read -r module; do
             # A module that this kernel cannot load, for want of a dependency, is of no use here.

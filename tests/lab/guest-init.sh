@@ -1,4 +1,5 @@
 #!/bin/busybox sh
+# shellcheck shell=dash
 # GUEST: the first process. Mounts what Linux needs, runs /share/run with its arguments in
 # /share/args, leaves its exit status in /share/rc and the kernel's log in /share/dmesg, powers off.
 export PATH=/bin HOME=/root TERM=dumb LC_ALL=C
@@ -20,10 +21,11 @@ for module in virtio_pci virtio_blk 9pnet_virtio 9p dm-mod loop configfs; do
     modprobe $module 2>/dev/null
 done
 mount -t configfs configfs /sys/kernel/config
-mount -t 9p -o trans=virtio,version=9p2000.L,msize=262144,cache=none share /share ||
-    echo "LAB: no share"
+mount -t 9p -o trans=virtio,version=9p2000.L,msize=262144,cache=none share /share
 echo "LAB: up, kernel $(uname -r)"
-cd /share
+cd /share || echo "LAB: cannot enter the share"
+# The arguments are words without spaces.
+# shellcheck disable=SC2046
 { bash ./run $(cat args); echo $? > /tmp/rc; } 2>&1 | tee out
 cp /tmp/rc rc
 dmesg > dmesg

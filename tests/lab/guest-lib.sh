@@ -1,3 +1,4 @@
+# shellcheck shell=bash
 # Helpers for scripts that run inside the guest:  . ./guest-lib.sh
 
 # ramdisk COUNT MIB [nofill]: /dev/ram0 and on. Filled unless told otherwise, because brd has no
@@ -19,4 +20,15 @@ read_iops() {
     shift
     fio --name=job --filename="$device" --minimal --terse-version=3 --norandommap \
         --group_reporting "$@" | awk -F ';' '/^3;/ { print ($5 ? 0 : $8) }'
+}
+
+# null_block NAME MIB [KEY=VALUE...]: one null_blk device /dev/NAME, set up through configfs.
+null_block() {
+    local size=$2 directory=/sys/kernel/config/nullb/$1 setting
+    shift 2
+    modprobe null_blk nr_devices=0 || return 1
+    mkdir "$directory" || return 1
+    echo "$size" > "$directory/size"
+    for setting; do echo "${setting#*=}" > "$directory/${setting%%=*}" || return 1; done
+    echo 1 > "$directory/power"
 }

@@ -1,3 +1,4 @@
+# shellcheck shell=bash disable=SC2034  # settings are used by the scripts that source this
 # Settings that every lab script shares; sourced, not run.
 
 # Where the lab's kernel, initramfs and runs live. Nothing of it belongs in the repository.

@@ -1,1 +1,3 @@
-//! See ARCHITECTURE.md.
+//! Layer 3: ways out for a mapped device. An export sees a [`BlockDevice`](udm_io::BlockDevice) and names no target.
+
+pub mod nbd;

@@ -37,11 +37,11 @@ fn ctr(ctr: &mut Ctr<'_>) -> Result<Box<dyn Target>, ArgError> {
     let (count, count_arg) = positive(ctr, "Invalid stripe count", "a number of stripes")?;
     let (chunk, chunk_arg) = positive(ctr, "Invalid chunk_size", "a chunk size in sectors")?;
     let len = ctr.len.get();
-    if len % count != 0 {
+    if !len.is_multiple_of(count) {
         let hint = format!("expected a length that {count} divides, found {len}");
         return Err(ArgError::new("Target length not divisible by number of stripes").hint(hint).at(&count_arg));
     }
-    if (len / count) % chunk != 0 {
+    if !(len / count).is_multiple_of(chunk) {
         let hint = format!("expected a multiple of {count} stripes × {chunk} sectors, found {len}");
         return Err(ArgError::new("Target length not divisible by chunk size").hint(hint).at(&chunk_arg));
     }
@@ -58,15 +58,6 @@ fn ctr(ctr: &mut Ctr<'_>) -> Result<Box<dyn Target>, ArgError> {
         stripes.push(Stripe { device, failed: AtomicBool::new(false) });
     }
     Ok(Box::new(Striped { stripes, chunk: Divisor::new(chunk), count: Divisor::new(count) }))
-}
-
-/// The next argument, a number from 1 to 2^32 - 1 as the kernel's `kstrtouint`.
-fn positive(ctr: &mut Ctr<'_>, message: &str, what: &str) -> Result<(u64, udm_base::Arg), ArgError> {
-    let (n, arg) = ctr.args.number(message, what)?;
-    if n == 0 || n > u64::from(u32::MAX) {
-        return Err(ArgError::new(message).hint(format!("expected {what} from 1 to 4294967295, found {n}")).at(&arg));
-    }
-    Ok((n, arg))
 }
 
 impl Target for Striped {
@@ -136,6 +127,15 @@ impl Target for Striped {
     fn failed(&self, at: Sectors, _: Status) -> bool {
         !self.locate(at).0.failed.swap(true, Ordering::Relaxed)
     }
+}
+
+/// The next argument, a number from 1 to 2^32 - 1 as the kernel's `kstrtouint`.
+fn positive(ctr: &mut Ctr<'_>, message: &str, what: &str) -> Result<(u64, udm_base::Arg), ArgError> {
+    let (n, arg) = ctr.args.number(message, what)?;
+    if n == 0 || n > u64::from(u32::MAX) {
+        return Err(ArgError::new(message).hint(format!("expected {what} from 1 to 4294967295, found {n}")).at(&arg));
+    }
+    Ok((n, arg))
 }
 
 impl Striped {

@@ -1,3 +1,6 @@
-//! One file a target; [`crate::TARGETS`] lists them.
+//! One file for each boundary; [`crate::TARGETS`] lists what is in them.
 
 pub mod args;
+pub mod control;
+pub mod ioctl;
+pub mod table;

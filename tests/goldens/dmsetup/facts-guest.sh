@@ -3,11 +3,13 @@
 set -u
 echo "# Facts of the reference kernel; written by record.sh."
 echo "kernel   $(uname -r)"
-dmsetup version | sed 's/: */ = /; s/^/dmsetup  /'
+echo "dmsetup  $(dmsetup version | sed -n 's/^Library version: *//p')"
+echo "driver   $(dmsetup version | sed -n 's/^Driver version: *//p')"
 echo
 echo "# Versions of all its targets, with every dm module loaded: name, version, module."
-for path in $(find "/lib/modules/$(uname -r)/kernel/drivers/md" -name 'dm-*.ko*' | sort); do
-    module=$(basename "$path" | sed 's/\.ko.*//')
+rmmod dm-zero 2> /dev/null
+for module in $(find "/lib/modules/$(uname -r)/kernel/drivers/md" -name 'dm-*.ko*' |
+    sed 's|.*/||; s|\.ko.*||' | sort); do
     before=$(dmsetup targets | awk '{ print $1 }' | sort)
     modprobe "$module" 2> /dev/null || { echo "# $module does not load"; continue; }
     for target in $(dmsetup targets | awk '{ print $1 }'); do
@@ -15,17 +17,17 @@ for path in $(find "/lib/modules/$(uname -r)/kernel/drivers/md" -name 'dm-*.ko*'
     done
 done
 dmsetup targets | sort | while read -r name version; do
-    printf '%-18s %-10s %s\n' "$name" "${version#v}" \
-        "$(awk -v n="$name" '$1 == n { print $2 }' /tmp/modules | head -n 1)"
-done
+    module=$(awk -v name="$name" '$1 == name { print $2 }' /tmp/modules)
+    echo "$name ${version#v} ${module:-dm-mod}"
+done | awk '{ printf "%-18s %-10s %s\n", $1, $2, $3 }'
 echo
-echo "# Block majors in /proc/devices with brd, loop, nbd, null_blk, virtio_blk and device-mapper loaded."
+echo "# Block majors in /proc/devices with brd, loop, nbd, null_blk, virtio_blk, md and device-mapper loaded."
 modprobe nbd 2> /dev/null
-modprobe null_blk nr_devices=1 2> /dev/null
+modprobe brd 2> /dev/null
 sed -n '/^Block/,$p' /proc/devices | sed '1d'
 echo
-echo "# Majors that a block driver can ask for: device-mapper loaded with the parameter major=N."
-for round in 1 2 3 4 5 6; do
+echo "# Majors a block driver can have: device-mapper loaded with the parameter major=N. From 512 on none."
+for _ in 1 2 3 4 5 6; do
     for module in $(lsmod | awk '$1 ~ /^(dm_|md_|raid)/ { print $1 }'); do rmmod "$module" 2> /dev/null; done
 done
 for major in 240 511 512 600 999; do

@@ -11,29 +11,35 @@ ln -sf dmsetup /bin/devmap_name
 declare -A HELD=()
 
 # ---- devices and placeholders ------------------------------------------------------------------
-ramdisk 4 128 nofill || exit 1
-for module in dm-zero; do modprobe $module || exit 1; done
+# null_blk, because its major number is not a small one that other figures could be taken for.
+DEVICES=(nul0 nul1 nul2 nul3)
+NUMBERS=()
+for name in "${DEVICES[@]}"; do
+    null_block "$name" 128 || exit 1
+    NUMBERS+=("$(cat "/sys/block/$name/dev")")
+done
+modprobe dm-zero || exit 1
 DM_MAJOR=$(awk '$2 == "device-mapper" { print $1 }' /proc/devices)
 
 # What a placeholder stands for in this guest.
 expand() {
-    local text=$1
+    local text=$1 i
     text=${text//@DM_MAJOR@/$DM_MAJOR}
     text=${text//@NL@/$'\n'}
-    local i
-    for i in 0 1 2 3; do
-        text=${text//@DEV${i}@/\/dev\/ram$i}
-        text=${text//@DEV${i}_MM@/1:$i}
-        text=${text//@DEV${i}_NAME@/ram$i}
+    for i in "${!DEVICES[@]}"; do
+        text=${text//@DEV${i}@/\/dev\/${DEVICES[$i]}}
+        text=${text//@DEV${i}_MM@/${NUMBERS[$i]}}
     done
     printf '%s' "$text"
 }
 
 # The other way round, for what was printed.
 NORMALISE=()
-for i in 0 1 2 3; do
-    NORMALISE+=(-e "s#/dev/ram$i\b#@DEV$i@#g" -e "s/\b1:$i\b/@DEV${i}_MM@/g" -e "s/\bram$i\b/@DEV${i}_NAME@/g"
-        -e "s/(1, $i)/(@DEV${i}_MAJOR@, @DEV${i}_MINOR@)/g")
+for i in "${!DEVICES[@]}"; do
+    name=${DEVICES[$i]} number=${NUMBERS[$i]}
+    NORMALISE+=(-e "s#/dev/$name\b#@DEV$i@#g" -e "s/\b$name\b/@DEV${i}_NAME@/g"
+        -e "s/\b$number\b/@DEV${i}_MM@/g"
+        -e "s/(${number%:*}, ${number#*:})/(@DEV${i}_MAJOR@, @DEV${i}_MINOR@)/g")
 done
 NORMALISE+=(-e "s/\b$DM_MAJOR\b/@DM_MAJOR@/g" -e 's#/dev/mapper/#@DM_DIR@/#g')
 
@@ -47,13 +53,13 @@ show() {
 # ---- steps -------------------------------------------------------------------------------------
 # split LINE: into the array WORDS, at spaces; '...' and "..." are taken as they stand.
 split() {
-    local rest=$1 word= open=0 part quote
+    local rest=$1 word='' open=0 part quote
     WORDS=()
     while [ -n "$rest" ]; do
         case $rest in
             ' '*)
                 [ $open = 0 ] || WORDS+=("$word")
-                word= open=0 rest=${rest# } ;;
+                word='' open=0 rest=${rest# } ;;
             [\'\"]*)
                 quote=${rest:0:1} rest=${rest:1}
                 part=${rest%%"$quote"*}
@@ -139,13 +145,13 @@ flush() {
         '$ '*) run_command "${STEP#'$ '}" ;;
         '@ '*) run_directive "${STEP#'@ '}" ;;
     esac
-    STEP= INPUT= NOTE=
+    STEP='' INPUT='' NOTE=''
 }
 
 # record FILE: the scenario's comments and steps, with new results in place of old ones.
 record() {
     local line
-    STEP= INPUT= NOTE=
+    STEP='' INPUT='' NOTE=''
     while IFS= read -r line; do
         case $line in
             '$ '* | '@ '*) flush; STEP=$line ;;
@@ -168,13 +174,13 @@ numbers() { dmsetup --manglename none ls | sed -n 's/.*(\([0-9]*\):\([0-9]*\))$/
 # Back to no mapped device and no node, whatever the scenario left. A stack comes down one level a
 # round.
 clean_up() {
-    local name fd round major minor
+    local name fd major minor
     for name in "${!HELD[@]}"; do
         fd=${HELD[$name]}
         exec {fd}<&-
     done
     HELD=()
-    for round in 1 2 3 4 5 6 7 8; do
+    for _ in 1 2 3 4 5 6 7 8; do
         [ -n "$(numbers)" ] || break
         numbers | while read -r major minor; do
             for command in clear resume remove; do dmsetup --manglename none $command -j "$major" -m "$minor"; done

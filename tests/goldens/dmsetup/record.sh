@@ -20,13 +20,12 @@ JOB=$(mktemp -d)
 trap 'rm -rf "$JOB"' EXIT
 mkdir "$JOB/scenarios" "$JOB/recorded"
 cp "${FILES[@]}" "$JOB/scenarios/"
-"$LAB_SCRIPTS/run-guest.sh" -o "$JOB" -f facts-guest.sh record-guest.sh ||
+"$LAB_SCRIPTS/run-guest.sh" -o "$JOB" -t 1800 -f facts-guest.sh record-guest.sh ||
     { echo "the guest did not record everything; nothing was changed" >&2; exit 1; }
 
 if [ $CHECK = 1 ]; then
-    # A run of some scenarios only says nothing about the others' files, nor about targets.txt.
     status=0
-    for file in "${FILES[@]}"; do diff -u "$file" "$JOB/recorded/$file" || status=1; done
+    for file in "$JOB"/recorded/*; do diff -u "$(basename "$file")" "$file" || status=1; done
     exit $status
 fi
 cp "$JOB"/recorded/* .

@@ -67,7 +67,7 @@ fn licences(root: &Path) -> Outcome {
         return Outcome::Skipped("cargo-deny is not installed".to_owned());
     }
     let run = |what: &[&str]| {
-        let mut args = vec!["deny", "--workspace", "check"];
+        let mut args = vec!["deny", "--workspace", "check", "--hide-inclusion-graph"];
         args.extend(what);
         finish(cargo().args(args).current_dir(root).stdin(Stdio::null()).status())
     };

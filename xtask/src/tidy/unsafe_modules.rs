@@ -4,6 +4,12 @@
 /// Paths from the workspace's root, and why.
 pub(super) const UNSAFE_MODULES: &[(&str, &str)] = &[
     ("crates/base/src/aligned.rs", "memory with an alignment that Vec cannot have"),
+    ("crates/core/src/mapped/plan.rs", "a lookup table of pointers into the tables that it holds"),
+    ("crates/core/src/mapped/slot.rs", "a pointer that is replaced under grace periods"),
+    ("crates/core/src/mapped/split.rs", "frames and redirections of clones"),
+    ("crates/core/src/mapped/submit.rs", "frames and redirections of bios"),
+    ("crates/export/src/nbd/inflight.rs", "bios that refer to receive chunks and payload buffers"),
+    ("crates/export/src/nbd/pool.rs", "a receive chunk whose front is read while its rest is received into"),
     ("crates/io/src/bio/mod.rs", "a handle that owns a slot of a slab"),
     ("crates/io/src/bio/record.rs", "completion functions that take a private word"),
     ("crates/io/src/bio/segment.rs", "memory of the submitter, by address"),
@@ -14,4 +20,6 @@ pub(super) const UNSAFE_MODULES: &[(&str, &str)] = &[
     ("crates/io/src/channel/slab.rs", "slots that outlive their channel"),
     ("crates/io/src/channel/wait.rs", "the same state, before and after a sleep"),
     ("crates/io/src/memory.rs", "a mapping of anonymous memory"),
+    ("crates/io/src/nbd/client/driver.rs", "sends from the memory of bios"),
+    ("crates/io/src/nbd/client/receive.rs", "receives into the memory of bios"),
 ];

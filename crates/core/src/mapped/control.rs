@@ -97,6 +97,7 @@ impl MappedDevice {
 
     /// What `dmsetup info` shows.
     pub fn info(&self) -> Info {
+        self.settle();
         let control = lock(&self.control);
         Info {
             name: control.name.clone(),
@@ -209,6 +210,7 @@ impl MappedDevice {
 
     /// Marks the device for removal. `Ok(false)`: it is open, and will be removed at its last close.
     pub(crate) fn lock_for_removal(&self, deferred: bool) -> Result<bool, Error> {
+        self.settle();
         let mut control = lock(&self.control);
         if control.deleting {
             return Err(Error::new(Errno::ENXIO, format!("{} is being removed already", control.name)));

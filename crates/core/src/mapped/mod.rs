@@ -3,6 +3,7 @@
 mod control;
 mod path;
 mod plan;
+mod slot;
 mod split;
 mod submit;
 mod suspend;
@@ -17,9 +18,10 @@ use crate::table::{Table, TableSlot};
 use crate::{OpenDevice, Totals};
 use path::Path;
 use plan::Plan;
+use slot::PlanSlot;
 use std::any::Any;
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use udm_base::{DevT, Sector, Sectors};
 use udm_io::{Bio, BlockDevice, Cx, DeviceId, Extent, Limits};
@@ -30,7 +32,7 @@ pub struct MappedDevice {
     registry: Weak<RegistryCore>,
     devt: DevT,
     /// What bios follow; null while there is no active table or the device is suspended.
-    plan: AtomicPtr<Plan>,
+    plan: PlanSlot,
     counters: PerChannel,
     sectors: AtomicU64,
     read_only: AtomicBool,
@@ -72,6 +74,7 @@ struct Paths {
     /// What paths that are gone counted.
     gone: Totals,
     /// Plans replaced while bios may come back to them.
+    #[expect(clippy::vec_box, reason = "bios that wait for clones point at their plan")]
     retired: Vec<Box<Plan>>,
 }
 
@@ -92,7 +95,7 @@ impl MappedDevice {
             this: this.clone(),
             registry,
             devt,
-            plan: AtomicPtr::default(),
+            plan: PlanSlot::default(),
             counters: PerChannel::new(),
             sectors: AtomicU64::new(0),
             read_only: AtomicBool::new(false),
@@ -257,12 +260,8 @@ impl BlockDevice for MappedDevice {
     }
 }
 
-impl Drop for MappedDevice {
-    fn drop(&mut self) {
-        let plan = *self.plan.get_mut();
-        if !plan.is_null() {
-            // SAFETY: published by Box::into_raw, and nobody can reach the device any more.
-            drop(unsafe { Box::from_raw(plan) });
-        }
+impl std::fmt::Debug for MappedDevice {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} ({})", self.device_name(), self.devt)
     }
 }

@@ -59,7 +59,7 @@ impl MappedDevice {
     fn range_parts(&self, cx: &Cx<'_>, bio: &mut Bio, plan: &Plan) -> bool {
         while bio.word() < bio.sectors().get() {
             let part = plan.part(bio);
-            if part.op == Op::Discard && !part.placed.target.takes_discards() {
+            if part.op == Op::Discard && part.placed.limits.max_discard.is_zero() {
                 bio.fail(Status::NotSupported);
             } else {
                 let Some(clone) = part.clone(cx, bio, plan) else { return true };
@@ -146,12 +146,10 @@ impl Plan {
             let into = (sector - placed.begin).get() % chunk.get();
             len = len.min(chunk - Sectors::new(into));
         }
-        let limits = self.table.limits();
+        let limits = &placed.limits;
         let (op, most) = match bio.op() {
             Op::Discard => (Op::Discard, limits.max_discard),
-            Op::WriteZeroes if target.takes_write_zeroes() && !limits.max_write_zeroes.is_zero() => {
-                (Op::WriteZeroes, limits.max_write_zeroes)
-            }
+            Op::WriteZeroes if !limits.max_write_zeroes.is_zero() => (Op::WriteZeroes, limits.max_write_zeroes),
             Op::WriteZeroes => (Op::Write, limits.max_sectors.min(Sectors::in_bytes(ZEROES as u64))),
             op => (op, limits.max_sectors),
         };

@@ -12,10 +12,7 @@ use udm_io::{Bio, Cx, OpFlags, Status};
 impl MappedDevice {
     #[inline]
     pub(super) fn serve(&self, cx: &Cx<'_>, bio: Bio) -> Option<Bio> {
-        // A plan that was seen stays until this channel leaves its section (`suspend::publish`).
-        let plan = self.plan.load(Ordering::Acquire);
-        // SAFETY: as said, and plans are immutable.
-        let Some(plan) = (unsafe { plan.as_ref() }) else { return self.without_plan(cx, bio) };
+        let Some(plan) = self.plan.get(cx) else { return self.without_plan(cx, bio) };
         match plan.straight(&bio) {
             Some(extent) => self.go(cx, bio, extent, plan),
             None => self.serve_in_parts(cx, bio, plan),

@@ -16,6 +16,7 @@ use udm_io::{Bio, BlockDevice, Status};
 /// so it is made before the `plans` lock is taken, and dropped after it is released.
 #[derive(Default)]
 struct Trash {
+    #[expect(clippy::vec_box, reason = "bios that wait for clones point at their plan")]
     plans: Vec<Box<Plan>>,
     paths: Vec<Arc<Path>>,
 }
@@ -119,7 +120,7 @@ impl MappedDevice {
             cancelled = !idle && cancel();
             idle || cancelled
         });
-        self.reap(&mut Trash::default());
+        self.settle();
         !cancelled
     }
 
@@ -159,14 +160,11 @@ impl MappedDevice {
                 lock(&md.paths).through.push(path.clone());
             }
         }
-        let new = plan.map_or(std::ptr::null_mut(), |p| Box::into_raw(Box::new(p)));
-        let old = self.plan.swap(new, Ordering::AcqRel);
-        registry.domain.synchronize();
-        if !old.is_null() {
-            // SAFETY: published by Box::into_raw, and no channel uses it since the grace period.
-            let old = unsafe { Box::from_raw(old) };
-            old.paths.iter().for_each(|p| p.retire());
+        if let Some(old) = self.plan.replace(&registry.domain, plan.map(Box::new)) {
+            let paths = old.paths.clone();
+            paths.iter().for_each(|p| p.retire());
             lock(&self.paths).retired.push(old);
+            paths.iter().flat_map(|p| p.devices()).for_each(|md| md.reap(trash));
         }
         self.reap(trash);
     }
@@ -178,12 +176,27 @@ impl MappedDevice {
             std::mem::take(&mut paths.retired).into_iter().partition(|p| p.parked.load(Ordering::Acquire) > 0);
         paths.retired = kept;
         trash.plans.extend::<Vec<_>>(done);
-        let (done, kept): (Vec<_>, Vec<_>) = std::mem::take(&mut paths.through).into_iter().partition(|p| p.is_done());
-        paths.through = kept;
+        let done: Vec<_> = paths.through.iter().filter(|p| p.is_done()).cloned().collect();
+        drop(paths);
         for path in done {
-            paths.gone += path.totals_of(self);
+            path.devices().for_each(|md| md.fold(&path));
             trash.paths.push(path);
         }
+    }
+
+    /// Keeps what a path counted here, and forgets the path.
+    fn fold(&self, path: &Arc<Path>) {
+        let mut paths = lock(&self.paths);
+        let before = paths.through.len();
+        paths.through.retain(|p| !Arc::ptr_eq(p, path));
+        if paths.through.len() < before {
+            paths.gone += path.totals_of(self);
+        }
+    }
+
+    /// Lets go of the tables that only bios in flight still held, if these are done.
+    pub(super) fn settle(&self) {
+        self.reap(&mut Trash::default());
     }
 
     /// New plans for every running device above this one. Under the registry's `plans` lock.

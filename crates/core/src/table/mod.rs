@@ -25,6 +25,8 @@ pub(crate) struct Placed {
     pub(crate) len: Sectors,
     pub(crate) kind: &'static TargetType,
     pub(crate) target: Box<dyn Target>,
+    /// Its own, before they are stacked with its neighbours'.
+    pub(crate) limits: Limits,
 }
 
 impl Placed {
@@ -75,15 +77,20 @@ impl Table {
             let mut ctr = Ctr { begin, len, args, read_only, domain: cx.domain, opener: cx.opener };
             let target = (kind.ctr)(&mut ctr).map_err(|e| TableError::of_ctr(number, line, e))?;
             check_devices(number, &*target, cx.owner)?;
-            placed.push(Placed { begin, len, kind, target });
+            placed.push(Placed { begin, len, kind, target, limits: Limits::default() });
         }
         Self::complete(placed, end, lines, cx.read_only)
     }
 
-    fn complete(placed: Vec<Placed>, end: Sector, lines: &[TableLine], read_only: bool) -> Result<Self, TableError> {
+    fn complete(
+        mut placed: Vec<Placed>,
+        end: Sector,
+        lines: &[TableLine],
+        read_only: bool,
+    ) -> Result<Self, TableError> {
         let mut limits = Limits { write_cache: false, ..Limits::default() };
         let mut devices: Vec<Arc<dyn BlockDevice>> = Vec::new();
-        for (number, p) in placed.iter().enumerate() {
+        for (number, p) in placed.iter_mut().enumerate() {
             let beneath = p.target.devices();
             let mut own = Limits::default();
             for d in &beneath {
@@ -100,6 +107,7 @@ impl Table {
                 own.max_write_zeroes = Sectors::ZERO;
             }
             p.target.limits(&mut own);
+            p.limits = own;
             let first = number == 0;
             let (alignment, discard, zeroes) = (limits.alignment_offset, limits.max_discard, limits.max_write_zeroes);
             limits.stack(&own, Sector::ZERO);

@@ -112,6 +112,7 @@ impl Bio {
     pub fn become_flush(&mut self) {
         let record = self.record_mut();
         record.op = Op::Flush;
+        record.sector = Sector::ZERO;
         record.sectors = Sectors::ZERO;
     }
 

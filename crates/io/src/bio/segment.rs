@@ -92,6 +92,16 @@ impl<'a> Segments<'a> {
         self
     }
 
+    /// The same cut to its first `n` bytes.
+    #[inline]
+    #[must_use]
+    pub const fn take_bytes(mut self, n: usize) -> Self {
+        if n < self.left {
+            self.left = n;
+        }
+        self
+    }
+
     /// The list, and the bytes to skip in its first segment.
     #[inline]
     pub(crate) const fn raw(&self) -> (*const Segment, usize) {

@@ -127,6 +127,17 @@ impl Channel {
         drop(held);
     }
 
+    /// As [`detach`](Self::detach), while bios to other devices are out.
+    ///
+    /// # Safety
+    /// Every bio that was submitted to `dev` must have completed: the device may be freed here.
+    pub unsafe fn detach_idle(&self, dev: Attached) {
+        // SAFETY: inside; the reference ends with the expression.
+        let held = self.inside(|core, _| unsafe { core.inner() }.attached[dev.index].take());
+        // Outside: a device's drop may use channels of its own.
+        drop(held);
+    }
+
     /// How many bios the submitter may have out at a time; 256 unless set.
     pub fn set_depth(&self, depth: usize) {
         // SAFETY: inside; the reference ends with the expression.

@@ -1,0 +1,1 @@
+//! Entries for fuzzers: any bytes, no panic, no unbounded work.

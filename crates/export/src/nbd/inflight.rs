@@ -1,0 +1,367 @@
+//! Requests under way: from the first bio to the reply.
+
+use super::pool::{Buf, ChunkId, Pool};
+use super::session::Durability;
+use std::io;
+use std::ops::Range;
+use std::sync::Arc;
+use udm_base::{AlignedBuf, Sector, Sectors};
+use udm_io::nbd::wire::NbdError;
+use udm_io::{Attached, BlockDevice, Channel, Completion, Domain, Op, OpFlags, Segment, Status};
+
+/// The channel's slots. Connections bound their requests, so that those of a suspended device leave room for others.
+const DEPTH: usize = 1 << 20;
+/// Zeroes that are written at a time for a device that cannot make them itself.
+const ZERO_STEP: usize = 1024 * 1024;
+const ZERO_PIECE: usize = 64 * 1024;
+
+/// What a request has still to do.
+enum Work {
+    Read(Buf),
+    Write(Payload, Durability),
+    Range(Op, OpFlags, Durability),
+    /// Zeroes are being written out, up to the request's end.
+    Zeroes(Sector, Durability),
+    Flush,
+}
+
+/// Where the data of a write is.
+pub(super) enum Payload {
+    /// In a receive chunk, of which this is one user.
+    Chunk(ChunkId, Range<usize>),
+    /// In a buffer of its own.
+    Buf(Buf),
+}
+
+impl Payload {
+    fn release(self, pool: &mut Pool) -> usize {
+        match self {
+            Self::Chunk(id, range) => {
+                pool.leave_chunk(id);
+                range.len()
+            }
+            Self::Buf(buf) => {
+                let freed = buf.capacity();
+                pool.give(buf);
+                freed
+            }
+        }
+    }
+
+    /// Bytes that it counts for against its connection.
+    pub(super) fn held(&self) -> usize {
+        match self {
+            Self::Chunk(_, range) => range.len(),
+            Self::Buf(buf) => buf.capacity(),
+        }
+    }
+}
+
+/// A request and who waits for it.
+struct Request {
+    /// The connection's number.
+    conn: usize,
+    cookie: u64,
+    device: Device,
+    start: Sector,
+    length: Sectors,
+    work: Work,
+    /// Zeroes must be made by the device or not at all.
+    fast_zero: bool,
+    /// Bytes given back before its end.
+    freed: usize,
+}
+
+/// A request that is over.
+pub(super) struct Finished {
+    /// The connection's number.
+    pub(super) conn: usize,
+    /// The request's cookie.
+    pub(super) cookie: u64,
+    /// Its first byte.
+    pub(super) offset: u64,
+    /// Bytes that no longer count against the connection.
+    pub(super) freed: usize,
+    /// How it ended.
+    pub(super) outcome: Outcome,
+}
+
+/// How a request ended.
+pub(super) enum Outcome {
+    /// Nothing to say.
+    Done,
+    /// The data of a read.
+    Data(Buf, usize),
+    /// An error.
+    Failed(NbdError, &'static str),
+}
+
+/// A device that is attached to an engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Device(usize);
+
+/// An attachment, and the requests that use it.
+struct Use {
+    attached: Attached,
+    requests: usize,
+}
+
+/// A worker's channel, its memory and what is under way between them.
+pub(super) struct Engine {
+    pub(super) channel: Channel,
+    pub(super) pool: Pool,
+    devices: Vec<Option<Use>>,
+    slots: Vec<Option<Request>>,
+    free: Vec<u32>,
+    zeroes: Option<Zeroes>,
+}
+
+/// Zero bytes, and a list that gives them many times over.
+struct Zeroes {
+    _memory: AlignedBuf,
+    list: Vec<Segment>,
+}
+
+impl Zeroes {
+    fn new() -> Self {
+        let memory = AlignedBuf::zeroed(ZERO_PIECE);
+        // SAFETY: only used for writes, which read; the memory lives beside the list, in the engine.
+        let piece = unsafe { Segment::new(memory.as_ptr(), ZERO_PIECE) };
+        Self { _memory: memory, list: vec![piece; ZERO_STEP / ZERO_PIECE] }
+    }
+}
+
+/// A read or write of whole sectors that is about to start.
+#[derive(Clone, Copy)]
+pub(super) struct Target {
+    /// The connection's number.
+    pub(super) conn: usize,
+    /// The request's cookie.
+    pub(super) cookie: u64,
+    /// The device.
+    pub(super) device: Device,
+    /// First sector.
+    pub(super) start: Sector,
+    /// Sectors.
+    pub(super) length: Sectors,
+}
+
+impl Engine {
+    pub(super) fn new(domain: &Domain) -> io::Result<Self> {
+        let channel = domain.channel()?;
+        channel.set_depth(DEPTH);
+        let pool = Pool::default();
+        Ok(Self { channel, pool, devices: Vec::new(), slots: Vec::new(), free: Vec::new(), zeroes: None })
+    }
+
+    /// Holds a device, so that requests can be made of it.
+    pub(super) fn attach(&mut self, device: Arc<dyn BlockDevice>) -> Device {
+        let used = Some(Use { attached: self.channel.attach(device), requests: 0 });
+        let number = self.devices.iter().position(Option::is_none).unwrap_or(self.devices.len());
+        if number == self.devices.len() {
+            self.devices.push(None);
+        }
+        self.devices[number] = used;
+        Device(number)
+    }
+
+    /// Lets go of a device.
+    ///
+    /// # Panics
+    /// When requests of it are under way.
+    pub(super) fn detach(&mut self, device: Device) {
+        let Some(Use { attached, requests }) = self.devices[device.0].take() else { return };
+        assert_eq!(requests, 0, "a device is let go while requests of it are under way");
+        // SAFETY: every bio to this attachment belongs to one of its requests, of which there are none.
+        unsafe { self.channel.detach_idle(attached) };
+    }
+
+    fn device(&mut self, device: Device) -> &mut Use {
+        self.devices[device.0].as_mut().expect("a device that is attached")
+    }
+
+    /// Requests under way, those included whose completion has not been taken.
+    pub(super) fn len(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
+    /// Whether completions wait to be taken.
+    pub(super) fn has_completions(&self) -> bool {
+        self.len() > self.channel.outstanding()
+    }
+
+    /// Starts a read. Returns the bytes that count against the connection until they are sent.
+    pub(super) fn read(&mut self, target: Target) -> usize {
+        let buf = self.pool.take(target.length.as_len());
+        let held = buf.capacity();
+        self.start(target, Work::Read(buf), false);
+        held
+    }
+
+    /// Starts a write. The payload is at least as long as the range.
+    pub(super) fn write(&mut self, target: Target, payload: Payload, durability: Durability) {
+        self.start(target, Work::Write(payload, durability), false);
+    }
+
+    /// Starts an operation without payload. `fast_zero`: zeroes must not be written out.
+    pub(super) fn range(&mut self, target: Target, op: Op, flags: OpFlags, durability: Durability, fast_zero: bool) {
+        let work = if op == Op::Flush { Work::Flush } else { Work::Range(op, flags, durability) };
+        self.start(target, work, fast_zero);
+    }
+
+    /// Starts to write zeroes for a device that cannot make them.
+    pub(super) fn write_zeroes(&mut self, target: Target, durability: Durability) {
+        self.start(target, Work::Zeroes(target.start, durability), false);
+    }
+
+    fn start(&mut self, target: Target, work: Work, fast_zero: bool) {
+        let Target { conn, cookie, device, start, length } = target;
+        self.device(device).requests += 1;
+        let request = Request { conn, cookie, device, start, length, work, fast_zero, freed: 0 };
+        let slot = match self.free.pop() {
+            Some(slot) => slot as usize,
+            None => {
+                self.slots.push(None);
+                self.slots.len() - 1
+            }
+        };
+        self.slots[slot] = Some(request);
+        self.submit(slot);
+    }
+
+    /// Submits the bio that the request needs next.
+    fn submit(&mut self, slot: usize) {
+        let request = self.slots[slot].as_ref().expect("a slot in use");
+        let Request { start, length, .. } = *request;
+        let device = self.devices[request.device.0].as_ref().expect("a device that is attached").attached;
+        let (channel, token, bytes) = (&self.channel, slot as u64, length.as_len());
+        let submitted = match &request.work {
+            Work::Read(buf) => {
+                // SAFETY: the buffer holds at least `bytes`, belongs to the request, and is touched by nobody until
+                // its completion has been taken; `Engine::drop` sees to it when the worker ends before.
+                unsafe {
+                    let memory = std::slice::from_raw_parts_mut(buf.as_ptr(), bytes);
+                    channel.submit(device, Op::Read, OpFlags::NONE, start, memory, token)
+                }
+            }
+            Work::Write(payload, durability) => {
+                let flags = if *durability == Durability::Fua { OpFlags::FUA } else { OpFlags::NONE };
+                let ptr = match payload {
+                    Payload::Chunk(id, range) => self.pool.filled_ptr(*id, range.clone()),
+                    Payload::Buf(buf) => buf.as_ptr(),
+                };
+                // SAFETY: as above; a write only reads the memory, and the payload is a user of its chunk.
+                unsafe {
+                    let memory = std::slice::from_raw_parts_mut(ptr, bytes);
+                    channel.submit(device, Op::Write, flags, start, memory, token)
+                }
+            }
+            Work::Range(op, flags, _) => channel.submit_range(device, *op, *flags, start, length, token),
+            Work::Zeroes(next, _) => {
+                let zeroes = self.zeroes.get_or_insert_with(Zeroes::new);
+                let left = (start + length).checked_since(*next).unwrap_or(Sectors::ZERO);
+                let step = left.min(Sectors::in_bytes(ZERO_STEP as u64));
+                // SAFETY: the list and its memory live in the engine, and nobody writes them.
+                unsafe { channel.submit_vectored(device, Op::Write, OpFlags::NONE, *next, step, &zeroes.list, token) }
+            }
+            Work::Flush => channel.submit_range(device, Op::Flush, OpFlags::NONE, Sector::ZERO, Sectors::ZERO, token),
+        };
+        // One bio a request, and no more requests than the channel has slots.
+        assert!(submitted, "the channel has a slot for each request");
+    }
+
+    /// Takes completions until one ends its request; `None` when there are no more. A request that needs another bio
+    /// gets it here.
+    pub(super) fn next_finished(&mut self) -> Option<Finished> {
+        while let Some(Completion { token, status }) = self.channel.completed() {
+            let slot = token as usize;
+            let mut request = self.slots[slot].take().expect("a completion belongs to a request");
+            match next_work(&request, status) {
+                Some(work) => {
+                    let done = std::mem::replace(&mut request.work, work);
+                    if let Work::Write(payload, _) = done {
+                        request.freed += payload.release(&mut self.pool);
+                    }
+                    self.slots[slot] = Some(request);
+                    self.submit(slot);
+                }
+                None => {
+                    self.free.push(slot as u32);
+                    self.device(request.device).requests -= 1;
+                    return Some(self.finish(request, status));
+                }
+            }
+        }
+        None
+    }
+
+    fn finish(&mut self, request: Request, status: Status) -> Finished {
+        let Request { conn, cookie, start, length, mut freed, fast_zero, work, .. } = request;
+        let failed = failure(status, fast_zero);
+        let outcome = match (work, failed) {
+            (Work::Read(buf), None) => Outcome::Data(buf, length.as_len()),
+            (Work::Read(buf), Some(outcome)) => {
+                freed += Payload::Buf(buf).release(&mut self.pool);
+                outcome
+            }
+            // A discard is a hint: that the device has none for this range is no error.
+            (Work::Range(Op::Discard, ..), Some(_)) if status == Status::NotSupported => Outcome::Done,
+            (Work::Write(payload, _), failed) => {
+                freed += payload.release(&mut self.pool);
+                failed.unwrap_or(Outcome::Done)
+            }
+            (_, failed) => failed.unwrap_or(Outcome::Done),
+        };
+        Finished { conn, cookie, offset: start.bytes(), freed, outcome }
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        if self.channel.outstanding() > 0 {
+            // A device still has bios, and it may write to their memory: it stays, with all that is beside it.
+            tracing::warn!("{} requests were still under way; their memory is not freed", self.channel.outstanding());
+            std::mem::forget(std::mem::take(&mut self.pool));
+            std::mem::forget(std::mem::take(&mut self.slots));
+            std::mem::forget(self.zeroes.take());
+        }
+    }
+}
+
+/// What a request needs after a bio has ended with `status`; `None` when it is over.
+fn next_work(request: &Request, status: Status) -> Option<Work> {
+    match (&request.work, status) {
+        (Work::Write(_, Durability::FlushAfter) | Work::Range(_, _, Durability::FlushAfter), Status::Ok) => {
+            Some(Work::Flush)
+        }
+        (Work::Range(Op::WriteZeroes, _, durability), Status::NotSupported) if !request.fast_zero => {
+            Some(Work::Zeroes(request.start, *durability))
+        }
+        (Work::Zeroes(at, durability), Status::Ok) => {
+            let next = *at + Sectors::in_bytes(ZERO_STEP as u64);
+            if next < request.start + request.length {
+                Some(Work::Zeroes(next, *durability))
+            } else {
+                (*durability != Durability::Cached).then_some(Work::Flush)
+            }
+        }
+        _ => None,
+    }
+}
+
+/// What a client is told of a status; `None` when it went well.
+fn failure(status: Status, fast_zero: bool) -> Option<Outcome> {
+    let (error, message) = match status {
+        Status::Ok => return None,
+        Status::Invalid => (NbdError::Inval, "the device cannot take this request"),
+        Status::NoSpace => (NbdError::NoSpc, "no space is left on the device"),
+        Status::ReadOnly => (NbdError::Perm, "the device is read-only"),
+        // The protocol knows ENOTSUP as the answer to a fast zero alone.
+        Status::NotSupported if fast_zero => (NbdError::NotSup, "the device cannot zero this fast"),
+        Status::NotSupported => (NbdError::Inval, "the device does not do this"),
+        Status::Gone => (NbdError::Io, "the device has gone"),
+        Status::TimedOut => (NbdError::Io, "the device took too long"),
+        Status::Io | Status::Again | Status::Requeue => (NbdError::Io, "the device failed"),
+    };
+    Some(Outcome::Failed(error, message))
+}

@@ -1,0 +1,38 @@
+//! The NBD server: exports block devices over unix and TCP sockets.
+//!
+//! # Layout
+//! - [`exports`]: what a server asks of those who have devices
+//! - [`negotiate`], [`session`], `extents`: the protocol without I/O
+//! - `pool`, `outbox`, `inflight`: memory, replies to send, requests under way
+//! - `connection`, `worker`: sockets and one thread's event loop
+//! - `listener`, [`server`]: sockets to accept on, threads, start and stop
+//! - [`fuzz`]: entries for fuzzers
+//!
+//! # How a request goes
+//! One receive takes in many requests. A write whose payload has arrived whole goes to the device straight from the
+//! receive chunk; any other has a buffer of its own, into which the rest is received. Reads take buffers from the
+//! worker's pool. Requests complete in any order; their replies are gathered and leave in one vectored send. In a
+//! steady state nothing of this allocates.
+//!
+//! # Invariants
+//! - Memory that a bio refers to stays until the bio has completed, whatever becomes of its connection.
+//! - A connection holds no more than `CONNECTION_BYTES` of buffers, but for one request that is larger; and nothing
+//!   but a few hundred bytes while it is idle. What is received beyond that waits in the socket.
+//! - A connection's device stays attached, and its export open, until its last bio has completed.
+
+mod connection;
+pub mod exports;
+mod extents;
+pub mod fuzz;
+mod inflight;
+mod listener;
+pub mod negotiate;
+mod outbox;
+mod pool;
+pub mod server;
+pub mod session;
+mod worker;
+
+pub use exports::{Client, Export, ExportInfo, Exports, OpenError};
+pub use listener::Listen;
+pub use server::{Server, ServerBuilder};

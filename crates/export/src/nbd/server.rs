@@ -1,0 +1,156 @@
+//! The server: its threads, and how it starts and stops.
+
+use super::exports::Exports;
+use super::listener::{Listen, Listener};
+use super::worker::{Command, Handle, Shared, Worker};
+use std::io;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, mpsc};
+use std::time::Duration;
+use udm_io::{Domain, Joiner};
+
+/// How long [`Server::reap_hangups`] waits for devices that still work for a client that has gone.
+const REAP: Duration = Duration::from_secs(1);
+
+/// Chooses how a server is to run.
+pub struct ServerBuilder {
+    listen: Vec<Listen>,
+    threads: usize,
+    max_connections: usize,
+}
+
+impl Default for ServerBuilder {
+    fn default() -> Self {
+        let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+        Self { listen: Vec::new(), threads: cpus.min(4), max_connections: 4096 }
+    }
+}
+
+impl ServerBuilder {
+    /// Listens here, too.
+    #[must_use]
+    pub fn listen(mut self, listen: Listen) -> Self {
+        self.listen.push(listen);
+        self
+    }
+
+    /// Threads that serve connections, each with a channel of its own: at least 1; the number of CPUs but at most 4
+    /// unless set.
+    #[must_use]
+    pub fn threads(mut self, threads: usize) -> Self {
+        self.threads = threads.max(1);
+        self
+    }
+
+    /// Clients that may be connected at a time; 4096 unless set. Further ones are hung up on.
+    #[must_use]
+    pub fn max_connections(mut self, connections: usize) -> Self {
+        self.max_connections = connections;
+        self
+    }
+
+    /// Binds, starts the threads, and serves until the server is dropped. Fails when an address cannot be had or a
+    /// thread cannot be started; then nothing is left running.
+    pub fn start(self, domain: &Domain, exports: Arc<dyn Exports>) -> io::Result<Server> {
+        let listeners = self.listen.iter().map(Listener::bind).collect::<io::Result<Vec<_>>>()?;
+        let bound = listeners.iter().map(|l| l.bound().clone()).collect();
+        let shared = Arc::new(Shared { exports, max_connections: self.max_connections, handles: OnceLock::new() });
+        let mut server = Server { domain: domain.clone(), handles: Vec::new(), joiners: Mutex::default(), bound };
+        let mut listeners = Some(listeners);
+        // The first worker accepts for all; it is started last, when the others can take connections.
+        for index in (0..self.threads).rev() {
+            let listeners = if index == 0 { listeners.take() } else { None };
+            server.spawn(index, shared.clone(), listeners.unwrap_or_default())?;
+        }
+        Ok(server)
+    }
+}
+
+/// A running server. Dropping it shuts it down without patience.
+pub struct Server {
+    domain: Domain,
+    handles: Vec<Arc<Handle>>,
+    joiners: Mutex<Vec<Joiner>>,
+    bound: Vec<Listen>,
+}
+
+impl Server {
+    /// Begins to choose how a server is to run.
+    pub fn builder() -> ServerBuilder {
+        ServerBuilder::default()
+    }
+
+    fn spawn(&mut self, index: usize, shared: Arc<Shared>, listeners: Vec<Listener>) -> io::Result<()> {
+        let (started, result) = mpsc::channel();
+        let last = index == 0;
+        let mut others = self.handles.clone();
+        let domain = self.domain.clone();
+        let work = move || {
+            let worker = match Worker::new(&domain, shared.clone(), listeners) {
+                Ok(worker) => worker,
+                Err(error) => return drop(started.send(Err(error))),
+            };
+            others.push(worker.handle());
+            if last {
+                // Before the first accept: only the last worker accepts.
+                let _ = shared.handles.set(others);
+            }
+            if started.send(Ok(worker.handle())).is_ok() {
+                worker.run();
+            }
+        };
+        let joiner = self.domain.executor().spawn(&format!("udm-nbd-{index}"), Box::new(work))?;
+        self.joiners.lock().unwrap_or_else(PoisonError::into_inner).push(joiner);
+        let handle = result.recv().map_err(|_| io::Error::other("a thread of the NBD server ended at its start"))??;
+        self.handles.push(handle);
+        Ok(())
+    }
+
+    /// Where it listens, with the ports that were chosen.
+    pub fn bound(&self) -> &[Listen] {
+        &self.bound
+    }
+
+    /// How many clients are connected.
+    pub fn connections(&self) -> usize {
+        self.handles.iter().map(|h| h.connections.load(std::sync::atomic::Ordering::Relaxed)).sum()
+    }
+
+    /// Handles the hang-ups of clients that have closed before the call, so that their exports no longer count as
+    /// open. Blocks until that is done, at most a second: a device that is suspended may keep requests longer.
+    /// Returns whether it is done.
+    pub fn reap_hangups(&self) -> bool {
+        let (answer, answers) = mpsc::channel();
+        self.handles.iter().for_each(|handle| handle.tell(Command::Reap(answer.clone())));
+        drop(answer);
+        let clock = self.domain.clock();
+        let until = clock.now().after(REAP.as_nanos() as u64);
+        let left = || Duration::from_nanos(until.since(clock.now()));
+        self.handles.iter().all(|_| answers.recv_timeout(left()).is_ok())
+    }
+
+    /// Hangs up on the clients of an export, by its canonical name. What they have under way is finished and
+    /// answered. Returns how many there were; blocks until every thread knows, not until they have gone.
+    pub fn disconnect(&self, export: &str) -> usize {
+        let (answer, answers) = mpsc::channel();
+        self.handles.iter().for_each(|h| h.tell(Command::Disconnect(export.to_owned(), answer.clone())));
+        drop(answer);
+        answers.iter().sum()
+    }
+
+    /// Stops accepting, answers what is under way, refuses the rest with ESHUTDOWN, hangs up and ends the threads.
+    /// Blocks at most `patience`, for clients that do not take their replies and devices that do not finish. Further
+    /// calls do nothing.
+    pub fn shut_down(&self, patience: Duration) {
+        let joiners = std::mem::take(&mut *self.joiners.lock().unwrap_or_else(PoisonError::into_inner));
+        let patience = u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX);
+        let deadline = self.domain.clock().now().after(patience);
+        self.handles.iter().for_each(|handle| handle.tell(Command::ShutDown(deadline)));
+        joiners.into_iter().for_each(Joiner::join);
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.shut_down(Duration::ZERO);
+    }
+}

@@ -1,0 +1,468 @@
+//! One thread of the server: a channel, the connections that it serves, and the loop that drives both.
+
+use super::connection::{Connection, Interest};
+use super::exports::{Client, Exports};
+use super::inflight::Engine;
+use super::listener::Listener;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::fd::OwnedFd;
+use std::collections::VecDeque;
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::time::Duration;
+use udm_io::{Domain, Nanos, Waker, Woken};
+
+/// Keys of listeners lie above those of connections.
+const LISTENER: u64 = 1 << 62;
+/// How long memory is kept after the last request.
+const WARM: Duration = Duration::from_secs(1);
+/// How long accepting pauses when descriptors have run out.
+const PAUSE: Duration = Duration::from_millis(100);
+/// Receives from one connection before the others get their turn.
+const TURNS: usize = 4;
+
+/// What a worker is told by other threads.
+pub(super) enum Command {
+    /// Serve a connection.
+    Adopt(OwnedFd, Client),
+    /// Handle the hang-ups of clients that have closed by now, then answer.
+    Reap(mpsc::Sender<()>),
+    /// Hang up on the clients of an export, then answer how many there were.
+    Disconnect(String, mpsc::Sender<usize>),
+    /// Refuse what is new, finish what is under way, and end; at the latest at this time.
+    ShutDown(Nanos),
+}
+
+/// The side of a worker that other threads see.
+pub(super) struct Handle {
+    commands: Mutex<VecDeque<Command>>,
+    pending: AtomicBool,
+    waker: Waker,
+    /// Connections, those on their way to the worker included.
+    pub(super) connections: AtomicUsize,
+}
+
+impl Handle {
+    fn lock(&self) -> MutexGuard<'_, VecDeque<Command>> {
+        self.commands.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Tells the worker something and wakes it.
+    pub(super) fn tell(&self, command: Command) {
+        self.lock().push_back(command);
+        self.pending.store(true, Ordering::Release);
+        self.waker.wake();
+    }
+}
+
+/// What all workers of a server share.
+pub(super) struct Shared {
+    pub(super) exports: Arc<dyn Exports>,
+    pub(super) max_connections: usize,
+    /// Set once, before the first connection.
+    pub(super) handles: std::sync::OnceLock<Vec<Arc<Handle>>>,
+}
+
+impl Shared {
+    fn handles(&self) -> &[Arc<Handle>] {
+        self.handles.get().map_or(&[], Vec::as_slice)
+    }
+
+    fn connections(&self) -> usize {
+        self.handles().iter().map(|h| h.connections.load(Ordering::Relaxed)).sum()
+    }
+
+    /// Gives a connection to the worker that has the fewest.
+    fn spread(&self, socket: OwnedFd, client: Client) {
+        let fewest = self.handles().iter().min_by_key(|h| h.connections.load(Ordering::Relaxed));
+        if let Some(handle) = fewest {
+            handle.connections.fetch_add(1, Ordering::Relaxed);
+            handle.tell(Command::Adopt(socket, client));
+        }
+    }
+}
+
+struct Slot {
+    connection: Option<Box<Connection>>,
+    /// Changes whenever the slot is used again, so that a late event finds nobody.
+    generation: u32,
+    watched: Option<Interest>,
+    /// In the list of connections to look at.
+    marked: bool,
+}
+
+pub(super) struct Worker {
+    engine: Engine,
+    shared: Arc<Shared>,
+    handle: Arc<Handle>,
+    slots: Vec<Slot>,
+    free: Vec<usize>,
+    /// Connections to look at before the next sleep.
+    marked: Vec<usize>,
+    /// Connections that may hold no more for now.
+    waiting: Vec<usize>,
+    listeners: Vec<Listener>,
+    accepting: bool,
+    deadline: Option<Nanos>,
+    /// Hang-ups that somebody waits for.
+    reaps: Vec<Reap>,
+}
+
+/// Connections whose clients have gone, by number and generation, and who waits for their end.
+struct Reap {
+    gone: Vec<(usize, u32)>,
+    answer: mpsc::Sender<()>,
+}
+
+fn key(number: usize, generation: u32) -> u64 {
+    // Slots are as many as descriptors: far below 2^30.
+    (number as u64) << 32 | u64::from(generation)
+}
+
+impl Worker {
+    /// A worker for the calling thread, and its handle.
+    pub(super) fn new(domain: &Domain, shared: Arc<Shared>, listeners: Vec<Listener>) -> io::Result<Self> {
+        let engine = Engine::new(domain)?;
+        let handle = Arc::new(Handle {
+            commands: Mutex::default(),
+            pending: AtomicBool::new(false),
+            waker: engine.channel.waker(),
+            connections: AtomicUsize::new(0),
+        });
+        let mut this = Self {
+            engine,
+            shared,
+            handle,
+            slots: Vec::new(),
+            free: Vec::new(),
+            marked: Vec::new(),
+            waiting: Vec::new(),
+            listeners,
+            accepting: false,
+            deadline: None,
+            reaps: Vec::new(),
+        };
+        this.accept_again()?;
+        Ok(this)
+    }
+
+    pub(super) fn handle(&self) -> Arc<Handle> {
+        self.handle.clone()
+    }
+
+    /// Serves until told to shut down.
+    pub(super) fn run(mut self) {
+        let mut woken = Vec::new();
+        loop {
+            if self.handle.pending.swap(false, Ordering::Acquire) {
+                self.commands();
+            }
+            self.work();
+            self.answer_reaps();
+            if self.deadline.is_some_and(|at| self.is_empty() || self.engine.channel.now() >= at) {
+                return;
+            }
+            let timeout = self.timeout();
+            woken.clear();
+            if let Err(error) = self.engine.channel.wait(timeout, &mut woken) {
+                tracing::error!("cannot wait for NBD clients: {error}");
+                return;
+            }
+            if woken.is_empty() && timeout.is_some() {
+                self.tick();
+            }
+            for event in &woken {
+                self.ready(event);
+            }
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.free.len() == self.slots.len()
+    }
+
+    fn timeout(&self) -> Option<Duration> {
+        if let Some(at) = self.deadline {
+            return Some(Duration::from_nanos(at.since(self.engine.channel.now())));
+        }
+        if !self.accepting && !self.listeners.is_empty() {
+            return Some(PAUSE);
+        }
+        (self.engine.len() == 0 && self.engine.pool.is_warm()).then_some(WARM)
+    }
+
+    /// Nothing happened for a while.
+    fn tick(&mut self) {
+        if self.engine.len() == 0 {
+            self.engine.pool.trim();
+        }
+        if self.deadline.is_some() {
+            return;
+        }
+        if let Err(error) = self.accept_again() {
+            tracing::warn!("cannot accept NBD clients: {error}");
+        }
+    }
+
+    /// Completes, answers and goes on until there is nothing left to do but sleep.
+    fn work(&mut self) {
+        loop {
+            self.engine.channel.poll();
+            while let Some(finished) = self.engine.next_finished() {
+                let number = finished.conn;
+                let connection = self.slots[number].connection.as_mut().expect("a connection outlives its requests");
+                connection.finish(finished, &mut self.engine);
+                self.mark(number);
+            }
+            if self.marked.is_empty() {
+                return;
+            }
+            // Any answer may have freed memory that another connection waits for.
+            while let Some(number) = self.waiting.pop() {
+                self.mark(number);
+            }
+            let mut marked = std::mem::take(&mut self.marked);
+            for number in marked.drain(..) {
+                self.slots[number].marked = false;
+                self.service(number);
+            }
+            // The list's memory is used again, unless another has grown meanwhile.
+            if self.marked.is_empty() {
+                self.marked = marked;
+            }
+            if self.marked.is_empty() && !self.engine.has_completions() {
+                return;
+            }
+        }
+    }
+
+    fn mark(&mut self, number: usize) {
+        let slot = &mut self.slots[number];
+        if !slot.marked && slot.connection.is_some() {
+            slot.marked = true;
+            self.marked.push(number);
+        }
+    }
+
+    /// Sends what waits, goes on with what was held back, and closes a connection that is over.
+    fn service(&mut self, number: usize) {
+        let Some(connection) = self.slots[number].connection.as_mut() else { return };
+        connection.send(&mut self.engine);
+        if let Err(hangup) = connection.resume(&mut self.engine, &*self.shared.exports) {
+            tracing::debug!("an NBD client is hung up on: {hangup}");
+            connection.end(&mut self.engine);
+        }
+        if connection.is_waiting() {
+            self.waiting.push(number);
+        }
+        if connection.unsent() > 0 && !connection.interest().write {
+            connection.send(&mut self.engine);
+        }
+        if connection.is_over() {
+            self.close(number);
+        } else {
+            self.watch(number);
+        }
+    }
+
+    fn watch(&mut self, number: usize) {
+        let slot = &mut self.slots[number];
+        let Some(connection) = &slot.connection else { return };
+        let interest = connection.interest();
+        // A hang-up wakes whoever watches at all: nobody must watch who would not act on it.
+        let wanted = (interest.read || interest.write).then_some(interest);
+        if wanted == slot.watched {
+            return;
+        }
+        let (channel, socket) = (&self.engine.channel, connection.socket());
+        let key = key(number, slot.generation);
+        let result = match (slot.watched, wanted) {
+            (None, Some(new)) => channel.watch(socket, key, new.read, new.write),
+            (Some(_), Some(new)) => channel.rewatch(socket, key, new.read, new.write),
+            (_, None) => channel.unwatch(socket),
+        };
+        slot.watched = wanted;
+        if let Err(error) = result {
+            // Out of memory in the kernel; without events the connection cannot go on.
+            tracing::warn!("cannot watch an NBD client: {error}");
+            if let Some(connection) = &mut self.slots[number].connection {
+                connection.end(&mut self.engine);
+            }
+        }
+    }
+
+    fn close(&mut self, number: usize) {
+        let slot = &mut self.slots[number];
+        let Some(connection) = slot.connection.take() else { return };
+        if slot.watched.take().is_some() {
+            // Closing the socket would do it as well.
+            let _ = self.engine.channel.unwatch(connection.socket());
+        }
+        slot.generation = slot.generation.wrapping_add(1);
+        self.free.push(number);
+        self.waiting.retain(|n| *n != number);
+        connection.close(&mut self.engine);
+        self.handle.connections.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    fn ready(&mut self, event: &Woken) {
+        if event.key >= LISTENER {
+            return self.accept((event.key - LISTENER) as usize);
+        }
+        let (number, generation) = ((event.key >> 32) as usize, event.key as u32);
+        let Some(slot) = self.slots.get_mut(number).filter(|slot| slot.generation == generation) else { return };
+        let Some(connection) = slot.connection.as_mut() else { return };
+        if event.readable {
+            for _ in 0..TURNS {
+                match connection.receive(&mut self.engine, &*self.shared.exports) {
+                    Ok(true) => {}
+                    Ok(false) => break,
+                    Err(hangup) => {
+                        tracing::debug!("an NBD client is hung up on: {hangup}");
+                        connection.end(&mut self.engine);
+                        break;
+                    }
+                }
+            }
+        }
+        self.mark(number);
+    }
+
+    fn accept(&mut self, index: usize) {
+        let Some(listener) = self.listeners.get(index) else { return };
+        loop {
+            match listener.accept() {
+                Ok(Some((socket, client))) if self.shared.connections() >= self.shared.max_connections => {
+                    tracing::warn!("{client} is refused: {} NBD clients are connected", self.shared.max_connections);
+                    drop(socket);
+                }
+                Ok(Some((socket, client))) => self.shared.spread(socket, client),
+                Ok(None) => return,
+                Err(error) => {
+                    // Most likely no descriptor is left. The listener stays readable: look away for a while.
+                    tracing::warn!("cannot accept an NBD client: {error}");
+                    return self.stop_accepting();
+                }
+            }
+        }
+    }
+
+    fn stop_accepting(&mut self) {
+        if std::mem::take(&mut self.accepting) {
+            for listener in &self.listeners {
+                let _ = self.engine.channel.unwatch(listener.socket());
+            }
+        }
+    }
+
+    fn accept_again(&mut self) -> io::Result<()> {
+        if !self.accepting {
+            for (listener, index) in self.listeners.iter().zip(0..) {
+                self.engine.channel.watch(listener.socket(), LISTENER + index, true, false)?;
+            }
+            self.accepting = true;
+        }
+        Ok(())
+    }
+
+    fn commands(&mut self) {
+        let commands = std::mem::take(&mut *self.handle.lock());
+        for command in commands {
+            match command {
+                Command::Adopt(socket, client) => self.adopt(socket, client),
+                Command::Reap(answer) => self.reap(answer),
+                Command::Disconnect(name, answer) => {
+                    let count = self.end_where(|connection| connection.export().as_deref() == Some(&name));
+                    // Who asked may have stopped waiting.
+                    let _ = answer.send(count);
+                }
+                Command::ShutDown(deadline) => self.shut_down(deadline),
+            }
+        }
+    }
+
+    fn adopt(&mut self, socket: OwnedFd, client: Client) {
+        if self.deadline.is_some() {
+            self.handle.connections.fetch_sub(1, Ordering::Relaxed);
+            return;
+        }
+        let number = self.free.pop().unwrap_or_else(|| {
+            self.slots.push(Slot { connection: None, generation: 0, watched: None, marked: false });
+            self.slots.len() - 1
+        });
+        self.slots[number].connection = Some(Box::new(Connection::new(number, socket, client)));
+        self.mark(number);
+    }
+
+    fn end_where(&mut self, which: impl Fn(&Connection) -> bool) -> usize {
+        let mut count = 0;
+        for number in 0..self.slots.len() {
+            let connection = self.slots[number].connection.as_mut();
+            if let Some(connection) = connection.filter(|connection| which(connection)) {
+                connection.end(&mut self.engine);
+                count += 1;
+                self.mark(number);
+            }
+        }
+        count
+    }
+
+    fn shut_down(&mut self, deadline: Nanos) {
+        self.stop_accepting();
+        self.listeners.clear();
+        self.deadline = Some(deadline);
+        for number in 0..self.slots.len() {
+            if let Some(connection) = &mut self.slots[number].connection {
+                connection.shut_down();
+                // What was sent before is still received, and refused.
+                while let Ok(true) = connection.receive(&mut self.engine, &*self.shared.exports) {}
+                connection.finish_input(&mut self.engine, &*self.shared.exports);
+                self.mark(number);
+            }
+        }
+    }
+
+    /// Finds the connections whose clients have closed. Their hang-ups are handled like any event; the answer is
+    /// sent when the last of them is gone.
+    fn reap(&mut self, answer: mpsc::Sender<()>) {
+        let used: Vec<usize> = (0..self.slots.len()).filter(|n| self.slots[*n].connection.is_some()).collect();
+        let sockets = used.iter().filter_map(|n| self.slots[*n].connection.as_ref());
+        let mut polled: Vec<PollFd<'_>> =
+            sockets.map(|c| PollFd::from_borrowed_fd(c.socket(), PollFlags::RDHUP)).collect();
+        let mut gone = Vec::new();
+        if poll(&mut polled, Some(&rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok() {
+            let hung_up = |p: &PollFd<'_>| p.revents().intersects(PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR);
+            let which = used.iter().zip(&polled).filter(|(_, p)| hung_up(p));
+            gone.extend(which.map(|(n, _)| (*n, self.slots[*n].generation)));
+        }
+        self.reaps.push(Reap { gone, answer });
+    }
+
+    fn answer_reaps(&mut self) {
+        let slots = &self.slots;
+        self.reaps.retain_mut(|Reap { gone, answer }| {
+            gone.retain(|(number, generation)| slots[*number].generation == *generation);
+            if gone.is_empty() {
+                // Who asked may have stopped waiting.
+                let _ = answer.send(());
+            }
+            !gone.is_empty()
+        });
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        for number in 0..self.slots.len() {
+            let Some(connection) = &mut self.slots[number].connection else { continue };
+            if connection.in_flight() == 0 {
+                self.close(number);
+                continue;
+            }
+            // The device still works for it: its export stays open, as its bios are.
+            tracing::warn!("{} requests of an NBD client are left behind", connection.in_flight());
+            std::mem::forget(self.slots[number].connection.take());
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! The null device, as the kernel's null_blk: it completes I/O after a given time and does nothing else, so that
+//! what lies above can be measured.
+//!
+//! With `memory=1` it keeps what is written, and reads zeroes before. Without, a read leaves its buffer as it is, as
+//! null_blk does (`null_handle_rq`, `drivers/block/null_blk/main.c`, 6.12): who hands buffers to others clears them.
+//! A bio is served when it is submitted and completes after the latency: by a timer of its channel, or, submitted
+//! HIPRI on a device with poll queues, when a poller finds it.
+
+mod poll;
+mod queue;
+mod spec;
+
+pub(crate) use spec::SCHEME;
+pub use spec::{NullSpec, NullSpecError};
+
+use crate::{Bio, BlockDevice, Cx, DeviceId, Extent, ExtentKind, Limits, Memory, OpFlags, Status};
+use poll::Polls;
+use queue::PollQueue;
+use std::any::Any;
+use std::io;
+use std::sync::Arc;
+use udm_base::{Sector, Sectors};
+
+/// A null device. Every one is a device of its own, also when the spec is the same.
+pub struct NullDevice {
+    spec: NullSpec,
+    latency_ns: u64,
+    memory: Option<Memory>,
+    queues: Box<[Arc<PollQueue>]>,
+}
+
+impl NullDevice {
+    /// The device of `spec`. Fails when there is no address space for its memory.
+    pub fn new(spec: NullSpec) -> io::Result<Self> {
+        let memory = spec.memory.then(|| Memory::new(spec.size)).transpose()?;
+        let queues = (0..spec.poll_queues).map(|_| Arc::new(PollQueue::new())).collect();
+        Ok(Self { spec, latency_ns: u64::from(spec.latency_us) * 1000, memory, queues })
+    }
+
+    /// What it is like.
+    pub fn spec(&self) -> &NullSpec {
+        &self.spec
+    }
+
+    /// The queue that polled bios of a channel go to.
+    fn queue_of(&self, cx: &Cx<'_>) -> &Arc<PollQueue> {
+        &self.queues[cx.id() % self.queues.len()]
+    }
+}
+
+impl BlockDevice for NullDevice {
+    #[inline]
+    fn submit(&self, cx: &Cx<'_>, mut bio: Bio) -> Option<Bio> {
+        if let Some(memory) = &self.memory {
+            let status = memory.serve(&bio);
+            if !status.is_ok() {
+                bio.end(status);
+                return None;
+            }
+        }
+        if bio.flags().contains(OpFlags::HIPRI) && !self.queues.is_empty() {
+            let due = if self.latency_ns == 0 { crate::Nanos(0) } else { cx.now().after(self.latency_ns) };
+            match Polls::of(cx).push(self.queue_of(cx), bio, due) {
+                Ok(()) => return None,
+                // Out of frames: it completes by interrupt.
+                Err(back) => bio = back,
+            }
+        }
+        if self.latency_ns == 0 {
+            bio.end(Status::Ok);
+        } else {
+            cx.at(cx.now().after(self.latency_ns), bio, |_, bio| bio.end(Status::Ok));
+        }
+        None
+    }
+
+    fn sectors(&self) -> Sectors {
+        self.spec.size
+    }
+
+    fn limits(&self) -> Limits {
+        Limits::default()
+    }
+
+    fn id(&self) -> DeviceId {
+        DeviceId::Anonymous(std::ptr::from_ref(self) as usize)
+    }
+
+    fn name(&self) -> String {
+        self.spec.to_string()
+    }
+
+    fn can_poll(&self) -> bool {
+        !self.queues.is_empty()
+    }
+
+    fn extents(&self, _: Sector, sectors: Sectors) -> Vec<Extent> {
+        vec![Extent { sectors, kind: ExtentKind::Data }]
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}

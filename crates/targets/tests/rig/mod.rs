@@ -1,0 +1,180 @@
+//! A registry over disks that the test sees into.
+#![allow(dead_code, missing_docs, unreachable_pub)]
+
+use std::any::Any;
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use udm_base::{Errno, Sector, Sectors};
+use udm_core::*;
+use udm_io::*;
+
+/// A disk in memory that logs what it is asked, holds bios when told to, and has any limits.
+pub struct Disk {
+    name: String,
+    memory: Memory,
+    limits: Mutex<Limits>,
+    log: Mutex<Vec<String>>,
+    held: Mutex<Vec<Bio>>,
+    pub holding: AtomicBool,
+    pub failing: AtomicBool,
+}
+
+impl Disk {
+    pub fn new(name: &str, sectors: u64, limits: Limits) -> Arc<Self> {
+        Arc::new(Self {
+            name: name.into(),
+            memory: Memory::new(Sectors::new(sectors)).unwrap(),
+            limits: Mutex::new(limits),
+            log: Mutex::default(),
+            held: Mutex::default(),
+            holding: AtomicBool::new(false),
+            failing: AtomicBool::new(false),
+        })
+    }
+
+    /// What was asked since the last call.
+    pub fn log(&self) -> Vec<String> {
+        std::mem::take(&mut self.log.lock().unwrap())
+    }
+
+    pub fn held(&self) -> usize {
+        self.held.lock().unwrap().len()
+    }
+
+    /// Serves what is held, from this thread.
+    pub fn release(&self) -> usize {
+        let bios = std::mem::take(&mut *self.held.lock().unwrap());
+        let n = bios.len();
+        for bio in bios {
+            let status = self.memory.serve(&bio);
+            bio.end(status);
+        }
+        n
+    }
+
+    pub fn release_with(&self, status: Status) {
+        let bios = std::mem::take(&mut *self.held.lock().unwrap());
+        bios.into_iter().for_each(|b| b.end(status));
+    }
+}
+
+impl BlockDevice for Disk {
+    fn submit(&self, _: &Cx<'_>, bio: Bio) -> Option<Bio> {
+        let fua = if bio.flags().contains(OpFlags::FUA) { " fua" } else { "" };
+        self.log.lock().unwrap().push(format!("{bio:?}{fua}"));
+        if self.failing.load(Ordering::Relaxed) {
+            bio.end(Status::Io);
+        } else if self.holding.load(Ordering::Relaxed) {
+            self.held.lock().unwrap().push(bio);
+        } else {
+            let status = self.memory.serve(&bio);
+            bio.end(status);
+        }
+        None
+    }
+    fn sectors(&self) -> Sectors {
+        self.memory.sectors()
+    }
+    fn limits(&self) -> Limits {
+        *self.limits.lock().unwrap()
+    }
+    fn id(&self) -> DeviceId {
+        DeviceId::Anonymous(std::ptr::from_ref(self) as usize)
+    }
+    fn name(&self) -> String {
+        self.name.clone()
+    }
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
+
+type Disks = Arc<Mutex<HashMap<String, Arc<Disk>>>>;
+
+pub struct Rig {
+    pub domain: Domain,
+    pub registry: Registry,
+    disks: Disks,
+}
+
+impl Default for Rig {
+    fn default() -> Self {
+        Self::with_types(udm_targets::TARGETS)
+    }
+}
+
+impl Rig {
+    pub fn with_types(types: &'static [&'static TargetType]) -> Self {
+        let domain = Domain::default();
+        let disks: Disks = Arc::default();
+        let known = disks.clone();
+        let host = move |r: &HostRequest<'_>| -> Result<Arc<dyn BlockDevice>, Error> {
+            match known.lock().unwrap().get(r.spec) {
+                Some(disk) => Ok(disk.clone()),
+                None => Err(Error::new(Errno::ENOENT, format!("{}: no such file", r.spec))),
+            }
+        };
+        Self { registry: Registry::new(domain.clone(), types, Box::new(host)), domain, disks }
+    }
+
+    pub fn disk(&self, name: &str, sectors: u64) -> Arc<Disk> {
+        self.disk_with(name, sectors, Limits::default())
+    }
+
+    pub fn disk_with(&self, name: &str, sectors: u64, limits: Limits) -> Arc<Disk> {
+        let disk = Disk::new(name, sectors, limits);
+        self.disks.lock().unwrap().insert(name.into(), disk.clone());
+        disk
+    }
+
+    /// A running device; `{name}` in the table is that device's number.
+    pub fn device(&self, name: &str, table: &str) -> Arc<MappedDevice> {
+        let md = self.registry.create(name, "", None).unwrap();
+        self.reload(&md, table);
+        md
+    }
+
+    pub fn load(&self, md: &Arc<MappedDevice>, table: &str, read_only: bool) -> Result<(), Error> {
+        let mut text = table.to_owned();
+        for other in self.registry.list() {
+            text = text.replace(&format!("{{{}}}", other.device_name()), &other.devt().to_string());
+        }
+        md.load(&TableLine::parse_all(&text).unwrap(), read_only, Path::new("/"))
+    }
+
+    pub fn reload(&self, md: &Arc<MappedDevice>, table: &str) {
+        self.load(md, table, false).unwrap_or_else(|e| panic!("{e}"));
+        resume(md);
+    }
+
+    pub fn io(&self, md: &Arc<MappedDevice>) -> BlockingIo {
+        BlockingIo::new(&self.domain, md.clone()).unwrap()
+    }
+}
+
+pub fn suspend(md: &Arc<MappedDevice>) {
+    md.suspend(SuspendOptions::default(), &|| false).unwrap();
+}
+
+pub fn resume(md: &Arc<MappedDevice>) {
+    md.resume(SuspendOptions::default(), &|| false).unwrap();
+}
+
+/// Sectors that each say where they were written, and by which generation.
+pub fn pattern(sector: u64, count: u64, generation: u64) -> Vec<u8> {
+    (sector..sector + count)
+        .flat_map(|s| (0..32).flat_map(move |_| [s, generation]).flat_map(u64::to_le_bytes))
+        .collect()
+}
+
+pub fn read(io: &BlockingIo, sector: u64, count: u64) -> Vec<u8> {
+    let mut buf = vec![0xaa; count as usize * 512];
+    io.read(Sector::new(sector), &mut buf).unwrap();
+    buf
+}
+
+pub fn write(io: &BlockingIo, sector: u64, count: u64, generation: u64) {
+    io.write(Sector::new(sector), &pattern(sector, count, generation), OpFlags::NONE).unwrap();
+}

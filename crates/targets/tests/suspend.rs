@@ -1,0 +1,282 @@
+//! Suspend, resume, swap and remove, with bios on their way.
+
+mod rig;
+use rig::*;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+use udm_base::{Errno, Sector, Sectors};
+use udm_core::*;
+use udm_io::*;
+
+fn token(channel: &Channel) -> Option<u64> {
+    channel.poll();
+    channel.completed().map(|c| {
+        assert_eq!(c.status, Status::Ok);
+        c.token
+    })
+}
+
+#[test]
+fn bios_of_a_suspended_device_are_held_and_go_on() {
+    let rig = Rig::default();
+    let disk = rig.disk("/a", 1000);
+    let md = rig.device("x", "0 100 linear /a 0");
+    let top = rig.device("top", "0 100 linear {x} 0");
+    let channel = rig.domain.channel().unwrap();
+    let (dev, above) = (channel.attach(md.clone()), channel.attach(top.clone()));
+    suspend(&md);
+    suspend(&md);
+    let range = |dev, t| channel.submit_range(dev, Op::Discard, OpFlags::NONE, Sector::new(1), Sectors::new(1), t);
+    let mut buf = vec![7u8; 512];
+    assert!(range(dev, 1));
+    // SAFETY: `buf` stays until the completion below.
+    assert!(unsafe { channel.submit(above, Op::Write, OpFlags::NONE, Sector::new(2), &mut buf, 2) });
+    assert_eq!((token(&channel), disk.log().len()), (None, 0), "compiled paths stop at a suspended device too");
+    resume(&md);
+    assert_eq!([token(&channel), token(&channel), token(&channel)], [Some(1), Some(2), None]);
+    assert_eq!(disk.log().len(), 2);
+}
+
+#[test]
+fn suspend_waits_for_bios_in_flight_by_every_path() {
+    for compile in [true, false] {
+        let rig = Rig::default();
+        let disk = rig.disk("/a", 1000);
+        let md = rig.device("x", "0 100 linear /a 0");
+        let top = rig.device("top", "0 100 linear {x} 0");
+        top.set_compile(compile);
+        disk.holding.store(true, Ordering::Relaxed);
+        let channel = rig.domain.channel().unwrap();
+        let above = channel.attach(top.clone());
+        let mut buf = vec![7u8; 512];
+        // SAFETY: `buf` stays until the completion below.
+        assert!(unsafe { channel.submit(above, Op::Write, OpFlags::NONE, Sector::new(2), &mut buf, 2) });
+        let done = Arc::new(AtomicBool::new(false));
+        let (there, set) = (md.clone(), done.clone());
+        let suspender = std::thread::spawn(move || {
+            suspend(&there);
+            set.store(true, Ordering::SeqCst);
+        });
+        std::thread::sleep(Duration::from_millis(30));
+        assert!(!done.load(Ordering::SeqCst), "compile {compile}: a bio is in flight");
+        // This thread ends the bio from outside its channel, and does not poll: the mailbox is served by the suspender.
+        let ender = std::thread::spawn(move || disk.release());
+        assert_eq!(ender.join().unwrap(), 1);
+        suspender.join().unwrap();
+        assert_eq!(channel.completed().map(|c| c.token), Some(2));
+        resume(&md);
+    }
+}
+
+#[test]
+fn a_cancelled_suspend_leaves_the_device_running() {
+    let rig = Rig::default();
+    let disk = rig.disk("/a", 1000);
+    let md = rig.device("x", "0 100 linear /a 0");
+    disk.holding.store(true, Ordering::Relaxed);
+    let channel = rig.domain.channel().unwrap();
+    let dev = channel.attach(md.clone());
+    channel.submit_range(dev, Op::Discard, OpFlags::NONE, Sector::ZERO, Sectors::new(1), 1);
+    let error = md.suspend(SuspendOptions::default(), &|| true).unwrap_err();
+    assert_eq!(error.errno, Errno::EINTR);
+    assert!(!md.info().suspended);
+    channel.submit_range(dev, Op::Discard, OpFlags::NONE, Sector::ZERO, Sectors::new(1), 2);
+    assert_eq!(disk.release(), 2);
+    assert_eq!([token(&channel), token(&channel)], [Some(1), Some(2)]);
+}
+
+#[test]
+fn resume_swaps_tables_and_keeps_what_it_cannot_swap() {
+    let rig = Rig::default();
+    rig.disk("/a", 1000);
+    let md = rig.device("x", "0 100 linear /a 0");
+    let info = || {
+        let i = md.info();
+        (i.active, i.inactive, i.suspended, i.target_count)
+    };
+    rig.load(&md, "0 50 zero\n50 250 zero", false).unwrap();
+    assert_eq!((info(), md.sectors()), ((true, true, false, 1), Sectors::new(100)));
+    resume(&md);
+    assert_eq!((info(), md.sectors()), ((true, false, false, 2), Sectors::new(300)));
+    suspend(&md);
+    assert_eq!(info(), (true, false, true, 2));
+    rig.load(&md, "0 10 zero", false).unwrap();
+    assert!(md.clear() && !md.clear());
+    resume(&md);
+    assert_eq!((info(), md.sectors()), ((true, false, false, 2), Sectors::new(300)));
+    let empty = rig.registry.create("empty", "", None).unwrap();
+    resume(&empty);
+    suspend(&empty);
+    assert_eq!(empty.resume(SuspendOptions::default(), &|| false).unwrap_err().errno, Errno::EINVAL);
+}
+
+#[test]
+fn open_devices_are_busy_or_deferred() {
+    let rig = Rig::default();
+    rig.disk("/a", 1000);
+    let below = rig.device("below", "0 100 linear /a 0");
+    let top = rig.device("top", "0 100 linear {below} 0");
+    assert_eq!(below.info().open_count, 1);
+    assert_eq!(rig.registry.remove(&below, false).unwrap_err().errno, Errno::EBUSY);
+    assert_eq!(rig.registry.remove(&below, true), Ok(Removal::Deferred));
+    assert!(below.info().deferred_remove);
+    let handle = top.open().unwrap();
+    assert_eq!(rig.registry.remove(&top, true), Ok(Removal::Deferred));
+    drop(handle);
+    assert!(rig.registry.list().is_empty(), "the last close removed both");
+    assert_eq!(top.open().err().map(|e| e.errno), Some(Errno::ENXIO));
+    assert_eq!(rig.registry.remove(&top, false).unwrap_err().errno, Errno::ENXIO);
+}
+
+#[test]
+fn a_removed_device_fails_what_it_held() {
+    let rig = Rig::default();
+    rig.disk("/a", 1000);
+    let md = rig.device("x", "0 100 linear /a 0");
+    let channel = rig.domain.channel().unwrap();
+    let dev = channel.attach(md.clone());
+    suspend(&md);
+    channel.submit_range(dev, Op::Discard, OpFlags::NONE, Sector::ZERO, Sectors::new(1), 1);
+    rig.registry.remove(&md, false).unwrap();
+    channel.poll();
+    assert_eq!(channel.completed(), Some(Completion { token: 1, status: Status::Io }));
+    channel.submit_range(dev, Op::Discard, OpFlags::NONE, Sector::ZERO, Sectors::new(1), 2);
+    assert_eq!(channel.completed(), Some(Completion { token: 2, status: Status::Io }));
+}
+
+#[test]
+fn tables_let_go_of_devices_when_they_are_swapped() {
+    let rig = Rig::default();
+    let disk = rig.disk("/a", 1000);
+    let below = rig.device("below", "0 100 linear /a 0");
+    let middle = rig.device("middle", "0 100 linear {below} 0");
+    let top = rig.device("top", "0 100 linear {middle} 0");
+    let io = rig.io(&top);
+    write(&io, 0, 8, 1);
+    rig.reload(&middle, "0 100 zero");
+    assert_eq!(below.info().open_count, 0);
+    assert!(read(&io, 0, 8).iter().all(|b| *b == 0), "the path above follows the swap");
+    assert_eq!((below.totals().writes, below.totals().remapped), (1, 1), "what a path counted stays counted");
+    rig.registry.remove(&below, false).unwrap();
+    drop(below);
+    // The disk is the rig's and this test's; no table holds it.
+    assert_eq!(Arc::strong_count(&disk), 2);
+}
+
+/// The targets' only reason to answer Requeue is that they cannot serve now.
+mod requeueing {
+    use super::*;
+    pub(super) static READY: AtomicBool = AtomicBool::new(false);
+    pub(super) static KEPT: std::sync::Mutex<Vec<Bio>> = std::sync::Mutex::new(Vec::new());
+    pub(super) struct Waiting;
+    impl Target for Waiting {
+        fn map(&self, _: &Cx<'_>, bio: Bio, _: Sectors) -> Map<'_> {
+            if READY.load(Ordering::SeqCst) {
+                return Map::Ended(bio, Status::Ok);
+            }
+            KEPT.lock().unwrap().push(bio);
+            Map::Kept
+        }
+        fn status(&self, _: StatusKind) -> String {
+            String::new()
+        }
+        fn no_clone(&self) -> bool {
+            true
+        }
+        fn presuspend(&self, noflush: bool) {
+            let status = if noflush { Status::Requeue } else { Status::Ok };
+            std::mem::take(&mut *KEPT.lock().unwrap()).into_iter().for_each(|b| b.end(status));
+        }
+    }
+    pub(super) static TYPE: TargetType = TargetType {
+        name: "waiting",
+        version: [1, 0, 0],
+        features: TargetFeatures::NONE,
+        ctr: |_| Ok(Box::new(Waiting)),
+    };
+    pub(super) static TYPES: &[&TargetType] = &[&TYPE];
+}
+
+#[test]
+fn noflush_pushes_bios_back() {
+    let rig = Rig::with_types(requeueing::TYPES);
+    let md = rig.device("x", "0 100 waiting");
+    let channel = rig.domain.channel().unwrap();
+    let dev = channel.attach(md.clone());
+    let mut buf = vec![0u8; 512];
+    // SAFETY: `buf` stays until the completion below.
+    let mut read = |t| assert!(unsafe { channel.submit(dev, Op::Read, OpFlags::NONE, Sector::ZERO, &mut buf, t) });
+    read(1);
+    md.suspend(SuspendOptions { noflush: true, ..Default::default() }, &|| false).unwrap();
+    assert_eq!(token(&channel), None, "pushed back, not completed");
+    requeueing::READY.store(true, Ordering::SeqCst);
+    resume(&md);
+    assert_eq!(token(&channel), Some(1));
+    requeueing::READY.store(false, Ordering::SeqCst);
+    read(2);
+    suspend(&md);
+    assert_eq!(token(&channel), Some(2), "without noflush the target finishes it");
+}
+
+/// Writers check every block they read back, while tables are swapped under them at every level of the stack.
+#[test]
+fn tables_are_swapped_under_load() {
+    let rig = Rig::default();
+    rig.disk("/a", 4096);
+    let base = rig.device("base", "0 2048 linear /a 0");
+    let middle = rig.device("middle", "0 2048 linear {base} 0");
+    let top = rig.device("top", "0 2048 linear {middle} 0");
+    let stop = Arc::new(AtomicBool::new(false));
+    let ios = Arc::new(AtomicU64::new(0));
+    let workers: Vec<_> = (0..3u64)
+        .map(|w| {
+            let (domain, top, stop, ios) = (rig.domain.clone(), top.clone(), stop.clone(), ios.clone());
+            std::thread::spawn(move || {
+                let io = BlockingIo::new(&domain, top).unwrap();
+                let mut generation = 0;
+                while !stop.load(Ordering::Relaxed) {
+                    generation += 1;
+                    let at = w * 600 + (generation * 37) % 560;
+                    write(&io, at, 40, generation);
+                    assert_eq!(rig::read(&io, at, 40), pattern(at, 40, generation));
+                    ios.fetch_add(2, Ordering::Relaxed);
+                }
+            })
+        })
+        .collect();
+    let tables = [
+        (&base, ["0 1024 linear /a 0\n1024 1024 linear /a 1024", "0 2048 linear /a 0"]),
+        (&middle, ["0 1000 linear {base} 0\n1000 1048 linear {base} 1000", "0 2048 linear {base} 0"]),
+        (&top, ["0 2048 striped 1 16 {middle} 0", "0 2048 linear {middle} 0"]),
+    ];
+    let mut swaps = 0;
+    while swaps < 150 || ios.load(Ordering::Relaxed) < 5_000 {
+        let (md, forms) = &tables[swaps % 3];
+        rig.reload(md, forms[swaps / 3 % 2]);
+        if swaps % 7 == 0 {
+            base.set_compile(swaps % 2 == 0);
+            middle.set_clone_always(swaps % 3 == 0);
+        }
+        swaps += 1;
+    }
+    stop.store(true, Ordering::Relaxed);
+    workers.into_iter().for_each(|w| w.join().unwrap());
+    [&top, &middle, &base].into_iter().for_each(suspend);
+    let t = [top.totals(), middle.totals(), base.totals()].map(|t| t.writes >= t.reads.min(1) && t.reads > 0);
+    assert_eq!(t, [true; 3]);
+}
+
+#[test]
+fn events_are_counted_and_waited_for() {
+    let rig = Rig::default();
+    let md = rig.device("x", "0 100 zero");
+    let seen = md.info().event_nr;
+    let there = md.clone();
+    let waiter = std::thread::spawn(move || there.wait_event(seen, &|| false));
+    md.event();
+    waiter.join().unwrap().unwrap();
+    assert_eq!(md.info().event_nr, seen + 1);
+    assert_eq!(md.wait_event(seen + 1, &|| true).unwrap_err().errno, Errno::EINTR);
+    assert_eq!(rig.registry.event_nr(), 1);
+}
