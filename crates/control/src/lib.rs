@@ -2,4 +2,5 @@
 
 pub mod codec;
 pub mod handler;
+pub mod second;
 pub mod wire;

@@ -23,7 +23,7 @@ pub use counters::Totals;
 pub use error::{Error, TableError};
 pub use events::Cancel;
 pub use handle::OpenDevice;
-pub use mapped::{Geometry, Info, MappedDevice, SuspendOptions};
+pub use mapped::{Geometry, Info, MappedDevice, Polls, SuspendOptions, ZeroSkips};
 pub use opener::{DeviceOpener, HostOpener, HostRequest};
 pub use registry::{HOST_MAJOR, MAJOR, NAME_MAX, Registry, Removal, UUID_MAX};
 pub use table::{Table, TableLine, TableSlot};

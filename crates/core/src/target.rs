@@ -1,6 +1,6 @@
 //! What a target is.
 
-use crate::{DeviceOpener, Error};
+use crate::{DeviceOpener, Error, Polls, ZeroSkips};
 use std::sync::Arc;
 use udm_base::{Arg, ArgError, Args, Errno, Sector, Sectors};
 use udm_io::{Bio, BlockDevice, Cx, Domain, Extent, ExtentKind, Limits, Status};
@@ -155,6 +155,16 @@ pub trait Target: Send + Sync + 'static {
     fn failed(&self, at: Sectors, status: Status) -> bool {
         let _ = (at, status);
         false
+    }
+
+    /// Writes of zeroes that it completed without allocating, since it was made: a thin pool's.
+    fn zero_skips(&self) -> ZeroSkips {
+        ZeroSkips::default()
+    }
+
+    /// Polls of its bios since it was made: a target that serves polled bios counts them.
+    fn polls(&self) -> Polls {
+        Polls::default()
     }
 
     /// `dmsetup message`: the words after the sector. The answer is what the command prints. May block.

@@ -57,7 +57,7 @@ impl Handler<'_> {
 
     /// Removes what is not open; true if anything went.
     fn remove_unopened(&self) -> bool {
-        self.registry.list().iter().fold(false, |any, md| self.registry.remove(md, false).is_ok() || any)
+        self.registry.list().iter().filter(|md| self.registry.remove(md, false).is_ok()).count() > 0
     }
 
     /// `dev_rename`. The device is looked up by its name alone (`dm_hash_rename`).
