@@ -4,8 +4,8 @@ use crate::world::World;
 use crate::{Fault, Image, Rng, Sim};
 use std::any::Any;
 use std::ops::Range;
-use udm_base::{SECTOR_SIZE, Sector, Sectors};
-use udm_io::{Bio, BlockDevice, Cx, DeviceId, Limits, Op, OpFlags, Segments, Status};
+use udm_base::{Sector, Sectors};
+use udm_io::{Bio, BlockDevice, Cx, DeviceId, Limits, Op, OpFlags, Status};
 
 /// What a simulated device is like.
 #[derive(Clone, Debug)]
@@ -192,7 +192,7 @@ impl Disk {
         if !self.options.discard_payload {
             self.current.read(bio.sector(), &mut buf);
         }
-        scatter(&buf, bio.segments());
+        bio.copy_in(0, &buf);
     }
 
     fn flush(&mut self, covers: u64) {
@@ -223,7 +223,11 @@ impl Disk {
     }
 
     fn write_of(&self, bio: &Bio, number: u64, done: Sectors) -> Write {
-        let data = (bio.op() == Op::Write && !self.options.discard_payload).then(|| gather(bio.segments(), done));
+        let data = (bio.op() == Op::Write && !self.options.discard_payload).then(|| {
+            let mut data = vec![0; done.as_len()];
+            bio.copy_out(0, &mut data);
+            data
+        });
         Write { number, sector: bio.sector(), sectors: done, data, dead: Vec::new() }
     }
 
@@ -300,25 +304,5 @@ impl Write {
             }
             at = stop;
         }
-    }
-}
-
-/// Copies a bio's memory out, up to `sectors`.
-fn gather(segs: Segments<'_>, sectors: Sectors) -> Vec<u8> {
-    let mut data = Vec::with_capacity(sectors.as_len());
-    for seg in segs.take_bytes(sectors.as_len()) {
-        // SAFETY: the bio is in flight, so that its memory may be read (contract of Segment::new).
-        data.extend_from_slice(unsafe { std::slice::from_raw_parts(seg.as_ptr(), seg.len()) });
-    }
-    debug_assert_eq!(data.len() % SECTOR_SIZE, 0);
-    data
-}
-
-/// Copies data to the front of a bio's memory.
-fn scatter(mut data: &[u8], segs: Segments<'_>) {
-    for seg in segs.take_bytes(data.len()) {
-        // SAFETY: the bio is in flight, so that its memory may be written (contract of Segment::new).
-        unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), seg.as_ptr(), seg.len()) };
-        data = &data[seg.len()..];
     }
 }

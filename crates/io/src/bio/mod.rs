@@ -130,6 +130,31 @@ impl Bio {
         unsafe { Segments::new(record.segs, record.skip, bytes) }
     }
 
+    /// Copies a write's memory, from its byte `skip` on, into `buf`. Returns how many bytes there were.
+    pub fn copy_out(&self, skip: usize, buf: &mut [u8]) -> usize {
+        debug_assert!(self.op() == Op::Write, "only a write's memory is the device's to read");
+        let mut at = 0;
+        for seg in self.segments().skip_bytes(skip).take_bytes(buf.len()) {
+            let into = buf[at..at + seg.len()].as_mut_ptr();
+            // SAFETY: the contract of Segment::new: valid for reads until completion; `into` has as many bytes.
+            unsafe { std::ptr::copy_nonoverlapping(seg.as_ptr(), into, seg.len()) };
+            at += seg.len();
+        }
+        at
+    }
+
+    /// Copies `data` into a read's memory, from its byte `skip` on, as far as that goes.
+    pub fn copy_in(&self, skip: usize, data: &[u8]) {
+        debug_assert!(self.op() == Op::Read, "only a read's memory is the device's to write");
+        let mut at = 0;
+        for seg in self.segments().skip_bytes(skip).take_bytes(data.len()) {
+            let from = data[at..at + seg.len()].as_ptr();
+            // SAFETY: the contract of Segment::new: valid for writes until completion; `from` has as many bytes.
+            unsafe { std::ptr::copy_nonoverlapping(from, seg.as_ptr(), seg.len()) };
+            at += seg.len();
+        }
+    }
+
     /// Fills the memory of a read with one byte.
     pub fn fill(&self, byte: u8) {
         debug_assert!(self.op() == Op::Read, "only a read's memory is the device's to write");

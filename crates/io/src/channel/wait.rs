@@ -2,7 +2,7 @@
 
 use super::Channel;
 use crate::Nanos;
-use rustix::event::{Timespec, epoll};
+use rustix::event::{PollFd, PollFlags, Timespec, epoll};
 use rustix::fd::{AsFd, OwnedFd};
 use std::io;
 use std::time::Duration;
@@ -101,7 +101,8 @@ impl Channel {
         let timeout = timeout.map(|t| Timespec { tv_sec: t.as_secs() as i64, tv_nsec: t.subsec_nanos().into() });
         let Waiter { epoll: Some(fd), events, .. } = &mut *waiter else { unreachable!("made above") };
         events.clear();
-        let result = epoll::wait(&*fd, rustix::buffer::spare_capacity(events), timeout.as_ref());
+        let result = sleep(fd, timeout)
+            .and_then(|timeout| epoll::wait(&*fd, rustix::buffer::spare_capacity(events), timeout.as_ref()));
         self.core().awake();
         match result {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
@@ -146,6 +147,18 @@ impl Channel {
             // Empty means that the event was a source's.
             let _ = rustix::io::read(fd, &mut [0u8; 8]);
         }
+    }
+}
+
+/// Sleeps out a timeout that is not whole milliseconds, which is all that epoll_wait knows before epoll_pwait2 (5.11);
+/// ppoll has always known nanoseconds. Returns what is left for epoll_wait to sleep.
+fn sleep(epoll: &OwnedFd, timeout: Option<Timespec>) -> rustix::io::Result<Option<Timespec>> {
+    match timeout {
+        Some(t) if t.tv_nsec % 1_000_000 != 0 => {
+            rustix::event::poll(&mut [PollFd::new(epoll, PollFlags::IN)], Some(&t))?;
+            Ok(Some(Timespec { tv_sec: 0, tv_nsec: 0 }))
+        }
+        whole => Ok(whole),
     }
 }
 

@@ -84,7 +84,8 @@ impl Backing {
     fn ask_size(&self) -> rustix::io::Result<u64> {
         let bytes = match self.kind {
             Kind::Regular => rustix::fs::fstat(&self.fd)?.st_size as u64,
-            Kind::Block => block_bytes(&self.fd)?,
+            // The descriptor's position is used for nothing else.
+            Kind::Block => rustix::fs::seek(&self.fd, rustix::fs::SeekFrom::End(0))?,
         };
         self.bytes.store(bytes, Ordering::Relaxed);
         Ok(bytes)
@@ -146,17 +147,6 @@ impl Backing {
             Kind::Regular => super::limits::of_file(self),
             Kind::Block => super::limits::of_block(self),
         }
-    }
-}
-
-fn block_bytes(fd: &OwnedFd) -> rustix::io::Result<u64> {
-    /// `_IOR(0x12, 114, size_t)` (`include/uapi/linux/fs.h`, 6.12).
-    const BLKGETSIZE64: libc::Ioctl = 0x8008_1272u32 as libc::Ioctl;
-    let mut bytes = 0u64;
-    // SAFETY: BLKGETSIZE64 writes a u64.
-    match unsafe { libc::ioctl(fd.as_raw_fd(), BLKGETSIZE64, &raw mut bytes) } {
-        0 => Ok(bytes),
-        _ => Err(rustix::io::Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(rustix::io::Errno::IO)),
     }
 }
 

@@ -2,8 +2,7 @@
 
 use super::backing::Backing;
 use crate::{DeviceId, Limits};
-use rustix::fd::AsRawFd;
-use rustix::fs::FallocateFlags;
+use rustix::fs::{AtFlags, FallocateFlags, StatxFlags};
 use std::fs;
 use udm_base::{SECTOR_SIZE, Sectors};
 
@@ -70,21 +69,14 @@ pub(super) fn of_block(backing: &Backing) -> Limits {
 
 /// The logical block size of a block device.
 fn block_size(backing: &Backing) -> Option<u32> {
-    let mut size: libc::c_int = 0;
-    // SAFETY: BLKSSZGET writes an int.
-    let got = unsafe { libc::ioctl(backing.fd().as_raw_fd(), libc::BLKSSZGET, &raw mut size) };
-    u32::try_from(size).ok().filter(|n| got == 0 && n.is_power_of_two() && *n >= 512)
+    rustix::fs::ioctl_blksszget(backing.fd()).ok().filter(|n| n.is_power_of_two() && *n >= 512)
 }
 
 /// What direct I/O on the file asks for: what statx says (STATX_DIOALIGN, since 6.1), else the logical block size
 /// of a block device, else what a read of one sector shows. `None` where there is no direct I/O after all.
 pub(super) fn direct_align(backing: &Backing) -> Option<DirectAlign> {
-    // SAFETY: all-zero is a valid statx.
-    let mut statx: libc::statx = unsafe { std::mem::zeroed() };
-    let (fd, mask) = (backing.fd().as_raw_fd(), libc::STATX_DIOALIGN);
-    // SAFETY: the path is empty, so that the descriptor is asked; the result is written to a statx of our own.
-    let got = unsafe { libc::statx(fd, c"".as_ptr(), libc::AT_EMPTY_PATH, mask, &raw mut statx) };
-    if got == 0 && statx.stx_mask & mask != 0 {
+    let asked = rustix::fs::statx(backing.fd(), c"", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN);
+    if let Some(statx) = asked.ok().filter(|statx| statx.stx_mask & StatxFlags::DIOALIGN.bits() != 0) {
         let (memory, block) = (statx.stx_dio_mem_align, statx.stx_dio_offset_align);
         let usable = |n: u32| n.is_power_of_two() && n <= 4096;
         return (usable(memory) && usable(block)).then_some(DirectAlign { memory, block: block.max(512) });

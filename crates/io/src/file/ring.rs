@@ -283,7 +283,7 @@ impl State {
     /// The same by way of a buffer of our own, since direct I/O does not take the memory as it lies.
     #[cold]
     fn through_bounce(&mut self, bio: &mut Bio, target: Target, progress: Progress) -> Option<squeue::Entry> {
-        let buf = match self.bounces.pop() {
+        let mut buf = match self.bounces.pop() {
             Some(buf) => buf,
             None if self.bounces_made == BOUNCES => return None,
             None => {
@@ -295,16 +295,9 @@ impl State {
             self.bounces.push(buf);
             return None;
         };
-        let segs = bio.segments().skip_bytes(progress.done);
-        let (ptr, len) = (buf.as_ptr(), segs.bytes().min(BOUNCE));
+        let (ptr, len) = (buf.as_ptr(), (bio.segments().bytes() - progress.done).min(BOUNCE));
         if bio.op() == Op::Write {
-            let mut at = 0;
-            for seg in segs {
-                let n = seg.len().min(len - at);
-                // SAFETY: the segment is readable (contract of Segment::new), and at + n stays within the buffer.
-                unsafe { std::ptr::copy_nonoverlapping(seg.as_ptr(), ptr.add(at), n) };
-                at += n;
-            }
+            bio.copy_out(progress.done, &mut buf[..len]);
         }
         self.slots[slot as usize].bounce = Some(buf);
         let progress = Progress { slot: Some(slot), ..progress };
@@ -316,13 +309,8 @@ impl State {
     fn copy_out(&self, bio: &Bio, moved: usize) {
         let progress = Progress::of(bio);
         let buf = progress.slot.and_then(|slot| self.slots[slot as usize].bounce.as_ref());
-        let Some(buf) = buf.filter(|_| bio.op() == Op::Read) else { return };
-        let mut at = 0;
-        for seg in bio.segments().skip_bytes(progress.done) {
-            let n = seg.len().min(moved - at);
-            // SAFETY: the segment is writable (contract of Segment::new), and at + n is what was read at most.
-            unsafe { std::ptr::copy_nonoverlapping(buf.as_ptr().add(at), seg.as_ptr(), n) };
-            at += n;
+        if let Some(buf) = buf.filter(|_| bio.op() == Op::Read) {
+            bio.copy_in(progress.done, &buf[..moved]);
         }
     }
 
