@@ -12,11 +12,11 @@ use udm_io::{BlockDevice, Domain};
 /// udm's major number. The kernel gives block devices majors below 512 (`BLKDEV_MAJOR_MAX`, `block/genhd.c`, 6.12), so
 /// that no device of the host has it, and `M:m` means one device wherever it is typed. It has three digits as the
 /// kernel's usual 253, for which dmsetup's columns are made.
-pub const MAJOR: u32 = 953;
+pub const MAJOR: u32 = 600;
 
 /// The major of the numbers that stand for what is beneath and has none: files, remote exports, `null:` devices. Lists of
 /// dependencies have room for numbers only. A table names such a device by its path or URI, never by this number.
-pub const HOST_MAJOR: u32 = 954;
+pub const HOST_MAJOR: u32 = 601;
 
 /// The longest name in bytes (`DM_NAME_LEN` less its zero).
 pub const NAME_MAX: usize = 127;

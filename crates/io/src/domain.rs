@@ -145,7 +145,7 @@ impl Domain {
         let mut rounds = 0u32;
         while !done() {
             for core in self.0.cores() {
-                core.steal(|| self.0.barrier(), |_| core.poll());
+                core.poll_for_owner(|| self.0.barrier());
             }
             match &self.0.idle {
                 Some(idle) => idle(None),

@@ -6,7 +6,7 @@
 //! same to it.
 //!
 //! Beyond dmsetup: `--json` on `info`, `table`, `status` and `ls`. Not offered: `stats`. Without
-//! effect: `--readahead`, `--uid`, `--gid`, `--mode`, cookies and all else that is udev's.
+//! effect: `--uid`, `--gid`, `--mode`, cookies and all else that is udev's.
 //!
 //! Arguments and tables are UTF-8; anything else is refused.
 

@@ -170,6 +170,36 @@ fn short(letter: char) -> Option<(Key, bool)> {
     })
 }
 
+/// `--readahead`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) enum ReadAhead {
+    /// As the device has it.
+    #[default]
+    Auto,
+    /// Sectors.
+    Exactly(u32),
+    /// Sectors, unless the device has more.
+    AtLeast(u32),
+}
+
+impl ReadAhead {
+    fn parse(text: &str) -> Result<Self, String> {
+        let n = match text.to_ascii_lowercase().as_str() {
+            "auto" => -1,
+            "none" => 0,
+            _ => atoi(text),
+        };
+        match u32::try_from(n) {
+            Ok(sectors) if text.trim_start_matches(super::table_text::is_space).starts_with('+') => {
+                Ok(Self::AtLeast(sectors))
+            }
+            Ok(sectors) => Ok(Self::Exactly(sectors)),
+            Err(_) if n == -1 => Ok(Self::Auto),
+            Err(_) => Err(format!("--readahead is {text}: expected auto, none, or sectors, 0 or more")),
+        }
+    }
+}
+
 /// The options as given.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct Options {
@@ -195,6 +225,7 @@ pub(super) struct Options {
     pub(super) no_open_count: bool,
     pub(super) no_table: bool,
     pub(super) options: Option<String>,
+    pub(super) read_ahead: ReadAhead,
     pub(super) read_only: bool,
     pub(super) retry: bool,
     pub(super) rows: bool,
@@ -267,11 +298,7 @@ impl Options {
                 Key::NoOpenCount => o.no_open_count = true,
                 Key::NoTable => o.no_table = true,
                 Key::Options => o.options = Some(value),
-                Key::ReadAhead => {
-                    if atoi(&value) < -1 {
-                        return Err(format!("--readahead is {value}: expected auto, none, or sectors, 0 or more"));
-                    }
-                }
+                Key::ReadAhead => o.read_ahead = ReadAhead::parse(&value)?,
                 Key::ReadOnly => o.read_only = true,
                 Key::Retry => o.retry = true,
                 Key::Rows => o.rows = true,
@@ -340,6 +367,11 @@ mod tests {
         assert_eq!((options.major, options.minor, options.verbose), (Some(253), Some(-3), 2));
         assert_eq!(options.mangling, Some(Mangling::Hex));
         assert!(options.columns);
+        assert_eq!(options.read_ahead, ReadAhead::AtLeast(64));
+        for (text, expect) in [("auto", ReadAhead::Auto), ("NONE", ReadAhead::Exactly(0)), ("8", ReadAhead::Exactly(8))]
+        {
+            assert_eq!(parse(&format!("resume a --readahead {text}")).unwrap().0.read_ahead, expect);
+        }
     }
 
     #[test]

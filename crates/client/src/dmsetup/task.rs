@@ -184,6 +184,11 @@ impl Task {
         self.shown = name.to_owned();
     }
 
+    /// The number that was given.
+    pub(super) fn wanted_dev(&self) -> Option<DevT> {
+        self.dev
+    }
+
     /// What messages call the device.
     pub(super) fn show_as(&mut self, name: &str) {
         self.shown = name.to_owned();

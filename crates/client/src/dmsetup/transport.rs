@@ -39,6 +39,12 @@ pub trait DmTransport {
         let _ = name;
         None
     }
+
+    /// Set how many sectors a device reads ahead; `info` shows it, and nothing else need come of
+    /// it. Where there is no second protocol, nothing is done. May block.
+    fn set_read_ahead(&mut self, name: &str, sectors: u32) {
+        let _ = (name, sectors);
+    }
 }
 
 /// A [`DmTransport`] over the daemon's `control.sock`.

@@ -193,13 +193,13 @@ fn how_a_device_is_found() {
         let got = got.unwrap_or_else(|e| e);
         assert!(got.contains(expect), "{got} lacks {expect}");
     };
-    check(|r| r.name(b"a"), "a U 953:0");
-    check(|r| r.uuid(b"U"), "a U 953:0");
-    check(|r| r.dev(DevT::new(MAJOR, 0)), "a U 953:0");
+    check(|r| r.name(b"a"), "a U 600:0");
+    check(|r| r.uuid(b"U"), "a U 600:0");
+    check(|r| r.dev(DevT::new(MAJOR, 0)), "a U 600:0");
     check(|r| r.name(b"x"), "ENXIO: no device has the name \"x\"");
     check(|r| r.name(b"\xff"), "ENXIO");
     check(|r| r.uuid(b"V"), "ENXIO: no device has the uuid \"V\"");
-    check(|r| r.dev(DevT::new(MAJOR, 9)), "ENXIO: no device has the number 953:9");
+    check(|r| r.dev(DevT::new(MAJOR, 9)), "ENXIO: no device has the number 600:9");
     check(|r| r.dev(DevT::new(7, 0)), "ENXIO");
     check(|r| r, "ENXIO: no device is named");
     check(|r| r.name(b"a").dev(DevT::new(MAJOR, 0)), "ENXIO: no device is named");
@@ -317,10 +317,10 @@ fn lists() {
             })
             .collect::<Vec<_>>()
     };
-    assert_eq!(list(|r| r), ["a@953:1", "b@953:0", "bc@953:2"]);
-    assert_eq!(list(|r| r.flags(Flags::UUID)), ["a@953:1", "b@953:0=LVM-1", "bc@953:2"]);
-    assert_eq!(list(|r| r.name(b"b")), ["b@953:0", "bc@953:2"]);
-    assert_eq!(list(|r| r.uuid(b"LVM-")), ["b@953:0"]);
+    assert_eq!(list(|r| r), ["a@600:1", "b@600:0", "bc@600:2"]);
+    assert_eq!(list(|r| r.flags(Flags::UUID)), ["a@600:1", "b@600:0=LVM-1", "bc@600:2"]);
+    assert_eq!(list(|r| r.name(b"b")), ["b@600:0", "bc@600:2"]);
+    assert_eq!(list(|r| r.uuid(b"LVM-")), ["b@600:0"]);
     assert_eq!(list(|r| r.name(b"x")), [] as [&str; 0]);
 }
 

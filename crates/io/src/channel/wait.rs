@@ -81,23 +81,26 @@ impl Channel {
     /// [`Waker`] is used, or `timeout` has passed. Blocks, in the kernel. Completes nothing: call
     /// [`poll`](Self::poll) afterwards. In a simulated domain time moves on instead.
     pub fn wait(&self, timeout: Option<Duration>, woken: &mut Vec<Woken>) -> io::Result<()> {
-        let (ready, timer, must_poll) = self.inside(|core, _| {
-            // SAFETY: inside; the sources' fd and flags do not reach the channel.
+        let mut waiter = self.waiter.borrow_mut();
+        if self.shared.idle().is_none() {
+            waiter.epoll(self)?;
+            self.add_sources(&mut waiter)?;
+            self.core().prepare_sleep();
+        }
+        // Looked at after the announcement: a thief that took in mail before it has left its completions here.
+        let (ready, timer) = self.inside(|core, _| {
+            // SAFETY: inside; the sources' flags do not reach the channel.
             let inner = unsafe { core.inner() };
             let must_poll = inner.sources.iter().any(|(_, s)| s.must_poll());
-            (!inner.completions.is_empty(), inner.timers.next(), must_poll)
+            (must_poll || core.has_mail() || !inner.completions.is_empty(), inner.timers.next())
         });
         if let Some(idle) = self.shared.idle() {
-            if !ready && !self.core().has_mail() {
+            if !ready {
                 idle(timer);
             }
             return Ok(());
         }
-        let mut waiter = self.waiter.borrow_mut();
-        waiter.epoll(self)?;
-        self.add_sources(&mut waiter)?;
-        let at_once = ready || must_poll || !self.core().prepare_sleep();
-        let timeout = if at_once { Some(Duration::ZERO) } else { earlier(timeout, timer, self.now()) };
+        let timeout = if ready { Some(Duration::ZERO) } else { earlier(timeout, timer, self.now()) };
         let timeout = timeout.map(|t| Timespec { tv_sec: t.as_secs() as i64, tv_nsec: t.subsec_nanos().into() });
         let Waiter { epoll: Some(fd), events, .. } = &mut *waiter else { unreachable!("made above") };
         events.clear();

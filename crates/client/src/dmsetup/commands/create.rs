@@ -140,8 +140,15 @@ impl App<'_, '_> {
             return self.show_if_verbose(&answer);
         }
         let created = self.run(&task)?;
+        let wanted = task.wanted_dev().filter(|_| self.options.major.is_some());
+        if let Some(wanted) = wanted.filter(|wanted| *wanted != created.dev()) {
+            return self.wrong_number(device, &created, wanted, table);
+        }
         match self.load_and_resume(device, &created, table) {
-            Ok(answer) => self.show_if_verbose(&answer),
+            Ok(answer) => {
+                self.set_read_ahead(&answer);
+                self.show_if_verbose(&answer)
+            }
             Err(failed) => {
                 let mut task = Task::bare(TaskType::Remove);
                 task.dev(created.dev());
@@ -154,13 +161,29 @@ impl App<'_, '_> {
         }
     }
 
-    fn load_and_resume(&mut self, device: &NewDevice<'_>, created: &Answer, table: Vec<TableLine>) -> Done<Answer> {
+    /// Mapped devices have a major number of their own. dmsetup goes on with the number that was
+    /// asked for, cannot resume, and leaves the device with its table inactive.
+    fn wrong_number(&mut self, device: &NewDevice<'_>, created: &Answer, wanted: DevT, table: Vec<TableLine>) -> Done {
+        self.load(device, created, table)?;
+        let (name, dev) = (device.name, created.dev());
+        Err(Failed::new(format!(
+            "{name} is {dev} rather than {wanted}: mapped devices have the major number {}\n\
+             it has its table, but is not resumed: `resume {name}` does that, `remove {name}` removes it",
+            dev.major
+        )))
+    }
+
+    fn load(&mut self, device: &NewDevice<'_>, created: &Answer, table: Vec<TableLine>) -> Done {
         let mut task = Task::bare(TaskType::Reload);
         task.show_as(device.name);
         task.dev(created.dev());
         task.lines = table;
         task.flags.set(Flags::READONLY, device.read_only);
-        self.run(&task)?;
+        self.run(&task).map(|_| ())
+    }
+
+    fn load_and_resume(&mut self, device: &NewDevice<'_>, created: &Answer, table: Vec<TableLine>) -> Done<Answer> {
+        self.load(device, created, table)?;
         let mut task = self.task(TaskType::Resume);
         task.show_as(device.name);
         task.dev(created.dev());

@@ -26,7 +26,8 @@ Options:
   -r, --readonly   -f, --force   -y, --yes   -v   --inactive   --noflush   --nolockfs
       --noopencount, --checks, --retry, --deferred
   -h, --help, --version
-Taken and without effect: --readahead, --uid, --gid, --mode, --addnodeon..., --udev..., --noudev...
+      --readahead auto|none|[+]SECTORS
+Taken and without effect: --uid, --gid, --mode, --addnodeon..., --udev..., --noudev...
 ";
 
 pub(super) fn usage(program: &str) -> String {

@@ -227,6 +227,9 @@ impl App<'_, '_> {
             }
             if reported.is_some() {
                 self.print("\n");
+            }
+            // Without a report dmsetup does not wait between rounds; for ever, it had better.
+            if reported.is_some() || rounds > u64::from(u32::MAX) {
                 self.flush();
                 // From start to start: what a round takes is not added to the interval.
                 next += interval;
@@ -238,7 +241,7 @@ impl App<'_, '_> {
 
     /// How often: `--count` times, for ever with 0 or with `--interval` alone, once for help.
     fn rounds(&self) -> u64 {
-        if self.report.is_none() || self.asks_for_help() {
+        if self.report.is_some() && self.asks_for_help() {
             return 1;
         }
         match (self.options.count, self.options.interval) {

@@ -3,6 +3,7 @@
 use super::CommandType;
 use crate::dmsetup::app::{App, Done, Failed};
 use crate::dmsetup::mangle::{self, Mangling, Text};
+use crate::dmsetup::options::ReadAhead;
 use crate::dmsetup::report::{FieldId, Group, Layout, NewReport, Report, Value};
 use crate::dmsetup::split_name::SplitName;
 use crate::dmsetup::task::{Answer, TaskType};
@@ -183,6 +184,17 @@ impl App<'_, '_> {
         let stats = self.transport().device_stats(&answer.name);
         let told = stats.and_then(|stats| stats.get("read_ahead").and_then(serde_json::Value::as_u64));
         Some(told.unwrap_or(READ_AHEAD))
+    }
+
+    /// `--readahead`, once a device has been resumed.
+    pub(super) fn set_read_ahead(&mut self, answer: &Answer) {
+        let has = self.read_ahead(answer).unwrap_or(0);
+        let sectors = match self.options.read_ahead {
+            ReadAhead::Auto => return,
+            ReadAhead::AtLeast(sectors) if has >= u64::from(sectors) => return,
+            ReadAhead::AtLeast(sectors) | ReadAhead::Exactly(sectors) => sectors,
+        };
+        self.transport().set_read_ahead(&answer.name, sectors);
     }
 
     fn required_block_name(&mut self, dev: DevT) -> Done<String> {

@@ -25,6 +25,9 @@ impl App<'_, '_> {
             self.warn_of_suspended(&task)?;
         }
         let answer = self.run(&task)?;
+        if kind == TaskType::Resume {
+            self.set_read_ahead(&answer);
+        }
         self.show_if_verbose(&answer)
     }
 
