@@ -93,7 +93,7 @@ impl Target for Striped {
     fn measurement(&self) -> String {
         let mut out = format!("stripes={},chunk_size={}", self.stripes.len(), self.chunk.value);
         for (i, s) in self.stripes.iter().enumerate() {
-            let status = if s.failed.load(Ordering::Relaxed) { 'D' } else { 'A' };
+            let status = if s.errors.load(Ordering::Relaxed) > 0 { 'D' } else { 'A' };
             let (name, start) = (s.device.dev.name(), s.device.start);
             let _ = write!(
                 out,
