@@ -90,6 +90,19 @@ impl Target for Striped {
         out
     }
 
+    fn measurement(&self) -> String {
+        let mut out = format!("stripes={},chunk_size={}", self.stripes.len(), self.chunk.value);
+        for (i, s) in self.stripes.iter().enumerate() {
+            let status = if s.errors.load(Ordering::Relaxed) > 0 { 'D' } else { 'A' };
+            let (name, start) = (s.device.dev.name(), s.device.start);
+            let _ = write!(
+                out,
+                ",stripe_{i}_device_name={name},stripe_{i}_physical_start={start},stripe_{i}_status={status}"
+            );
+        }
+        out
+    }
+
     fn devices(&self) -> Vec<TargetDevice> {
         self.stripes.iter().map(|s| s.device.clone()).collect()
     }
