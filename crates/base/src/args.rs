@@ -84,14 +84,14 @@ impl Args {
         let mut args: Vec<Arg> = Vec::new();
         let mut chars = params.char_indices().peekable();
         while let Some(&(start, c)) = chars.peek() {
-            if c.is_ascii_whitespace() {
+            if is_space(c) {
                 chars.next();
                 continue;
             }
             let mut text = String::new();
             let mut end = start;
             while let Some(&(i, c)) = chars.peek() {
-                if c.is_ascii_whitespace() {
+                if is_space(c) {
                     break;
                 }
                 chars.next();
@@ -172,6 +172,11 @@ impl Args {
     }
 }
 
+/// What the kernel's `isspace` takes for white space, in ASCII.
+fn is_space(c: char) -> bool {
+    c.is_ascii_whitespace() || c == '\x0b'
+}
+
 /// A decimal number of only digits that fits 64 bits.
 fn parse_u64(s: &str) -> Option<u64> {
     if s.is_empty() || !s.bytes().all(|b| b.is_ascii_digit()) {
@@ -195,6 +200,7 @@ mod tests {
             ("  \t", vec![]),
             ("/dev/sda 0", vec!["/dev/sda", "0"]),
             (" a  b\tc ", vec!["a", "b", "c"]),
+            ("a\x0bb", vec!["a", "b"]),
             (r"/a\ b 0", vec!["/a b", "0"]),
             (r"a\\b", vec![r"a\b"]),
             (r"a\", vec![r"a\"]),

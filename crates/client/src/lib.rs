@@ -1,1 +1,3 @@
-//! See ARCHITECTURE.md.
+//! The client's side of udm. See ARCHITECTURE.md.
+
+pub mod dmsetup;

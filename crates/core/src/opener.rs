@@ -1,9 +1,9 @@
 //! How a table's device names become devices.
 
-use crate::Error;
-use std::collections::HashMap;
+use crate::{Error, HOST_MAJOR};
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
-use udm_base::Errno;
+use udm_base::{DevT, Errno};
 use udm_io::{BlockDevice, DeviceId};
 
 /// Opens the device that a table names. Mapped devices are looked up before the host's, see `Registry`.
@@ -57,5 +57,32 @@ impl OpenHostDevices {
         }
         open.insert(key, OpenHost { dev: Arc::downgrade(&dev), exclusive });
         Ok(dev)
+    }
+}
+
+/// Numbers for the host's devices that have none of their own, the lowest free one first.
+#[derive(Default)]
+pub(crate) struct HostNumbers(Mutex<BTreeMap<u32, Numbered>>);
+
+struct Numbered {
+    id: DeviceId,
+    dev: Weak<dyn BlockDevice>,
+}
+
+impl HostNumbers {
+    pub(crate) fn number_of(&self, dev: &Arc<dyn BlockDevice>) -> DevT {
+        let id = dev.id();
+        if let DeviceId::Number(number) = id {
+            return number;
+        }
+        let mut given = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        given.retain(|_, numbered| numbered.dev.strong_count() > 0);
+        let known = given.iter().find(|(_, numbered)| numbered.id == id).map(|(minor, _)| *minor);
+        let minor = known.unwrap_or_else(|| {
+            let minor = (0..).find(|minor| !given.contains_key(minor)).unwrap_or_default();
+            given.insert(minor, Numbered { id, dev: Arc::downgrade(dev) });
+            minor
+        });
+        DevT::new(HOST_MAJOR, minor)
     }
 }

@@ -1,7 +1,7 @@
 //! The registry: every mapped device by name, uuid and number.
 
 use crate::events::Events;
-use crate::opener::{HostRequest, OpenHostDevices};
+use crate::opener::{HostNumbers, HostRequest, OpenHostDevices};
 use crate::{Cancel, DeviceOpener, Error, HostOpener, MappedDevice, TargetType};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -10,8 +10,13 @@ use udm_base::{DevT, Errno};
 use udm_io::{BlockDevice, Domain};
 
 /// udm's major number. The kernel gives block devices majors below 512 (`BLKDEV_MAJOR_MAX`, `block/genhd.c`, 6.12), so
-/// that no device of the host has it, and `M:m` means one device wherever it is typed.
-pub const MAJOR: u32 = 4000;
+/// that no device of the host has it, and `M:m` means one device wherever it is typed. It has three digits as the
+/// kernel's usual 253, for which dmsetup's columns are made.
+pub const MAJOR: u32 = 600;
+
+/// The major of the numbers that stand for what is beneath and has none: files, remote exports, `null:` devices. Lists of
+/// dependencies have room for numbers only. A table names such a device by its path or URI, never by this number.
+pub const HOST_MAJOR: u32 = 601;
 
 /// The longest name in bytes (`DM_NAME_LEN` less its zero).
 pub const NAME_MAX: usize = 127;
@@ -41,6 +46,7 @@ pub(crate) struct RegistryCore {
     pub(crate) types: &'static [&'static TargetType],
     host: Box<HostOpener>,
     open_host: OpenHostDevices,
+    numbers: HostNumbers,
     devices: Mutex<Devices>,
     /// Held while plans are made and published: never over a wait for bios.
     pub(crate) plans: Mutex<()>,
@@ -61,6 +67,7 @@ impl Registry {
             types,
             host,
             open_host: OpenHostDevices::default(),
+            numbers: HostNumbers::default(),
             devices: Mutex::default(),
             plans: Mutex::default(),
             loads: Mutex::default(),
@@ -158,6 +165,17 @@ impl Registry {
         exclusive: bool,
     ) -> Result<Arc<dyn BlockDevice>, Error> {
         LoadContext { registry: &self.0, cwd }.open(spec, read_only, exclusive)
+    }
+
+    /// The number that stands for a device beneath in a list of dependencies: its own, or one of [`HOST_MAJOR`] that it
+    /// keeps while it is open.
+    pub fn number_of(&self, dev: &Arc<dyn BlockDevice>) -> DevT {
+        self.0.numbers.number_of(dev)
+    }
+
+    /// Counts an event of the registry itself, as the making or removing of a device.
+    pub fn raise_event(&self) {
+        self.0.events.raise();
     }
 
     /// Counts of events of all devices together.

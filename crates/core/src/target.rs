@@ -1,6 +1,6 @@
 //! What a target is.
 
-use crate::{DeviceOpener, Error};
+use crate::{DeviceOpener, Error, Polls, ZeroSkips};
 use std::sync::Arc;
 use udm_base::{Arg, ArgError, Args, Errno, Sector, Sectors};
 use udm_io::{Bio, BlockDevice, Cx, Domain, Extent, ExtentKind, Limits, Status};
@@ -86,6 +86,12 @@ pub trait Target: Send + Sync + 'static {
     /// The target's own part of a status or table line, after the name: empty when there is none.
     fn status(&self, kind: StatusKind) -> String;
 
+    /// What the integrity subsystem would measure of it besides its name and version, as `key=value` with commas
+    /// between; empty when the kernel measures nothing of such a target (`STATUSTYPE_IMA`, 6.12).
+    fn measurement(&self) -> String {
+        String::new()
+    }
+
     /// The devices beneath, one entry for each range used.
     fn devices(&self) -> Vec<TargetDevice> {
         Vec::new()
@@ -149,6 +155,16 @@ pub trait Target: Send + Sync + 'static {
     fn failed(&self, at: Sectors, status: Status) -> bool {
         let _ = (at, status);
         false
+    }
+
+    /// Writes of zeroes that it completed without allocating, since it was made: a thin pool's.
+    fn zero_skips(&self) -> ZeroSkips {
+        ZeroSkips::default()
+    }
+
+    /// Polls of its bios since it was made: a target that serves polled bios counts them.
+    fn polls(&self) -> Polls {
+        Polls::default()
     }
 
     /// `dmsetup message`: the words after the sector. The answer is what the command prints. May block.

@@ -1,6 +1,6 @@
 //! Plain reads and writes that wait, for control paths and tools.
 
-use crate::{Attached, BlockDevice, Channel, Domain, Op, OpFlags, Status};
+use crate::{Attached, BlockDevice, Channel, Domain, Op, OpFlags, Segment, Status};
 use std::io;
 use std::sync::Arc;
 use udm_base::{SECTOR_SIZE, Sector, Sectors};
@@ -29,7 +29,7 @@ impl BlockingIo {
     /// # Panics
     /// When `buf` is not whole sectors.
     pub fn read(&self, sector: Sector, buf: &mut [u8]) -> Result<(), Status> {
-        self.transfer(Op::Read, OpFlags::NONE, sector, buf)
+        self.transfer(Op::Read, OpFlags::NONE, sector, buf.as_mut_ptr(), buf.len())
     }
 
     /// Writes at `sector`.
@@ -37,10 +37,8 @@ impl BlockingIo {
     /// # Panics
     /// When `buf` is not whole sectors.
     pub fn write(&self, sector: Sector, buf: &[u8], flags: OpFlags) -> Result<(), Status> {
-        // A device only reads the memory of a write; the bio's segments have one pointer type for both directions.
-        // SAFETY: not written through, and back with the caller when this returns.
-        let buf = unsafe { std::slice::from_raw_parts_mut(buf.as_ptr().cast_mut(), buf.len()) };
-        self.transfer(Op::Write, flags, sector, buf)
+        // A device only reads the memory of a write; segments have one pointer type for both directions.
+        self.transfer(Op::Write, flags, sector, buf.as_ptr().cast_mut(), buf.len())
     }
 
     /// Flushes the device.
@@ -56,10 +54,13 @@ impl BlockingIo {
         self.finish()
     }
 
-    fn transfer(&self, op: Op, flags: OpFlags, sector: Sector, buf: &mut [u8]) -> Result<(), Status> {
-        assert_eq!(buf.len() % SECTOR_SIZE, 0, "whole sectors");
-        // SAFETY: `finish` waits for the completion before the borrow ends.
-        while !unsafe { self.channel.submit(self.dev, op, flags, sector, buf, 0) } {
+    fn transfer(&self, op: Op, flags: OpFlags, sector: Sector, at: *mut u8, len: usize) -> Result<(), Status> {
+        assert_eq!(len % SECTOR_SIZE, 0, "whole sectors");
+        let sectors = Sectors::in_bytes(len as u64);
+        // SAFETY: the caller lends the memory until this returns, which is after the completion.
+        let segs = [unsafe { Segment::new(at, len) }];
+        // SAFETY: as above, and `segs` stays as long.
+        while !unsafe { self.channel.submit_vectored(self.dev, op, flags, sector, sectors, &segs, 0) } {
             self.step();
         }
         self.finish()

@@ -145,10 +145,7 @@ impl Domain {
         let mut rounds = 0u32;
         while !done() {
             for core in self.0.cores() {
-                if core.steal(|| self.0.barrier(), |_| core.poll()).is_some_and(|moved| moved > 0) {
-                    // Its owner may sleep, waiting for what was just taken from its sources.
-                    core.wake();
-                }
+                core.poll_for_owner(|| self.0.barrier());
             }
             match &self.0.idle {
                 Some(idle) => idle(None),

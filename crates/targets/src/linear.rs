@@ -40,6 +40,10 @@ impl Target for Linear {
         }
     }
 
+    fn measurement(&self) -> String {
+        format!("device_name={},start={}", self.0.dev.name(), self.0.start)
+    }
+
     fn devices(&self) -> Vec<TargetDevice> {
         vec![self.0.clone()]
     }

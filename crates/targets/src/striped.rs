@@ -12,13 +12,16 @@
 //! Discards are cut at chunks rather than sent as one range to each stripe (`drivers/md/dm-stripe.c`, 6.12).
 
 use std::fmt::Write;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use udm_base::{ArgError, Sector, Sectors};
 use udm_core::{Ctr, Map, StatusKind, Target, TargetDevice, TargetFeatures, TargetType};
 use udm_io::{Bio, Cx, Extent, Limits, Status};
 
 pub(crate) static TYPE: TargetType =
     TargetType { name: "striped", version: [1, 6, 0], features: TargetFeatures::NONE, ctr };
+
+/// From this many errors of a stripe on, another is no event (`DM_IO_ERROR_THRESHOLD`).
+const ERROR_THRESHOLD: u32 = 15;
 
 struct Striped {
     stripes: Vec<Stripe>,
@@ -28,7 +31,7 @@ struct Striped {
 
 struct Stripe {
     device: TargetDevice,
-    failed: AtomicBool,
+    errors: AtomicU32,
 }
 
 fn ctr(ctr: &mut Ctr<'_>) -> Result<Box<dyn Target>, ArgError> {
@@ -55,7 +58,7 @@ fn ctr(ctr: &mut Ctr<'_>) -> Result<Box<dyn Target>, ArgError> {
         let (start, _) = ctr.args.number(message, "a start sector")?;
         let dev = ctr.device(&name, message)?;
         let device = TargetDevice { dev, start: Sector::new(start), len: Sectors::new(len / count) };
-        stripes.push(Stripe { device, failed: AtomicBool::new(false) });
+        stripes.push(Stripe { device, errors: AtomicU32::new(0) });
     }
     Ok(Box::new(Striped { stripes, chunk: Divisor::new(chunk), count: Divisor::new(count) }))
 }
@@ -75,7 +78,7 @@ impl Target for Striped {
                     let _ = write!(out, " {}", s.device.dev.name());
                 }
                 out += " 1 ";
-                out.extend(self.stripes.iter().map(|s| if s.failed.load(Ordering::Relaxed) { 'D' } else { 'A' }));
+                out.extend(self.stripes.iter().map(|s| if s.errors.load(Ordering::Relaxed) > 0 { 'D' } else { 'A' }));
             }
             StatusKind::Table => {
                 let _ = write!(out, " {}", self.chunk.value);
@@ -83,6 +86,19 @@ impl Target for Striped {
                     let _ = write!(out, " {} {}", s.device.dev.name(), s.device.start);
                 }
             }
+        }
+        out
+    }
+
+    fn measurement(&self) -> String {
+        let mut out = format!("stripes={},chunk_size={}", self.stripes.len(), self.chunk.value);
+        for (i, s) in self.stripes.iter().enumerate() {
+            let status = if s.errors.load(Ordering::Relaxed) > 0 { 'D' } else { 'A' };
+            let (name, start) = (s.device.dev.name(), s.device.start);
+            let _ = write!(
+                out,
+                ",stripe_{i}_device_name={name},stripe_{i}_physical_start={start},stripe_{i}_status={status}"
+            );
         }
         out
     }
@@ -112,7 +128,7 @@ impl Target for Striped {
     }
 
     fn failed(&self, at: Sectors, _: Status) -> bool {
-        !self.locate(at).0.failed.swap(true, Ordering::Relaxed)
+        self.locate(at).0.errors.fetch_add(1, Ordering::Relaxed) + 1 < ERROR_THRESHOLD
     }
 }
 

@@ -195,7 +195,7 @@ fn names_and_uuids() {
         assert_eq!(rig.registry.create(name, "", None).err().map(|e| e.errno), errno, "{name}");
     }
     let u = rig.registry.create("u", "UUID-1", Some(77)).unwrap();
-    assert_eq!(u.devt().to_string(), "4000:77");
+    assert_eq!(u.devt().to_string(), "600:77");
     assert_eq!(rig.registry.create("v", "UUID-1", None).unwrap_err().errno, Errno::EBUSY);
     assert_eq!(rig.registry.create("v", "", Some(77)).unwrap_err().errno, Errno::EBUSY);
     assert_eq!(rig.registry.create("v", "", None).unwrap().devt().minor, 2);

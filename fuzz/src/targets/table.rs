@@ -10,7 +10,7 @@ use udm_io::{BlockingIo, Domain, MemoryDevice, OpFlags};
 
 /// Words of tables.
 pub const WORDS: &[&[u8]] =
-    &[b"linear", b"striped", b"zero", b"error", b"ram", b"loop", b"\n", b"/dev/mapper/fuzz", b"4000:0", b"memory:64 0"];
+    &[b"linear", b"striped", b"zero", b"error", b"ram", b"loop", b"\n", b"/dev/mapper/fuzz", b"600:0", b"memory:64 0"];
 
 /// A table of several lines.
 pub fn fuzz_table(data: &[u8]) {

@@ -15,6 +15,7 @@ const FLOORS: &[(&str, u8)] = &[
     ("udm-export", 3),
     ("udm-control", 3),
     ("udm-client", 4),
+    ("udm-bench", 4),
     ("udm", 5),
     // Not part of the house: nothing in it may lean on these.
     ("udm-fuzz", 6),

@@ -4,6 +4,9 @@
 /// Paths from the workspace's root, and why.
 pub(super) const UNSAFE_MODULES: &[(&str, &str)] = &[
     ("crates/base/src/aligned.rs", "memory with an alignment that Vec cannot have"),
+    ("crates/bench/src/floor.rs", "a mapping of anonymous memory"),
+    ("crates/bench/src/lane.rs", "passes a buffer on, as its caller promises"),
+    ("crates/bench/src/queue.rs", "lends buffers to devices, and takes them back"),
     ("crates/core/src/mapped/plan.rs", "a lookup table of pointers into the tables that it holds"),
     ("crates/core/src/mapped/slot.rs", "a pointer that is replaced under grace periods"),
     ("crates/core/src/mapped/split.rs", "frames and redirections of clones"),
@@ -29,4 +32,5 @@ pub(super) const UNSAFE_MODULES: &[(&str, &str)] = &[
     ("crates/io/src/null/queue.rs", "a lock-free list of records, and what a try-lock guards"),
     ("crates/io/src/nbd/client/driver.rs", "sends from the memory of bios"),
     ("crates/io/src/nbd/client/receive.rs", "receives into the memory of bios"),
+    ("crates/udm/src/sigpipe.rs", "the action of a signal"),
 ];

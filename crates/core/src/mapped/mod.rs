@@ -1,5 +1,6 @@
 //! A mapped device.
 
+mod attributes;
 mod control;
 mod path;
 mod plan;
@@ -8,6 +9,7 @@ mod split;
 mod submit;
 mod suspend;
 
+pub use attributes::{Polls, ZeroSkips};
 pub use control::{Geometry, Info};
 pub use suspend::SuspendOptions;
 
@@ -83,6 +85,8 @@ struct Paths {
 pub(crate) struct Options {
     pub(crate) clone_always: bool,
     pub(crate) compile: bool,
+    /// In sectors, when it was set.
+    pub(crate) read_ahead: Option<u32>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -104,7 +108,7 @@ impl MappedDevice {
             operation: Mutex::new(()),
             paths: Mutex::default(),
             holders: Mutex::default(),
-            options: Mutex::new(Options { clone_always: false, compile: true }),
+            options: Mutex::new(Options { clone_always: false, compile: true, read_ahead: None }),
             events: Events::default(),
             noflush: AtomicBool::new(false),
             parked: AtomicUsize::new(0),

@@ -185,6 +185,18 @@ impl Table {
         self.placed.iter().map(line).collect()
     }
 
+    /// The lines that `dmsetup measure` prints: each target's name, version and own attributes.
+    pub fn measurements(&self) -> Vec<TableLine> {
+        let line = |p: &Placed| {
+            let own = p.target.measurement();
+            let [major, minor, patch] = p.kind.version;
+            let version = format!("target_name={},target_version={major}.{minor}.{patch}", p.kind.name);
+            let params = if own.is_empty() { own } else { format!("{version},{own};") };
+            TableLine { start: p.begin, len: p.len, target: p.kind.name.to_owned(), params }
+        };
+        self.placed.iter().map(line).collect()
+    }
+
     /// The target types in use, with the version of each, in order.
     pub fn types(&self) -> impl Iterator<Item = &'static TargetType> {
         self.placed.iter().map(|p| p.kind)

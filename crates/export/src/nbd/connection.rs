@@ -178,6 +178,12 @@ impl Connection {
         }
     }
 
+    /// Ends the connection for the client, at once.
+    pub(super) fn hang_up(&self) {
+        // A client that has gone already need not be told.
+        let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
+    }
+
     /// From now on requests are answered ESHUTDOWN, options REP_ERR_SHUTDOWN.
     pub(super) fn shut_down(&mut self) {
         match &mut self.phase {

@@ -462,6 +462,7 @@ impl Drop for Worker {
             }
             // The device still works for it: its export stays open, as its bios are.
             tracing::warn!("{} requests of an NBD client are left behind", connection.in_flight());
+            connection.hang_up();
             std::mem::forget(self.slots[number].connection.take());
         }
     }

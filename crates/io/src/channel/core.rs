@@ -180,6 +180,14 @@ impl ChannelCore {
         out
     }
 
+    /// Polls in the owner's place, if it is outside, and wakes it if it sleeps and something moved.
+    pub(crate) fn poll_for_owner(&self, barrier: impl FnOnce()) {
+        let moved = self.steal(barrier, |_| self.poll());
+        if moved.is_some_and(|n| n > 0) && self.mailbox.sleeping.load(Ordering::SeqCst) {
+            self.wake();
+        }
+    }
+
     /// Completes a bio of this channel, inside: runs its frames, then hands it to the submitter.
     #[inline]
     pub(crate) fn complete(&self, mut bio: Bio) {
@@ -239,14 +247,11 @@ impl ChannelCore {
         self.mailbox.wake.as_ref()
     }
 
-    /// Announces that the owner is about to sleep; false when there is mail.
-    pub(crate) fn prepare_sleep(&self) -> bool {
+    /// Announces that the owner is about to sleep. From here on mail, and a thief that moved something, wake it; what came
+    /// before is for the owner to look at once more.
+    pub(crate) fn prepare_sleep(&self) {
         self.mailbox.sleeping.store(true, Ordering::SeqCst);
-        if self.mailbox.head.load(Ordering::SeqCst).is_null() {
-            return true;
-        }
-        self.mailbox.sleeping.store(false, Ordering::Relaxed);
-        false
+        fence(Ordering::SeqCst);
     }
 
     pub(crate) fn has_mail(&self) -> bool {

@@ -81,25 +81,33 @@ impl Channel {
     /// [`Waker`] is used, or `timeout` has passed. Blocks, in the kernel. Completes nothing: call
     /// [`poll`](Self::poll) afterwards. In a simulated domain time moves on instead.
     pub fn wait(&self, timeout: Option<Duration>, woken: &mut Vec<Woken>) -> io::Result<()> {
-        let (ready, timer, must_poll) = self.inside(|core, _| {
-            // SAFETY: inside; the sources' fd and flags do not reach the channel.
+        let mut waiter = self.waiter.borrow_mut();
+        if self.shared.idle().is_none() {
+            waiter.epoll(self)?;
+            self.add_sources(&mut waiter)?;
+            self.core().prepare_sleep();
+        }
+        // Looked at after the announcement: a thief that took in mail before it has left its completions here.
+        let (ready, timer, sleeper) = self.inside(|core, _| {
+            // SAFETY: inside; the sources' flags, and their ways to sleep, do not reach the channel.
             let inner = unsafe { core.inner() };
             let must_poll = inner.sources.iter().any(|(_, s)| s.must_poll());
-            (!inner.completions.is_empty(), inner.timers.next(), must_poll)
+            let ready = must_poll || core.has_mail() || !inner.completions.is_empty();
+            let epoll = waiter.epoll.as_ref().filter(|_| !ready);
+            let mut busy = inner.sources.iter().enumerate().filter(|(_, (_, s))| s.is_busy());
+            let sleeper =
+                epoll.and_then(|epoll| busy.find_map(|(i, (_, s))| Some((i, s.prepare_sleep(epoll.as_fd())?))));
+            (ready, inner.timers.next(), sleeper)
         });
         if let Some(idle) = self.shared.idle() {
-            if !ready && !self.core().has_mail() {
+            if !ready {
                 idle(timer);
             }
             return Ok(());
         }
-        let mut waiter = self.waiter.borrow_mut();
-        waiter.epoll(self)?;
-        self.add_sources(&mut waiter)?;
-        let at_once = ready || must_poll || !self.core().prepare_sleep();
-        let mut timeout = if at_once { Some(Duration::ZERO) } else { earlier(timeout, timer, self.now()) };
-        if !at_once && let Some((source, sleep)) = self.sleeper(&waiter) {
-            let slept = (sleep.sleep)(sleep.fd, timeout);
+        let mut timeout = if ready { Some(Duration::ZERO) } else { earlier(timeout, timer, self.now()) };
+        if let Some((source, Sleep { fd, sleep })) = sleeper {
+            let slept = sleep(fd, timeout);
             // SAFETY: inside; the source does not reach the channel.
             let others = self.inside(|core, _| unsafe { core.inner() }.sources[source].1.after_sleep());
             if slept.is_err() || !others {
@@ -134,17 +142,6 @@ impl Channel {
             });
         }
         Ok(())
-    }
-
-    /// The source that sleeps for all, by its place: one that is busy and can.
-    fn sleeper(&self, waiter: &Waiter) -> Option<(usize, Sleep)> {
-        let epoll = waiter.epoll.as_ref().expect("made before").as_fd();
-        self.inside(|core, _| {
-            // SAFETY: inside; a source that prepares to sleep does not reach the channel.
-            let sources = &unsafe { core.inner() }.sources;
-            let mut busy = sources.iter().enumerate().filter(|(_, (_, s))| s.is_busy());
-            busy.find_map(|(i, (_, s))| Some((i, s.prepare_sleep(epoll)?)))
-        })
     }
 
     fn add_sources(&self, waiter: &mut Waiter) -> io::Result<()> {

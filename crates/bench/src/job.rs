@@ -1,0 +1,111 @@
+//! The generator: one job's loop, the same for every subject.
+
+use crate::error::JobError;
+use crate::lane::Lane;
+use crate::latency::{ByOp, Timing};
+use crate::load::{Load, Span};
+use crate::pattern::Pattern;
+use crate::queue::{Queue, Slot};
+use std::hint::black_box;
+use udm_io::{Clock, Nanos, Op, Status};
+
+/// What one job did.
+#[derive(Clone)]
+pub(crate) struct JobTally {
+    pub(crate) reads: u64,
+    pub(crate) writes: u64,
+    pub(crate) start: Nanos,
+    pub(crate) end: Nanos,
+    pub(crate) latencies: ByOp,
+}
+
+/// Requests between two looks at the clock: few enough to end on time, enough to hide the 25 ns that a look takes.
+fn batch(bs: u64) -> u64 {
+    ((1 << 20) / bs).clamp(16, 256)
+}
+
+/// Keeps `slots` requests in flight until time or number is used up, then waits for what is out.
+///
+/// Each request's buffer is touched: a write is stamped before, a word of a read is used after.
+pub(crate) fn run<L: Lane, T: Timing>(
+    queue: &mut Queue<L>,
+    slots: Vec<Slot>,
+    mut pattern: Pattern,
+    load: &Load,
+    span: Span,
+    clock: &dyn Clock,
+    mut timing: T,
+) -> Result<JobTally, JobError> {
+    let start = clock.now();
+    let deadline = load.runtime.map_or(Nanos(u64::MAX), |time| start.after(time.as_nanos() as u64));
+    let limit = load.number_ios.unwrap_or(u64::MAX);
+    let batch = batch(span.bs);
+    let mut out = Out { issued: 0, writes: 0, at: vec![0; slots.len()].into(), bs: span.bs };
+    let mut sum = 0u64;
+    for slot in slots.into_iter().take(usize::try_from(limit).unwrap_or(usize::MAX)) {
+        out.send(queue, slot, &mut pattern, &mut timing);
+    }
+    while out.issued < limit && clock.now() < deadline {
+        for _ in 0..batch.min(limit - out.issued) {
+            let Some((mut slot, status)) = queue.completed() else {
+                queue.idle()?;
+                break;
+            };
+            out.check(&slot, status)?;
+            timing.completed(slot.index());
+            sum ^= word(queue.buffer(&mut slot));
+            out.send(queue, slot, &mut pattern, &mut timing);
+        }
+        // Requests that complete at once would keep the others' completions out.
+        queue.poll();
+    }
+    queue.drain(|queue, mut slot, status| {
+        timing.completed(slot.index());
+        sum ^= word(queue.buffer(&mut slot));
+        out.check(&slot, status)
+    })?;
+    black_box(sum);
+    let reads = out.issued - out.writes;
+    Ok(JobTally { reads, writes: out.writes, start, end: clock.now(), latencies: timing.result() })
+}
+
+/// What went out.
+struct Out {
+    issued: u64,
+    writes: u64,
+    /// For each slot twice the block of its request, plus 1 for a write.
+    at: Box<[u64]>,
+    bs: u64,
+}
+
+impl Out {
+    #[inline(always)]
+    fn send<L: Lane>(&mut self, queue: &mut Queue<L>, mut slot: Slot, pattern: &mut Pattern, timing: &mut impl Timing) {
+        let (op, block) = pattern.next();
+        self.issued += 1;
+        if op == Op::Write {
+            self.writes += 1;
+            queue.buffer(&mut slot)[..8].copy_from_slice(&self.issued.to_ne_bytes());
+        }
+        self.at[slot.index()] = block << 1 | u64::from(op == Op::Write);
+        timing.submitted(slot.index(), op);
+        queue.submit(slot, op, block * self.bs);
+    }
+
+    #[inline(always)]
+    fn check(&self, slot: &Slot, status: Status) -> Result<(), JobError> {
+        if status.is_ok() { Ok(()) } else { Err(self.failed(slot, status)) }
+    }
+
+    #[cold]
+    fn failed(&self, slot: &Slot, status: Status) -> JobError {
+        let at = self.at[slot.index()];
+        let op = if at & 1 == 1 { Op::Write } else { Op::Read };
+        JobError::Failed { op, byte: (at >> 1) * self.bs, bytes: self.bs as usize, status }
+    }
+}
+
+#[inline(always)]
+fn word(buffer: &[u8]) -> u64 {
+    buffer.first_chunk().map_or(0, |word| u64::from_ne_bytes(*word))
+}

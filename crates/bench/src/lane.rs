@@ -1,0 +1,114 @@
+//! Where a job's requests go: to a device through a channel, or to plain copies.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+use udm_base::Sector;
+use udm_io::{Attached, Channel, Completion, Op, OpFlags, Status};
+
+use crate::floor::Floor;
+
+/// One thread's way to a subject.
+pub(crate) trait Lane {
+    /// Submits a request. False when as many are out as the lane was made for.
+    ///
+    /// # Safety
+    /// `memory` is the lane's until the completion with `token` has been taken.
+    unsafe fn submit(&mut self, op: Op, byte: u64, memory: &mut [u8], token: u64) -> bool;
+
+    /// The next completion that is there.
+    fn completed(&mut self) -> Option<Completion>;
+
+    /// Starts and takes in what can be; returns how much moved.
+    fn poll(&mut self) -> usize;
+
+    /// Sleeps until there is something to poll, or for a while.
+    fn wait(&mut self) -> std::io::Result<()>;
+
+    /// Whether the lane is to be polled rather than slept on.
+    fn spins(&self) -> bool;
+}
+
+/// To a device.
+pub(crate) struct ChannelLane {
+    channel: Channel,
+    at: Attached,
+    flags: OpFlags,
+}
+
+impl ChannelLane {
+    /// `depth` requests at most; `hipri` polls for them.
+    pub(crate) fn new(channel: Channel, dev: Arc<dyn udm_io::BlockDevice>, depth: usize, hipri: bool) -> Self {
+        channel.set_depth(depth);
+        let at = channel.attach(dev);
+        Self { channel, at, flags: if hipri { OpFlags::HIPRI } else { OpFlags::NONE } }
+    }
+}
+
+impl Lane for ChannelLane {
+    #[inline(always)]
+    unsafe fn submit(&mut self, op: Op, byte: u64, memory: &mut [u8], token: u64) -> bool {
+        // SAFETY: the caller's promise.
+        unsafe { self.channel.submit(self.at, op, self.flags, Sector::containing(byte), memory, token) }
+    }
+
+    #[inline(always)]
+    fn completed(&mut self) -> Option<Completion> {
+        self.channel.completed()
+    }
+
+    fn poll(&mut self) -> usize {
+        self.channel.poll()
+    }
+
+    fn wait(&mut self) -> std::io::Result<()> {
+        // A hundredth of a second, so that a device that hangs does not hide the end of the run.
+        self.channel.wait(Some(Duration::from_millis(10)), &mut Vec::new())
+    }
+
+    fn spins(&self) -> bool {
+        self.flags.contains(OpFlags::HIPRI)
+    }
+}
+
+/// To copies out of and into a buffer.
+pub(crate) struct FloorLane {
+    floor: Arc<Floor>,
+    /// Room for every request is made at the start.
+    done: VecDeque<u64>,
+}
+
+impl FloorLane {
+    pub(crate) fn new(floor: Arc<Floor>, depth: usize) -> Self {
+        Self { floor, done: VecDeque::with_capacity(depth) }
+    }
+}
+
+impl Lane for FloorLane {
+    #[inline(always)]
+    unsafe fn submit(&mut self, op: Op, byte: u64, memory: &mut [u8], token: u64) -> bool {
+        match op {
+            Op::Write => self.floor.write(byte, memory),
+            _ => self.floor.read(byte, memory),
+        }
+        self.done.push_back(token);
+        true
+    }
+
+    #[inline(always)]
+    fn completed(&mut self) -> Option<Completion> {
+        self.done.pop_front().map(|token| Completion { token, status: Status::Ok })
+    }
+
+    fn poll(&mut self) -> usize {
+        0
+    }
+
+    fn wait(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+
+    fn spins(&self) -> bool {
+        true
+    }
+}

@@ -1,0 +1,35 @@
+//! Why a command is refused.
+
+use crate::codec::CodecError;
+use udm_base::Errno;
+use udm_core::Error;
+
+/// An error on its way to the caller, from whichever layer.
+#[derive(Debug)]
+pub(super) struct Refusal(pub(super) Error);
+
+impl Refusal {
+    pub(super) fn new(errno: Errno, message: impl Into<String>) -> Self {
+        Self(Error::new(errno, message))
+    }
+}
+
+impl From<Error> for Refusal {
+    fn from(error: Error) -> Self {
+        Self(error)
+    }
+}
+
+impl From<CodecError> for Refusal {
+    fn from(error: CodecError) -> Self {
+        Self::new(error.errno, error.message)
+    }
+}
+
+/// The text that a field holds.
+pub(super) fn utf8<'a>(what: &str, bytes: &'a [u8]) -> Result<&'a str, Refusal> {
+    std::str::from_utf8(bytes).map_err(|_| {
+        let text = String::from_utf8_lossy(bytes);
+        Refusal::new(Errno::EINVAL, format!("{what} {text:?} is not UTF-8"))
+    })
+}

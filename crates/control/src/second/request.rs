@@ -1,0 +1,81 @@
+//! What can be asked.
+
+use serde::{Deserialize, Serialize};
+
+/// A request.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(tag = "op", rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Request {
+    /// The first request: which version the client speaks. Answer: [`Hello`].
+    Hello {
+        /// [`VERSION`](super::VERSION)
+        version: u32,
+    },
+    /// Is anybody there? Answer: null.
+    Ping,
+    /// What devices did. Answer: `{"devices": [`[`DeviceStats`](super::DeviceStats)`…]}`
+    Stats {
+        /// Of this device only.
+        #[serde(default)]
+        name: Option<String>,
+    },
+    /// Changes an option of a device, see [`OPTIONS`](super::OPTIONS). Answer: null.
+    Set {
+        /// The device.
+        name: String,
+        /// The option.
+        key: String,
+        /// Its new value.
+        value: String,
+    },
+    /// Where devices can be reached. Answer: `{"exports": [`[`ExportEntry`]`…]}`
+    ExportList,
+    /// Serves a device over NBD on a TCP address. Answer: [`ExportEntry`].
+    ExportAdd {
+        /// The device.
+        name: String,
+        /// `ADDRESS:PORT`; port 0 takes a free one.
+        tcp: String,
+    },
+    /// Ends what [`ExportAdd`](Self::ExportAdd) began. Answer: `{"removed": COUNT}`
+    ExportRemove {
+        /// The device.
+        name: String,
+        /// Only at this address.
+        #[serde(default)]
+        tcp: Option<String>,
+    },
+    /// Commands under way. Answer: `{"underway": [`[`Underway`](super::Underway)`…]}`
+    Progress,
+    /// The last lines of the daemon's log. Answer: `{"lines": ["…"]}`
+    Log {
+        /// At most so many.
+        lines: usize,
+    },
+    /// Ends the daemon: drains what is in flight, flushes, exits. Answer: null, before it ends.
+    Shutdown,
+}
+
+/// The answer to `hello`.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Hello {
+    /// The version that the daemon speaks.
+    pub version: u32,
+    /// Its name and version.
+    pub program: String,
+    /// Its process.
+    pub pid: u32,
+}
+
+/// Where a device can be reached.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ExportEntry {
+    /// The device.
+    pub name: String,
+    /// `tcp` or `unix`.
+    pub transport: String,
+    /// The socket: an address with its port, or a path.
+    pub address: String,
+    /// What an NBD client is given.
+    pub uri: String,
+}

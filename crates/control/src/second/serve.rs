@@ -1,0 +1,128 @@
+//! The daemon's side of a conversation.
+
+use super::{DeviceStats, ExportEntry, Hello, MAX_LINE, Request, Underway, VERSION, read_line, set_option};
+use serde_json::{Value, json};
+use std::io::{self, BufRead, Write};
+use udm_base::Errno;
+use udm_core::{Error, Registry};
+
+/// What the daemon has to offer. Called from many threads; may block.
+pub trait Service: Send + Sync {
+    /// The devices.
+    fn registry(&self) -> &Registry;
+    /// Who answers.
+    fn hello(&self) -> Hello;
+    /// Where devices can be reached.
+    fn exports(&self) -> Vec<ExportEntry>;
+    /// Serves the device of that name on a TCP address.
+    ///
+    /// # Errors
+    /// ENXIO without such a device; EINVAL for an address that is none; what the system says to listening there.
+    fn add_export(&self, name: &str, tcp: &str) -> Result<ExportEntry, Error>;
+    /// Ends exports over TCP of a device, at one address or at all. Returns how many there were.
+    ///
+    /// # Errors
+    /// ENXIO when there were none.
+    fn remove_export(&self, name: &str, tcp: Option<&str>) -> Result<usize, Error>;
+    /// Commands under way.
+    fn underway(&self) -> Vec<Underway>;
+    /// The last lines of the log, at most `lines`.
+    fn log_tail(&self, lines: usize) -> Vec<String>;
+    /// Something that is to be remembered has changed.
+    fn changed(&self);
+    /// Begins to end the daemon. Does not wait for it.
+    fn shut_down(&self);
+}
+
+/// Answers a client until it hangs up. Blocks as the stream does.
+///
+/// # Errors
+/// The stream's, and `InvalidData` for a line that is too long or no text: the client has been told.
+pub fn converse(reader: &mut impl BufRead, writer: &mut impl Write, service: &dyn Service) -> io::Result<()> {
+    let mut greeted = false;
+    loop {
+        let line = match read_line(reader, MAX_LINE) {
+            Ok(Some(line)) => line,
+            Ok(None) => return Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                // Where the next request would begin is not known.
+                send(writer, &failed(&Error::new(Errno::EPROTO, error.to_string())))?;
+                return Err(error);
+            }
+            Err(error) => return Err(error),
+        };
+        let answer = match answer(&line, &mut greeted, service) {
+            Ok(value) => json!({ "ok": value }),
+            Err(error) => failed(&error),
+        };
+        send(writer, &answer)?;
+    }
+}
+
+fn answer(line: &str, greeted: &mut bool, service: &dyn Service) -> Result<Value, Error> {
+    let request: Request = serde_json::from_str(line)
+        .map_err(|e| Error::new(Errno::EPROTO, format!("the request cannot be understood: {e}")))?;
+    match &request {
+        Request::Hello { version: VERSION } => {
+            *greeted = true;
+            Ok(json!(service.hello()))
+        }
+        Request::Hello { version } => {
+            let message = format!("the client speaks version {version} of the protocol, this daemon {VERSION}");
+            Err(Error::new(Errno::EPROTO, message))
+        }
+        _ if !*greeted => {
+            let message = format!("expected {{\"op\":\"hello\",\"version\":{VERSION}}} before any other request");
+            Err(Error::new(Errno::EPROTO, message))
+        }
+        request => perform(request, service),
+    }
+}
+
+fn perform(request: &Request, service: &dyn Service) -> Result<Value, Error> {
+    let device = |name: &str| {
+        let missing = || Error::new(Errno::ENXIO, format!("no device has the name {name:?}"));
+        service.registry().by_name(name).ok_or_else(missing)
+    };
+    match request {
+        Request::Hello { .. } | Request::Ping => Ok(Value::Null),
+        Request::Stats { name: Some(name) } => Ok(json!({ "devices": [DeviceStats::of(&*device(name)?)] })),
+        Request::Stats { name: None } => {
+            let devices: Vec<_> = service.registry().list().iter().map(|md| DeviceStats::of(md)).collect();
+            Ok(json!({ "devices": devices }))
+        }
+        Request::Set { name, key, value } => {
+            set_option(&*device(name)?, key, value)?;
+            service.changed();
+            Ok(Value::Null)
+        }
+        Request::ExportList => Ok(json!({ "exports": service.exports() })),
+        Request::ExportAdd { name, tcp } => {
+            let entry = service.add_export(name, tcp)?;
+            service.changed();
+            Ok(json!(entry))
+        }
+        Request::ExportRemove { name, tcp } => {
+            let removed = service.remove_export(name, tcp.as_deref())?;
+            service.changed();
+            Ok(json!({ "removed": removed }))
+        }
+        Request::Progress => Ok(json!({ "underway": service.underway() })),
+        Request::Log { lines } => Ok(json!({ "lines": service.log_tail(*lines) })),
+        Request::Shutdown => {
+            service.shut_down();
+            Ok(Value::Null)
+        }
+    }
+}
+
+fn failed(error: &Error) -> Value {
+    json!({ "error": { "errno": error.errno.get(), "message": error.message } })
+}
+
+fn send(writer: &mut impl Write, answer: &Value) -> io::Result<()> {
+    let mut line = answer.to_string();
+    line.push('\n');
+    writer.write_all(line.as_bytes())?;
+    writer.flush()
+}

@@ -1,0 +1,112 @@
+//! A server for one test, in a directory of its own.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use udm_base::Sectors;
+use udm_export::nbd::{Client, Export, ExportInfo, Exports, Listen, OpenError, Server};
+use udm_io::{BlockDevice, Domain, MemoryDevice};
+
+/// Bytes of [`Served::memory`].
+pub(crate) const SIZE: u64 = 64 << 20;
+
+/// Devices by name. Counts how many exports are open.
+pub(crate) struct Devices {
+    named: Vec<(String, Arc<dyn BlockDevice>, bool)>,
+    open: Arc<AtomicUsize>,
+}
+
+struct Open {
+    info: ExportInfo,
+    device: Arc<dyn BlockDevice>,
+    read_only: bool,
+    open: Arc<AtomicUsize>,
+}
+
+impl Devices {
+    /// No devices at all.
+    pub(crate) fn none() -> Self {
+        Self { named: Vec::new(), open: Arc::default() }
+    }
+}
+
+impl Exports for Devices {
+    fn list(&self) -> Vec<ExportInfo> {
+        self.named.iter().map(|(name, device, _)| info(name, &**device)).collect()
+    }
+
+    fn open(&self, name: &str, _: &Client) -> Result<Box<dyn Export>, OpenError> {
+        let found = self.named.iter().find(|(n, ..)| n == name || name.is_empty());
+        let (name, device, read_only) = found.ok_or_else(|| OpenError::Unknown(name.to_owned()))?;
+        self.open.fetch_add(1, Ordering::SeqCst);
+        let (open, device) = (self.open.clone(), device.clone());
+        Ok(Box::new(Open { info: info(name, &*device), device, read_only: *read_only, open }))
+    }
+}
+
+fn info(name: &str, device: &dyn BlockDevice) -> ExportInfo {
+    ExportInfo { name: name.to_owned(), description: device.name() }
+}
+
+impl Export for Open {
+    fn info(&self) -> ExportInfo {
+        self.info.clone()
+    }
+    fn device(&self) -> Arc<dyn BlockDevice> {
+        self.device.clone()
+    }
+    fn read_only(&self) -> bool {
+        self.read_only
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.open.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// A server that listens on a unix socket.
+pub(crate) struct Served {
+    pub(crate) server: Server,
+    pub(crate) domain: Domain,
+    pub(crate) dir: tempfile::TempDir,
+    open: Arc<AtomicUsize>,
+}
+
+impl Served {
+    /// Serves memory of [`SIZE`] as `mem`, and the same read-only as `ro`.
+    pub(crate) fn memory() -> Self {
+        let device = Arc::new(MemoryDevice::new(Sectors::in_bytes(SIZE)).expect("memory"));
+        Self::devices(2, vec![("mem".into(), device.clone(), false), ("ro".into(), device, true)])
+    }
+
+    /// Serves one device as `dev`, by one thread.
+    pub(crate) fn device(device: Arc<dyn BlockDevice>) -> Self {
+        Self::devices(1, vec![("dev".into(), device, false)])
+    }
+
+    pub(crate) fn devices(threads: usize, named: Vec<(String, Arc<dyn BlockDevice>, bool)>) -> Self {
+        let dir = tempfile::tempdir().expect("a directory");
+        let open = Arc::new(AtomicUsize::new(0));
+        let exports = Arc::new(Devices { named, open: open.clone() });
+        let domain = Domain::default();
+        let listen = Listen::Unix(dir.path().join("nbd.sock"));
+        let server = Server::builder().threads(threads).listen(listen).start(&domain, exports).expect("a server");
+        Self { server, domain, dir, open }
+    }
+
+    pub(crate) fn socket(&self) -> PathBuf {
+        self.dir.path().join("nbd.sock")
+    }
+
+    /// A URI for programs.
+    pub(crate) fn uri(&self, export: &str) -> String {
+        format!("nbd+unix:///{export}?socket={}", self.socket().display())
+    }
+
+    /// How many exports are open.
+    pub(crate) fn open(&self) -> usize {
+        self.open.load(Ordering::SeqCst)
+    }
+}

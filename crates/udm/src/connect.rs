@@ -1,0 +1,141 @@
+//! The way to the daemon, which is started when there is none.
+
+use crate::daemon::{EXIT_HELD, Lock, log_tail, open_log};
+use crate::places::Places;
+use std::io;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+use udm_client::dmsetup::{DmTransport, IoctlError, SocketTransport};
+use udm_control::second::{Client, ClientError, Request};
+
+/// How long a daemon that was started may take until it answers.
+const START_TIMEOUT: Duration = Duration::from_secs(20);
+/// How often it is looked for.
+const LOOK: Duration = Duration::from_millis(5);
+/// How many lines of its log tell why it did not start.
+const LOG_LINES: usize = 8;
+
+/// Connects to `control.sock`, and starts a daemon when nobody answers there. Clients that do so at once end up with one
+/// daemon: the others find its lock and go.
+pub(crate) fn control(places: &Places) -> io::Result<UnixStream> {
+    let deadline = Instant::now() + START_TIMEOUT;
+    let mut started: Option<Child> = None;
+    loop {
+        match UnixStream::connect(places.control()) {
+            Ok(stream) => return Ok(stream),
+            Err(error) if nobody_listens(&error) => {}
+            Err(error) => return Err(named(places, &error)),
+        }
+        if Instant::now() > deadline {
+            let message = format!("the daemon does not answer after {} seconds", START_TIMEOUT.as_secs());
+            return Err(with_log(places, &message));
+        }
+        let ended = match &mut started {
+            Some(child) => child.try_wait()?,
+            None => {
+                started = Some(start(places)?);
+                None
+            }
+        };
+        match ended.map(|status| status.code()) {
+            None => {}
+            // Another was first, or one that is ending has not gone yet: then it takes another try.
+            Some(Some(code)) if code == i32::from(EXIT_HELD) => started = None,
+            Some(_) => return Err(with_log(places, "the daemon did not start")),
+        }
+        std::thread::sleep(LOOK);
+    }
+}
+
+/// Greets the daemon on `udm.sock`; `None` when none runs.
+pub(crate) fn second(places: &Places) -> Result<Option<Client<UnixStream>>, ClientError> {
+    match UnixStream::connect(places.second()) {
+        Ok(stream) => Client::connect(stream).map(Some),
+        Err(error) if nobody_listens(&error) => Ok(None),
+        Err(error) => Err(ClientError::Io(named(places, &error))),
+    }
+}
+
+/// As [`second`], and a daemon is started when there is none.
+pub(crate) fn second_or_start(places: &Places) -> Result<Client<UnixStream>, ClientError> {
+    control(places)?;
+    let gone = || ClientError::Io(io::Error::new(io::ErrorKind::NotConnected, "it has ended meanwhile"));
+    second(places)?.ok_or_else(gone)
+}
+
+/// Whether a daemon has the directory, and its process.
+pub(crate) fn holder(places: &Places) -> Option<Option<u32>> {
+    Lock::holder(places)
+}
+
+fn nobody_listens(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused)
+}
+
+fn named(places: &Places, error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("{}: {error}", places.control().display()))
+}
+
+/// The daemon, detached: it makes a session of its own, and its output is the log.
+fn start(places: &Places) -> io::Result<Child> {
+    places.make().map_err(io::Error::other)?;
+    let log = open_log(places)?;
+    let program = std::env::current_exe()?;
+    Command::new(program)
+        // Not what this one is called by, which may be dmsetup.
+        .arg0("udm")
+        .args(["daemon", "--detached", "--dir"])
+        .arg(places.dir())
+        .stdin(Stdio::null())
+        .stdout(log.try_clone()?)
+        .stderr(log)
+        .spawn()
+        .map_err(|e| io::Error::new(e.kind(), format!("the daemon cannot be started: {e}")))
+}
+
+fn with_log(places: &Places, message: &str) -> io::Error {
+    let mut text = format!("{message}; the last lines of {}:", places.log().display());
+    for line in log_tail(places, LOG_LINES) {
+        text += "\n  ";
+        text += &line;
+    }
+    io::Error::other(text)
+}
+
+/// Ioctls over `control.sock`, and what they have no word for over `udm.sock`.
+pub(crate) struct DaemonTransport<'a, C> {
+    places: &'a Places,
+    ioctls: SocketTransport<C>,
+    second: Option<Client<UnixStream>>,
+}
+
+/// A transport that connects when it is first used.
+pub(crate) fn transport<'a>(
+    places: &'a Places,
+    cwd: Vec<u8>,
+) -> DaemonTransport<'a, impl FnMut() -> io::Result<UnixStream> + 'a> {
+    DaemonTransport { places, ioctls: SocketTransport::new(cwd, || control(places)), second: None }
+}
+
+impl<C: FnMut() -> io::Result<UnixStream>> DmTransport for DaemonTransport<'_, C> {
+    fn ioctl(&mut self, cmd: u32, buf: &mut Vec<u8>) -> Result<(), IoctlError> {
+        self.ioctls.ioctl(cmd, buf)
+    }
+
+    fn device_stats(&mut self, name: &str) -> Option<serde_json::Value> {
+        if self.second.is_none() {
+            self.second = second(self.places).ok()?;
+        }
+        let asked = self.second.as_mut()?.ask(&Request::Stats { name: Some(name.to_owned()) });
+        match asked {
+            Ok(mut answer) => Some(answer.get_mut("devices")?.get_mut(0)?.take()),
+            Err(ClientError::Refused { .. }) => None,
+            Err(_) => {
+                self.second = None;
+                None
+            }
+        }
+    }
+}

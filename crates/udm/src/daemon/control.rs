@@ -1,0 +1,71 @@
+//! `control.sock`: the DM ioctls.
+
+use super::Daemon;
+use super::socket::Peer;
+use super::stop::hung_up;
+use crate::exports::refusal;
+use std::ffi::OsString;
+use std::io;
+use std::os::unix::ffi::OsStringExt;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use tracing::{debug, info};
+use udm_base::Errno;
+use udm_control::codec::Request;
+use udm_control::handler::{Caller, handle};
+use udm_control::wire::{self, WireAnswer, WireRequest};
+
+/// Serves a client until it hangs up or breaks the protocol.
+pub(super) fn serve(daemon: &Daemon, stream: &UnixStream, peer: Peer) {
+    if let Err(error) = converse(daemon, stream, peer) {
+        debug!("process {}: {error}", peer.pid);
+        if error.kind() == io::ErrorKind::InvalidData {
+            let _ = wire::write_answer(&mut &*stream, &refused(Errno::EPROTO, error.to_string()));
+        }
+    }
+}
+
+fn converse(daemon: &Daemon, mut stream: &UnixStream, peer: Peer) -> io::Result<()> {
+    let cwd = PathBuf::from(OsString::from_vec(wire::read_hello(&mut stream)?));
+    while let Some(request) = wire::read_request(&mut stream)? {
+        if !peer.is_allowed() {
+            return wire::write_answer(&mut stream, &refused(Errno::EACCES, refusal(peer.uid)));
+        }
+        let (command, device) = describe(&request);
+        let underway = daemon.underway.begin(&command, &device);
+        let caller =
+            Caller { cwd: &cwd, cancel: &|| daemon.stop.is_set() || hung_up(stream), reap: &|| daemon.reap_hangups() };
+        let outcome = handle(&daemon.registry, &caller, request.ioctl_cmd, &request.buf);
+        drop(underway);
+        if outcome.changed {
+            daemon.save_state();
+        }
+        match outcome.answer.errno {
+            0 if outcome.changed => info!("process {}: {command} {device}", peer.pid),
+            0 => debug!("process {}: {command} {device}", peer.pid),
+            errno => {
+                let errno = Errno::new(errno);
+                info!("process {}: {command} {device}: {errno:?}: {}", peer.pid, outcome.answer.detail);
+            }
+        }
+        wire::write_answer(&mut stream, &outcome.answer)?;
+    }
+    Ok(())
+}
+
+/// The command and the device, for people.
+fn describe(request: &WireRequest) -> (String, String) {
+    match Request::parse(request.ioctl_cmd, &request.buf) {
+        Ok(parsed) => {
+            let name = [parsed.name(), parsed.uuid()].into_iter().find(|text| !text.is_empty());
+            let number = || parsed.header().device().map(|dev| dev.to_string());
+            let name = name.map(|n| String::from_utf8_lossy(n).into_owned()).or_else(number);
+            (parsed.command().symbol().to_owned(), name.unwrap_or_default())
+        }
+        Err(_) => (format!("ioctl 0x{:08x}", request.ioctl_cmd), String::new()),
+    }
+}
+
+fn refused(errno: Errno, detail: String) -> WireAnswer {
+    WireAnswer { errno: errno.get(), buf: Vec::new(), detail }
+}

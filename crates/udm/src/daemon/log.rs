@@ -1,0 +1,49 @@
+//! The daemon's log: a file, and standard error when it runs in the foreground.
+
+use crate::places::Places;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Seek, SeekFrom};
+use std::os::unix::fs::OpenOptionsExt;
+use std::sync::Mutex;
+use tracing_subscriber::filter::{EnvFilter, LevelFilter};
+use tracing_subscriber::fmt;
+use tracing_subscriber::prelude::*;
+
+/// A log that is longer than this is put aside at the next start, as `log.old`.
+const MAX_LOG: u64 = 4 << 20;
+/// As much of the log's end as [`tail`] looks at.
+const TAIL: u64 = 256 << 10;
+
+/// Opens the log for appending.
+pub(crate) fn open(places: &Places) -> io::Result<File> {
+    let path = places.log();
+    if fs::metadata(&path).is_ok_and(|meta| meta.len() > MAX_LOG) {
+        fs::rename(&path, path.with_extension("old"))?;
+    }
+    OpenOptions::new().create(true).append(true).mode(0o600).open(path)
+}
+
+/// Sends what is traced there. `UDM_LOG` chooses what, as `debug` or `udm_io=trace`; `info` unless set.
+pub(crate) fn start(places: &Places, foreground: bool) -> io::Result<()> {
+    let file = fmt::layer().with_ansi(false).with_writer(Mutex::new(open(places)?));
+    let stderr = foreground.then(|| fmt::layer().with_writer(io::stderr));
+    let filter = EnvFilter::builder().with_default_directive(LevelFilter::INFO.into()).with_env_var("UDM_LOG");
+    tracing_subscriber::registry().with(filter.from_env_lossy()).with(file).with(stderr).init();
+    Ok(())
+}
+
+/// The last lines of the log; what cannot be read is left out.
+pub(crate) fn tail(places: &Places, lines: usize) -> Vec<String> {
+    let mut text = Vec::new();
+    let read = File::open(places.log()).and_then(|mut file| {
+        let from = file.metadata()?.len().saturating_sub(TAIL);
+        file.seek(SeekFrom::Start(from))?;
+        file.take(TAIL).read_to_end(&mut text)
+    });
+    if read.is_err() {
+        return Vec::new();
+    }
+    let text = String::from_utf8_lossy(&text);
+    let all: Vec<&str> = text.lines().collect();
+    all[all.len().saturating_sub(lines)..].iter().map(|line| (*line).to_owned()).collect()
+}

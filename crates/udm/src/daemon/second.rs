@@ -1,0 +1,72 @@
+//! `udm.sock`: the second protocol.
+
+use super::socket::Peer;
+use super::{Daemon, log};
+use crate::exports::refusal;
+use serde_json::json;
+use std::io::{BufReader, Write};
+use std::os::unix::net::UnixStream;
+use tracing::debug;
+use udm_base::Errno;
+use udm_control::second::{ExportEntry, Hello, Service, Underway, VERSION, converse};
+use udm_core::{Error, Registry};
+use udm_io::nbd::uri::{Endpoint, Uri};
+
+/// Serves a client until it hangs up or breaks the protocol.
+pub(super) fn serve(daemon: &Daemon, stream: &UnixStream, peer: Peer) {
+    if !peer.is_allowed() {
+        let answer = json!({ "error": { "errno": Errno::EACCES.get(), "message": refusal(peer.uid) } });
+        let _ = writeln!(&*stream, "{answer}");
+        return;
+    }
+    if let Err(error) = converse(&mut BufReader::new(stream), &mut &*stream, daemon) {
+        debug!("process {}: {error}", peer.pid);
+    }
+}
+
+impl Service for Daemon {
+    fn registry(&self) -> &Registry {
+        &self.registry
+    }
+
+    fn hello(&self) -> Hello {
+        let program = format!("udm {}", env!("CARGO_PKG_VERSION"));
+        Hello { version: VERSION, program, pid: std::process::id() }
+    }
+
+    fn exports(&self) -> Vec<ExportEntry> {
+        let socket = self.places.nbd();
+        let devices = self.registry.list().into_iter().filter(|md| md.info().active);
+        let own = devices.map(|md| {
+            let name = md.device_name();
+            let uri = Uri { endpoint: Endpoint::Unix(socket.clone()), export: name.clone() }.to_string();
+            ExportEntry { name, transport: "unix".into(), address: socket.display().to_string(), uri }
+        });
+        own.chain(self.tcp.list()).collect()
+    }
+
+    fn add_export(&self, name: &str, tcp: &str) -> Result<ExportEntry, Error> {
+        self.tcp.add(&self.registry, name, tcp)
+    }
+
+    fn remove_export(&self, name: &str, tcp: Option<&str>) -> Result<usize, Error> {
+        self.tcp.remove(name, tcp)
+    }
+
+    fn underway(&self) -> Vec<Underway> {
+        self.underway.list()
+    }
+
+    fn log_tail(&self, lines: usize) -> Vec<String> {
+        log::tail(&self.places, lines)
+    }
+
+    fn changed(&self) {
+        self.save_state();
+    }
+
+    fn shut_down(&self) {
+        tracing::info!("a client asks to end");
+        self.stop.set();
+    }
+}

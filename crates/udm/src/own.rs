@@ -1,0 +1,214 @@
+//! udm's own commands: what dmsetup does not have.
+
+use crate::connect;
+use crate::daemon;
+use crate::places::Places;
+use crate::run::{self, RunArgs};
+use clap::{Args, CommandFactory, Parser, Subcommand};
+use serde_json::Value;
+use std::ffi::OsString;
+use std::io::Read;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+use udm_control::second::{Client, ExportEntry, Hello, Request, Underway};
+
+/// How long `udm daemon --stop` waits.
+const STOP_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// The device mapper in user space.
+///
+/// Besides the commands below it has all of dmsetup's, as `udm create NAME --table TABLE`; `udm help` lists them.
+#[derive(Parser)]
+#[command(name = "udm", version, disable_help_subcommand = true)]
+struct Own {
+    /// The daemon's directory [default: $UDM_DIR, $XDG_RUNTIME_DIR/udm, or /run/udm for root]
+    #[arg(long, global = true, value_name = "DIR")]
+    dir: Option<PathBuf>,
+    #[command(subcommand)]
+    command: OwnCommand,
+}
+
+#[derive(Subcommand)]
+enum OwnCommand {
+    /// Run the daemon in the foreground, end it, or ask how it is
+    Daemon(DaemonArgs),
+    /// Make and serve devices in this process, without a daemon
+    Run(RunArgs),
+    /// Serve a device over TCP, or list where devices can be reached
+    Export(ExportArgs),
+    /// Change an option of a device
+    Set(SetArgs),
+}
+
+#[derive(Args)]
+struct DaemonArgs {
+    /// End the daemon: drain what is in flight, flush, and wait until it has gone
+    #[arg(long, conflicts_with = "status")]
+    stop: bool,
+    /// Tell which daemon runs, what it has under way, and the end of its log
+    #[arg(long)]
+    status: bool,
+    /// Run as the child of a client: in a session of its own, with the log as output
+    #[arg(long, hide = true)]
+    detached: bool,
+}
+
+#[derive(Args)]
+struct ExportArgs {
+    /// The device; without one, all exports are listed
+    name: Option<String>,
+    /// Serve it here; without a port on 10809, with port 0 on a free one. There is no password: who reaches it has the data
+    #[arg(long, value_name = "ADDR[:PORT]", requires = "name")]
+    tcp: Option<String>,
+    /// End its exports over TCP, or that at --tcp
+    #[arg(long, requires = "name")]
+    remove: bool,
+}
+
+#[derive(Args)]
+struct SetArgs {
+    /// The device
+    name: String,
+    /// What to change; an unknown KEY lists those that there are
+    #[arg(value_name = "KEY=VALUE", required = true)]
+    settings: Vec<String>,
+}
+
+/// Is this word one of udm's own commands?
+pub(crate) fn is_command(word: &str) -> bool {
+    Own::command().get_subcommands().any(|command| command.get_name() == word)
+}
+
+/// Runs one of udm's own commands, or prints its help. Returns the exit code.
+pub(crate) fn main(argv: Vec<OsString>) -> u8 {
+    let own = match Own::try_parse_from(argv) {
+        Ok(own) => own,
+        Err(error) => {
+            let _ = error.print();
+            return u8::from(error.use_stderr());
+        }
+    };
+    let places = || Places::find(own.dir.as_deref());
+    let result = match &own.command {
+        OwnCommand::Daemon(args) if args.stop => places().and_then(|places| stop(&places)),
+        OwnCommand::Daemon(args) if args.status => places().and_then(|places| status(&places)),
+        OwnCommand::Daemon(args) => return serve(places(), args.detached),
+        OwnCommand::Run(args) => run::run(args),
+        OwnCommand::Export(args) => places().and_then(|places| export(&places, args)),
+        OwnCommand::Set(args) => places().and_then(|places| set(&places, args)),
+    };
+    result.unwrap_or_else(|message| {
+        eprintln!("udm: {message}");
+        1
+    })
+}
+
+fn serve(places: Result<Places, String>, detached: bool) -> u8 {
+    match places.map_err(Into::into).and_then(|places| daemon::run(places, detached)) {
+        Ok(()) => 0,
+        Err(error) => {
+            // A client that started one too many needs no word in the log.
+            if !(detached && error.held) {
+                eprintln!("udm: {}", error.message);
+            }
+            if error.held { daemon::EXIT_HELD } else { 1 }
+        }
+    }
+}
+
+fn stop(places: &Places) -> Result<u8, String> {
+    let dir = places.dir().display();
+    let Some(mut client) = connect::second(places).map_err(|e| e.to_string())? else {
+        return match connect::holder(places) {
+            None => {
+                println!("no daemon runs in {dir}");
+                Ok(0)
+            }
+            Some(pid) => {
+                let pid = pid.map_or_else(String::new, |pid| format!(" (process {pid})"));
+                Err(format!("the daemon of {dir}{pid} does not answer; it may be ending, or hang: kill it"))
+            }
+        };
+    };
+    client.ask(&Request::Shutdown).map_err(|e| e.to_string())?;
+    let deadline = Instant::now() + STOP_TIMEOUT;
+    while connect::holder(places).is_some() {
+        if Instant::now() > deadline {
+            let pid = client.daemon().pid;
+            return Err(format!("the daemon with process id {pid} has not ended after {} s", STOP_TIMEOUT.as_secs()));
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    Ok(0)
+}
+
+fn status(places: &Places) -> Result<u8, String> {
+    let Some(mut client) = connect::second(places).map_err(|e| e.to_string())? else {
+        println!("no daemon runs in {}", places.dir().display());
+        return Ok(1);
+    };
+    let Hello { program, pid, .. } = client.daemon().clone();
+    let stats = ask(&mut client, &Request::Stats { name: None })?;
+    let devices = stats.get("devices").and_then(Value::as_array).map_or(0, Vec::len);
+    println!("{program}, process {pid}, serves {} with {devices} devices", places.dir().display());
+    let underway: Vec<Underway> = list(&mut client, &Request::Progress, "underway")?;
+    for u in underway {
+        println!("under way for {} ms: {} {}", u.elapsed_ms, u.command, u.device);
+    }
+    let lines: Vec<String> = list(&mut client, &Request::Log { lines: 10 }, "lines")?;
+    lines.iter().for_each(|line| println!("log: {line}"));
+    Ok(0)
+}
+
+fn export(places: &Places, args: &ExportArgs) -> Result<u8, String> {
+    let mut client = connect::second_or_start(places).map_err(|e| e.to_string())?;
+    match (&args.name, &args.tcp, args.remove) {
+        (Some(name), tcp, true) => {
+            ask(&mut client, &Request::ExportRemove { name: name.clone(), tcp: tcp.clone() })?;
+        }
+        (Some(name), Some(tcp), false) => {
+            let entry = ask(&mut client, &Request::ExportAdd { name: name.clone(), tcp: tcp.clone() })?;
+            let entry: ExportEntry = serde_json::from_value(entry).map_err(|e| e.to_string())?;
+            println!("{}", entry.uri);
+        }
+        (name, None, false) => {
+            let entries: Vec<ExportEntry> = list(&mut client, &Request::ExportList, "exports")?;
+            let chosen: Vec<_> = entries.iter().filter(|e| name.as_ref().is_none_or(|n| *n == e.name)).collect();
+            if let (Some(name), true) = (name, chosen.is_empty()) {
+                return Err(format!("{name:?} is not exported: there is no such device, or it has no active table"));
+            }
+            chosen.iter().for_each(|entry| println!("{}\t{}", entry.name, entry.uri));
+        }
+        (None, ..) => return Err("expected a device's name".into()),
+    }
+    Ok(0)
+}
+
+fn set(places: &Places, args: &SetArgs) -> Result<u8, String> {
+    let split = |setting: &String| match setting.split_once('=') {
+        Some((key, value)) => Ok((key.to_owned(), value.to_owned())),
+        None => Err(format!("{setting:?}: expected KEY=VALUE")),
+    };
+    let settings = args.settings.iter().map(split).collect::<Result<Vec<_>, _>>()?;
+    let mut client = connect::second_or_start(places).map_err(|e| e.to_string())?;
+    for (key, value) in settings {
+        ask(&mut client, &Request::Set { name: args.name.clone(), key, value })?;
+    }
+    Ok(0)
+}
+
+fn ask<S: Read + std::io::Write>(client: &mut Client<S>, request: &Request) -> Result<Value, String> {
+    client.ask(request).map_err(|e| e.to_string())
+}
+
+/// The list that an answer has under `key`.
+fn list<T: serde::de::DeserializeOwned>(
+    client: &mut Client<UnixStream>,
+    request: &Request,
+    key: &str,
+) -> Result<Vec<T>, String> {
+    let mut answer = ask(client, request)?;
+    let list = answer.get_mut(key).map(Value::take).unwrap_or_default();
+    serde_json::from_value(list).map_err(|e| format!("the daemon's answer cannot be understood: {e}"))
+}

@@ -1,0 +1,104 @@
+//! The daemon's directory and what lies in it (`docs/src/daemon.md`).
+
+use rustix::process::geteuid;
+use std::env;
+use std::fs::{self, DirBuilder};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+/// The longest path of a unix socket: `sun_path` less its zero (`include/uapi/linux/un.h`).
+const SOCKET_PATH_MAX: usize = 107;
+
+/// Where a daemon and its clients meet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Places {
+    dir: PathBuf,
+}
+
+impl Places {
+    /// The directory that was asked for, else `$UDM_DIR`, else `$XDG_RUNTIME_DIR/udm`, else `/run/udm` for root.
+    pub(crate) fn find(asked: Option<&Path>) -> Result<Self, String> {
+        let set = |key: &str| env::var_os(key).filter(|value| !value.is_empty()).map(PathBuf::from);
+        let dir = asked
+            .map(Path::to_owned)
+            .or_else(|| set("UDM_DIR"))
+            .or_else(|| set("XDG_RUNTIME_DIR").map(|dir| dir.join("udm")))
+            .or_else(|| geteuid().is_root().then(|| PathBuf::from("/run/udm")));
+        let dir = dir.ok_or("no directory for the daemon: give --dir, or set UDM_DIR or XDG_RUNTIME_DIR")?;
+        // Absolute, since the daemon's own directory is another.
+        let dir = std::path::absolute(&dir).map_err(|e| format!("{}: {e}", dir.display()))?;
+        let this = Self { dir };
+        let longest = this.control().as_os_str().len();
+        if longest > SOCKET_PATH_MAX {
+            let dir = this.dir.display();
+            return Err(format!(
+                "{dir}: too long a path for a socket in it: {longest} bytes, at most {SOCKET_PATH_MAX}; choose another --dir"
+            ));
+        }
+        Ok(this)
+    }
+
+    /// Makes the directory, for its owner alone, or checks the one that is there.
+    pub(crate) fn make(&self) -> Result<(), String> {
+        let shown = self.dir.display();
+        match DirBuilder::new().mode(0o700).recursive(true).create(&self.dir) {
+            Ok(()) => {}
+            Err(error) => return Err(format!("{shown}: cannot be made: {error}")),
+        }
+        let meta = fs::metadata(&self.dir).map_err(|e| format!("{shown}: {e}"))?;
+        let (owner, me) = (meta.uid(), geteuid().as_raw());
+        if owner != me {
+            return Err(format!("{shown} belongs to user {owner}, not to you ({me}); choose another --dir"));
+        }
+        if meta.mode() & 0o022 != 0 {
+            return Err(format!(
+                "others may write to {shown} (mode {:o}), and so could replace its sockets; chmod 700 it, or choose another --dir",
+                meta.mode() & 0o7777
+            ));
+        }
+        Ok(())
+    }
+
+    /// The device and inode of the directory, which tell it from another of its name.
+    pub(crate) fn identity(&self) -> io::Result<(u64, u64)> {
+        fs::metadata(&self.dir).map(|meta| (meta.dev(), meta.ino()))
+    }
+
+    pub(crate) fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    pub(crate) fn control(&self) -> PathBuf {
+        self.dir.join("control.sock")
+    }
+
+    pub(crate) fn second(&self) -> PathBuf {
+        self.dir.join("udm.sock")
+    }
+
+    pub(crate) fn nbd(&self) -> PathBuf {
+        self.dir.join("nbd.sock")
+    }
+
+    pub(crate) fn nodes(&self) -> PathBuf {
+        self.dir.join("dev")
+    }
+
+    pub(crate) fn state(&self) -> PathBuf {
+        self.dir.join("state.json")
+    }
+
+    /// The state that a daemon left which did not end in order.
+    pub(crate) fn last_state(&self) -> PathBuf {
+        self.dir.join("state.json.last")
+    }
+
+    pub(crate) fn log(&self) -> PathBuf {
+        self.dir.join("log")
+    }
+
+    pub(crate) fn lock(&self) -> PathBuf {
+        self.dir.join("lock")
+    }
+}
