@@ -70,8 +70,10 @@ pub trait Source: Any {
 pub struct Sleep {
     /// The source's descriptor, which stays open as long as its channel.
     pub fd: RawFd,
-    /// Blocks for the timeout at most; interrupted, it returns.
-    pub sleep: fn(RawFd, Option<Duration>) -> io::Result<()>,
+    /// Requests that are queued and not started, which the call starts before it sleeps.
+    pub queued: u32,
+    /// Given both and a timeout, blocks for that long at most; interrupted, it returns.
+    pub sleep: fn(RawFd, u32, Option<Duration>) -> io::Result<()>,
 }
 
 /// A device that a channel submits to. The channel holds the device.

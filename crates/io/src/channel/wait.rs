@@ -106,8 +106,8 @@ impl Channel {
             return Ok(());
         }
         let mut timeout = if ready { Some(Duration::ZERO) } else { earlier(timeout, timer, self.now()) };
-        if let Some((source, Sleep { fd, sleep })) = sleeper {
-            let slept = sleep(fd, timeout);
+        if let Some((source, Sleep { fd, queued, sleep })) = sleeper {
+            let slept = sleep(fd, queued, timeout);
             // SAFETY: inside; the source does not reach the channel.
             let others = self.inside(|core, _| unsafe { core.inner() }.sources[source].1.after_sleep());
             if slept.is_err() || !others {

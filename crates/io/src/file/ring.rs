@@ -455,12 +455,13 @@ impl Source for Ring {
         if !self.sleeps {
             return None;
         }
-        let fd = self.ring.borrow().as_raw_fd();
         self.state.borrow_mut().watch.fd = Some(others.as_raw_fd());
         let armed = self.arm();
+        let mut ring = self.ring.borrow_mut();
+        let (fd, queued) = (ring.as_raw_fd(), ring.submission().len() as u32);
         self.state.borrow_mut().watch.sleeping = true;
         // Unarmed, it would not hear the others: it does not sleep, and the ring is emptied by the next poll.
-        Some(Sleep { fd, sleep: if armed { sleep } else { |_, _| Ok(()) } })
+        Some(Sleep { fd, queued, sleep: if armed { sleep } else { |_, _, _| Ok(()) } })
     }
 
     fn after_sleep(&self) -> bool {
@@ -472,8 +473,9 @@ impl Source for Ring {
 }
 
 /// Starts what is queued and sleeps until a completion is there, in one system call. Touches nothing of the ring's
-/// memory, which a thief may be using.
-fn sleep(ring: RawFd, timeout: Option<Duration>) -> io::Result<()> {
+/// memory, which a thief may be using. The kernel does not sleep when it finds fewer requests than it is told of: then
+/// a thief was here.
+fn sleep(ring: RawFd, queued: u32, timeout: Option<Duration>) -> io::Result<()> {
     const GETEVENTS: u32 = 1 << 0;
     const EXT_ARG: u32 = 1 << 3;
     /// `struct io_uring_getevents_arg` (`include/uapi/linux/io_uring.h`, 6.12).
@@ -490,7 +492,7 @@ fn sleep(ring: RawFd, timeout: Option<Duration>) -> io::Result<()> {
     // SAFETY: the descriptor is a ring's; the argument and the time it points at live until the call returns.
     let result = unsafe {
         let (flags, size) = (GETEVENTS | EXT_ARG, size_of::<Arg>());
-        libc::syscall(libc::SYS_io_uring_enter, ring, ENTRIES, 1u32, flags, &raw const arg, size)
+        libc::syscall(libc::SYS_io_uring_enter, ring, queued, 1u32, flags, &raw const arg, size)
     };
     if result >= 0 {
         return Ok(());
