@@ -33,3 +33,16 @@ fn a_compiled_path_asks_nothing_of_a_disk_that_it_cannot_do() {
     write(&io, 0, 20, 1);
     assert_eq!(disk.log(), ["Write 0+8", "Write 8+8", "Write 16+4"]);
 }
+
+#[test]
+fn a_flush_in_place_of_fua_reaches_every_device_of_a_stack() {
+    let rig = Rig::default();
+    let weak = Limits { fua: false, write_cache: true, ..Limits::default() };
+    let disks = ["/a", "/b", "/c"].map(|name| rig.disk_with(name, 1000, weak));
+    rig.device("one", "0 100 linear /a 0\n100 100 linear /b 0");
+    rig.device("two", "0 100 linear /c 0");
+    let io = rig.io(&rig.device("top", "0 200 linear {one} 0\n200 100 linear {two} 0"));
+    io.write(Sector::new(250), &[1; 512], OpFlags::FUA).unwrap();
+    let flushed = disks.map(|d| d.log().last().cloned());
+    assert_eq!(flushed, ["Flush 0+0"; 3].map(|s| Some(s.to_owned())));
+}
