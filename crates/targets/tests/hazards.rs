@@ -2,7 +2,10 @@
 
 mod rig;
 use rig::*;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use udm_base::{Sector, Sectors};
+use udm_core::*;
 use udm_io::*;
 
 #[test]
@@ -45,4 +48,93 @@ fn a_flush_in_place_of_fua_reaches_every_device_of_a_stack() {
     io.write(Sector::new(250), &[1; 512], OpFlags::FUA).unwrap();
     let flushed = disks.map(|d| d.log().last().cloned());
     assert_eq!(flushed, ["Flush 0+0"; 3].map(|s| Some(s.to_owned())));
+}
+
+/// A target that keeps bios until it may serve them, or until a suspension wants them back.
+struct Waiting;
+
+static READY: AtomicBool = AtomicBool::new(false);
+static KEPT: Mutex<Vec<Bio>> = Mutex::new(Vec::new());
+
+impl Target for Waiting {
+    fn map(&self, _: &Cx<'_>, bio: Bio, at: Sectors) -> Map<'_> {
+        if READY.load(Ordering::SeqCst) {
+            let status = if at == Sectors::new(7) { Status::Ok } else { Status::Invalid };
+            return Map::Ended(bio, status);
+        }
+        KEPT.lock().unwrap().push(bio);
+        Map::Kept
+    }
+    fn status(&self, _: StatusKind) -> String {
+        String::new()
+    }
+    fn no_clone(&self) -> bool {
+        true
+    }
+    fn presuspend(&self, noflush: bool) {
+        let status = if noflush { Status::Requeue } else { Status::Ok };
+        std::mem::take(&mut *KEPT.lock().unwrap()).into_iter().for_each(|b| b.end(status));
+    }
+}
+
+static WAITING: TargetType =
+    TargetType { name: "waiting", version: [1, 0, 0], features: TargetFeatures::NONE, ctr: |_| Ok(Box::new(Waiting)) };
+
+#[test]
+fn noflush_pushes_bios_of_a_compiled_path_back() {
+    let linear = udm_targets::TARGETS.iter().find(|t| t.name == "linear").unwrap();
+    let rig = Rig::with_types(vec![&WAITING, linear].leak());
+    let below = rig.device("below", "0 100 waiting");
+    let top = rig.device("top", "0 90 linear {below} 3");
+    let channel = rig.domain.channel().unwrap();
+    let dev = channel.attach(top);
+    let mut buf = vec![0u8; 512];
+    // SAFETY: `buf` stays until the completion below.
+    assert!(unsafe { channel.submit(dev, Op::Read, OpFlags::NONE, Sector::new(4), &mut buf, 1) });
+    below.suspend(SuspendOptions { noflush: true, ..Default::default() }, &|| false).unwrap();
+    channel.poll();
+    assert_eq!(channel.completed(), None, "pushed back, not failed");
+    READY.store(true, Ordering::SeqCst);
+    resume(&below);
+    channel.poll();
+    assert_eq!(channel.completed(), Some(Completion { token: 1, status: Status::Ok }));
+}
+
+/// A target that fails every bio, and counts how often it is told.
+struct Failing;
+
+static TOLD: AtomicU32 = AtomicU32::new(0);
+static FAILING: TargetType =
+    TargetType { name: "failing", version: [1, 0, 0], features: TargetFeatures::NONE, ctr: |_| Ok(Box::new(Failing)) };
+
+impl Target for Failing {
+    fn map(&self, _: &Cx<'_>, bio: Bio, _: Sectors) -> Map<'_> {
+        Map::Ended(bio, Status::Io)
+    }
+    fn status(&self, _: StatusKind) -> String {
+        String::new()
+    }
+    fn no_clone(&self) -> bool {
+        true
+    }
+    fn failed(&self, at: Sectors, _: Status) -> bool {
+        assert_eq!(at, Sectors::new(7));
+        TOLD.fetch_add(1, Ordering::Relaxed);
+        false
+    }
+}
+
+#[test]
+fn a_target_is_told_once_of_an_error() {
+    let linear = udm_targets::TARGETS.iter().find(|t| t.name == "linear").unwrap();
+    let rig = Rig::with_types(vec![&FAILING, linear].leak());
+    let below = rig.device("below", "0 100 failing");
+    let middle = rig.device("middle", "0 90 linear {below} 3");
+    let io = rig.io(&rig.device("top", "0 80 linear {middle} 2"));
+    for (n, compile) in [(true, true), (true, false), (false, true), (false, false)].into_iter().enumerate() {
+        below.set_compile(compile.0);
+        middle.set_compile(compile.1);
+        assert_eq!(io.read(Sector::new(2), &mut [0; 512]), Err(Status::Io));
+        assert_eq!(TOLD.load(Ordering::Relaxed), n as u32 + 1, "{compile:?}");
+    }
 }
