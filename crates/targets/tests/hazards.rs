@@ -4,7 +4,7 @@ mod rig;
 use rig::*;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use udm_base::{Sector, Sectors};
+use udm_base::{Errno, Sector, Sectors};
 use udm_core::*;
 use udm_io::*;
 
@@ -137,4 +137,37 @@ fn a_target_is_told_once_of_an_error() {
         assert_eq!(io.read(Sector::new(2), &mut [0; 512]), Err(Status::Io));
         assert_eq!(TOLD.load(Ordering::Relaxed), n as u32 + 1, "{compile:?}");
     }
+}
+
+#[test]
+fn two_stacks_are_not_joined_to_one_that_is_too_deep() {
+    let rig = Rig::default();
+    rig.disk("/a", 1000);
+    let chain = |name: &str| {
+        let mut stack = vec![rig.device(&format!("{name}0"), "0 100 linear /a 0")];
+        for i in 1..20 {
+            stack.push(rig.device(&format!("{name}{i}"), &format!("0 100 linear {} 0", stack[i - 1].devt())));
+        }
+        stack
+    };
+    let (upper, lower) = (chain("u"), chain("l"));
+    let join = |i: usize| rig.load(&upper[0], &format!("0 100 linear {} 0", lower[i].devt()), false);
+    assert_eq!(join(19).unwrap_err().errno, Errno::ELOOP);
+    assert_eq!(join(11).unwrap_err().errno, Errno::ELOOP, "20 above 12 are one too many");
+    join(10).unwrap();
+    resume(&upper[0]);
+    rig.io(&upper[19]).flush().unwrap();
+}
+
+#[test]
+fn a_stack_with_two_tables_on_every_floor_is_looked_through_once() {
+    let rig = Rig::default();
+    rig.disk("/a", 1000);
+    let mut below = rig.device("l0", "0 100 linear /a 0").devt();
+    for i in 1..31 {
+        let md = rig.device(&format!("l{i}"), &format!("0 100 linear {below} 0"));
+        rig.load(&md, &format!("0 100 linear {below} 0"), false).unwrap();
+        below = md.devt();
+    }
+    assert_eq!(rig.registry.by_name("l30").unwrap().level(), 31);
 }

@@ -16,7 +16,7 @@ pub use suspend::SuspendOptions;
 use crate::counters::PerChannel;
 use crate::events::Events;
 use crate::registry::RegistryCore;
-use crate::table::{Table, TableSlot};
+use crate::table::{Table, TableSlot, depth};
 use crate::{OpenDevice, Totals};
 use path::Path;
 use plan::Plan;
@@ -229,8 +229,7 @@ impl BlockDevice for MappedDevice {
     }
 
     fn level(&self) -> usize {
-        let of = |slot| self.table(slot).map_or(1, |t| t.level());
-        of(TableSlot::Active).max(of(TableSlot::Inactive))
+        depth::level(self)
     }
 
     fn can_poll(&self) -> bool {

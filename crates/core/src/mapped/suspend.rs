@@ -214,7 +214,7 @@ impl MappedDevice {
         }
     }
 
-    fn holders_now(&self) -> Vec<Arc<Self>> {
+    pub(super) fn holders_now(&self) -> Vec<Arc<Self>> {
         lock(&self.holders).iter().filter_map(std::sync::Weak::upgrade).collect()
     }
 
