@@ -171,3 +171,14 @@ fn a_stack_with_two_tables_on_every_floor_is_looked_through_once() {
     }
     assert_eq!(rig.registry.by_name("l30").unwrap().level(), 31);
 }
+
+#[test]
+fn what_is_removed_gets_no_name_any_more() {
+    let rig = Rig::default();
+    let md = rig.device("x", "0 100 zero");
+    rig.registry.remove(&md, false).unwrap();
+    assert_eq!(rig.registry.rename(&md, "y").unwrap_err().errno, Errno::ENXIO);
+    assert_eq!(rig.registry.set_uuid(&md, "U").unwrap_err().errno, Errno::ENXIO);
+    assert!(rig.registry.list().is_empty());
+    assert!(rig.registry.by_uuid("U").is_none());
+}

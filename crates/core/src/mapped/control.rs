@@ -214,11 +214,13 @@ impl MappedDevice {
         let last = {
             let mut control = lock(&self.control);
             control.open_count -= 1;
-            control.open_count == 0 && control.deferred_remove && !control.deleting
+            let last = control.open_count == 0 && control.deferred_remove;
+            // Marked with the same hold of the lock: an open or a cancellation comes before it, or too late.
+            control.deleting |= last;
+            last
         };
         if let (true, Some(registry), Some(me)) = (last, self.registry.upgrade(), self.arc()) {
-            // Opened again in between: then its next close removes it.
-            let _ = registry.remove(&me, true);
+            registry.forget(&me);
         }
     }
 
