@@ -23,6 +23,12 @@ use udm_io::{BlockDevice, Op};
 pub(super) const CONNECTION_BYTES: usize = 4 * 1024 * 1024;
 /// Requests that a connection may have under way.
 const CONNECTION_REQUESTS: usize = 256;
+/// Bytes of replies that may wait to be sent before further requests start. What waits longer than that has left the
+/// cache when it is sent.
+const UNSENT: usize = 256 * 1024;
+/// Bytes of requests that start before those that have completed meanwhile are answered: their data is still in the
+/// cache, and their memory can be used for the next.
+const STRIDE: usize = 128 * 1024;
 /// Bytes of buffers that a worker's connections may hold together. Small requests go on beyond it.
 const WORKER_BYTES: usize = 512 * 1024 * 1024;
 /// What counts as small there.
@@ -86,6 +92,8 @@ struct Waiting {
     chunk: ChunkId,
     at: usize,
     end: usize,
+    /// The connection may hold no more for now; otherwise it is only the others' turn.
+    held_back: bool,
 }
 
 /// Why a connection is given up.
@@ -153,7 +161,7 @@ impl Connection {
 
     /// What to wake it for now.
     pub(super) fn interest(&self) -> Interest {
-        let waiting = matches!(&self.phase, Phase::Transmission(t) if t.waiting.is_some());
+        let waiting = self.is_waiting();
         let handshake = matches!(&self.phase, Phase::Handshake { .. });
         // In the handshake a client takes its replies before it is listened to again.
         let read = !(self.ended || waiting || handshake && self.full);
@@ -165,9 +173,14 @@ impl Connection {
         self.ended && self.in_flight == 0 && (self.broken || self.out.is_empty()) && !self.is_waiting()
     }
 
-    /// Whether received bytes wait until the connection may hold more.
+    /// Whether received bytes wait for the connection's next turn.
     pub(super) fn is_waiting(&self) -> bool {
         matches!(&self.phase, Phase::Transmission(t) if t.waiting.is_some())
+    }
+
+    /// Whether they wait until the connection may hold more.
+    pub(super) fn is_held_back(&self) -> bool {
+        matches!(&self.phase, Phase::Transmission(t) if t.waiting.as_ref().is_some_and(|w| w.held_back))
     }
 
     /// Receives nothing more; what is under way is still answered.
@@ -330,7 +343,7 @@ impl Connection {
         t.stashed = 0;
         engine.pool.use_chunk(chunk);
         let range = engine.pool.fill(chunk, filled);
-        t.waiting = Some(Waiting { chunk, at: range.start, end: range.end });
+        t.waiting = Some(Waiting { chunk, at: range.start, end: range.end, held_back: false });
         let mut link = Link::new(self.number, &mut self.out, &mut self.in_flight, &mut self.held, &mut self.ended);
         t.receiving.advance(to_payload, engine, &mut link);
         t.parse(engine, &mut link)?;
@@ -396,7 +409,7 @@ impl<'a> Link<'a> {
         let size = if len == 0 { 0 } else { Pool::size_for(len) };
         let in_use = engine.pool.in_use();
         *self.in_flight < CONNECTION_REQUESTS
-            && self.out.bytes() <= CONNECTION_BYTES
+            && self.out.bytes() <= UNSENT
             && (*self.held == 0 || *self.held + size <= CONNECTION_BYTES)
             && (size <= SMALL || in_use == 0 || in_use + size <= WORKER_BYTES)
     }
@@ -414,7 +427,7 @@ impl Transmission {
             engine.pool.use_chunk(chunk);
             engine.pool.room(chunk)[..rest.len()].copy_from_slice(rest);
             let range = engine.pool.fill(chunk, rest.len());
-            Waiting { chunk, at: range.start, end: range.end }
+            Waiting { chunk, at: range.start, end: range.end, held_back: false }
         });
         Self {
             session,
@@ -444,12 +457,17 @@ impl Transmission {
     /// Handles the bytes that wait: starts requests until the bytes are used up or no more may start.
     fn parse(&mut self, engine: &mut Engine, link: &mut Link<'_>) -> Result<(), WireError> {
         let Some(mut waiting) = self.waiting.take() else { return Ok(()) };
+        let held = *link.held;
         let result = loop {
+            if *link.held >= held + STRIDE {
+                self.waiting = Some(Waiting { held_back: false, ..waiting });
+                return Ok(());
+            }
             match self.parse_one(&mut waiting, engine, link) {
                 Ok(Parsed::One) => {}
                 Ok(Parsed::NeedsInput) => break Ok(()),
                 Ok(Parsed::MustWait) => {
-                    self.waiting = Some(waiting);
+                    self.waiting = Some(Waiting { held_back: true, ..waiting });
                     return Ok(());
                 }
                 Err(error) => break Err(error),

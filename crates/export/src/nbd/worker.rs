@@ -100,6 +100,8 @@ pub(super) struct Worker {
     free: Vec<usize>,
     /// Connections to look at before the next sleep.
     marked: Vec<usize>,
+    /// The memory of the last such list.
+    spare: Vec<usize>,
     /// Connections that may hold no more for now.
     waiting: Vec<usize>,
     listeners: Vec<Listener>,
@@ -137,6 +139,7 @@ impl Worker {
             slots: Vec::new(),
             free: Vec::new(),
             marked: Vec::new(),
+            spare: Vec::new(),
             waiting: Vec::new(),
             listeners,
             accepting: false,
@@ -218,22 +221,27 @@ impl Worker {
             if self.marked.is_empty() {
                 return;
             }
-            // Any answer may have freed memory that another connection waits for.
-            while let Some(number) = self.waiting.pop() {
-                self.mark(number);
-            }
-            let mut marked = std::mem::take(&mut self.marked);
-            for number in marked.drain(..) {
+            self.mark_waiting();
+            let in_use = self.engine.pool.in_use();
+            let mut turn = std::mem::replace(&mut self.marked, std::mem::take(&mut self.spare));
+            for number in turn.drain(..) {
                 self.slots[number].marked = false;
                 self.service(number);
             }
-            // The list's memory is used again, unless another has grown meanwhile.
-            if self.marked.is_empty() {
-                self.marked = marked;
+            self.spare = turn;
+            if self.engine.pool.in_use() < in_use {
+                self.mark_waiting();
             }
             if self.marked.is_empty() && !self.engine.has_completions() {
                 return;
             }
+        }
+    }
+
+    /// Something was freed that a connection may wait for.
+    fn mark_waiting(&mut self) {
+        while let Some(number) = self.waiting.pop() {
+            self.mark(number);
         }
     }
 
@@ -253,17 +261,21 @@ impl Worker {
             tracing::debug!("an NBD client is hung up on: {hangup}");
             connection.end(&mut self.engine);
         }
-        if connection.is_waiting() {
-            self.waiting.push(number);
-        }
         if connection.unsent() > 0 && !connection.interest().write {
             connection.send(&mut self.engine);
         }
-        if connection.is_over() {
-            self.close(number);
-        } else {
-            self.watch(number);
+        let (over, waits, held_back) = (connection.is_over(), connection.is_waiting(), connection.is_held_back());
+        if over {
+            return self.close(number);
         }
+        if waits && !held_back {
+            // Its next turn comes at once: what it watches need not change for it.
+            return self.mark(number);
+        }
+        if held_back {
+            self.waiting.push(number);
+        }
+        self.watch(number);
     }
 
     fn watch(&mut self, number: usize) {
