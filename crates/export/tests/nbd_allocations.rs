@@ -59,12 +59,6 @@ impl Export for One {
 
 const DEPTH: usize = 32;
 
-/// Sends `DEPTH` requests at once and takes their replies, all of one length.
-fn round(stream: &mut UnixStream, requests: &[u8], replies: &mut [u8]) {
-    stream.write_all(requests).expect("sent");
-    stream.read_exact(replies).expect("answered");
-}
-
 #[test]
 fn a_request_allocates_nothing() {
     let dir = tempfile::tempdir().expect("a directory");
@@ -109,7 +103,7 @@ fn a_request_allocates_nothing() {
                     before = ALLOCATIONS.load(Ordering::Relaxed);
                 }
                 go.send(()).expect("the sender lives");
-                round(&mut stream, &[], &mut replies);
+                stream.read_exact(&mut replies).expect("answered");
             }
             let allocated = ALLOCATIONS.load(Ordering::Relaxed) - before;
             assert_eq!(allocated, 0, "allocations in {} requests ({command:?}, {length} bytes)", 500 * DEPTH);
