@@ -76,7 +76,7 @@ fn feed(mut bytes: &[u8]) {
     let domain = DOMAIN.get_or_init(Domain::default);
     let device = Arc::new(MemoryDevice::new(Sectors::in_bytes(1 << 20)).expect("a mebibyte of memory"));
     let exports = One(device);
-    let mut engine = Engine::new(domain).expect("a channel");
+    let mut engine = Engine::new(domain, 64 << 20).expect("a channel");
     let (mut client, server) = UnixStream::pair().expect("two descriptors");
     client.set_nonblocking(true).expect("a socket can be set so");
     let mut connection = Connection::new(0, server.into(), Client::Internal);
