@@ -27,6 +27,8 @@ fn batch(bs: u64) -> u64 {
 /// Keeps `slots` requests in flight until time or number is used up, then waits for what is out.
 ///
 /// Each request's buffer is touched: a write is stamped before, a word of a read is used after.
+// Never inlined, so that instructions can be counted by its name.
+#[inline(never)]
 pub(crate) fn run<L: Lane, T: Timing>(
     queue: &mut Queue<L>,
     slots: Vec<Slot>,
