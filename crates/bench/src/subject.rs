@@ -226,13 +226,13 @@ impl OnLane for JobIt<'_> {
             let depth = load.iodepth;
             match load.lat {
                 Lat::Off => {
-                    ready.wait();
-                    job::run(queue, slots, pattern, load, span, clock, Untimed)
+                    let start = ready.wait();
+                    job::run(queue, slots, pattern, load, span, (clock, start), Untimed)
                 }
                 Lat::Sample(every) => {
                     let timing = Sampled::new(clock, every, depth);
-                    ready.wait();
-                    job::run(queue, slots, pattern, load, span, clock, timing)
+                    let start = ready.wait();
+                    job::run(queue, slots, pattern, load, span, (clock, start), timing)
                 }
             }
         })
