@@ -46,13 +46,15 @@ impl BlockDevice for Bad {
                 bio.end(Status::Io);
                 return None;
             }
-            Fault::Lose(sector) if bio.op() == Op::Write && range.contains(&sector) => {
-                if self.seen.fetch_add(1, Ordering::Relaxed) > 0 {
-                    bio.end(Status::Ok);
-                    return None;
-                }
+            Fault::Lose(sector)
+                if bio.op() == Op::Write
+                    && range.contains(&sector)
+                    && self.seen.fetch_add(1, Ordering::Relaxed) > 0 =>
+            {
+                bio.end(Status::Ok);
+                return None;
             }
-            Fault::Misplace(sector) if bio.op() == Op::Write && range.contains(&sector) => at = at + Sectors::new(1),
+            Fault::Misplace(sector) if bio.op() == Op::Write && range.contains(&sector) => at += Sectors::new(1),
             _ => {}
         }
         let status = self.memory.serve_at(&bio, at);
