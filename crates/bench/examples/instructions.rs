@@ -38,7 +38,7 @@ fn run(words: &[&str]) -> Result<(), Box<dyn std::error::Error>> {
         ..Load::default()
     };
     if *device == "null" {
-        let subject = udm_bench::Subject::open(&domain, "null:size=64M", true)?;
+        let subject = udm_bench::Subject::open(&domain, "null", "null:size=64M", true)?;
         measure(&domain, &subject, &load)?;
         return Ok(());
     }

@@ -86,7 +86,7 @@ fn row(out: &mut impl Write, name: &str, op: &str, total: &Outcome, tally: &Tall
         shortened(name, 20),
         rate(iops),
         scaled(total.per_second(tally.bytes), 1024.0, &["B", "KiB", "MiB", "GiB", "TiB"]),
-        1e9 / iops * jobs as f64,
+        1e9 / total.iops() * jobs as f64,
         lat(latencies.percentile(50.0)),
         lat(latencies.percentile(99.0)),
         lat(latencies.percentile(99.9)),
