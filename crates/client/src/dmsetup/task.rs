@@ -287,7 +287,7 @@ impl App<'_, '_> {
     /// The name, as the daemon has it, of the device with that node: in `/dev/mapper`, in the
     /// daemon's own directory, or `/dev/dm-N`. As dmsetup, `mapper/NAME` alone will do.
     fn name_of_path(&mut self, path: &str) -> Done<String> {
-        let not_found = || Failed::new(format!("{path} is no mapped device; `{} ls` lists them", "udm"));
+        let not_found = || Failed::new(format!("{path} is no mapped device; `ls` lists them"));
         let (dir, last) = path.rsplit_once('/').unwrap_or(("", path));
         let in_dev = |sub: &str| dir == format!("/dev{sub}") || (!sub.is_empty() && format!("/{dir}") == sub);
         let mut task = Task::bare(TaskType::Info);
@@ -315,7 +315,6 @@ impl App<'_, '_> {
         let mut tries = 1;
         loop {
             let mut buf = task.request(capacity).map_err(|e| self.failure(task, e.errno, &e.message))?;
-            let asked = buf.len();
             match self.transport().ioctl(task.kind.command().ioctl_number(), &mut buf) {
                 Ok(()) => {}
                 Err(e) if e.errno == Errno::ENXIO && task.kind.may_be_missing() => {
@@ -340,12 +339,13 @@ impl App<'_, '_> {
             }
             let broken = |e: CodecError| Failed::new(format!("the daemon's answer cannot be read: {e}"));
             let response = Response::parse(&buf).map_err(broken)?;
-            if response.is_full() && asked < MAX_CAPACITY {
-                capacity = asked * 2;
+            // Where there is no data to fit, the flag means nothing.
+            if response.is_full() && task.kind.command().has_data() {
+                if capacity >= MAX_CAPACITY {
+                    return Err(Failed::new(format!("the result needs more than {} MiB", MAX_CAPACITY >> 20)));
+                }
+                capacity *= 2;
                 continue;
-            }
-            if response.is_full() {
-                return Err(Failed::new(format!("the result needs more than {} MiB", MAX_CAPACITY >> 20)));
             }
             return self.answer(task, &response).map_err(broken)?;
         }
@@ -413,12 +413,10 @@ impl App<'_, '_> {
             }
             _ => "",
         };
-        for more in [detail, hint].into_iter().filter(|t| !t.is_empty()) {
+        let more = if detail.is_empty() { hint } else { detail };
+        if !more.is_empty() {
             text.push('\n');
             text.push_str(more);
-            if more == detail {
-                break;
-            }
         }
         Failed::new(text)
     }

@@ -365,7 +365,7 @@ impl FakeKernel {
                 if stripes == 0 || chunk == 0 || args.len() as u64 != 2 + 2 * stripes {
                     return Err(Errno::EINVAL);
                 }
-                if len % stripes != 0 || len / stripes % chunk != 0 {
+                if !len.is_multiple_of(stripes) || !(len / stripes).is_multiple_of(chunk) {
                     return Err(Errno::EINVAL);
                 }
                 line.table = format!("{stripes} {chunk}");

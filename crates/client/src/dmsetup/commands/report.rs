@@ -49,7 +49,7 @@ impl App<'_, '_> {
             separator: o.separator.clone().unwrap_or_else(|| if o.no_headings { ":" } else { " " }.to_owned()),
         };
         let keys = o.sort.clone().unwrap_or_default();
-        match Report::new(&fields, &keys, o.select.as_deref(), group, layout) {
+        match Report::build(&fields, &keys, o.select.as_deref(), group, layout) {
             Ok(NewReport { report, help }) => {
                 self.explain(help);
                 let wants_tree = report.wants(Group::Tree);

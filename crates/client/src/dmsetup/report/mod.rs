@@ -79,7 +79,7 @@ pub(super) struct NewReport {
 impl Report {
     /// A report of the fields `options`, sorted by `keys`, of what `selection` selects. `groups`
     /// holds those that `all` stands for; none means every one there is.
-    pub(super) fn new(
+    pub(super) fn build(
         options: &str,
         keys: &str,
         selection: Option<&str>,

@@ -131,7 +131,7 @@ mod tests {
     use super::*;
 
     fn new(options: &str, keys: &str, selection: Option<&str>, layout: Layout) -> Result<NewReport, ReportError> {
-        Report::new(options, keys, selection, None, layout)
+        Report::build(options, keys, selection, None, layout)
     }
 
     /// The rows `(name, minor)` reported.
