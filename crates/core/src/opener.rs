@@ -87,4 +87,11 @@ impl HostNumbers {
         given.insert(minor, Numbered { id, dev: Arc::downgrade(dev) });
         DevT::new(HOST_MAJOR, minor)
     }
+
+    /// The devices that are open and have been given a number, by their names in tables.
+    pub(crate) fn list(&self) -> Vec<(DevT, String)> {
+        let given = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let open = given.iter().filter_map(|(minor, n)| Some((DevT::new(HOST_MAJOR, *minor), n.dev.upgrade()?)));
+        open.map(|(number, dev)| (number, dev.name())).collect()
+    }
 }

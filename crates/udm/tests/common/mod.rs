@@ -1,5 +1,7 @@
 //! A daemon's directory of a test's own, and the program in it.
 
+#![allow(dead_code, reason = "each test takes the part that it needs")]
+
 use std::ffi::OsStr;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;

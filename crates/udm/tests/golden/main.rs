@@ -9,9 +9,9 @@
 //!
 //! # What stands for the backing devices
 //! Files of 128 MiB. A table shows a file by its path, where the kernel shows a block device by its number; lists of
-//! dependencies have numbers only, in which a file has one of a major number of udm's own. So both, in udm's output,
-//! count as the recording's `@DEVn_MM@`. To know the numbers, the replay asks for the dependencies of a device over
-//! each file before it begins.
+//! dependencies have numbers only, in which a file has one of a major number of udm's own; and its name as a block device
+//! is its path. So all three, in udm's output, count as the recording's `@DEVn_MM@`. To know the numbers, the replay asks for the dependencies of a device over
+//! each file before it begins. The directory of nodes is in the daemon's; `/dev/mapper` in an argument means the same.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -92,7 +92,7 @@ impl Replay {
             text = text.replace(&format!("@DEV{i}_NAME@"), &token);
         }
         let nodes = self.place.dir().join("dev").display().to_string();
-        text.replace("@DM_DIR@", &nodes).replace("@DM_MAJOR@", DM_MAJOR)
+        text.replace(&nodes, "@DM_DIR@").replace("/dev/mapper", "@DM_DIR@").replace("@DM_MAJOR@", DM_MAJOR)
     }
 
     /// What differs, if anything does.
