@@ -60,7 +60,8 @@ impl OpenHostDevices {
     }
 }
 
-/// Numbers for the host's devices that have none of their own, the lowest free one first.
+/// Numbers for the host's devices that have none of their own. A file keeps its number for as long as the registry
+/// lives, so that what a list of dependencies said stays true; other devices for as long as they are open.
 #[derive(Default)]
 pub(crate) struct HostNumbers(Mutex<BTreeMap<u32, Numbered>>);
 
@@ -69,6 +70,9 @@ struct Numbered {
     dev: Weak<dyn BlockDevice>,
 }
 
+/// So many files are remembered; then those that are closed are forgotten.
+const NUMBERS_MAX: usize = 1 << 16;
+
 impl HostNumbers {
     pub(crate) fn number_of(&self, dev: &Arc<dyn BlockDevice>) -> DevT {
         let id = dev.id();
@@ -76,13 +80,18 @@ impl HostNumbers {
             return number;
         }
         let mut given = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        given.retain(|_, numbered| numbered.dev.strong_count() > 0);
+        let full = given.len() >= NUMBERS_MAX;
+        given.retain(|_, n| n.dev.strong_count() > 0 || (!full && matches!(n.id, DeviceId::File(..))));
         let known = given.iter().find(|(_, numbered)| numbered.id == id).map(|(minor, _)| *minor);
-        let minor = known.unwrap_or_else(|| {
-            let minor = (0..).find(|minor| !given.contains_key(minor)).unwrap_or_default();
-            given.insert(minor, Numbered { id, dev: Arc::downgrade(dev) });
-            minor
-        });
+        let minor = known.unwrap_or_else(|| (0..).find(|minor| !given.contains_key(minor)).unwrap_or_default());
+        given.insert(minor, Numbered { id, dev: Arc::downgrade(dev) });
         DevT::new(HOST_MAJOR, minor)
+    }
+
+    /// The devices that are open and have been given a number, by their names in tables.
+    pub(crate) fn list(&self) -> Vec<(DevT, String)> {
+        let given = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let open = given.iter().filter_map(|(minor, n)| Some((DevT::new(HOST_MAJOR, *minor), n.dev.upgrade()?)));
+        open.map(|(number, dev)| (number, dev.name())).collect()
     }
 }

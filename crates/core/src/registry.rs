@@ -175,6 +175,12 @@ impl Registry {
         self.0.numbers.number_of(dev)
     }
 
+    /// What is behind the numbers of [`HOST_MAJOR`] that have been given to devices which are open: the names that tables
+    /// have for them.
+    pub fn host_devices(&self) -> Vec<(DevT, String)> {
+        self.0.numbers.list()
+    }
+
     /// Counts an event of the registry itself, as the making or removing of a device.
     pub fn raise_event(&self) {
         self.0.events.raise();

@@ -2,13 +2,15 @@
 
 use crate::daemon::{EXIT_HELD, Lock, log_tail, open_log};
 use crate::places::Places;
+use serde_json::Value;
 use std::io;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
+use udm_base::DevT;
 use udm_client::dmsetup::{DmTransport, IoctlError, SocketTransport};
-use udm_control::second::{Client, ClientError, Request};
+use udm_control::second::{Client, ClientError, HostDevice, Request};
 
 /// How long a daemon that was started may take until it answers.
 const START_TIMEOUT: Duration = Duration::from_secs(20);
@@ -119,23 +121,42 @@ pub(crate) fn transport<'a>(
     DaemonTransport { places, ioctls: SocketTransport::new(cwd, || control(places)), second: None }
 }
 
-impl<C: FnMut() -> io::Result<UnixStream>> DmTransport for DaemonTransport<'_, C> {
-    fn ioctl(&mut self, cmd: u32, buf: &mut Vec<u8>) -> Result<(), IoctlError> {
-        self.ioctls.ioctl(cmd, buf)
-    }
-
-    fn device_stats(&mut self, name: &str) -> Option<serde_json::Value> {
+impl<C> DaemonTransport<'_, C> {
+    /// Asks on `udm.sock`; `None` where no daemon runs, or when it refuses.
+    fn ask(&mut self, request: &Request) -> Option<Value> {
         if self.second.is_none() {
             self.second = second(self.places).ok()?;
         }
-        let asked = self.second.as_mut()?.ask(&Request::Stats { name: Some(name.to_owned()) });
-        match asked {
-            Ok(mut answer) => Some(answer.get_mut("devices")?.get_mut(0)?.take()),
+        match self.second.as_mut()?.ask(request) {
+            Ok(answer) => Some(answer),
             Err(ClientError::Refused { .. }) => None,
             Err(_) => {
                 self.second = None;
                 None
             }
         }
+    }
+}
+
+impl<C: FnMut() -> io::Result<UnixStream>> DmTransport for DaemonTransport<'_, C> {
+    fn ioctl(&mut self, cmd: u32, buf: &mut Vec<u8>) -> Result<(), IoctlError> {
+        self.ioctls.ioctl(cmd, buf)
+    }
+
+    fn device_stats(&mut self, name: &str) -> Option<Value> {
+        let mut answer = self.ask(&Request::Stats { name: Some(name.to_owned()) })?;
+        Some(answer.get_mut("devices")?.get_mut(0)?.take())
+    }
+
+    fn set_read_ahead(&mut self, name: &str, sectors: u32) {
+        let (key, value) = ("read_ahead".to_owned(), sectors.to_string());
+        // It is for show: a device that has gone meanwhile is no error.
+        let _ = self.ask(&Request::Set { name: name.to_owned(), key, value });
+    }
+
+    fn host_devices(&mut self) -> Vec<(DevT, String)> {
+        let devices = self.ask(&Request::HostDevices).and_then(|mut answer| Some(answer.get_mut("devices")?.take()));
+        let devices: Vec<HostDevice> = devices.and_then(|d| serde_json::from_value(d).ok()).unwrap_or_default();
+        devices.into_iter().map(|d| (DevT::new(d.major, d.minor), d.name)).collect()
     }
 }

@@ -11,11 +11,18 @@ impl App<'_, '_> {
         Some(link.file_name()?.to_str()?.replace('!', "/"))
     }
 
+    /// The name of a device that is not mapped, from sysfs or, of one that the system has no number
+    /// for, as tables have it.
+    fn host_name(&mut self, dev: DevT) -> Option<String> {
+        let from_table = |hosts: Vec<(DevT, String)>| hosts.into_iter().find(|(number, _)| *number == dev);
+        self.kernel_name(dev).or_else(|| from_table(self.transport().host_devices()).map(|(_, name)| name))
+    }
+
     /// The name of a device: `dm-N` for a mapped one, or the name it was given with
     /// `prefer_given`. As in the kernel, a mapped device has none before its first table.
     pub(super) fn block_name(&mut self, dev: DevT, prefer_given: bool) -> Option<String> {
         if !self.mapped_majors().contains(&dev.major) {
-            return self.kernel_name(dev);
+            return self.host_name(dev);
         }
         let mut task = Task::bare(TaskType::Info);
         task.dev(dev);

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::os::unix::net::UnixStream;
-use udm_base::Errno;
+use udm_base::{DevT, Errno};
 use udm_control::wire;
 
 /// An ioctl failed.
@@ -38,6 +38,12 @@ pub trait DmTransport {
     fn device_stats(&mut self, name: &str) -> Option<serde_json::Value> {
         let _ = name;
         None
+    }
+
+    /// What is behind the numbers that `deps` gives to files and the like, which the system does
+    /// not know: their names in tables. May block.
+    fn host_devices(&mut self) -> Vec<(DevT, String)> {
+        Vec::new()
     }
 
     /// Set how many sectors a device reads ahead; `info` shows it, and nothing else need come of

@@ -28,6 +28,9 @@ pub enum Request {
         /// Its new value.
         value: String,
     },
+    /// What is behind the numbers that lists of dependencies have for files and the like. Answer:
+    /// `{"devices": [`[`HostDevice`]`…]}`
+    HostDevices,
     /// Where devices can be reached. Answer: `{"exports": [`[`ExportEntry`]`…]}`
     ExportList,
     /// Serves a device over NBD on a TCP address. Answer: [`ExportEntry`].
@@ -65,6 +68,17 @@ pub struct Hello {
     pub program: String,
     /// Its process.
     pub pid: u32,
+}
+
+/// A device of the host that has no number of its own.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct HostDevice {
+    /// The number that stands for it.
+    pub major: u32,
+    /// The number that stands for it.
+    pub minor: u32,
+    /// Its name in tables.
+    pub name: String,
 }
 
 /// Where a device can be reached.

@@ -1,6 +1,6 @@
 //! The daemon's side of a conversation.
 
-use super::{DeviceStats, ExportEntry, Hello, MAX_LINE, Request, Underway, VERSION, read_line, set_option};
+use super::{DeviceStats, ExportEntry, Hello, HostDevice, MAX_LINE, Request, Underway, VERSION, read_line, set_option};
 use serde_json::{Value, json};
 use std::io::{self, BufRead, Write};
 use udm_base::Errno;
@@ -95,6 +95,12 @@ fn perform(request: &Request, service: &dyn Service) -> Result<Value, Error> {
             set_option(&*device(name)?, key, value)?;
             service.changed();
             Ok(Value::Null)
+        }
+        Request::HostDevices => {
+            let devices = service.registry().host_devices().into_iter();
+            let devices: Vec<_> =
+                devices.map(|(dev, name)| HostDevice { major: dev.major, minor: dev.minor, name }).collect();
+            Ok(json!({ "devices": devices }))
         }
         Request::ExportList => Ok(json!({ "exports": service.exports() })),
         Request::ExportAdd { name, tcp } => {

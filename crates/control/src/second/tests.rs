@@ -92,6 +92,7 @@ fn requests_and_answers() {
     check(r#"{"op":"export-add","name":"vol","tcp":"[::1]:0"}"#, r#""uri":"nbd://[::1]:0/vol""#);
     check(r#"{"op":"export-remove","name":"vol"}"#, "is not exported over TCP");
     check(r#"{"op":"export-list"}"#, r#"{"ok":{"exports":[]}}"#);
+    check(r#"{"op":"host-devices"}"#, r#"{"ok":{"devices":[]}}"#);
     check(r#"{"op":"progress"}"#, r#"{"ok":{"underway":[]}}"#);
     check(r#"{"op":"log","lines":9}"#, r#"{"ok":{"lines":["line","line"]}}"#);
     check(r#"{"op":"shutdown"}"#, r#"{"ok":null}"#);

@@ -120,16 +120,10 @@ impl MappedDevice {
         lock(&self.control).geometry
     }
 
-    /// Sets the geometry. Fails without an active table, and with a start past the device (`dm_set_geometry`,
+    /// Sets the geometry, also of a device without a table. Fails with a start past the end (`dm_set_geometry`,
     /// `drivers/md/dm.c`, 6.12).
     pub fn set_geometry(&self, geometry: Geometry) -> Result<(), Error> {
         let mut control = lock(&self.control);
-        if control.active.is_none() {
-            return Err(Error::new(
-                Errno::ENXIO,
-                format!("{} has no active table to set a geometry for", control.name),
-            ));
-        }
         let product = u64::from(geometry.cylinders) * u64::from(geometry.heads) * u64::from(geometry.sectors);
         if geometry.start > product {
             let message = format!("the start {} lies past cylinders × heads × sectors = {product}", geometry.start);

@@ -41,6 +41,9 @@ impl Peer {
     }
 }
 
+/// Serves one client until it hangs up.
+pub(crate) type Serve = dyn Fn(&UnixStream, Peer) + Send + Sync;
+
 /// A socket that listens. Its file goes when it is dropped.
 pub(crate) struct Listener {
     socket: UnixListener,
@@ -73,7 +76,7 @@ impl Listener {
         stop: &Stop,
         executor: &dyn Executor,
         connections: &Arc<Connections>,
-        serve: Arc<dyn Fn(&UnixStream, Peer) + Send + Sync>,
+        serve: Arc<Serve>,
     ) {
         while stop.wait_for(self.socket.as_fd()) {
             let accepted = self.socket.accept().and_then(|(stream, _)| Ok((Peer::of(&stream)?, stream)));

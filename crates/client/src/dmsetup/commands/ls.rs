@@ -140,10 +140,13 @@ fn show_name(app: &mut App<'_, '_>, call: &Call<'_>) -> Done {
 
 fn tree(app: &mut App<'_, '_>) -> Done {
     let built = app.build_tree();
+    let hosts =
+        if app.listing.tree.as_ref().is_some_and(|d| d.block_name) { app.transport().host_devices() } else { vec![] };
+    let host = |dev| hosts.iter().find(|(number, _)| *number == dev).map(|(_, name)| name.clone());
     if let (Some(tree), Some(drawing)) = (&app.tree, &app.listing.tree) {
         let name = |node: &crate::dmsetup::tree::TreeNode| match node.state {
             Some(state) => state.has_table.then(|| format!("dm-{}", node.dev.minor)),
-            None => app.kernel_name(node.dev),
+            None => app.kernel_name(node.dev).or_else(|| host(node.dev)),
         };
         let text = draw(tree, drawing, &name);
         // What cuts a line may cut a character in two.

@@ -1,0 +1,109 @@
+//! A daemon's directory of a test's own, and the program in it.
+
+#![allow(dead_code, reason = "each test takes the part that it needs")]
+
+use std::ffi::OsStr;
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+/// The program under test.
+pub(crate) const UDM: &str = env!("CARGO_BIN_EXE_udm");
+
+/// A directory for a daemon; the daemon ends, and the directory goes, when it is dropped.
+pub(crate) struct Place {
+    root: tempfile::TempDir,
+}
+
+impl Place {
+    pub(crate) fn new() -> Self {
+        let root = tempfile::Builder::new().prefix("udm-test-").tempdir().unwrap();
+        std::fs::create_dir(root.path().join("bin")).unwrap();
+        for name in ["dmsetup", "devmap_name"] {
+            std::os::unix::fs::symlink(UDM, root.path().join("bin").join(name)).unwrap();
+        }
+        Self { root }
+    }
+
+    /// A place for the test's own files.
+    pub(crate) fn root(&self) -> &Path {
+        self.root.path()
+    }
+
+    /// The daemon's directory; made by the first who needs it.
+    pub(crate) fn dir(&self) -> PathBuf {
+        self.root.path().join("d")
+    }
+
+    /// `udm`, `dmsetup` or `devmap_name`, with this daemon.
+    pub(crate) fn command(&self, program: &str) -> Command {
+        let path = if program == "udm" { PathBuf::from(UDM) } else { self.root.path().join("bin").join(program) };
+        let mut command = Command::new(path);
+        command.env_clear().env("UDM_DIR", self.dir()).env("LC_ALL", "C").env("TERM", "dumb");
+        command.env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin").current_dir(self.root.path()).stdin(Stdio::null());
+        command
+    }
+
+    /// Runs `udm` with words.
+    pub(crate) fn udm<S: AsRef<OsStr>>(&self, words: impl IntoIterator<Item = S>) -> Output {
+        self.command("udm").args(words).output().unwrap()
+    }
+
+    /// The process that has the directory's lock.
+    pub(crate) fn daemon_pid(&self) -> Option<u32> {
+        std::fs::read_to_string(self.dir().join("lock")).ok()?.trim().parse().ok()
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let _ = self.udm(["daemon", "--stop"]);
+    }
+}
+
+/// Standard output as text.
+pub(crate) fn stdout(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// Standard error as text.
+pub(crate) fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// An NBD connection that has an export open, and so its device: enough of a client to hold one (the NBD project's
+/// `doc/proto.md`, fixed newstyle, `NBD_OPT_GO`).
+pub(crate) struct NbdHold {
+    _stream: UnixStream,
+}
+
+impl NbdHold {
+    pub(crate) fn open(socket: &Path, name: &str) -> Result<Self, String> {
+        const OPTION_MAGIC: &[u8; 8] = b"IHAVEOPT";
+        let mut stream = UnixStream::connect(socket).map_err(|e| format!("{}: {e}", socket.display()))?;
+        let mut greeting = [0; 18];
+        stream.read_exact(&mut greeting).map_err(|e| e.to_string())?;
+        assert_eq!(&greeting[..16], b"NBDMAGICIHAVEOPT");
+        let mut request = 3u32.to_be_bytes().to_vec();
+        request.extend(OPTION_MAGIC);
+        request.extend(7u32.to_be_bytes());
+        request.extend((name.len() as u32 + 6).to_be_bytes());
+        request.extend((name.len() as u32).to_be_bytes());
+        request.extend(name.as_bytes());
+        request.extend([0; 2]);
+        stream.write_all(&request).map_err(|e| e.to_string())?;
+        loop {
+            let mut head = [0; 20];
+            stream.read_exact(&mut head).map_err(|e| e.to_string())?;
+            let word = |at: usize| u32::from_be_bytes(head[at..at + 4].try_into().unwrap());
+            let mut data = vec![0; word(16) as usize];
+            stream.read_exact(&mut data).map_err(|e| e.to_string())?;
+            match word(12) {
+                1 => return Ok(Self { _stream: stream }),
+                error if error & 0x8000_0000 != 0 => return Err(String::from_utf8_lossy(&data).into_owned()),
+                _ => {}
+            }
+        }
+    }
+}
