@@ -100,6 +100,7 @@ pub(crate) fn run(places: Places, detached: bool) -> Result<(), StartError> {
     let underway = UnderwayList::new(registry.domain().clock().clone());
     let (tcp, state) = (TcpExports::default(), StateFile::default());
     let daemon = Arc::new(Daemon { places, registry, nbd, tcp, underway, state, stop });
+    daemon.save_state();
     let connections = Arc::new(Connections::default());
     let accepting = [
         daemon.clone().accept("udm-control", control, &connections, control::serve)?,
