@@ -30,6 +30,10 @@ pub const TARGETS: &[Target] = &[
     Target { name: "args", run: targets::args::fuzz_args, words: targets::args::WORDS },
     Target { name: "control", run: targets::control::fuzz_control, words: targets::control::WORDS },
     Target { name: "ioctl", run: targets::ioctl::fuzz_ioctl, words: targets::ioctl::WORDS },
+    Target { name: "nbd-connection", run: targets::nbd::fuzz_connection, words: targets::nbd::WORDS },
+    Target { name: "nbd-requests", run: targets::nbd::fuzz_requests, words: targets::nbd::WORDS },
+    Target { name: "nbd-server", run: targets::nbd::fuzz_server, words: targets::nbd::WORDS },
+    Target { name: "nbd-uri", run: targets::nbd::fuzz_uri, words: targets::nbd::URI_WORDS },
     Target { name: "table", run: targets::table::fuzz_table, words: targets::table::WORDS },
 ];
 

@@ -3,26 +3,34 @@
 use crate::Error;
 use crate::error::JobError;
 use std::sync::{Arc, Condvar, Mutex, PoisonError, mpsc};
-use udm_io::Domain;
+use udm_io::{Clock, Domain, Nanos};
 
 /// Lets threads wait until all are ready.
 struct Gate {
-    missing: Mutex<usize>,
+    state: Mutex<State>,
     open: Condvar,
+    clock: Arc<dyn Clock>,
+}
+
+struct State {
+    missing: usize,
+    /// When the last was there.
+    opened: Nanos,
 }
 
 impl Gate {
     fn less(&self, n: usize) {
-        let mut missing = self.missing.lock().unwrap_or_else(PoisonError::into_inner);
-        *missing -= n;
-        if *missing == 0 {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.missing -= n;
+        if state.missing == 0 {
+            state.opened = self.clock.now();
             self.open.notify_all();
         }
     }
 
-    fn wait(&self) {
-        let missing = self.missing.lock().unwrap_or_else(PoisonError::into_inner);
-        let _open = self.open.wait_while(missing, |missing| *missing > 0).unwrap_or_else(PoisonError::into_inner);
+    fn wait(&self) -> Nanos {
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        self.open.wait_while(state, |state| state.missing > 0).unwrap_or_else(PoisonError::into_inner).opened
     }
 }
 
@@ -30,12 +38,12 @@ impl Gate {
 pub(crate) struct Ready(Option<Arc<Gate>>);
 
 impl Ready {
-    /// Blocks until every job of the crew is ready, or has ended.
-    pub(crate) fn wait(mut self) {
-        if let Some(gate) = self.0.take() {
-            gate.less(1);
-            gate.wait();
-        }
+    /// Blocks until every job of the crew is ready, or has ended. Gives the moment, which is one for all: on few CPUs
+    /// jobs go on one after the other, and one that counted from its own start would still run when the others are done.
+    pub(crate) fn wait(mut self) -> Nanos {
+        let gate = self.0.take().expect("waited for once, and dropped after");
+        gate.less(1);
+        gate.wait()
     }
 }
 
@@ -54,7 +62,8 @@ pub(crate) fn run<T: Send + 'static>(
     device: &str,
     work: impl Fn(usize, Ready) -> Result<T, JobError> + Send + Sync + 'static,
 ) -> Result<Vec<T>, Error> {
-    let gate = Arc::new(Gate { missing: Mutex::new(jobs), open: Condvar::new() });
+    let state = Mutex::new(State { missing: jobs, opened: Nanos(0) });
+    let gate = Arc::new(Gate { state, open: Condvar::new(), clock: domain.clock().clone() });
     let work = Arc::new(work);
     let (send, results) = mpsc::channel();
     let mut joiners = Vec::new();
@@ -96,12 +105,13 @@ mod tests {
         let counted = here.clone();
         let seen = run(&Domain::default(), 4, "d", move |job, ready| {
             counted.fetch_add(1, Ordering::SeqCst);
-            ready.wait();
-            Ok((job, counted.load(Ordering::SeqCst)))
+            let start = ready.wait();
+            Ok((start, job, counted.load(Ordering::SeqCst)))
         });
         let mut seen = seen.unwrap();
         seen.sort_unstable();
-        assert_eq!(seen, [(0, 4), (1, 4), (2, 4), (3, 4)]);
+        let start = seen[0].0;
+        assert_eq!(seen, [(start, 0, 4), (start, 1, 4), (start, 2, 4), (start, 3, 4)]);
     }
 
     #[test]

@@ -14,6 +14,7 @@ use udm_io::{Clock, Nanos, Op, Status};
 pub(crate) struct JobTally {
     pub(crate) reads: u64,
     pub(crate) writes: u64,
+    /// When all began.
     pub(crate) start: Nanos,
     pub(crate) end: Nanos,
     pub(crate) latencies: ByOp,
@@ -24,19 +25,20 @@ fn batch(bs: u64) -> u64 {
     ((1 << 20) / bs).clamp(16, 256)
 }
 
-/// Keeps `slots` requests in flight until time or number is used up, then waits for what is out.
+/// Keeps `slots` requests in flight until the time since `start` or the number is used up, then waits for what is out.
 ///
 /// Each request's buffer is touched: a write is stamped before, a word of a read is used after.
+// Never inlined, so that instructions can be counted by its name.
+#[inline(never)]
 pub(crate) fn run<L: Lane, T: Timing>(
     queue: &mut Queue<L>,
     slots: Vec<Slot>,
     mut pattern: Pattern,
     load: &Load,
     span: Span,
-    clock: &dyn Clock,
+    (clock, start): (&dyn Clock, Nanos),
     mut timing: T,
 ) -> Result<JobTally, JobError> {
-    let start = clock.now();
     let deadline = load.runtime.map_or(Nanos(u64::MAX), |time| start.after(time.as_nanos() as u64));
     let limit = load.number_ios.unwrap_or(u64::MAX);
     let batch = batch(span.bs);

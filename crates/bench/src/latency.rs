@@ -5,9 +5,10 @@ use hdrhistogram::Histogram;
 use udm_io::{Clock, Op};
 
 /// Latencies in nanoseconds, to three digits; what takes longer than an hour counts as an hour.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub struct Latencies {
-    histogram: Histogram<u64>,
+    /// None as long as nothing was measured: it takes a quarter of a megabyte.
+    histogram: Option<Box<Histogram<u64>>>,
     sum: f64,
     squares: f64,
 }
@@ -18,40 +19,39 @@ const LONGEST: u64 = 3_600_000_000_000;
 pub(crate) const PERCENTILES: [f64; 17] =
     [1.0, 5.0, 10.0, 20.0, 30.0, 40.0, 50.0, 60.0, 70.0, 80.0, 90.0, 95.0, 99.0, 99.5, 99.9, 99.95, 99.99];
 
-impl Default for Latencies {
-    fn default() -> Self {
-        let histogram = Histogram::new_with_bounds(1, LONGEST, 3).expect("the bounds are right");
-        Self { histogram, sum: 0.0, squares: 0.0 }
-    }
+fn empty() -> Box<Histogram<u64>> {
+    Box::new(Histogram::new_with_bounds(1, LONGEST, 3).expect("the bounds are right"))
 }
 
 impl Latencies {
     pub(crate) fn record(&mut self, ns: u64) {
-        self.histogram.saturating_record(ns.max(1));
+        self.histogram.get_or_insert_with(empty).saturating_record(ns.max(1));
         self.sum += ns as f64;
         self.squares += ns as f64 * ns as f64;
     }
 
     /// Adds another's.
     pub fn add(&mut self, other: &Self) {
-        self.histogram.add(&other.histogram).expect("all have the same bounds");
+        if let Some(more) = &other.histogram {
+            self.histogram.get_or_insert_with(empty).add(&**more).expect("all have the same bounds");
+        }
         self.sum += other.sum;
         self.squares += other.squares;
     }
 
     /// How many were measured.
     pub fn count(&self) -> u64 {
-        self.histogram.len()
+        self.histogram.as_ref().map_or(0, |h| h.len())
     }
 
     /// The shortest; 0 without any.
     pub fn min(&self) -> u64 {
-        if self.count() == 0 { 0 } else { self.histogram.min() }
+        self.histogram.as_ref().map_or(0, |h| h.min())
     }
 
     /// The longest; 0 without any.
     pub fn max(&self) -> u64 {
-        self.histogram.max()
+        self.histogram.as_ref().map_or(0, |h| h.max())
     }
 
     /// Their mean; 0 without any.
@@ -69,7 +69,7 @@ impl Latencies {
 
     /// The latency that `percent` per cent do not exceed.
     pub fn percentile(&self, percent: f64) -> u64 {
-        self.histogram.value_at_percentile(percent)
+        self.histogram.as_ref().map_or(0, |h| h.value_at_percentile(percent))
     }
 }
 
@@ -115,7 +115,9 @@ pub(crate) struct Sampled<'a> {
 
 impl<'a> Sampled<'a> {
     pub(crate) fn new(clock: &'a dyn Clock, every: u32, depth: usize) -> Self {
-        Self { clock, every, left: every, starts: vec![0; depth].into(), found: ByOp::default() }
+        let ready = || Latencies { histogram: Some(empty()), ..Latencies::default() };
+        let found = ByOp { reads: ready(), writes: ready() };
+        Self { clock, every, left: every, starts: vec![0; depth].into(), found }
     }
 
     #[inline(never)]

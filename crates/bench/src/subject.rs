@@ -89,11 +89,12 @@ impl Subject {
         Self { own: false, ..Self::device(name, dev) }
     }
 
-    /// Opens a path, a `null:` device or the URI of a remote export, as [`shared`](Self::shared). Blocks.
-    pub fn open(domain: &Domain, spec: &str, read_only: bool) -> Result<Self, Error> {
+    /// Opens a path, a `null:` device or the URI of a remote export, as [`shared`](Self::shared), to be called `name`.
+    /// Blocks.
+    pub fn open(domain: &Domain, name: &str, spec: &str, read_only: bool) -> Result<Self, Error> {
         let request = HostRequest { spec, cwd: Path::new("."), read_only, exclusive: false };
         let dev = host::open(domain, &request).map_err(|e| Error::Stack(e.message))?;
-        Ok(Self::shared(spec, dev))
+        Ok(Self::shared(name, dev))
     }
 
     /// Plain copies from and to `bytes` of memory made as the `ram` target's. Takes address space only.
@@ -226,13 +227,13 @@ impl OnLane for JobIt<'_> {
             let depth = load.iodepth;
             match load.lat {
                 Lat::Off => {
-                    ready.wait();
-                    job::run(queue, slots, pattern, load, span, clock, Untimed)
+                    let start = ready.wait();
+                    job::run(queue, slots, pattern, load, span, (clock, start), Untimed)
                 }
                 Lat::Sample(every) => {
                     let timing = Sampled::new(clock, every, depth);
-                    ready.wait();
-                    job::run(queue, slots, pattern, load, span, clock, timing)
+                    let start = ready.wait();
+                    job::run(queue, slots, pattern, load, span, (clock, start), timing)
                 }
             }
         })

@@ -162,7 +162,7 @@ impl Verifier {
         load: &Load,
         fills: bool,
         clock: &dyn Clock,
-        ready: impl FnOnce(),
+        ready: impl FnOnce() -> Nanos,
     ) -> Result<Checked, JobError> {
         let own = Span { blocks: self.blocks.len() as u64, bs: self.bs };
         let mut pattern = Pattern::new(load, own, 0);

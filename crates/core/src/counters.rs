@@ -66,9 +66,10 @@ impl Counters {
         self.in_flight.add(1);
     }
 
+    /// The last thing that a bio does with a path or device; who sees it sees all that the bio did there, and may free it.
     #[inline]
     pub(crate) fn end(&self) {
-        self.in_flight.add(u64::MAX);
+        self.in_flight.0.store(self.in_flight.get().wrapping_sub(1), Ordering::Release);
     }
 }
 
@@ -86,7 +87,7 @@ impl PerChannel {
     }
 
     pub(crate) fn in_flight(&self) -> u64 {
-        self.0.iter().map(|c| c.in_flight.get()).fold(0, u64::wrapping_add)
+        self.0.iter().map(|c| c.in_flight.0.load(Ordering::Acquire)).fold(0, u64::wrapping_add)
     }
 
     pub(crate) fn totals(&self) -> Totals {

@@ -128,6 +128,7 @@ impl Registry {
     pub fn rename(&self, md: &Arc<MappedDevice>, name: &str) -> Result<(), Error> {
         check_name(name)?;
         let mut devices = self.0.lock();
+        devices.check_there(md)?;
         devices.check_free(name, "")?;
         devices.by_name.remove(&md.device_name());
         devices.by_name.insert(name.to_owned(), md.clone());
@@ -139,6 +140,7 @@ impl Registry {
     pub fn set_uuid(&self, md: &Arc<MappedDevice>, uuid: &str) -> Result<(), Error> {
         check_uuid(uuid)?;
         let mut devices = self.0.lock();
+        devices.check_there(md)?;
         let old = md.uuid();
         if uuid.is_empty() || !old.is_empty() {
             let message = format!("{} has the uuid {old:?}; a uuid is set once", md.device_name());
@@ -204,6 +206,12 @@ impl RegistryCore {
         if !md.lock_for_removal(deferred)? {
             return Ok(Removal::Deferred);
         }
+        self.forget(md);
+        Ok(Removal::Done)
+    }
+
+    /// Ends a device that is marked for removal. Blocks until its bios are done.
+    pub(crate) fn forget(&self, md: &Arc<MappedDevice>) {
         {
             let mut devices = self.lock();
             devices.by_name.retain(|_, d| !Arc::ptr_eq(d, md));
@@ -211,11 +219,18 @@ impl RegistryCore {
             devices.by_minor.remove(&md.devt().minor);
         }
         md.destroy(self);
-        Ok(Removal::Done)
     }
 }
 
 impl Devices {
+    /// Handles outlive their device's removal; a name must not bring it back.
+    fn check_there(&self, md: &Arc<MappedDevice>) -> Result<(), Error> {
+        if self.by_minor.get(&md.devt().minor).is_some_and(|d| Arc::ptr_eq(d, md)) {
+            return Ok(());
+        }
+        Err(Error::new(Errno::ENXIO, format!("{} has been removed", md.device_name())))
+    }
+
     fn check_free(&self, name: &str, uuid: &str) -> Result<(), Error> {
         if self.by_name.contains_key(name) {
             return Err(Error::new(Errno::EBUSY, format!("a device named {name:?} exists already")));

@@ -1,15 +1,22 @@
 //! Opening the devices that a table names: a path, a device number of the host, or a URI.
 
 use crate::file::{FileDevice, FileOptions};
+use crate::nbd::uri::Uri;
+use crate::nbd::{ConnectError, NbdDevice};
 use crate::null::{self, NullDevice, NullSpec};
 use crate::{BlockDevice, Domain};
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 use udm_base::{DevT, Errno};
 
-/// How a device is opened.
+/// How long an NBD server may take to accept and to agree.
+const NBD_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// How a device is opened. Only files and block devices can be opened read-only and exclusively; a remote export is
+/// what its server makes of it, and every null device is new.
 #[derive(Clone)]
 pub struct OpenOptions {
     /// Refuse writes.
@@ -113,7 +120,7 @@ impl std::error::Error for OpenError {
 }
 
 /// Opens the device that `spec` names: a path to a regular file or block device, `M:m` for a block device of the
-/// host, or `null:`. Every call opens anew; who wants one device for one file compares [`BlockDevice::id`]. Blocks.
+/// host, `nbd://`, `nbd+unix://` or `null:`. Every call opens anew; who wants one device for one file compares [`BlockDevice::id`]. Blocks.
 pub fn open(spec: &str, options: &OpenOptions) -> Result<Arc<dyn BlockDevice>, OpenError> {
     if spec.is_empty() {
         return Err(OpenError::new(OpenErrorKind::Spec, spec, "names no device; expected a path or a URI"));
@@ -126,8 +133,13 @@ pub fn open(spec: &str, options: &OpenOptions) -> Result<Arc<dyn BlockDevice>, O
         return Ok(Arc::new(device));
     }
     if let Some((scheme, _)) = spec.split_once("://").filter(|(scheme, _)| is_scheme(scheme)) {
-        let detail = format!("has the scheme {scheme:?}; expected a path, M:m, or null:");
-        return Err(OpenError::new(OpenErrorKind::Spec, spec, detail));
+        return match scheme.to_ascii_lowercase().as_str() {
+            "nbd" | "nbd+unix" | "nbds" | "nbds+unix" => open_nbd(spec, options),
+            _ => {
+                let detail = format!("has the scheme {scheme:?}; expected a path, M:m, nbd://, nbd+unix:// or null:");
+                Err(OpenError::new(OpenErrorKind::Spec, spec, detail))
+            }
+        };
     }
     if let Ok(dev) = spec.parse::<DevT>() {
         let node = node_of(dev).ok_or_else(|| {
@@ -141,6 +153,18 @@ pub fn open(spec: &str, options: &OpenOptions) -> Result<Arc<dyn BlockDevice>, O
 fn open_file(path: &Path, options: &OpenOptions) -> Result<Arc<dyn BlockDevice>, OpenError> {
     let how = FileOptions { read_only: options.read_only, exclusive: options.exclusive, ..FileOptions::default() };
     Ok(Arc::new(FileDevice::open(path, how, options.domain.executor().clone())?))
+}
+
+fn open_nbd(spec: &str, options: &OpenOptions) -> Result<Arc<dyn BlockDevice>, OpenError> {
+    let uri: Uri = spec.parse().map_err(|e| OpenError::new(OpenErrorKind::Spec, spec, format!("is no URI: {e}")))?;
+    let device = NbdDevice::connect(&uri, NBD_TIMEOUT, &**options.domain.executor());
+    let device = device.map_err(|e| match e {
+        ConnectError::Connect { source, .. } => {
+            OpenError::new(OpenErrorKind::NotFound, spec, "cannot be connected to").because(source)
+        }
+        other => OpenError::new(OpenErrorKind::System, spec, format!("cannot be used: {other}")),
+    })?;
+    Ok(device)
 }
 
 /// What stands before `://` in a URI (RFC 3986); a path that looks so is written `./nbd://`.

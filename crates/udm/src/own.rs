@@ -39,6 +39,15 @@ enum OwnCommand {
     Export(ExportArgs),
     /// Change an option of a device
     Set(SetArgs),
+    /// Measure how fast a device is; `udm bench --help` tells more
+    #[command(disable_help_flag = true)]
+    Bench(BenchArgs),
+}
+
+#[derive(Args)]
+struct BenchArgs {
+    #[arg(value_name = "OPTIONS", trailing_var_arg = true, allow_hyphen_values = true)]
+    words: Vec<OsString>,
 }
 
 #[derive(Args)]
@@ -96,6 +105,11 @@ pub(crate) fn main(argv: Vec<OsString>) -> u8 {
         OwnCommand::Daemon(args) => return serve(places(), args.detached),
         OwnCommand::Run(args) => run::run(args),
         OwnCommand::Export(args) => places().and_then(|places| export(&places, args)),
+        OwnCommand::Bench(args) => {
+            // Without a directory there is no daemon, and its devices are the only ones that are out of reach.
+            let socket = places().map(|places| places.nbd()).ok();
+            return udm_bench::cli::run(args.words.clone(), socket.as_deref());
+        }
         OwnCommand::Set(args) => places().and_then(|places| set(&places, args)),
     };
     result.unwrap_or_else(|message| {

@@ -3,4 +3,5 @@
 pub mod args;
 pub mod control;
 pub mod ioctl;
+pub mod nbd;
 pub mod table;

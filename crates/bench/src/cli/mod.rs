@@ -106,7 +106,7 @@ impl Finder<'_> {
             return Ok(stack.subject(name)?);
         }
         if name.contains(['/', ':']) {
-            return Ok(Subject::open(self.domain, name, self.read_only)?);
+            return Ok(Subject::open(self.domain, name, name, self.read_only)?);
         }
         if let Some(stack) = &self.stack {
             return Ok(stack.subject(name)?);
@@ -118,7 +118,7 @@ impl Finder<'_> {
             return Err(Failure::Usage(text));
         };
         let uri = Uri { endpoint: Endpoint::Unix(socket.to_owned()), export: name.to_owned() };
-        Ok(Subject::open(self.domain, &uri.to_string(), self.read_only)?)
+        Ok(Subject::open(self.domain, name, &uri.to_string(), self.read_only)?)
     }
 
     /// What is measured, and beside what. Plain copies get the size of the device beside them.

@@ -86,7 +86,7 @@ fn row(out: &mut impl Write, name: &str, op: &str, total: &Outcome, tally: &Tall
         shortened(name, 20),
         rate(iops),
         scaled(total.per_second(tally.bytes), 1024.0, &["B", "KiB", "MiB", "GiB", "TiB"]),
-        1e9 / iops * jobs as f64,
+        1e9 / total.iops() * jobs as f64,
         lat(latencies.percentile(50.0)),
         lat(latencies.percentile(99.0)),
         lat(latencies.percentile(99.9)),
@@ -142,5 +142,31 @@ mod tests {
         assert_eq!(nanos(1_500_000), "1.50ms");
         assert_eq!(shortened("abcdef", 6), "abcdef");
         assert_eq!(shortened("abcdefg", 6), "abcde~");
+    }
+
+    #[test]
+    fn fits_a_hundred_columns() {
+        let domain = udm_io::Domain::default();
+        let name = "n".repeat(127);
+        let concise = format!("{name},,,,0 4096 ram");
+        let stack = crate::Stack::new(&domain, &concise).unwrap();
+        let (subject, floor) = (stack.subject(&name).unwrap(), Subject::memcpy(1 << 20).unwrap());
+        let load = crate::Load {
+            rw: crate::Rw::RandRw,
+            runtime: None,
+            number_ios: Some(1000),
+            size: Some(1 << 20),
+            ..crate::Load::default()
+        };
+        let found = crate::compare(&domain, &subject, Some(&floor), &load, 3, |_, _| ()).unwrap();
+        let mut out = Vec::new();
+        write(&Report { load: &load, subject: &subject, against: Some(&floor), found: &found }, &mut out).unwrap();
+        let text = String::from_utf8(out).unwrap();
+        for line in text.lines() {
+            assert!(line.chars().count() <= 100, "{line}");
+        }
+        for word in ["randrw 4096 bytes", "memcpy", "p99.9", "0 cloned", "ratio", "IQR", "one I/O in 64"] {
+            assert!(text.contains(word), "{word}: {text}");
+        }
     }
 }

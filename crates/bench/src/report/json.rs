@@ -4,7 +4,7 @@
 use super::Report;
 use crate::latency::PERCENTILES;
 use crate::{Latencies, Outcome, Spread, Subject, Tally};
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
@@ -29,6 +29,8 @@ struct Job {
     options: BTreeMap<&'static str, String>,
     read: Direction,
     write: Direction,
+    /// Always nothing.
+    trim: Direction,
 }
 
 #[derive(Serialize)]
@@ -61,8 +63,23 @@ struct Lat {
 struct Clat {
     #[serde(flatten)]
     lat: Lat,
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    percentile: BTreeMap<String, u64>,
+    #[serde(skip_serializing_if = "Percentiles::is_empty")]
+    percentile: Percentiles,
+}
+
+/// From the lowest to the highest, as fio orders them.
+struct Percentiles(Vec<(String, u64)>);
+
+impl Percentiles {
+    fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl Serialize for Percentiles {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.0.iter().map(|(percent, ns)| (percent, ns)))
+    }
 }
 
 #[derive(Serialize)]
@@ -114,10 +131,8 @@ impl From<&Latencies> for Lat {
 
 fn direction(outcome: &Outcome, tally: &Tally) -> Direction {
     let latencies = &tally.latencies;
-    let percentile = match latencies.count() {
-        0 => BTreeMap::new(),
-        _ => PERCENTILES.iter().map(|p| (format!("{p:.6}"), latencies.percentile(*p))).collect(),
-    };
+    let shown = if latencies.count() == 0 { &[][..] } else { &PERCENTILES[..] };
+    let percentile = Percentiles(shown.iter().map(|p| (format!("{p:.6}"), latencies.percentile(*p))).collect());
     let bw_bytes = outcome.per_second(tally.bytes) as u64;
     Direction {
         io_bytes: tally.bytes,
@@ -143,6 +158,7 @@ fn job(subject: &Subject, outcome: &Outcome) -> Job {
         options: BTreeMap::from([("filename", subject.name().to_owned())]),
         read: direction(outcome, &outcome.reads),
         write: direction(outcome, &outcome.writes),
+        trim: direction(outcome, &Tally::default()),
     }
 }
 
@@ -198,4 +214,54 @@ pub(crate) fn write(report: &Report<'_>, out: &mut impl Write) -> io::Result<()>
     };
     serde_json::to_writer_pretty(&mut *out, &document)?;
     writeln!(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Lat as LatOf, Load, Rw, compare};
+    use serde_json::Value;
+
+    fn document(rw: Rw, lat: LatOf, rounds: usize) -> Value {
+        let domain = udm_io::Domain::default();
+        let (a, b) = (Subject::memcpy(1 << 20).unwrap(), Subject::memcpy(1 << 20).unwrap());
+        let load = Load { rw, lat, bs: 512, runtime: None, number_ios: Some(1000), ..Load::default() };
+        let found = compare(&domain, &a, Some(&b), &load, rounds, |_, _| ()).unwrap();
+        let mut out = Vec::new();
+        write(&Report { load: &load, subject: &a, against: Some(&b), found: &found }, &mut out).unwrap();
+        serde_json::from_slice(&out).unwrap()
+    }
+
+    #[test]
+    fn fields_are_fios() {
+        let doc = document(Rw::RandRead, LatOf::Sample(1), 2);
+        assert!(doc["fio version"].as_str().unwrap().starts_with("udm-"));
+        assert_eq!(doc["global options"]["rw"], "randread");
+        assert_eq!(doc["global options"]["bs"], "512");
+        let jobs = doc["jobs"].as_array().unwrap();
+        assert_eq!(jobs.len(), 2);
+        let read = &jobs[0]["read"];
+        assert_eq!((&jobs[0]["jobname"], &jobs[0]["error"]), (&Value::from("memcpy"), &Value::from(0)));
+        assert_eq!((&read["total_ios"], &read["io_bytes"]), (&Value::from(2000), &Value::from(1_024_000)));
+        assert!(read["iops"].as_f64().unwrap() > 0.0 && read["bw_bytes"].as_u64().unwrap() > 0);
+        assert_eq!(read["clat_ns"]["N"], 2000);
+        let median = read["clat_ns"]["percentile"]["50.000000"].as_u64().unwrap();
+        let top = read["clat_ns"]["percentile"]["99.990000"].as_u64().unwrap();
+        assert!(median > 0 && median <= top);
+        assert_eq!(read["lat_ns"]["min"], read["clat_ns"]["min"]);
+        assert_eq!((&jobs[0]["write"]["total_ios"], &jobs[0]["trim"]["total_ios"]), (&Value::from(0), &Value::from(0)));
+        assert!(jobs[0]["write"]["clat_ns"].get("percentile").is_none());
+        assert!(doc.get("disk_util").is_none(), "there is no disk");
+        assert_eq!(doc["udm"]["rounds"].as_array().unwrap().len(), 2);
+        assert!(doc["udm"]["ratio"]["median"].as_f64().unwrap() > 0.0);
+    }
+
+    #[test]
+    fn what_was_not_measured_is_not_there() {
+        let doc = document(Rw::Write, LatOf::Off, 1);
+        assert_eq!(doc["udm"]["lat"], "off");
+        assert_eq!(doc["jobs"][0]["write"]["clat_ns"]["N"], 0);
+        assert!(doc["jobs"][0]["write"]["clat_ns"].get("percentile").is_none());
+        assert_eq!(doc["jobs"][0]["write"]["total_ios"], 1000);
+    }
 }

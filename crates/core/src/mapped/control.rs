@@ -2,12 +2,13 @@
 
 use super::{MappedDevice, lock};
 use crate::registry::LoadContext;
-use crate::table::{Table, TableContext};
+use crate::table::{Table, TableContext, depth};
 use crate::{Cancel, Error, OpenDevice, TableError, TableLine};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use udm_base::{DevT, Errno};
+use udm_io::BlockDevice;
 
 /// A disk's geometry, as BIOSes count (`dmsetup setgeometry`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -145,32 +146,45 @@ impl MappedDevice {
             domain: &registry.domain,
             read_only,
             owner: self.devt,
+            above: depth::height(self),
         };
-        let table = Table::build(lines, &cx).map_err(|e| e.into_error(lines))?;
+        let table = Arc::new(Table::build(lines, &cx).map_err(|e| e.into_error(lines))?);
+        // Before a resume can make it active: a device beneath that is suspended then has to reach this one.
+        self.announce_to(&table);
         let old = {
             let mut control = lock(&self.control);
             if control.deleting {
                 return Err(Error::new(Errno::ENXIO, format!("{} is being removed", control.name)));
             }
             check_immutable(control.active.as_deref(), &table).map_err(|e| e.into_error(lines))?;
-            control.inactive.replace(Arc::new(table))
+            control.inactive.replace(table)
         };
         drop(old);
-        self.announce_to_beneath();
         Ok(())
     }
 
-    /// Tells the devices beneath that this one uses them, so that their plans' changes reach it.
-    fn announce_to_beneath(self: &Arc<Self>) {
-        for table in [super::TableSlot::Active, super::TableSlot::Inactive].into_iter().filter_map(|s| self.table(s)) {
-            for md in table.devices().iter().filter_map(|d| d.as_any().downcast_ref::<Self>()) {
-                let mut holders = lock(&md.holders);
-                holders.retain(|h| h.strong_count() > 0);
-                if !holders.iter().any(|h| std::ptr::eq(h.as_ptr(), Arc::as_ptr(self))) {
-                    holders.push(Arc::downgrade(self));
-                }
+    /// Tells the devices beneath a table that this one uses them, so that their plans' changes reach it.
+    fn announce_to(self: &Arc<Self>, table: &Table) {
+        for md in table.devices().iter().filter_map(|d| d.as_any().downcast_ref::<Self>()) {
+            let mut holders = lock(&md.holders);
+            holders.retain(|h| h.strong_count() > 0);
+            if !holders.iter().any(|h| std::ptr::eq(h.as_ptr(), Arc::as_ptr(self))) {
+                holders.push(Arc::downgrade(self));
             }
         }
+    }
+
+    /// The devices beneath both tables. Clones of these rather than of a table: where locks are held, the last hold on a
+    /// table must not be let go of, because that may remove devices.
+    pub(crate) fn beneath(&self) -> Vec<Arc<dyn BlockDevice>> {
+        let control = lock(&self.control);
+        [&control.active, &control.inactive].into_iter().flatten().flat_map(|t| t.devices()).cloned().collect()
+    }
+
+    /// The devices that have a table with this one beneath.
+    pub(crate) fn users(&self) -> Vec<Arc<Self>> {
+        let uses = |md: &Arc<Self>| md.beneath().iter().any(|d| d.id() == self.id());
+        self.holders_now().into_iter().filter(uses).collect()
     }
 
     /// Drops the inactive table. Returns whether there was one.
@@ -194,11 +208,13 @@ impl MappedDevice {
         let last = {
             let mut control = lock(&self.control);
             control.open_count -= 1;
-            control.open_count == 0 && control.deferred_remove && !control.deleting
+            let last = control.open_count == 0 && control.deferred_remove;
+            // Marked with the same hold of the lock: an open or a cancellation comes before it, or too late.
+            control.deleting |= last;
+            last
         };
         if let (true, Some(registry), Some(me)) = (last, self.registry.upgrade(), self.arc()) {
-            // Opened again in between: then its next close removes it.
-            let _ = registry.remove(&me, true);
+            registry.forget(&me);
         }
     }
 

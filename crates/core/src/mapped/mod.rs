@@ -16,7 +16,7 @@ pub use suspend::SuspendOptions;
 use crate::counters::PerChannel;
 use crate::events::Events;
 use crate::registry::RegistryCore;
-use crate::table::{Table, TableSlot};
+use crate::table::{Table, TableSlot, depth};
 use crate::{OpenDevice, Totals};
 use path::Path;
 use plan::Plan;
@@ -186,10 +186,12 @@ impl MappedDevice {
         totals
     }
 
-    /// Bios in flight in the device, by any path.
+    /// Bios in flight in the device, by any path. Once the gate is closed 0 is final: those that are parked are asked for
+    /// first, because they turn into clones in flight, and nothing is parked any more.
     fn in_flight(&self) -> u64 {
+        let parked = self.parked.load(Ordering::Acquire) as u64;
         let through: u64 = lock(&self.paths).through.iter().map(|p| p.counters.in_flight()).fold(0, u64::wrapping_add);
-        self.counters.in_flight().wrapping_add(through).wrapping_add(self.parked.load(Ordering::Acquire) as u64)
+        parked.wrapping_add(self.counters.in_flight()).wrapping_add(through)
     }
 
     /// Opens the device. Fails once it is removed.
@@ -229,8 +231,7 @@ impl BlockDevice for MappedDevice {
     }
 
     fn level(&self) -> usize {
-        let of = |slot| self.table(slot).map_or(1, |t| t.level());
-        of(TableSlot::Active).max(of(TableSlot::Inactive))
+        depth::level(self)
     }
 
     fn can_poll(&self) -> bool {

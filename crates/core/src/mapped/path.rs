@@ -6,6 +6,8 @@ use crate::counters::PerChannel;
 use crate::table::Table;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
+use udm_base::Sector;
+use udm_io::Status;
 
 /// Counts for every device that it stands for: each adds the path's numbers to its own when asked.
 pub(crate) struct Path {
@@ -14,8 +16,8 @@ pub(crate) struct Path {
     runs: Vec<Weak<MappedDevice>>,
     /// The device whose target ends the path, if it does not end at a device that maps nothing.
     terminal: Option<Weak<MappedDevice>>,
-    /// Keeps targets and devices while bios of the path are in flight.
-    _tables: Vec<Arc<Table>>,
+    /// The tables of all these devices, in their order. They keep targets and devices while bios are in flight.
+    tables: Vec<Arc<Table>>,
     retired: AtomicBool,
 }
 
@@ -25,7 +27,7 @@ impl Path {
         terminal: Option<Weak<MappedDevice>>,
         tables: Vec<Arc<Table>>,
     ) -> Self {
-        Self { counters: PerChannel::new(), runs, terminal, _tables: tables, retired: AtomicBool::new(false) }
+        Self { counters: PerChannel::new(), runs, terminal, tables, retired: AtomicBool::new(false) }
     }
 
     /// Every device that the path stands for.
@@ -36,6 +38,28 @@ impl Path {
     /// The device that bios of the path arrive at.
     pub(super) fn top(&self) -> Option<Arc<MappedDevice>> {
         self.runs.first().and_then(Weak::upgrade)
+    }
+
+    /// Whether a suspension of the last device wants back the bios that its target cannot serve now.
+    pub(super) fn wants_back(&self) -> bool {
+        let last = self.terminal.as_ref().and_then(Weak::upgrade);
+        last.is_some_and(|md| md.noflush.load(Ordering::Acquire))
+    }
+
+    /// Tells the target of each device that a bio at `sector` of the first one failed.
+    #[cold]
+    pub(super) fn note_error(&self, mut sector: Sector, status: Status) {
+        for (md, table) in self.runs.iter().chain(&self.terminal).zip(&self.tables) {
+            let placed = table.find(sector);
+            let at = sector - placed.begin;
+            if placed.target.failed(at, status)
+                && let Some(md) = md.upgrade()
+            {
+                md.event();
+            }
+            let Some(run) = placed.target.run() else { return };
+            sector = run.start + at;
+        }
     }
 
     /// What the path did in the name of `md`.

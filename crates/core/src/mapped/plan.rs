@@ -12,7 +12,7 @@ use crate::table::{Placed, Table};
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Weak};
 use udm_base::{Sector, Sectors};
-use udm_io::BlockDevice;
+use udm_io::{BlockDevice, Limits};
 
 /// At most this many extents come from one table; past it targets are left as they are.
 const EXTENTS_MAX: usize = 4096;
@@ -92,7 +92,7 @@ impl Plan {
             max_sectors: limits.max_sectors,
             block_mask: u64::from(limits.logical_block_size) / 512 - 1,
             read_only: table.read_only(),
-            fua: limits.fua || !limits.write_cache,
+            fua: does_fua(&limits),
             level: table.level(),
             paths,
             parked: AtomicUsize::new(0),
@@ -148,7 +148,7 @@ impl Walk<'_> {
     /// Follows a target of the top table; false when there is nothing to gain.
     fn follow_top(&mut self, table: &Arc<Table>, placed: &Placed) -> bool {
         let Some(run) = placed.target.run() else { return false };
-        let Some(below) = compilable(&**run.dev, self.top) else { return false };
+        let Some(below) = compilable(&**run.dev) else { return false };
         self.runs.push(Arc::downgrade(self.top));
         self.tables.push(table.clone());
         self.descend(&below, placed.begin, run.start, placed.len)
@@ -157,8 +157,12 @@ impl Walk<'_> {
     /// `len` sectors from `begin` of the top device lie at `start` of `md`.
     fn descend(&mut self, md: &Arc<MappedDevice>, begin: Sector, start: Sector, len: Sectors) -> bool {
         let Some(table) = md.running_table() else { return false };
-        self.tables.push(table.clone());
         let end = start + len;
+        // The device may have been reloaded since the top's table was made: with a smaller table, or over lesser disks.
+        if end > table.sectors().from_start() || narrower(&table, &self.tables[0]) {
+            return false;
+        }
+        self.tables.push(table.clone());
         let mut at = start;
         while at < end {
             if self.out.len() >= EXTENTS_MAX {
@@ -191,7 +195,7 @@ impl Walk<'_> {
         };
         let (extent, terminal) = if let Some(run) = target.run() {
             self.runs.push(Arc::downgrade(md));
-            let deeper = compilable(&**run.dev, self.top);
+            let deeper = compilable(&**run.dev);
             let mark = (self.out.len(), self.tables.len());
             if !deeper.is_some_and(|below| self.descend(&below, top_at, run.start + into, len)) {
                 self.out.truncate(mark.0);
@@ -219,10 +223,23 @@ impl Walk<'_> {
     }
 }
 
-/// The mapped device that `dev` is, if a path from `top` may lead through it.
-fn compilable(dev: &dyn BlockDevice, top: &MappedDevice) -> Option<Arc<MappedDevice>> {
+/// The mapped device that `dev` is, if a path may lead through it.
+fn compilable(dev: &dyn BlockDevice) -> Option<Arc<MappedDevice>> {
     let md = dev.as_any().downcast_ref::<MappedDevice>()?.arc()?;
     let options = md.options();
-    let refuses_more = md.read_only() && !top.table_read_only();
-    (options.compile && !options.clone_always && !refuses_more).then_some(md)
+    (options.compile && !options.clone_always).then_some(md)
+}
+
+/// Whether the table beneath would refuse, split or emulate what the top one passes on as it is.
+fn narrower(below: &Table, top: &Table) -> bool {
+    let (limits, asked) = (below.limits(), top.limits());
+    below.read_only() && !top.read_only()
+        || limits.logical_block_size > asked.logical_block_size
+        || limits.max_sectors < asked.max_sectors
+        || does_fua(&asked) && !does_fua(&limits)
+}
+
+/// Whether what completes with FUA is durable without more.
+fn does_fua(limits: &Limits) -> bool {
+    limits.fua || !limits.write_cache
 }

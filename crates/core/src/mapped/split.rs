@@ -1,9 +1,9 @@
 //! Bios that cannot go as they are: split at borders, cloned, fanned out or written out as zeroes.
 
+use super::MappedDevice;
 use super::plan::Plan;
 use super::submit::own_done;
-use super::{MappedDevice, lock};
-use crate::table::Placed;
+use crate::table::{Placed, TableSlot};
 use std::sync::atomic::Ordering;
 use udm_base::{Sector, Sectors};
 use udm_io::{Bio, Cx, Op, OpFlags, Segment, Status};
@@ -71,13 +71,14 @@ impl MappedDevice {
     }
 
     fn send(&self, cx: &Cx<'_>, mut clone: Bio, part: &Part<'_>, plan: &Plan) {
+        self.count(cx, &mut clone);
         let flags = clone.flags();
         if flags.contains(OpFlags::FUA) && !plan.fua && part.op.is_write() {
             clone.set_flags(flags.without(OpFlags::FUA));
+            // Above the count: the clone stays in flight, and so the table in its place, until the flushes are done.
             // SAFETY: the device is held by whoever submitted the parent.
             unsafe { clone.push_frame(written, std::ptr::from_ref(self).cast()) };
         }
-        self.count(cx, &mut clone);
         let at = clone.sector() - part.placed.begin;
         if let Some(clone) = self.mapped(part.placed.target.map(cx, clone, at)) {
             cx.submit(clone);
@@ -189,29 +190,28 @@ unsafe fn clone_done(cx: &Cx<'_>, mut clone: Bio, word: *const ()) -> Option<Bio
 }
 
 /// A write that asked for FUA has reached a device without: the clone goes on as a flush of each device beneath, in turn.
+/// Which one is kept as the sector of the frame: a flush has none, and the bio's word belongs to the devices beneath.
 ///
 /// # Safety
 /// As [`own_done`].
 unsafe fn written(cx: &Cx<'_>, mut clone: Bio, word: *const ()) -> Option<Bio> {
     // SAFETY: the contract.
     let md = unsafe { &*word.cast::<MappedDevice>() };
-    let table = lock(&md.control).active.clone();
+    let table = md.table(TableSlot::Active);
     let next = match clone.op() {
-        Op::Flush => clone.word() as usize + 1,
-        _ => 0,
+        Op::Flush => clone.sector() + Sectors::new(1),
+        _ => Sector::ZERO,
     };
-    let Some(dev) = table.as_ref().and_then(|t| t.devices().get(next)).filter(|_| clone.status().is_ok()) else {
-        return Some(clone);
-    };
-    clone.become_flush();
-    clone.set_word(next as u64);
+    let beneath = table.as_ref().and_then(|t| t.devices().get(next.get() as usize));
+    let Some(dev) = beneath.filter(|_| clone.status().is_ok()) else { return Some(clone) };
+    clone.set_sector(next);
     // SAFETY: as at the first push; the frame that ran has left its place free.
     unsafe { clone.push_frame(written, word) };
-    md.counters.of(cx).begin();
-    // SAFETY: as above.
-    unsafe { clone.push_frame(own_done, word) };
+    clone.become_flush();
     // SAFETY: the table holds the device while the clone is in flight.
     unsafe { clone.redirect(&**dev) };
+    // Before the clone may complete: while it is in flight this is not the last hold on the table.
+    drop(table);
     cx.submit(clone);
     None
 }

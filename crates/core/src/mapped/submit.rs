@@ -98,19 +98,13 @@ impl MappedDevice {
         None
     }
 
-    /// Tells the target that a bio at `sector` failed beneath it, through as many devices as were passed in one step.
+    /// Tells the target that a bio at `sector` failed beneath it. The bio is still in flight here, so that the table stays.
     #[cold]
     fn note_error(&self, sector: Sector, status: Status) {
         let Some(table) = self.table(TableSlot::Active).filter(|t| sector < t.sectors().from_start()) else { return };
         let placed = table.find(sector);
-        let at = sector - placed.begin;
-        if placed.target.failed(at, status) {
+        if placed.target.failed(sector - placed.begin, status) {
             self.event();
-        }
-        if let Some(run) = placed.target.run().filter(|_| self.compile())
-            && let Some(below) = run.dev.as_any().downcast_ref::<Self>()
-        {
-            below.note_error(run.start + at, status);
         }
     }
 
@@ -190,14 +184,22 @@ pub(super) unsafe fn own_done(cx: &Cx<'_>, bio: Bio, word: *const ()) -> Option<
 /// # Safety
 /// `word` is the path, which stays while it has bios in flight.
 unsafe fn path_done(cx: &Cx<'_>, mut bio: Bio, word: *const ()) -> Option<Bio> {
-    if bio.status() == Status::Requeue {
-        bio.clear_status();
-        bio.fail(Status::Io);
-    }
     // SAFETY: the contract.
     let path = unsafe { &*word.cast::<Path>() };
-    if let (false, Some(top)) = (bio.status().is_ok(), path.top()) {
-        top.note_error(bio.sector(), bio.status());
+    if bio.status() == Status::Requeue {
+        bio.clear_status();
+        if let Some(top) = path.top().filter(|_| path.wants_back()) {
+            // From the top again, where no path leads through a suspended device: that one will hold the bio.
+            // SAFETY: the device is held by whoever submitted the bio.
+            unsafe { bio.redirect(&*top) };
+            bio.resubmit();
+            path.counters.of(cx).end();
+            return None;
+        }
+        bio.fail(Status::Io);
+    }
+    if !bio.status().is_ok() {
+        path.note_error(bio.sector(), bio.status());
     }
     path.counters.of(cx).end();
     Some(bio)

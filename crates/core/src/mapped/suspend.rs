@@ -86,10 +86,11 @@ impl MappedDevice {
             control.active.clone()
         };
         let registry = self.registry()?;
+        // First, so that what targets push back is taken back.
+        self.noflush.store(options.noflush, Ordering::Release);
         if let Some(table) = &active {
             table.each(|t| t.presuspend(options.noflush));
         }
-        self.noflush.store(options.noflush, Ordering::Release);
         self.close_gate(&registry, Mode::Suspended);
         if !self.wait_idle(&registry, cancel) {
             lock(&self.control).suspended = true;
@@ -213,7 +214,7 @@ impl MappedDevice {
         }
     }
 
-    fn holders_now(&self) -> Vec<Arc<Self>> {
+    pub(super) fn holders_now(&self) -> Vec<Arc<Self>> {
         lock(&self.holders).iter().filter_map(std::sync::Weak::upgrade).collect()
     }
 

@@ -1,5 +1,6 @@
 //! A table: targets side by side that make up a mapped device.
 
+pub(crate) mod depth;
 mod line;
 
 pub use line::TableLine;
@@ -8,7 +9,7 @@ use crate::handle::OpenDevice;
 use crate::{Ctr, DeviceOpener, MappedDevice, StatusKind, TableError, Target, TargetType};
 use std::sync::Arc;
 use udm_base::{Args, DevT, Errno, Sector, Sectors};
-use udm_io::{BlockDevice, DeviceId, Domain, LEVELS, Limits};
+use udm_io::{BlockDevice, Domain, LEVELS, Limits};
 
 /// Which of a device's two tables.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -55,6 +56,8 @@ pub(crate) struct TableContext<'a> {
     pub(crate) read_only: bool,
     /// The device that the table is for, which must not be found beneath itself.
     pub(crate) owner: DevT,
+    /// How many mapped devices stand on that one already.
+    pub(crate) above: usize,
 }
 
 impl Table {
@@ -79,14 +82,14 @@ impl Table {
             check_devices(number, &*target, cx.owner)?;
             placed.push(Placed { begin, len, kind, target, limits: Limits::default() });
         }
-        Self::complete(placed, end, lines, cx.read_only)
+        Self::complete(placed, end, lines, cx)
     }
 
     fn complete(
         mut placed: Vec<Placed>,
         end: Sector,
         lines: &[TableLine],
-        read_only: bool,
+        cx: &TableContext<'_>,
     ) -> Result<Self, TableError> {
         let mut limits = Limits { write_cache: false, ..Limits::default() };
         let mut devices: Vec<Arc<dyn BlockDevice>> = Vec::new();
@@ -117,9 +120,13 @@ impl Table {
             limits.max_write_zeroes = if first { own.max_write_zeroes } else { zeroes.max(own.max_write_zeroes) };
         }
         check_blocks(&placed, &limits)?;
-        let level = 1 + devices.iter().map(|d| d.level()).max().unwrap_or(0);
-        if level >= LEVELS {
-            let hint = format!("expected at most {} mapped devices above each other", LEVELS - 1);
+        let level = 1 + depth::levels(&devices);
+        if level + cx.above >= LEVELS {
+            let above = cx.above;
+            let hint = format!(
+                "expected at most {} mapped devices above each other, found {level} and {above} above",
+                LEVELS - 1
+            );
             return Err(TableError {
                 errno: Errno::ELOOP,
                 ..TableError::new(lines.len() - 1, "Stack too deep").hint(hint)
@@ -128,13 +135,13 @@ impl Table {
         let holds = devices.iter().filter_map(|d| d.as_any().downcast_ref::<MappedDevice>());
         let holds = holds.map(|md| md.open_for_table()).collect::<Result<Vec<_>, _>>();
         let holds = holds.map_err(|e| TableError { errno: e.errno, ..TableError::new(0, e.message) })?;
-        Ok(Self { placed, len: end - Sector::ZERO, limits, read_only, devices, _holds: holds })
+        Ok(Self { placed, len: end - Sector::ZERO, limits, read_only: cx.read_only, devices, _holds: holds })
     }
 
     /// How many mapped devices lie on the longest way down, the table's own included. Devices beneath may be reloaded,
     /// so it is asked anew each time.
     pub(crate) fn level(&self) -> usize {
-        1 + self.devices.iter().map(|d| d.level()).max().unwrap_or(0)
+        1 + depth::levels(&self.devices)
     }
 
     /// The size of a device with this table.
@@ -281,23 +288,12 @@ fn distance(a: &str, b: &str) -> usize {
 /// No device may lie beneath itself.
 fn check_devices(number: usize, target: &dyn Target, owner: DevT) -> Result<(), TableError> {
     for d in target.devices() {
-        if reaches(&*d.dev, owner) {
+        if depth::reaches(&*d.dev, owner) {
             let hint = format!("{} leads back to {owner}, the device that the table is for", d.dev.name());
             return Err(TableError { errno: Errno::ELOOP, ..TableError::new(number, "Loop in the stack").hint(hint) });
         }
     }
     Ok(())
-}
-
-fn reaches(dev: &dyn BlockDevice, owner: DevT) -> bool {
-    if dev.id() == DeviceId::Number(owner) {
-        return true;
-    }
-    let Some(md) = dev.as_any().downcast_ref::<MappedDevice>() else { return false };
-    [TableSlot::Active, TableSlot::Inactive]
-        .into_iter()
-        .filter_map(|slot| md.table(slot))
-        .any(|table| table.devices.iter().any(|d| reaches(&**d, owner)))
 }
 
 /// `device_area_is_invalid` (`drivers/md/dm-table.c`, 6.12).

@@ -17,16 +17,18 @@ use udm_io::nbd::wire::consts::MAX_OPTION_DATA;
 use udm_io::nbd::wire::option::OPTION_LEN;
 use udm_io::nbd::wire::request::{REQUEST_LEN, Request};
 use udm_io::nbd::wire::{Command, NbdError, WireError, reply};
-use udm_io::{BlockDevice, Op};
+use udm_io::{BlockDevice, Nanos, Op};
 
 /// Bytes of buffers and replies that a connection may hold, but for one request that is larger.
 pub(super) const CONNECTION_BYTES: usize = 4 * 1024 * 1024;
 /// Requests that a connection may have under way.
 const CONNECTION_REQUESTS: usize = 256;
-/// Bytes of buffers that a worker's connections may hold together. Small requests go on beyond it.
-const WORKER_BYTES: usize = 512 * 1024 * 1024;
-/// What counts as small there.
-const SMALL: usize = 64 * 1024;
+/// Bytes of replies that may wait to be sent before further requests start. What waits longer than that has left the
+/// cache when it is sent.
+const UNSENT: usize = 256 * 1024;
+/// Bytes of requests that start before those that have completed meanwhile are answered: their data is still in the
+/// cache, and their memory can be used for the next.
+const STRIDE: usize = 128 * 1024;
 /// A receive chunk has at least this much room when it is received into.
 const ROOM: usize = 64 * 1024;
 /// Receive chunks that writes may pin; further payloads are copied out.
@@ -64,13 +66,14 @@ struct Transmission {
 /// What the next bytes are.
 enum Receiving {
     Header,
-    /// The rest of a write's payload.
+    /// The rest of a write's payload, of which something came last at `since`.
     Payload {
         target: Target,
         buf: Buf,
         filled: usize,
         len: usize,
         durability: Durability,
+        since: Nanos,
     },
     /// The rest of the payload of a write that is refused.
     Skip {
@@ -86,6 +89,10 @@ struct Waiting {
     chunk: ChunkId,
     at: usize,
     end: usize,
+    /// The connection may hold no more for now; otherwise it is only the others' turn.
+    held_back: bool,
+    /// Bytes of buffer that its next request needs.
+    needs: usize,
 }
 
 /// Why a connection is given up.
@@ -153,7 +160,7 @@ impl Connection {
 
     /// What to wake it for now.
     pub(super) fn interest(&self) -> Interest {
-        let waiting = matches!(&self.phase, Phase::Transmission(t) if t.waiting.is_some());
+        let waiting = self.is_waiting();
         let handshake = matches!(&self.phase, Phase::Handshake { .. });
         // In the handshake a client takes its replies before it is listened to again.
         let read = !(self.ended || waiting || handshake && self.full);
@@ -165,9 +172,34 @@ impl Connection {
         self.ended && self.in_flight == 0 && (self.broken || self.out.is_empty()) && !self.is_waiting()
     }
 
-    /// Whether received bytes wait until the connection may hold more.
+    /// Whether received bytes wait for the connection's next turn.
     pub(super) fn is_waiting(&self) -> bool {
         matches!(&self.phase, Phase::Transmission(t) if t.waiting.is_some())
+    }
+
+    /// Whether they wait until the connection may hold more.
+    pub(super) fn is_held_back(&self) -> bool {
+        matches!(&self.phase, Phase::Transmission(t) if t.waiting.as_ref().is_some_and(|w| w.held_back))
+    }
+
+    /// Whether its next request waits for memory of the worker, which others hold.
+    pub(super) fn lacks_memory(&self, engine: &Engine) -> bool {
+        let waiting = match &self.phase {
+            Phase::Transmission(t) => t.waiting.as_ref(),
+            _ => None,
+        };
+        waiting.is_some_and(|waiting| !engine.has_memory(waiting.needs))
+    }
+
+    /// For how long, in nanoseconds, nothing has come of a payload that has begun; `None` if none has.
+    pub(super) fn payload_stalled(&self, now: Nanos) -> Option<u64> {
+        match &self.phase {
+            Phase::Transmission(t) => match &t.receiving {
+                Receiving::Payload { since, .. } => Some(now.since(*since)),
+                _ => None,
+            },
+            _ => None,
+        }
     }
 
     /// Receives nothing more; what is under way is still answered.
@@ -330,7 +362,7 @@ impl Connection {
         t.stashed = 0;
         engine.pool.use_chunk(chunk);
         let range = engine.pool.fill(chunk, filled);
-        t.waiting = Some(Waiting { chunk, at: range.start, end: range.end });
+        t.waiting = Some(Waiting { chunk, at: range.start, end: range.end, held_back: false, needs: 0 });
         let mut link = Link::new(self.number, &mut self.out, &mut self.in_flight, &mut self.held, &mut self.ended);
         t.receiving.advance(to_payload, engine, &mut link);
         t.parse(engine, &mut link)?;
@@ -394,11 +426,10 @@ impl<'a> Link<'a> {
     /// as long as the worker has memory for it.
     fn admits(&self, engine: &Engine, len: usize) -> bool {
         let size = if len == 0 { 0 } else { Pool::size_for(len) };
-        let in_use = engine.pool.in_use();
         *self.in_flight < CONNECTION_REQUESTS
-            && self.out.bytes() <= CONNECTION_BYTES
+            && self.out.bytes() <= UNSENT
             && (*self.held == 0 || *self.held + size <= CONNECTION_BYTES)
-            && (size <= SMALL || in_use == 0 || in_use + size <= WORKER_BYTES)
+            && engine.has_memory(len)
     }
 }
 
@@ -414,7 +445,7 @@ impl Transmission {
             engine.pool.use_chunk(chunk);
             engine.pool.room(chunk)[..rest.len()].copy_from_slice(rest);
             let range = engine.pool.fill(chunk, rest.len());
-            Waiting { chunk, at: range.start, end: range.end }
+            Waiting { chunk, at: range.start, end: range.end, held_back: false, needs: 0 }
         });
         Self {
             session,
@@ -444,12 +475,17 @@ impl Transmission {
     /// Handles the bytes that wait: starts requests until the bytes are used up or no more may start.
     fn parse(&mut self, engine: &mut Engine, link: &mut Link<'_>) -> Result<(), WireError> {
         let Some(mut waiting) = self.waiting.take() else { return Ok(()) };
+        let held = *link.held;
         let result = loop {
+            if *link.held >= held + STRIDE {
+                self.waiting = Some(Waiting { held_back: false, ..waiting });
+                return Ok(());
+            }
             match self.parse_one(&mut waiting, engine, link) {
                 Ok(Parsed::One) => {}
                 Ok(Parsed::NeedsInput) => break Ok(()),
-                Ok(Parsed::MustWait) => {
-                    self.waiting = Some(waiting);
+                Ok(Parsed::MustWait(needs)) => {
+                    self.waiting = Some(Waiting { held_back: true, needs, ..waiting });
                     return Ok(());
                 }
                 Err(error) => break Err(error),
@@ -489,8 +525,9 @@ impl Transmission {
         if self.shutdown && action != Action::Disconnect {
             action = Action::Fail(NbdError::Shutdown, "the server is shutting down");
         }
-        if !link.admits(engine, buffer_len(&action)) {
-            return Ok(Parsed::MustWait);
+        let needs = buffer_len(&action);
+        if !link.admits(engine, needs) {
+            return Ok(Parsed::MustWait(needs));
         }
         waiting.at += REQUEST_LEN;
         self.start(&request, action, waiting, engine, link);
@@ -575,7 +612,8 @@ impl Transmission {
             *link.in_flight += 1;
             engine.write(target, Payload::Buf(buf), durability);
         } else {
-            self.receiving = Receiving::Payload { target, buf, filled: here, len, durability };
+            let since = engine.channel.now();
+            self.receiving = Receiving::Payload { target, buf, filled: here, len, durability, since };
         }
     }
 }
@@ -591,8 +629,9 @@ impl Receiving {
 
     /// Takes note of `got` bytes of the payload; starts the write when it is complete.
     fn advance(&mut self, got: usize, engine: &mut Engine, link: &mut Link<'_>) {
-        if let Self::Payload { filled, len, .. } = self {
+        if let Self::Payload { filled, len, since, .. } = self {
             *filled += got;
+            *since = engine.channel.now();
             if filled < len {
                 return;
             }
@@ -607,7 +646,8 @@ impl Receiving {
 enum Parsed {
     One,
     NeedsInput,
-    MustWait,
+    /// For this many bytes of buffer, among other things.
+    MustWait(usize),
 }
 
 /// Bytes of buffer that an action takes.

@@ -9,6 +9,9 @@ use udm_base::{AlignedBuf, Sector, Sectors};
 use udm_io::nbd::wire::NbdError;
 use udm_io::{Attached, BlockDevice, Channel, Completion, Domain, Op, OpFlags, Segment, Status};
 
+/// Buffers up to this size are given out even beyond the limit of a worker's memory: a few large requests that do not
+/// get on must not stop everybody.
+const SMALL: usize = 64 * 1024;
 /// The channel's slots. Connections bound their requests, so that those of a suspended device leave room for others.
 const DEPTH: usize = 1 << 20;
 /// Zeroes that are written at a time for a device that cannot make them itself.
@@ -110,6 +113,8 @@ struct Use {
 pub(super) struct Engine {
     pub(super) channel: Channel,
     pub(super) pool: Pool,
+    /// Bytes of buffers that connections may hold together.
+    memory: usize,
     devices: Vec<Option<Use>>,
     slots: Vec<Option<Request>>,
     free: Vec<u32>,
@@ -147,11 +152,17 @@ pub(super) struct Target {
 }
 
 impl Engine {
-    pub(super) fn new(domain: &Domain) -> io::Result<Self> {
+    pub(super) fn new(domain: &Domain, memory: usize) -> io::Result<Self> {
         let channel = domain.channel()?;
         channel.set_depth(DEPTH);
         let pool = Pool::default();
-        Ok(Self { channel, pool, devices: Vec::new(), slots: Vec::new(), free: Vec::new(), zeroes: None })
+        Ok(Self { channel, pool, memory, devices: Vec::new(), slots: Vec::new(), free: Vec::new(), zeroes: None })
+    }
+
+    /// Whether there is memory for a request with `len` bytes of data. One that is alone always has it.
+    pub(super) fn has_memory(&self, len: usize) -> bool {
+        let in_use = self.pool.in_use();
+        len <= SMALL || in_use == 0 || in_use + Pool::size_for(len) <= self.memory
     }
 
     /// Holds a device, so that requests can be made of it.

@@ -16,12 +16,13 @@ pub struct ServerBuilder {
     listen: Vec<Listen>,
     threads: usize,
     max_connections: usize,
+    memory: usize,
 }
 
 impl Default for ServerBuilder {
     fn default() -> Self {
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
-        Self { listen: Vec::new(), threads: cpus.min(4), max_connections: 4096 }
+        Self { listen: Vec::new(), threads: cpus.min(4), max_connections: 4096, memory: 512 << 20 }
     }
 }
 
@@ -48,12 +49,22 @@ impl ServerBuilder {
         self
     }
 
+    /// Bytes of buffers that the connections of one thread may hold together; 512 MiB unless set. A request of more
+    /// than 64 KiB waits while there are no such; a client that stops in the middle of a large write for 30 s while
+    /// others wait for its memory is hung up on.
+    #[must_use]
+    pub fn memory(mut self, bytes: usize) -> Self {
+        self.memory = bytes;
+        self
+    }
+
     /// Binds, starts the threads, and serves until the server is dropped. Fails when an address cannot be had or a
     /// thread cannot be started; then nothing is left running.
     pub fn start(self, domain: &Domain, exports: Arc<dyn Exports>) -> io::Result<Server> {
         let listeners = self.listen.iter().map(Listener::bind).collect::<io::Result<Vec<_>>>()?;
         let bound = listeners.iter().map(|l| l.bound().clone()).collect();
-        let shared = Arc::new(Shared { exports, max_connections: self.max_connections, handles: OnceLock::new() });
+        let Self { max_connections, memory, .. } = self;
+        let shared = Arc::new(Shared { exports, max_connections, memory, handles: OnceLock::new() });
         let mut server = Server { domain: domain.clone(), handles: Vec::new(), joiners: Mutex::default(), bound };
         let mut listeners = Some(listeners);
         // The first worker accepts for all; it is started last, when the others can take connections.
@@ -116,7 +127,7 @@ impl Server {
     }
 
     /// Handles the hang-ups of clients that have closed before the call, so that their exports no longer count as
-    /// open. Blocks until that is done, at most a second: a device that is suspended may keep requests longer.
+    /// open. Must not be called under a lock that closing an export takes. Blocks until that is done, at most a second: a device that is suspended may keep requests longer.
     /// Returns whether it is done.
     pub fn reap_hangups(&self) -> bool {
         let (answer, answers) = mpsc::channel();

@@ -19,6 +19,10 @@ const LISTENER: u64 = 1 << 62;
 const WARM: Duration = Duration::from_secs(1);
 /// How long accepting pauses when descriptors have run out.
 const PAUSE: Duration = Duration::from_millis(100);
+/// How often held back connections are looked at when nothing else happens.
+const LOOK: Duration = Duration::from_secs(1);
+/// How long a client may stop in the middle of a payload while others wait for the memory that it holds.
+const STALL: Duration = Duration::from_secs(30);
 /// Receives from one connection before the others get their turn.
 const TURNS: usize = 4;
 
@@ -60,6 +64,8 @@ impl Handle {
 pub(super) struct Shared {
     pub(super) exports: Arc<dyn Exports>,
     pub(super) max_connections: usize,
+    /// Bytes of buffers that the connections of one worker may hold together.
+    pub(super) memory: usize,
     /// Set once, before the first connection.
     pub(super) handles: std::sync::OnceLock<Vec<Arc<Handle>>>,
 }
@@ -100,10 +106,16 @@ pub(super) struct Worker {
     free: Vec<usize>,
     /// Connections to look at before the next sleep.
     marked: Vec<usize>,
+    /// The memory of the last such list.
+    spare: Vec<usize>,
     /// Connections that may hold no more for now.
     waiting: Vec<usize>,
     listeners: Vec<Listener>,
     accepting: bool,
+    /// When accepting goes on after it failed.
+    accept_at: Nanos,
+    /// When stalled clients are looked for again.
+    look_at: Nanos,
     deadline: Option<Nanos>,
     /// Hang-ups that somebody waits for.
     reaps: Vec<Reap>,
@@ -123,7 +135,7 @@ fn key(number: usize, generation: u32) -> u64 {
 impl Worker {
     /// A worker for the calling thread, and its handle.
     pub(super) fn new(domain: &Domain, shared: Arc<Shared>, listeners: Vec<Listener>) -> io::Result<Self> {
-        let engine = Engine::new(domain)?;
+        let engine = Engine::new(domain, shared.memory)?;
         let handle = Arc::new(Handle {
             commands: Mutex::default(),
             pending: AtomicBool::new(false),
@@ -137,9 +149,12 @@ impl Worker {
             slots: Vec::new(),
             free: Vec::new(),
             marked: Vec::new(),
+            spare: Vec::new(),
             waiting: Vec::new(),
             listeners,
             accepting: false,
+            accept_at: Nanos::default(),
+            look_at: Nanos::default(),
             deadline: None,
             reaps: Vec::new(),
         };
@@ -169,8 +184,8 @@ impl Worker {
                 tracing::error!("cannot wait for NBD clients: {error}");
                 return;
             }
-            if woken.is_empty() && timeout.is_some() {
-                self.tick();
+            if timeout.is_some() {
+                self.tick(woken.is_empty());
             }
             for event in &woken {
                 self.ready(event);
@@ -183,25 +198,47 @@ impl Worker {
     }
 
     fn timeout(&self) -> Option<Duration> {
+        let now = self.engine.channel.now();
+        let until = |at: Nanos| Some(Duration::from_nanos(at.since(now)));
         if let Some(at) = self.deadline {
-            return Some(Duration::from_nanos(at.since(self.engine.channel.now())));
+            return until(at);
         }
         if !self.accepting && !self.listeners.is_empty() {
-            return Some(PAUSE);
+            return until(self.accept_at);
+        }
+        if !self.waiting.is_empty() {
+            return Some(LOOK);
         }
         (self.engine.len() == 0 && self.engine.pool.is_warm()).then_some(WARM)
     }
 
-    /// Nothing happened for a while.
-    fn tick(&mut self) {
-        if self.engine.len() == 0 {
+    /// Does what is done at times rather than at events. `idle`: nothing has happened meanwhile.
+    fn tick(&mut self, idle: bool) {
+        let now = self.engine.channel.now();
+        if idle && self.engine.len() == 0 {
             self.engine.pool.trim();
         }
-        if self.deadline.is_some() {
+        if !self.waiting.is_empty() && now >= self.look_at {
+            self.look_at = now.after(LOOK.as_nanos() as u64);
+            self.end_stalled(now);
+        }
+        let due = !self.accepting && self.deadline.is_none() && now >= self.accept_at;
+        if due && let Err(error) = self.accept_again() {
+            tracing::warn!("cannot accept NBD clients: {error}");
+        }
+    }
+
+    /// Hangs up on clients that keep others waiting for memory into which they do not send.
+    fn end_stalled(&mut self, now: Nanos) {
+        if self.waiting.iter().all(|n| self.slots[*n].connection.as_ref().is_none_or(|c| !c.lacks_memory(&self.engine)))
+        {
             return;
         }
-        if let Err(error) = self.accept_again() {
-            tracing::warn!("cannot accept NBD clients: {error}");
+        let stalled =
+            |connection: &Connection| connection.payload_stalled(now).is_some_and(|ns| ns > STALL.as_nanos() as u64);
+        let count = self.end_where(stalled);
+        if count > 0 {
+            tracing::warn!("{count} NBD clients are hung up on: they stopped in the middle of a write");
         }
     }
 
@@ -218,22 +255,27 @@ impl Worker {
             if self.marked.is_empty() {
                 return;
             }
-            // Any answer may have freed memory that another connection waits for.
-            while let Some(number) = self.waiting.pop() {
-                self.mark(number);
-            }
-            let mut marked = std::mem::take(&mut self.marked);
-            for number in marked.drain(..) {
+            self.mark_waiting();
+            let in_use = self.engine.pool.in_use();
+            let mut turn = std::mem::replace(&mut self.marked, std::mem::take(&mut self.spare));
+            for number in turn.drain(..) {
                 self.slots[number].marked = false;
                 self.service(number);
             }
-            // The list's memory is used again, unless another has grown meanwhile.
-            if self.marked.is_empty() {
-                self.marked = marked;
+            self.spare = turn;
+            if self.engine.pool.in_use() < in_use {
+                self.mark_waiting();
             }
             if self.marked.is_empty() && !self.engine.has_completions() {
                 return;
             }
+        }
+    }
+
+    /// Something was freed that a connection may wait for.
+    fn mark_waiting(&mut self) {
+        while let Some(number) = self.waiting.pop() {
+            self.mark(number);
         }
     }
 
@@ -253,17 +295,21 @@ impl Worker {
             tracing::debug!("an NBD client is hung up on: {hangup}");
             connection.end(&mut self.engine);
         }
-        if connection.is_waiting() {
-            self.waiting.push(number);
-        }
         if connection.unsent() > 0 && !connection.interest().write {
             connection.send(&mut self.engine);
         }
-        if connection.is_over() {
-            self.close(number);
-        } else {
-            self.watch(number);
+        let (over, waits, held_back) = (connection.is_over(), connection.is_waiting(), connection.is_held_back());
+        if over {
+            return self.close(number);
         }
+        if waits && !held_back {
+            // Its next turn comes at once: what it watches need not change for it.
+            return self.mark(number);
+        }
+        if held_back {
+            self.waiting.push(number);
+        }
+        self.watch(number);
     }
 
     fn watch(&mut self, number: usize) {
@@ -349,6 +395,7 @@ impl Worker {
     }
 
     fn stop_accepting(&mut self) {
+        self.accept_at = self.engine.channel.now().after(PAUSE.as_nanos() as u64);
         if std::mem::take(&mut self.accepting) {
             for listener in &self.listeners {
                 let _ = self.engine.channel.unwatch(listener.socket());

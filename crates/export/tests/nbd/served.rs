@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use udm_base::Sectors;
-use udm_export::nbd::{Client, Export, ExportInfo, Exports, Listen, OpenError, Server};
+use udm_export::nbd::{Client, Export, ExportInfo, Exports, Listen, OpenError, Server, ServerBuilder};
 use udm_io::{BlockDevice, Domain, MemoryDevice};
 
 /// Bytes of [`Served::memory`].
@@ -87,12 +87,19 @@ impl Served {
     }
 
     pub(crate) fn devices(threads: usize, named: Vec<(String, Arc<dyn BlockDevice>, bool)>) -> Self {
+        Self::start(Domain::default(), Server::builder().threads(threads), named)
+    }
+
+    pub(crate) fn start(
+        domain: Domain,
+        builder: ServerBuilder,
+        named: Vec<(String, Arc<dyn BlockDevice>, bool)>,
+    ) -> Self {
         let dir = tempfile::tempdir().expect("a directory");
         let open = Arc::new(AtomicUsize::new(0));
         let exports = Arc::new(Devices { named, open: open.clone() });
-        let domain = Domain::default();
         let listen = Listen::Unix(dir.path().join("nbd.sock"));
-        let server = Server::builder().threads(threads).listen(listen).start(&domain, exports).expect("a server");
+        let server = builder.listen(listen).start(&domain, exports).expect("a server");
         Self { server, domain, dir, open }
     }
 

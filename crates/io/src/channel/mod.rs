@@ -13,12 +13,14 @@ pub use wait::{Waker, Woken};
 use self::core::covers;
 use crate::domain::Shared;
 use crate::{BlockDevice, Nanos, Op, OpFlags, Segment, Status};
-use rustix::fd::BorrowedFd;
+use rustix::fd::{BorrowedFd, RawFd};
 use std::any::Any;
 use std::cell::RefCell;
+use std::io;
 use std::marker::PhantomData;
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::time::Duration;
 use udm_base::{Sector, Sectors};
 
 /// How deep devices can be stacked, the submitter's level included.
@@ -48,6 +50,30 @@ pub trait Source: Any {
     fn must_poll(&self) -> bool {
         false
     }
+
+    /// A way to sleep in the kernel that ends when the source has something to complete or `others`, which stands for
+    /// all else that the channel waits for, is readable. For a source that is busy; one that has it gives no
+    /// [`fd`](Self::fd). Saves the system calls of sleeping elsewhere.
+    fn prepare_sleep(&self, others: BorrowedFd<'_>) -> Option<Sleep> {
+        let _ = others;
+        None
+    }
+
+    /// Ends what [`prepare_sleep`](Self::prepare_sleep) began. Whether `others` was readable.
+    fn after_sleep(&self) -> bool {
+        true
+    }
+}
+
+/// How to sleep on a source, outside of the channel: a thief may be inside meanwhile.
+#[derive(Clone, Copy)]
+pub struct Sleep {
+    /// The source's descriptor, which stays open as long as its channel.
+    pub fd: RawFd,
+    /// Requests that are queued and not started, which the call starts before it sleeps.
+    pub queued: u32,
+    /// Given both and a timeout, blocks for that long at most; interrupted, it returns.
+    pub sleep: fn(RawFd, u32, Option<Duration>) -> io::Result<()>,
 }
 
 /// A device that a channel submits to. The channel holds the device.

@@ -1,6 +1,6 @@
 //! Sleeping until a channel, or something its thread watches beside, has work.
 
-use super::Channel;
+use super::{Channel, Sleep};
 use crate::Nanos;
 use rustix::event::{PollFd, PollFlags, Timespec, epoll};
 use rustix::fd::{AsFd, OwnedFd};
@@ -88,11 +88,16 @@ impl Channel {
             self.core().prepare_sleep();
         }
         // Looked at after the announcement: a thief that took in mail before it has left its completions here.
-        let (ready, timer) = self.inside(|core, _| {
-            // SAFETY: inside; the sources' flags do not reach the channel.
+        let (ready, timer, sleeper) = self.inside(|core, _| {
+            // SAFETY: inside; the sources' flags, and their ways to sleep, do not reach the channel.
             let inner = unsafe { core.inner() };
             let must_poll = inner.sources.iter().any(|(_, s)| s.must_poll());
-            (must_poll || core.has_mail() || !inner.completions.is_empty(), inner.timers.next())
+            let ready = must_poll || core.has_mail() || !inner.completions.is_empty();
+            let epoll = waiter.epoll.as_ref().filter(|_| !ready);
+            let mut busy = inner.sources.iter().enumerate().filter(|(_, (_, s))| s.is_busy());
+            let sleeper =
+                epoll.and_then(|epoll| busy.find_map(|(i, (_, s))| Some((i, s.prepare_sleep(epoll.as_fd())?))));
+            (ready, inner.timers.next(), sleeper)
         });
         if let Some(idle) = self.shared.idle() {
             if !ready {
@@ -100,7 +105,17 @@ impl Channel {
             }
             return Ok(());
         }
-        let timeout = if ready { Some(Duration::ZERO) } else { earlier(timeout, timer, self.now()) };
+        let mut timeout = if ready { Some(Duration::ZERO) } else { earlier(timeout, timer, self.now()) };
+        if let Some((source, Sleep { fd, queued, sleep })) = sleeper {
+            let slept = sleep(fd, queued, timeout);
+            // SAFETY: inside; the source does not reach the channel.
+            let others = self.inside(|core, _| unsafe { core.inner() }.sources[source].1.after_sleep());
+            if slept.is_err() || !others {
+                self.core().awake();
+                return slept;
+            }
+            timeout = Some(Duration::ZERO);
+        }
         let timeout = timeout.map(|t| Timespec { tv_sec: t.as_secs() as i64, tv_nsec: t.subsec_nanos().into() });
         let Waiter { epoll: Some(fd), events, .. } = &mut *waiter else { unreachable!("made above") };
         events.clear();

@@ -27,8 +27,9 @@ pub(super) fn submit(backing: &Backing, worker: &Worker<Backing>, mut bio: Bio) 
             bio.set_word(done as u64);
             worker.give(bio);
         }
-        // EAGAIN: it would block. EOPNOTSUPP: the file system cannot tell, as ext4 cannot for writes.
-        Err(e) if matches!(e.raw_os_error(), Some(libc::EAGAIN | libc::EOPNOTSUPP)) => worker.give(bio),
+        // EAGAIN: it would block. EOPNOTSUPP: the file system cannot tell, as ext4 cannot for writes; nor can a system
+        // without preadv2.
+        Err(e) if matches!(e.raw_os_error(), Some(libc::EAGAIN | libc::EOPNOTSUPP | libc::ENOSYS)) => worker.give(bio),
         Err(e) => bio.end(sync::status_of(&e)),
     }
 }

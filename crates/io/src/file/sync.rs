@@ -67,16 +67,20 @@ fn needs_sync(bio: &Bio) -> bool {
 }
 
 fn transfer_all(backing: &Backing, bio: &Bio, mut done: usize) -> io::Result<()> {
-    let (all, flags) = (bio.segments(), write_flags(bio));
+    let (all, mut flags) = (bio.segments(), write_flags(bio));
+    let durable = flags != 0;
     while done < all.bytes() {
         let at = bio.sector().bytes() + done as u64;
-        match transfer(backing, bio.op(), all.skip_bytes(done), at, flags)? {
+        match transfer(backing, bio.op(), all.skip_bytes(done), at, flags) {
             // The file was cut off below.
-            0 => return Err(io::Error::from_raw_os_error(libc::EIO)),
-            n => done += n,
+            Ok(0) => return Err(io::Error::from_raw_os_error(libc::EIO)),
+            Ok(n) => done += n,
+            // A system without flags for single writes, as some that emulate Linux: all of it is synced then.
+            Err(e) if flags != 0 && e.raw_os_error() == Some(libc::EOPNOTSUPP) => flags = 0,
+            Err(e) => return Err(e),
         }
     }
-    Ok(())
+    if durable && flags == 0 { Ok(rustix::fs::fdatasync(backing.fd())?) } else { Ok(()) }
 }
 
 fn range(bio: &Bio) -> (u64, u64) {

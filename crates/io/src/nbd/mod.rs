@@ -12,3 +12,8 @@ pub mod uri;
 pub mod wire;
 
 pub use client::{ConnectError, NbdDevice};
+
+/// Entries for fuzzers.
+pub mod fuzz {
+    pub use super::client::fuzz::server_says;
+}

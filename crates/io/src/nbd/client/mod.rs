@@ -5,6 +5,7 @@
 //! A connection that is lost stays lost: what was under way and what comes later fails with EIO, and the log says why.
 
 mod driver;
+pub(super) mod fuzz;
 mod handshake;
 mod receive;
 
