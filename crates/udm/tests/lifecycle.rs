@@ -178,3 +178,28 @@ fn the_program_by_its_other_names() {
     assert!(!run("dmsetup", &["daemon", "--status"]).status.success(), "dmsetup has no commands but its own");
     assert!(stdout(&run("udm", &["--help"])).contains("all of dmsetup's"));
 }
+
+/// The daemon ignores SIGPIPE, however it is started; commands end by it, as others do.
+#[test]
+fn broken_pipes() {
+    use std::os::unix::process::ExitStatusExt;
+    const SIGPIPE: i32 = 13;
+    let place = Place::new();
+    let ignores = |pid: u32| {
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+        let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).unwrap().trim();
+        u64::from_str_radix(mask, 16).unwrap() & 1 << (SIGPIPE - 1) != 0
+    };
+    place.ok("ls");
+    assert!(ignores(place.daemon_pid().unwrap()), "one that a client has started");
+    let other = Place::new();
+    let dir = other.dir();
+    let mut daemon = place.command("udm").arg("--dir").arg(&dir).arg("daemon").stderr(Stdio::null()).spawn().unwrap();
+    until("it answers", || std::os::unix::net::UnixStream::connect(dir.join("control.sock")).is_ok());
+    assert!(ignores(daemon.id()), "one in the foreground");
+    other.ok("daemon --stop");
+    daemon.wait().unwrap();
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    assert_eq!(place.command("udm").arg("ls").stdout(writer).status().unwrap().signal(), Some(SIGPIPE));
+}

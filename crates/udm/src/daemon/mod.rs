@@ -5,7 +5,7 @@
 //! that was killed. `control.sock` comes last: who reaches it reaches all.
 //!
 //! # How it ends
-//! On SIGTERM, SIGINT, a client's request, or when its directory has been deleted: it takes no more requests, lets those
+//! On SIGTERM, SIGINT, SIGHUP, a client's request, or when its directory has been deleted: it takes no more requests, lets those
 //! under way finish, flushes the devices, and removes its sockets. Nothing else on disk goes.
 
 mod control;
