@@ -23,11 +23,12 @@ fn main() -> ExitCode {
     let mut argv: Vec<OsString> = std::env::args_os().collect();
     let program = argv.first().map(Path::new).and_then(Path::file_name).unwrap_or_default().to_owned();
     let is_udm = program != "dmsetup" && program != "devmap_name";
-    let serves = is_udm && matches!(argv.get(1).and_then(|w| w.to_str()), Some("daemon" | "run"));
-    if !serves {
+    let word = first_word(&argv).filter(|_| is_udm);
+    // These have clients, which hang up as they like.
+    if !matches!(word, Some("daemon" | "run" | "bench")) {
         sigpipe::restore();
     }
-    if is_udm && wants_own(&argv) {
+    if word.is_some_and(|word| matches!(word, "-h" | "--help" | "-V" | "--version") || own::is_command(word)) {
         return own::main(argv).into();
     }
     let dir = if is_udm { take_dir(&mut argv) } else { Ok(None) };
@@ -45,17 +46,14 @@ fn main() -> ExitCode {
     u8::try_from(code).unwrap_or(1).into()
 }
 
-/// Whether the words are for udm's own commands: the first one that is neither `--dir` nor its value tells.
-fn wants_own(argv: &[OsString]) -> bool {
+/// The command: the first word that is neither `--dir` nor its value.
+fn first_word(argv: &[OsString]) -> Option<&str> {
     let mut words = argv.iter().skip(1);
     loop {
-        match words.next().and_then(|word| word.to_str()) {
-            Some("--dir") => drop(words.next()),
-            Some(word) if word.starts_with("--dir=") => {}
-            Some("-h" | "--help" | "-V" | "--version") => return true,
-            Some(word) => return own::is_command(word),
-            // Neither does dmsetup know what to do without a command; its list is the longer one.
-            None => return false,
+        match words.next()?.to_str()? {
+            "--dir" => drop(words.next()),
+            word if word.starts_with("--dir=") => {}
+            word => return Some(word),
         }
     }
 }

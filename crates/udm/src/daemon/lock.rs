@@ -5,6 +5,10 @@ use rustix::fs::{FlockOperation, flock};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
+use std::time::Duration;
+
+/// How long one who only asks may keep the lock from one who takes it.
+const PROBE: Duration = Duration::from_millis(10);
 
 /// The directory is ours as long as this lives. The kernel lets go of it when the process ends, however it does.
 pub(crate) struct Lock {
@@ -23,19 +27,18 @@ pub(crate) enum LockError {
 }
 
 impl Lock {
-    /// Takes the directory. Does not wait.
+    /// Takes the directory. Waits only as long as one who asks for the [`holder`](Self::holder) may take.
     pub(crate) fn take(places: &Places) -> Result<Self, LockError> {
         let file =
             OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(places.lock());
         let mut file = file.map_err(LockError::Io)?;
-        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => {}
-            Err(rustix::io::Errno::WOULDBLOCK) => {
-                let mut text = String::new();
-                let read = file.take(32).read_to_string(&mut text);
-                return Err(LockError::Held { pid: read.ok().and_then(|_| text.trim().parse().ok()) });
+        for last in [false, false, false, false, true] {
+            match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => break,
+                Err(rustix::io::Errno::WOULDBLOCK) if !last => std::thread::sleep(PROBE),
+                Err(rustix::io::Errno::WOULDBLOCK) => return Err(LockError::Held { pid: pid_in(file) }),
+                Err(errno) => return Err(LockError::Io(errno.into())),
             }
-            Err(errno) => return Err(LockError::Io(errno.into())),
         }
         file.set_len(0).map_err(LockError::Io)?;
         writeln!(file, "{}", std::process::id()).map_err(LockError::Io)?;
@@ -44,12 +47,16 @@ impl Lock {
 
     /// The daemon that has the directory, if one does.
     pub(crate) fn holder(places: &Places) -> Option<Option<u32>> {
-        if !places.lock().exists() {
-            return None;
-        }
-        match Self::take(places) {
-            Err(LockError::Held { pid }) => Some(pid),
+        let file = File::open(places.lock()).ok()?;
+        match flock(&file, FlockOperation::NonBlockingLockShared) {
+            Err(rustix::io::Errno::WOULDBLOCK) => Some(pid_in(file)),
             _ => None,
         }
     }
+}
+
+fn pid_in(file: File) -> Option<u32> {
+    let mut text = String::new();
+    file.take(32).read_to_string(&mut text).ok()?;
+    text.trim().parse().ok()
 }

@@ -5,7 +5,7 @@
 //! that was killed. `control.sock` comes last: who reaches it reaches all.
 //!
 //! # How it ends
-//! On SIGTERM, SIGINT, a client's request, or when its directory has been deleted: it takes no more requests, lets those
+//! On SIGTERM, SIGINT, SIGHUP, a client's request, or when its directory has been deleted: it takes no more requests, lets those
 //! under way finish, flushes the devices, and removes its sockets. Nothing else on disk goes.
 
 mod control;
@@ -100,6 +100,7 @@ pub(crate) fn run(places: Places, detached: bool) -> Result<(), StartError> {
     let underway = UnderwayList::new(registry.domain().clock().clone());
     let (tcp, state) = (TcpExports::default(), StateFile::default());
     let daemon = Arc::new(Daemon { places, registry, nbd, tcp, underway, state, stop });
+    daemon.save_state();
     let connections = Arc::new(Connections::default());
     let accepting = [
         daemon.clone().accept("udm-control", control, &connections, control::serve)?,

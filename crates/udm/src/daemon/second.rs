@@ -6,15 +6,22 @@ use crate::exports::refusal;
 use serde_json::json;
 use std::io::{BufReader, Write};
 use std::os::unix::net::UnixStream;
+use std::time::Duration;
 use tracing::debug;
 use udm_base::Errno;
-use udm_control::second::{ExportEntry, Hello, Service, Underway, VERSION, converse};
+use udm_control::second::{ExportEntry, Hello, MAX_LINE, Service, Underway, VERSION, converse, read_line};
 use udm_core::{Error, Registry};
 use udm_io::nbd::uri::{Endpoint, Uri};
+
+/// How long one that is to be refused may take to ask.
+const REFUSAL_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Serves a client until it hangs up or breaks the protocol.
 pub(super) fn serve(daemon: &Daemon, stream: &UnixStream, peer: Peer) {
     if !peer.is_allowed() {
+        // It reads no answer before it has asked.
+        let _ = stream.set_read_timeout(Some(REFUSAL_TIMEOUT));
+        let _ = read_line(&mut BufReader::new(stream), MAX_LINE);
         let answer = json!({ "error": { "errno": Errno::EACCES.get(), "message": refusal(peer.uid) } });
         let _ = writeln!(&*stream, "{answer}");
         return;

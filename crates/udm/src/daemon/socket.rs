@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use tracing::warn;
 use udm_io::Executor;
 
-/// Clients at a time on one socket: each has a thread.
+/// Clients at a time on all sockets together: each has a thread.
 const MAX_CONNECTIONS: usize = 2048;
 /// How long a client may leave an answer untaken.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(60);

@@ -1,7 +1,7 @@
 //! How the daemon is told to end.
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::low_level::pipe;
 use std::io::{self, Write};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -23,9 +23,9 @@ impl Stop {
         Ok(Self { read, write })
     }
 
-    /// Lets SIGTERM and SIGINT set it.
+    /// Lets SIGTERM, SIGINT and SIGHUP (the terminal has gone) set it.
     pub(crate) fn on_signals(&self) -> io::Result<()> {
-        for signal in [SIGTERM, SIGINT] {
+        for signal in [SIGTERM, SIGINT, SIGHUP] {
             pipe::register(signal, self.write.try_clone()?)?;
         }
         Ok(())

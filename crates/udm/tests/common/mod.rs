@@ -107,3 +107,47 @@ impl NbdHold {
         }
     }
 }
+
+/// Blocks until it holds; fails after a time that no healthy run comes near.
+pub(crate) fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    for _ in 0..6000 {
+        if holds() {
+            return;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    panic!("never: {what}");
+}
+
+impl Place {
+    /// Whether a daemon has the directory: the lock is taken. A directory that is gone has none.
+    pub(crate) fn is_served(&self) -> bool {
+        use rustix::fs::{FlockOperation, flock};
+        let Ok(file) = std::fs::File::open(self.dir().join("lock")) else { return false };
+        flock(&file, FlockOperation::NonBlockingLockShared).is_err()
+    }
+
+    /// The daemon's log.
+    pub(crate) fn log(&self) -> String {
+        std::fs::read_to_string(self.dir().join("log")).unwrap_or_default()
+    }
+
+    /// Runs `udm` with the words of a line, and expects success.
+    pub(crate) fn ok(&self, line: &str) -> String {
+        let output = self.udm(line.split(' '));
+        assert!(output.status.success(), "udm {line}: {}", stderr(&output));
+        stdout(&output)
+    }
+
+    /// Makes a device of zeroes.
+    pub(crate) fn zero(&self, name: &str) {
+        let output = self.udm(["create", name, "--table", "0 2048 zero"]);
+        assert!(output.status.success(), "{}", stderr(&output));
+    }
+
+    /// Sends the daemon a signal.
+    pub(crate) fn signal(&self, signal: rustix::process::Signal) {
+        let pid = self.daemon_pid().and_then(|pid| rustix::process::Pid::from_raw(pid as i32)).unwrap();
+        rustix::process::kill_process(pid, signal).unwrap();
+    }
+}

@@ -1,0 +1,251 @@
+//! What clients can do to a daemon: use it, break the protocol, vanish.
+
+mod common;
+
+use common::{NbdHold, Place, stderr, stdout, until};
+use std::io::{Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::process::Stdio;
+
+const MAGIC: &[u8] = b"UDMC";
+
+/// A hello for the directory `/`.
+fn hello() -> Vec<u8> {
+    let mut bytes = MAGIC.to_vec();
+    bytes.extend(1u16.to_ne_bytes());
+    bytes.extend([0; 2]);
+    bytes.extend(1u32.to_ne_bytes());
+    bytes.extend([0; 4]);
+    bytes.push(b'/');
+    bytes
+}
+
+fn request(command: u32, claimed: u32, body: &[u8]) -> Vec<u8> {
+    let mut bytes = command.to_ne_bytes().to_vec();
+    bytes.extend(claimed.to_ne_bytes());
+    bytes.extend(body);
+    bytes
+}
+
+/// Sends bytes, hangs up for writing, and returns the error number and the text of the answer, if there is one.
+fn send(place: &Place, bytes: &[u8]) -> Option<(i32, String)> {
+    let mut stream = UnixStream::connect(place.dir().join("control.sock")).unwrap();
+    let _ = stream.write_all(bytes);
+    let _ = stream.shutdown(std::net::Shutdown::Write);
+    let mut answer = Vec::new();
+    let _ = stream.read_to_end(&mut answer);
+    let word = |at: usize| Some(u32::from_ne_bytes(answer.get(at..at + 4)?.try_into().ok()?));
+    let (errno, len, detail) = (word(0)?, word(4)? as usize, word(8)? as usize);
+    Some((errno as i32, String::from_utf8_lossy(&answer[16 + len..16 + len + detail]).into_owned()))
+}
+
+#[test]
+fn broken_ioctls() {
+    const DM_VERSION: u32 = 0xc138_fd00;
+    const DM_DEV_STATUS: u32 = 0xc138_fd07;
+    let place = Place::new();
+    place.zero("vol");
+    let check = |bytes: &[u8], expect: Option<(i32, &str)>| {
+        let got = send(&place, bytes);
+        match (&got, expect) {
+            (None, None) => {}
+            (Some((errno, detail)), Some((code, text))) if *errno == code && detail.contains(text) => {}
+            _ => panic!("{got:?}, expected {expect:?}"),
+        }
+    };
+    let after_hello = |rest: &[u8]| [&hello()[..], rest].concat();
+    // A header of this version that claims `size` bytes.
+    let header = |size: u32| {
+        let mut bytes = vec![0; 312];
+        for (at, value) in [(0, 4u32), (4, 48), (12, size), (16, 312)] {
+            bytes[at..at + 4].copy_from_slice(&value.to_ne_bytes());
+        }
+        bytes
+    };
+    check(&[], None);
+    check(b"UD", None);
+    check(&after_hello(&[1, 2, 3]), None);
+    check(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", Some((71, "the hello begins with")));
+    check(&after_hello(&request(DM_VERSION, 100, &[0; 10])), None);
+    check(&after_hello(&request(DM_VERSION, u32::MAX, &[])), Some((71, "the request claims 4294967295 bytes")));
+    check(&after_hello(&request(DM_VERSION, 0, &[])), Some((22, "at least 305 bytes")));
+    check(&after_hello(&request(DM_DEV_STATUS, 304, &[0; 304])), Some((22, "at least 305 bytes")));
+    check(&after_hello(&request(DM_DEV_STATUS, 312, &header(400))), Some((22, "data_size is 400")));
+    check(&after_hello(&request(DM_DEV_STATUS, 312, &header(312))), Some((6, "no device is named")));
+    check(&after_hello(&request(0xc138_fd63, 312, &header(312))), Some((25, "unknown command")));
+    check(&after_hello(&request(DM_VERSION, 312, &header(312))), Some((0, "")));
+    assert_eq!(place.ok("ls"), "vol\t(600:0)\n", "the others notice nothing");
+}
+
+#[test]
+fn broken_requests_on_the_second_socket() {
+    let place = Place::new();
+    place.zero("vol");
+    let talk = |bytes: &[u8]| {
+        let mut stream = UnixStream::connect(place.dir().join("udm.sock")).unwrap();
+        let _ = stream.write_all(bytes);
+        let _ = stream.shutdown(std::net::Shutdown::Write);
+        let mut answer = String::new();
+        let _ = stream.read_to_string(&mut answer);
+        answer
+    };
+    assert_eq!(talk(b""), "");
+    assert_eq!(talk(b"{\"op\":"), "");
+    assert!(talk(b"\xff\n").contains("not UTF-8"));
+    assert!(talk(b"{\"op\":\"shutdown\"}\n").contains("before any other request"));
+    // Longer than any line may be; the daemon stops reading, which a writer may see as a broken pipe.
+    let long = vec![b'x'; 5 << 20];
+    let answer = talk(&long);
+    assert!(answer.is_empty() || answer.contains("more than"), "{answer}");
+    assert_eq!(place.ok("ls"), "vol\t(600:0)\n");
+}
+
+fn is_waiting(place: &Place) -> bool {
+    let status = place.ok("daemon --status");
+    status.lines().any(|line| line.starts_with("under way") && line.ends_with("DM_DEV_WAIT vol"))
+}
+
+#[test]
+fn a_client_that_vanishes_while_it_waits() {
+    let place = Place::new();
+    place.zero("vol");
+    let mut waiter = place.command("udm").args(["wait", "vol"]).stdout(Stdio::null()).spawn().unwrap();
+    until("the wait is under way", || is_waiting(&place));
+    waiter.kill().unwrap();
+    waiter.wait().unwrap();
+    until("the wait has ended", || !is_waiting(&place));
+    assert_eq!(place.ok("remove vol"), "");
+}
+
+#[test]
+fn a_wait_ends_with_the_daemon() {
+    let place = Place::new();
+    place.zero("vol");
+    let waiter = place.command("udm").args(["wait", "vol"]).stderr(Stdio::piped()).spawn().unwrap();
+    until("the wait is under way", || is_waiting(&place));
+    assert_eq!(place.ok("daemon --stop"), "");
+    assert_eq!(waiter.wait_with_output().unwrap().status.code(), Some(1));
+}
+
+#[test]
+fn many_idle_clients() {
+    let place = Place::new();
+    place.zero("vol");
+    let connect = |name: &str| UnixStream::connect(place.dir().join(name)).unwrap();
+    let idle: Vec<_> = (0..400).flat_map(|_| ["control.sock", "udm.sock"].map(connect)).collect();
+    assert_eq!(place.ok("ls"), "vol\t(600:0)\n");
+    assert_eq!(place.ok("daemon --stop"), "");
+    drop(idle);
+}
+
+#[test]
+fn an_export_holds_its_device() {
+    let place = Place::new();
+    place.zero("vol");
+    let socket = place.dir().join("nbd.sock");
+    let hold = NbdHold::open(&socket, "vol").unwrap();
+    assert!(place.ok("info -c --noheadings -o open vol").contains('1'));
+    let output = place.udm(["remove", "vol"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("vol is open"), "{}", stderr(&output));
+    drop(hold);
+    assert_eq!(place.ok("remove vol"), "", "a client that has closed is no obstacle");
+    for _ in 0..20 {
+        place.zero("vol");
+        drop(NbdHold::open(&socket, "vol").unwrap());
+        assert_eq!(place.ok("remove vol"), "");
+    }
+    assert!(NbdHold::open(&socket, "vol").is_err());
+    let output = place.udm(["create", "bare", "--notable"]);
+    assert!(output.status.success());
+    assert!(NbdHold::open(&socket, "bare").is_err_and(|e| e.contains("no active table")));
+}
+
+#[test]
+fn options_and_exports() {
+    let place = Place::new();
+    place.zero("vol");
+    let socket = place.dir().join("nbd.sock").display().to_string();
+    assert_eq!(place.ok("export"), format!("vol\tnbd+unix:///vol?socket={socket}\n"));
+    let uri = place.ok("export vol --tcp 127.0.0.1:0");
+    assert!(uri.starts_with("nbd://127.0.0.1:") && uri.ends_with("/vol\n"), "{uri}");
+    assert!(place.ok("export vol").contains(&uri), "it is listed");
+    let state = std::fs::read_to_string(place.dir().join("state.json")).unwrap();
+    assert!(state.contains("\"tcp\": \"127.0.0.1:"), "{state}");
+    match std::process::Command::new("nbdinfo").args(["--size", uri.trim()]).output() {
+        Ok(output) => assert_eq!(stdout(&output), "1048576\n", "{}", stderr(&output)),
+        Err(error) => println!("SKIP reading over TCP: nbdinfo: {error}"),
+    }
+    place.ok("export vol --remove");
+    let refused = |words: &[&str], expect: &str| {
+        let output = place.udm(words);
+        assert_eq!(output.status.code(), Some(1), "{words:?}");
+        assert!(stderr(&output).contains(expect), "{} lacks {expect}", stderr(&output));
+    };
+    refused(&["export", "vol", "--remove"], "no such export");
+    refused(&["export", "vol", "--tcp", "example.org"], "is no TCP address");
+    refused(&["export", "nosuch", "--tcp", "127.0.0.1:0"], "no device has the name");
+    refused(&["export", "nosuch"], "is not exported");
+    place.ok("set vol clone_always=1 compile=0");
+    assert!(place.ok("info --json vol").contains("\"clone_always\":true"));
+    refused(&["set", "vol", "io_pool=1"], "known are clone_always");
+    refused(&["set", "vol", "compile"], "expected KEY=VALUE");
+    refused(&["set", "nosuch", "compile=1"], "no device has the name");
+}
+
+#[test]
+fn paths_begin_where_the_caller_is() {
+    let place = Place::new();
+    place.ok("ls");
+    let sub = place.root().join("sub");
+    std::fs::create_dir(&sub).unwrap();
+    std::fs::File::create(sub.join("disk")).and_then(|f| f.set_len(1 << 20)).unwrap();
+    let create = |name: &str, dir: &std::path::Path| {
+        place
+            .command("udm")
+            .args(["create", name, "--table", "0 2048 linear disk 0"])
+            .current_dir(dir)
+            .output()
+            .unwrap()
+    };
+    assert!(create("vol", &sub).status.success());
+    let missing = place.root().join("disk").display().to_string();
+    assert!(stderr(&create("other", place.root())).contains(&missing));
+    assert_eq!(place.ok("table vol"), format!("0 2048 linear {} 0\n", sub.join("disk").display()));
+}
+
+/// Another user reaches the sockets only when their owner lets it, and is refused even then.
+#[test]
+fn other_users() {
+    if !rustix::process::geteuid().is_root() {
+        println!("SKIP other users: only root can act as one");
+        return;
+    }
+    let place = Place::new();
+    place.zero("vol");
+    let open = |path: &std::path::Path, mode| {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+    };
+    open(place.root(), 0o755);
+    open(&place.dir(), 0o755);
+    for name in ["control.sock", "udm.sock", "nbd.sock"] {
+        open(&place.dir().join(name), 0o666);
+    }
+    // A copy, since the one that was built may lie where others cannot go.
+    let program = place.root().join("udm");
+    std::fs::copy(common::UDM, &program).unwrap();
+    open(&program, 0o755);
+    let run = |words: &[&str]| {
+        let mut command = std::process::Command::new(&program);
+        command.args(words).env("UDM_DIR", place.dir()).current_dir("/").uid(65534).gid(65534).output().unwrap()
+    };
+    for words in [["ls"].as_slice(), &["daemon", "--stop"], &["set", "vol", "compile=0"]] {
+        let output = run(words);
+        assert_eq!(output.status.code(), Some(1), "{words:?}");
+        assert!(stderr(&output).contains("user 65534 may not use it"), "{words:?}: {}", stderr(&output));
+    }
+    open(&place.dir(), 0o700);
+    assert_eq!(place.ok("ls"), "vol\t(600:0)\n");
+}
