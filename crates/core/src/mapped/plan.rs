@@ -78,6 +78,7 @@ pub(crate) struct Plan {
     pub(super) level: usize,
     pub(super) paths: Vec<Arc<Path>>,
     /// What striped extents point at.
+    #[expect(clippy::vec_box, reason = "extents point at their legs")]
     _legs: Vec<Box<Legs>>,
     /// Bios that wait for clones and will come back to this plan.
     pub(super) parked: AtomicUsize,

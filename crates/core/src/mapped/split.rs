@@ -80,7 +80,7 @@ impl MappedDevice {
             unsafe { clone.push_frame(written, std::ptr::from_ref(self).cast()) };
         }
         let at = clone.sector() - part.placed.begin;
-        if let Some(clone) = self.mapped(part.placed.target.map(cx, clone, at)) {
+        if let Some(clone) = self.mapped(cx, part.placed.target.map(cx, clone, at)) {
             cx.submit(clone);
         }
     }
@@ -109,7 +109,7 @@ impl MappedDevice {
                     unsafe { clone.redirect(&**dev) };
                     Some(clone)
                 }
-                None => self.mapped(wanting[at - devices.len()].target.map(cx, clone, Sectors::ZERO)),
+                None => self.mapped(cx, wanting[at - devices.len()].target.map(cx, clone, Sectors::ZERO)),
             };
             if let Some(clone) = next {
                 cx.submit(clone);

@@ -42,7 +42,7 @@ impl MappedDevice {
             {
                 path.note_error(bio.sector(), *status);
             }
-            return self.mapped(map);
+            return self.mapped(cx, map);
         }
         let pushed = match extent.path.is_null() {
             // SAFETY: the device is held by whoever submitted the bio.
@@ -69,7 +69,7 @@ impl MappedDevice {
                 if matches!(map, Map::Remapped(..)) {
                     counters.remapped();
                 }
-                self.mapped(map)
+                self.mapped(cx, map)
             }
             To::Sync(_) | To::Stripes(_) | To::Clones => unreachable!("served above, no leg, and never straight"),
         }
@@ -77,7 +77,7 @@ impl MappedDevice {
 
     /// Does what a target answered.
     #[inline]
-    pub(super) fn mapped(&self, map: Map<'_>) -> Option<Bio> {
+    pub(super) fn mapped(&self, cx: &Cx<'_>, map: Map<'_>) -> Option<Bio> {
         match map {
             Map::Remapped(mut bio, dev) => {
                 // SAFETY: the target's table holds the device while the bio is in flight.
@@ -86,7 +86,7 @@ impl MappedDevice {
             }
             Map::Kept => None,
             Map::Ended(bio, status) => {
-                bio.end(status);
+                cx.end(bio, status);
                 None
             }
             Map::Requeue(bio) => {

@@ -194,10 +194,18 @@ impl<'a> Cx<'a> {
         unsafe { self.0.inner() }.slabs[level].out()
     }
 
-    /// Ends a bio: as [`Bio::end`].
+    /// Ends a bio of this channel: as [`Bio::end`], without looking where it belongs.
+    ///
+    /// # Panics
+    /// In debug builds, when it is of another channel.
     #[inline]
     pub fn end(&self, bio: Bio, status: Status) {
-        bio.end(status);
+        let mut bio = bio;
+        debug_assert!(std::ptr::eq(bio.record().channel.as_ptr(), self.0), "a bio of another channel");
+        if !status.is_ok() {
+            bio.fail(status);
+        }
+        self.0.complete(bio);
     }
 }
 
