@@ -21,8 +21,6 @@ unsafe impl Send for Memory {}
 // SAFETY: as above.
 unsafe impl Sync for Memory {}
 
-const PAGE: usize = 4096;
-
 impl Memory {
     /// `size` of zeroes. Takes address space only; fails when there is none left.
     pub fn new(size: Sectors) -> io::Result<Self> {
@@ -78,7 +76,9 @@ impl Memory {
 
     /// Zeroes a range: whole pages are given back to the system.
     fn clear(&self, start: usize, len: usize) {
-        let (first, last) = (start.next_multiple_of(PAGE), (start + len) / PAGE * PAGE);
+        // The system's pages, of up to 64 KiB: it would give back all of one that is named in part.
+        let page = rustix::param::page_size();
+        let (first, last) = (start.next_multiple_of(page), (start + len) / page * page);
         if first >= last {
             return self.zero(start, len);
         }

@@ -101,7 +101,9 @@ impl MappedDevice {
         let wanting: Vec<&Placed> = plan.table.placed().iter().filter(|p| p.target.wants_flush()).collect();
         while (bio.word() as usize) < devices.len() + wanting.len() {
             let at = bio.word() as usize;
-            let Some(mut clone) = cx.clone_part(bio, plan.level, Sectors::ZERO, Sectors::ZERO) else { return true };
+            // SAFETY: the bio is held by `serve_in_parts`, and an empty part lies within it.
+            let clone = unsafe { cx.clone_part(bio, plan.level, Sectors::ZERO, Sectors::ZERO) };
+            let Some(mut clone) = clone else { return true };
             self.count(cx, &mut clone);
             let next = match devices.get(at) {
                 Some(dev) => {
@@ -166,10 +168,12 @@ impl Plan {
 impl Part<'_> {
     fn clone(&self, cx: &Cx<'_>, bio: &mut Bio, plan: &Plan) -> Option<Bio> {
         if self.op == bio.op() {
-            cx.clone_part(bio, plan.level, self.offset, self.len)
+            // SAFETY: the bio is held by `serve_in_parts`, and `Plan::part` keeps to it.
+            unsafe { cx.clone_part(bio, plan.level, self.offset, self.len) }
         } else {
             let sector: Sector = bio.sector() + self.offset;
-            cx.clone_as(bio, plan.level, self.op, (sector, self.len), &ZERO_SEGMENT)
+            // SAFETY: as above; `Plan::part` makes such parts writes of at most ZEROES bytes.
+            unsafe { cx.clone_as(bio, plan.level, self.op, (sector, self.len), &ZERO_SEGMENT) }
         }
     }
 }
