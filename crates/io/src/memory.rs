@@ -102,7 +102,7 @@ impl Memory {
 #[inline(always)]
 fn prefetch_for_write(at: *const u8, len: usize) {
     #[cfg(target_arch = "x86_64")]
-    for offset in (0..len.min(PAGE)).step_by(64) {
+    for offset in (0..len.min(4096)).step_by(64) {
         use std::arch::x86_64::{_MM_HINT_ET0, _mm_prefetch};
         // SAFETY: a prefetch touches nothing; where the CPU has no PREFETCHW it is no operation.
         unsafe { _mm_prefetch::<_MM_HINT_ET0>(at.add(offset).cast()) }

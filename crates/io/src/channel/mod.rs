@@ -40,6 +40,17 @@ pub struct Completion {
     pub status: Status,
 }
 
+/// What became of a bio that was [submitted eagerly](Channel::submit_eager).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Submitted {
+    /// Nothing: as many are out as the channel has slots for.
+    Full,
+    /// It is out; its completion will be queued, or is.
+    Out,
+    /// It has completed.
+    Done(Status),
+}
+
 /// Something that completes bios of a channel and has to be asked: a ring, a queue that is polled.
 ///
 /// Threads that look after the channel in its owner's place use it too, one at a time.
@@ -208,6 +219,45 @@ impl Channel {
         })
     }
 
+    /// As [`submit`](Self::submit), and tells at once of a bio that has completed already, as one to memory does: its
+    /// completion is then not queued, unless others are waiting there.
+    ///
+    /// # Safety
+    /// As [`submit`](Self::submit); the memory is back with the caller when the answer is [`Submitted::Done`].
+    #[inline]
+    pub unsafe fn submit_eager(
+        &self,
+        dev: Attached,
+        op: Op,
+        flags: OpFlags,
+        sector: Sector,
+        memory: &mut [u8],
+        token: u64,
+    ) -> Submitted {
+        // SAFETY: the caller's promise.
+        let seg = unsafe { Segment::new(memory.as_mut_ptr(), memory.len()) };
+        let sectors = Sectors::in_bytes(memory.len() as u64);
+        self.inside(|core, cx| {
+            let started = self.start_inside(core, cx, dev, op, flags, sector, sectors, token, |record| {
+                record.seg0 = seg;
+                &raw const record.seg0
+            });
+            if !started {
+                return Submitted::Full;
+            }
+            // SAFETY: inside; the reference ends with the block.
+            let completions = &mut unsafe { core.inner() }.completions;
+            match completions.front() {
+                Some(only) if only.token == token && completions.len() == 1 => {
+                    let status = only.status;
+                    completions.clear();
+                    Submitted::Done(status)
+                }
+                _ => Submitted::Out,
+            }
+        })
+    }
+
     /// Submits one bio whose memory is a list of segments. False as [`submit`](Self::submit). The list is not
     /// copied: like the memory, it must stay until the completion. A list shorter than the range fails with EINVAL.
     ///
@@ -266,33 +316,48 @@ impl Channel {
         token: u64,
         segs: impl FnOnce(&mut crate::bio::Record) -> *const Segment,
     ) -> bool {
-        self.inside(|core, cx| {
-            // SAFETY: inside; the reference ends with the block.
-            let inner = unsafe { core.inner() };
-            if !inner.holds(dev) {
-                inner.completions.push_back(Completion { token, status: Status::Invalid });
-                return true;
-            }
-            let Some(mut bio) = inner.slabs[0].take(self.core) else { return false };
-            let record = bio.record_mut();
-            record.dev = Some(dev.dev);
-            record.op = op;
-            record.flags = flags;
-            record.sector = sector;
-            record.sectors = sectors;
-            record.skip = 0;
-            record.children = 0;
-            record.token = token;
-            record.segs = segs(record);
-            if sector.checked_add(sectors).is_some_and(|end| end <= dev.sectors.from_start())
-                || self.grown(dev, sector, sectors)
-            {
-                cx.submit(bio);
-            } else {
-                bio.end(Status::Invalid);
-            }
-            true
-        })
+        self.inside(|core, cx| self.start_inside(core, cx, dev, op, flags, sector, sectors, token, segs))
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    #[inline]
+    fn start_inside(
+        &self,
+        core: &ChannelCore,
+        cx: &Cx<'_>,
+        dev: Attached,
+        op: Op,
+        flags: OpFlags,
+        sector: Sector,
+        sectors: Sectors,
+        token: u64,
+        segs: impl FnOnce(&mut crate::bio::Record) -> *const Segment,
+    ) -> bool {
+        // SAFETY: inside; the reference ends with the block.
+        let inner = unsafe { core.inner() };
+        if !inner.holds(dev) {
+            inner.completions.push_back(Completion { token, status: Status::Invalid });
+            return true;
+        }
+        let Some(mut bio) = inner.slabs[0].take(self.core) else { return false };
+        let record = bio.record_mut();
+        record.dev = Some(dev.dev);
+        record.op = op;
+        record.flags = flags;
+        record.sector = sector;
+        record.sectors = sectors;
+        record.skip = 0;
+        record.children = 0;
+        record.token = token;
+        record.segs = segs(record);
+        if sector.checked_add(sectors).is_some_and(|end| end <= dev.sectors.from_start())
+            || self.grown(dev, sector, sectors)
+        {
+            cx.submit(bio);
+        } else {
+            bio.end(Status::Invalid);
+        }
+        true
     }
 
     /// A device may have grown since it was attached.
