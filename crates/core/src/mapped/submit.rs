@@ -76,7 +76,7 @@ impl MappedDevice {
     }
 
     /// Does what a target answered.
-    #[inline]
+    #[inline(always)]
     pub(super) fn mapped(&self, cx: &Cx<'_>, map: Map<'_>) -> Option<Bio> {
         match map {
             Map::Remapped(mut bio, dev) => {

@@ -49,7 +49,7 @@ pub(crate) struct Inner {
     pub(crate) completions: VecDeque<Completion>,
     pub(crate) timers: Timers,
     pub(crate) sources: Vec<(TypeId, Box<dyn Source>)>,
-    pub(crate) attached: Vec<Option<(u64, Arc<dyn BlockDevice>)>>,
+    pub(crate) attached: Vec<Option<Holding>>,
     /// Keeps the domain while bios of a channel that is gone are still out.
     keep: Option<Arc<Shared>>,
 }
@@ -294,12 +294,25 @@ impl ChannelCore {
 /// What an orphan leaves.
 struct Rest {
     sources: Vec<(TypeId, Box<dyn Source>)>,
-    attached: Vec<Option<(u64, Arc<dyn BlockDevice>)>>,
+    attached: Vec<Option<Holding>>,
     shared: Arc<Shared>,
 }
 
 /// The mark of a bio in a mailbox that wants to be submitted again rather than completed.
 pub(crate) const RESUBMIT: usize = usize::MAX;
+
+/// An attachment that holds its device.
+pub(crate) struct Holding {
+    id: u64,
+    dev: NonNull<dyn BlockDevice>,
+    _held: Arc<dyn BlockDevice>,
+}
+
+impl Holding {
+    pub(super) fn new(id: u64, dev: Arc<dyn BlockDevice>) -> Self {
+        Self { id, dev: NonNull::from(&*dev), _held: dev }
+    }
+}
 
 impl Inner {
     /// Bios that are out, of every level.
@@ -307,16 +320,19 @@ impl Inner {
         self.slabs.iter().map(Slab::out).sum()
     }
 
-    /// Whether `dev` is an attachment of this channel, and still is.
+    /// The device, if `dev` is an attachment of this channel, and still is.
     #[inline]
-    pub(super) fn holds(&self, dev: Attached) -> bool {
-        matches!(self.attached.get(dev.index), Some(Some((id, _))) if *id == dev.id)
+    pub(super) fn device(&self, dev: Attached) -> Option<NonNull<dyn BlockDevice>> {
+        match self.attached.get(dev.index()) {
+            Some(Some(holding)) if holding.id == dev.id => Some(holding.dev),
+            _ => None,
+        }
     }
 
     /// Takes out what holds a device.
-    pub(super) fn let_go(&mut self, dev: Attached) -> Option<(u64, Arc<dyn BlockDevice>)> {
-        assert!(self.holds(dev), "a device is detached that the channel does not hold");
-        self.attached[dev.index].take()
+    pub(super) fn let_go(&mut self, dev: Attached) -> Option<Holding> {
+        assert!(self.device(dev).is_some(), "a device is detached that the channel does not hold");
+        self.attached[dev.index()].take()
     }
 
     /// The next bio that waits to be submitted.

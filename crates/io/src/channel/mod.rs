@@ -14,7 +14,7 @@ pub(crate) use self::core::ChannelCore;
 pub use cx::Cx;
 pub use wait::{Waker, Woken};
 
-use self::core::covers;
+use self::core::{Holding, covers};
 use crate::domain::Shared;
 use crate::{BlockDevice, Domain, Nanos, Op, OpFlags, Segment, Status};
 use rustix::fd::{BorrowedFd, RawFd};
@@ -38,17 +38,6 @@ pub struct Completion {
     pub token: u64,
     /// How it ended.
     pub status: Status,
-}
-
-/// What became of a bio that was [submitted eagerly](Channel::submit_eager).
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Submitted {
-    /// Nothing: as many are out as the channel has slots for.
-    Full,
-    /// It is out; its completion will be queued, or is.
-    Out,
-    /// It has completed.
-    Done(Status),
 }
 
 /// Something that completes bios of a channel and has to be asked: a ring, a queue that is polled.
@@ -98,14 +87,20 @@ pub struct Sleep {
 /// detached, it is refused.
 #[derive(Clone, Copy)]
 pub struct Attached {
-    index: usize,
-    /// Of this attachment and no other of the process.
+    /// Of this attachment and no other of the process; its low bits are the place in the channel's list.
     id: u64,
-    dev: NonNull<dyn BlockDevice>,
     sectors: Sectors,
 }
 
+/// How many devices a channel can hold at a time.
+const ATTACHED_BITS: u32 = 16;
+
 impl Attached {
+    #[inline]
+    const fn index(self) -> usize {
+        (self.id & ((1 << ATTACHED_BITS) - 1)) as usize
+    }
+
     /// The device's size when it was attached.
     pub fn sectors(&self) -> Sectors {
         self.sectors
@@ -151,17 +146,18 @@ impl Channel {
     pub fn attach(&self, dev: Arc<dyn BlockDevice>) -> Attached {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         assert!(dev.is_for(&Domain::of(&self.shared)), "{} is of another domain", dev.name());
-        let (id, sectors) = (NEXT.fetch_add(1, Ordering::Relaxed), dev.sectors());
+        let (serial, sectors) = (NEXT.fetch_add(1, Ordering::Relaxed), dev.sectors());
         self.inside(|core, _| {
             // SAFETY: inside; the reference ends with the block.
             let attached = &mut unsafe { core.inner() }.attached;
-            let ptr = NonNull::from(&*dev);
             let index = attached.iter().position(Option::is_none).unwrap_or(attached.len());
+            assert!(index < 1 << ATTACHED_BITS, "a channel holds at most 65536 devices");
             if index == attached.len() {
                 attached.push(None);
             }
-            attached[index] = Some((id, dev));
-            Attached { index, id, dev: ptr, sectors }
+            let id = serial << ATTACHED_BITS | index as u64;
+            attached[index] = Some(Holding::new(id, dev));
+            Attached { id, sectors }
         })
     }
 
@@ -216,45 +212,6 @@ impl Channel {
         self.start(dev, op, flags, sector, Sectors::in_bytes(memory.len() as u64), token, |record| {
             record.seg0 = seg;
             &raw const record.seg0
-        })
-    }
-
-    /// As [`submit`](Self::submit), and tells at once of a bio that has completed already, as one to memory does: its
-    /// completion is then not queued, unless others are waiting there.
-    ///
-    /// # Safety
-    /// As [`submit`](Self::submit); the memory is back with the caller when the answer is [`Submitted::Done`].
-    #[inline]
-    pub unsafe fn submit_eager(
-        &self,
-        dev: Attached,
-        op: Op,
-        flags: OpFlags,
-        sector: Sector,
-        memory: &mut [u8],
-        token: u64,
-    ) -> Submitted {
-        // SAFETY: the caller's promise.
-        let seg = unsafe { Segment::new(memory.as_mut_ptr(), memory.len()) };
-        let sectors = Sectors::in_bytes(memory.len() as u64);
-        self.inside(|core, cx| {
-            let started = self.start_inside(core, cx, dev, op, flags, sector, sectors, token, |record| {
-                record.seg0 = seg;
-                &raw const record.seg0
-            });
-            if !started {
-                return Submitted::Full;
-            }
-            // SAFETY: inside; the reference ends with the block.
-            let completions = &mut unsafe { core.inner() }.completions;
-            match completions.front() {
-                Some(only) if only.token == token && completions.len() == 1 => {
-                    let status = only.status;
-                    completions.clear();
-                    Submitted::Done(status)
-                }
-                _ => Submitted::Out,
-            }
         })
     }
 
@@ -316,55 +273,40 @@ impl Channel {
         token: u64,
         segs: impl FnOnce(&mut crate::bio::Record) -> *const Segment,
     ) -> bool {
-        self.inside(|core, cx| self.start_inside(core, cx, dev, op, flags, sector, sectors, token, segs))
-    }
-
-    #[allow(clippy::too_many_arguments)]
-    #[inline]
-    fn start_inside(
-        &self,
-        core: &ChannelCore,
-        cx: &Cx<'_>,
-        dev: Attached,
-        op: Op,
-        flags: OpFlags,
-        sector: Sector,
-        sectors: Sectors,
-        token: u64,
-        segs: impl FnOnce(&mut crate::bio::Record) -> *const Segment,
-    ) -> bool {
-        // SAFETY: inside; the reference ends with the block.
-        let inner = unsafe { core.inner() };
-        if !inner.holds(dev) {
-            inner.completions.push_back(Completion { token, status: Status::Invalid });
-            return true;
-        }
-        let Some(mut bio) = inner.slabs[0].take(self.core) else { return false };
-        let record = bio.record_mut();
-        record.dev = Some(dev.dev);
-        record.op = op;
-        record.flags = flags;
-        record.sector = sector;
-        record.sectors = sectors;
-        record.skip = 0;
-        record.children = 0;
-        record.token = token;
-        record.segs = segs(record);
-        if sector.checked_add(sectors).is_some_and(|end| end <= dev.sectors.from_start())
-            || self.grown(dev, sector, sectors)
-        {
-            cx.submit(bio);
-        } else {
-            bio.end(Status::Invalid);
-        }
-        true
+        self.inside(|core, cx| {
+            // SAFETY: inside; the reference ends with the block.
+            let inner = unsafe { core.inner() };
+            let Some(device) = inner.device(dev) else {
+                inner.completions.push_back(Completion { token, status: Status::Invalid });
+                return true;
+            };
+            let Some(mut bio) = inner.slabs[0].take(self.core) else { return false };
+            let record = bio.record_mut();
+            record.dev = Some(device);
+            record.op = op;
+            record.flags = flags;
+            record.sector = sector;
+            record.sectors = sectors;
+            record.skip = 0;
+            record.children = 0;
+            record.token = token;
+            record.segs = segs(record);
+            if sector.checked_add(sectors).is_some_and(|end| end <= dev.sectors.from_start())
+                || self.grown(device, sector, sectors)
+            {
+                cx.submit(bio);
+            } else {
+                bio.end(Status::Invalid);
+            }
+            true
+        })
     }
 
     /// A device may have grown since it was attached.
     #[cold]
-    fn grown(&self, dev: Attached, sector: Sector, sectors: Sectors) -> bool {
+    fn grown(&self, dev: NonNull<dyn BlockDevice>, sector: Sector, sectors: Sectors) -> bool {
         // SAFETY: the channel holds what is attached.
-        let now = unsafe { dev.dev.as_ref() }.sectors();
+        let now = unsafe { dev.as_ref() }.sectors();
         sector.checked_add(sectors).is_some_and(|end| end <= now.from_start())
     }
 
