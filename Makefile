@@ -6,7 +6,7 @@ SECONDS ?= 60
 help:
 	@echo 'make demo    build udm, serve a stack of devices, write and read it back'
 	@echo 'make test    install what the tests need where that is allowed, run everything'
-	@echo 'make bench   the experiments of the seeds, quick, into out/bench'
+	@echo 'make bench   the table of speeds in BENCHMARKS.md, measured here'
 	@echo 'make docs    the book and the API documentation, into out/docs and target/doc'
 	@echo 'make fuzz    random input against every parser, SECONDS=60 each'
 	@echo 'make golden  record the expected outputs again from the real programs'
@@ -20,7 +20,7 @@ test:
 
 bench:
 	cargo build --release --package udm
-	target/release/udm bench seeds --quick --out out/bench
+	scripts/bench-issue2.sh
 
 docs:
 	scripts/docs.sh

@@ -1,14 +1,24 @@
 #!/usr/bin/env bash
 # Measures every row of the table of speeds in BENCHMARKS.md and prints the table, with the limit that each row has to
 # keep. ROUNDS (15) rounds of RUNTIME (300ms) each take turns. UDM_BENCH is the command, `target/release/udm bench`
-# unless set. Ends with 1 when a row misses its limit.
+# unless set. With --write the table and its commands replace those in BENCHMARKS.md. Ends with 1 when a row misses its
+# limit.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 command -v python3 >/dev/null || { echo 'bench-issue2.sh: needs python3 to read the results' >&2; exit 2; }
-exec python3 - "${ROUNDS:-15}" "${RUNTIME:-300ms}" "${UDM_BENCH:-target/release/udm bench}" <<'PYTHON'
+exec python3 - "${ROUNDS:-15}" "${RUNTIME:-300ms}" "${UDM_BENCH:-target/release/udm bench}" "${1:-}" <<'PYTHON'
 import json, os, platform, shlex, statistics, subprocess, sys
 
 rounds, runtime, command = sys.argv[1], sys.argv[2], shlex.split(sys.argv[3])
+if sys.argv[4] not in ("", "--write"):
+    sys.exit(f"bench-issue2.sh {sys.argv[4]}: expected --write or nothing")
+lines = []
+
+
+def tell(line):
+    lines.append(line)
+    print(line, flush=True)
+
 
 GIB = 2097152
 RAM = f"r,,,,0 {GIB} ram"
@@ -22,6 +32,7 @@ NULLS = f"n,,,,0 {GIB} linear {NULL} 0;n2,,,,0 {GIB} linear /dev/mapper/n 0;n3,,
         f"s,,,,0 {GIB} striped 2 128 {NULL} 0 {NULL} 0"
 JOBS = "--bs=512 --numjobs=12 --iodepth=1 --lat=off"
 RAND4K = "--rw=randread --bs=4k --iodepth=1 --lat=off"
+WRITE4K = "--rw=randwrite --bs=4k --iodepth=1 --lat=off --fill"
 DEEP = "--rw=randread --bs=4k --iodepth=32 --lat=off --no-fill"
 UNCOMPILED = " ".join(f"--set=l{i}:compile=0" for i in range(1, 9))
 
@@ -37,10 +48,10 @@ ROWS = [
     ("eight linears / ram, compiled", EIGHT, "l8", "r", f"--rw=randread {JOBS}", "ratio", 0.90),
     ("eight linears / ram, uncompiled", EIGHT, "l8", "r", f"--rw=randread {JOBS} {UNCOMPILED}", "ratio", None),
     ("striped over two rams / ram, 4K randread", STRIPED, "s", "r", RAND4K, "ratio", 0.90),
-    ("striped over two rams / ram, 4K randwrite", STRIPED, "s", "r", RAND4K.replace("randread", "randwrite"),
+    ("striped over two rams / ram, 4K randwrite", STRIPED, "s", "r", WRITE4K,
      "ratio", 0.90),
     ("ram / memcpy, 4K randread over 1 GiB", RAM, "r", "memcpy", RAND4K, "ratio", 0.85),
-    ("ram / memcpy, 4K randwrite over 1 GiB", RAM, "r", "memcpy", RAND4K.replace("randread", "randwrite"),
+    ("ram / memcpy, 4K randwrite over 1 GiB", RAM, "r", "memcpy", WRITE4K,
      "ratio", 0.85),
     ("null, depth 32, generator included", None, NULL, None, DEEP, "ns", 63),
     ("linear over null", NULLS, "n", NULL, DEEP, "more", 12),
@@ -81,10 +92,10 @@ def figures_of(kind, found):
 
 
 model = next((line.split(":", 1)[1].strip() for line in open("/proc/cpuinfo") if line.startswith("model name")), "?")
-print(f"{os.cpu_count()} CPUs ({model}), Linux {platform.release()}, load average {os.getloadavg()[0]:.1f}; "
+tell(f"{os.cpu_count()} CPUs ({model}), Linux {platform.release()}, load average {os.getloadavg()[0]:.1f}; "
       f"{rounds} rounds of {runtime}\n")
-print("| row | median | min .. max | middle half | IOPS | cloned | limit | verdict |")
-print("|---|---|---|---|---|---|---|---|")
+tell("| row | median | min .. max | middle half | IOPS | cloned | limit | verdict |")
+tell("|---|---|---|---|---|---|---|---|")
 commands, missed = [], 0
 for what, concise, device, against, options, kind, limit in ROWS:
     shown, found = measure(concise, device, against, options)
@@ -100,12 +111,16 @@ for what, concise, device, against, options, kind, limit in ROWS:
     spread = f"{text.format(min(figures))} .. {text.format(max(figures))}"
     middle = f"{text.format(low)} .. {text.format(high)}"
     iops = f"{found['udm']['iops']['median'] / 1e6:.2f}M"
-    print(f"| {what} | {text.format(median)} | {spread} | {middle} | {iops} | {cloned} | {bound} | {verdict} |",
-          flush=True)
+    tell(f"| {what} | {text.format(median)} | {spread} | {middle} | {iops} | {cloned} | {bound} | {verdict} |")
     commands.append((what, shown))
-print("\nThe commands, each with `--runtime " + runtime + " --rounds " + rounds + "`:\n\n```sh")
+tell("\nThe commands, each with `--runtime " + runtime + " --rounds " + rounds + "`:\n\n```sh")
 for what, shown in commands:
-    print(f"# {what}\n{shown}")
-print("```")
+    tell(f"# {what}\n{shown}")
+tell("```")
+if sys.argv[4]:
+    begin, end = "<!-- measured -->\n", "<!-- until here -->\n"
+    page = open("BENCHMARKS.md").read()
+    before, after = page.split(begin)[0], page.split(end)[1]
+    open("BENCHMARKS.md", "w").write(before + begin + "\n" + "\n".join(lines) + "\n\n" + end + after)
 sys.exit(1 if missed else 0)
 PYTHON

@@ -41,7 +41,7 @@ impl ChannelLane {
     pub(crate) fn new(channel: Channel, dev: Arc<dyn udm_io::BlockDevice>, depth: usize, hipri: bool) -> Self {
         channel.set_depth(depth);
         let at = channel.attach(dev);
-        Self { channel, at, flags: if hipri { OpFlags::HIPRI } else { OpFlags::NONE } }
+        Self { channel, at, flags: OpFlags::SCRATCH.with(if hipri { OpFlags::HIPRI } else { OpFlags::NONE }) }
     }
 }
 

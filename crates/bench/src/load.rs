@@ -82,7 +82,7 @@ impl Verify {
 pub enum Fill {
     /// When there are reads, if the device was made for the measurement; one that others use is left as it is.
     BeforeReads,
-    /// When there are reads.
+    /// In any case: also before writes, whose first meeting with a page of memory costs more than the write.
     Yes,
     /// Never: what is on the device stays, and is read.
     No,

@@ -125,14 +125,13 @@ impl Subject {
         }
     }
 
-    /// Whether it is written before `load` reads it.
+    /// Whether it is written before it is measured.
     pub fn fills(&self, load: &Load) -> bool {
-        load.rw.reads()
-            && match load.fill {
-                Fill::BeforeReads => self.own,
-                Fill::Yes => true,
-                Fill::No => false,
-            }
+        match load.fill {
+            Fill::BeforeReads => self.own && load.rw.reads(),
+            Fill::Yes => true,
+            Fill::No => false,
+        }
     }
 
     /// Checks that `load` fits, and gives the part that it uses.
@@ -162,7 +161,7 @@ impl Subject {
             }
         });
         filled.map(|_| ()).map_err(|e| match e {
-            Error::Io { .. } => Error::Load(format!("{e}, while it was filled before the reads; --no-fill leaves it")),
+            Error::Io { .. } => Error::Load(format!("{e}, while it was filled; --no-fill leaves it as it is")),
             e => e,
         })
     }

@@ -157,16 +157,18 @@ fn reads_find_what_the_filling_wrote_and_shared_devices_are_left_alone() {
         io.read(Sector::new(60), &mut first[..2048]).unwrap();
         first[..2048].iter().filter(|b| **b == 0).count()
     };
-    for (own, fill, filled) in [
-        (true, Fill::BeforeReads, true),
-        (true, Fill::No, false),
-        (false, Fill::BeforeReads, false),
-        (false, Fill::Yes, true),
+    for (own, rw, fill, filled) in [
+        (true, Rw::Read, Fill::BeforeReads, true),
+        (true, Rw::Read, Fill::No, false),
+        (true, Rw::Write, Fill::BeforeReads, false),
+        (true, Rw::Write, Fill::Yes, true),
+        (false, Rw::Read, Fill::BeforeReads, false),
+        (false, Rw::Read, Fill::Yes, true),
     ] {
         let dev = Bad::new(64, Fault::None);
         let subject = if own { Subject::device("d", dev.clone()) } else { Subject::shared("d", dev.clone()) };
-        compare(&domain, &subject, None, &Load { fill, ..load.clone() }, 1, |_, _| ()).unwrap();
-        assert_eq!(zeroes(&dev) < 1024, filled, "own {own}, {fill:?}");
+        compare(&domain, &subject, None, &Load { rw, fill, ..load.clone() }, 1, |_, _| ()).unwrap();
+        assert_eq!(zeroes(&dev) < 1024, filled, "own {own}, {rw:?}, {fill:?}");
     }
 }
 

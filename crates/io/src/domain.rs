@@ -2,12 +2,11 @@
 //! periods that let devices change beneath running channels.
 
 use crate::channel::ChannelCore;
+use crate::channel::lock::grace_period;
+use crate::sync::is_asymmetric;
 use crate::{Channel, Clock, Executor, MonotonicClock, Nanos, ThreadExecutor};
 use rustix::event::{EventfdFlags, eventfd};
-use rustix::thread::{MembarrierCommand, MembarrierQuery};
 use std::io;
-use std::ptr::NonNull;
-use std::sync::atomic::{Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// How many channels a domain can have at a time. Per-channel counters of a device are arrays of this length.
@@ -17,7 +16,7 @@ pub const MAX_CHANNELS: usize = 256;
 type IdleFn = dyn Fn(Option<Nanos>) + Send + Sync;
 
 pub(crate) struct Shared {
-    cores: [OnceLock<Box<ChannelCore>>; MAX_CHANNELS],
+    cores: [OnceLock<Arc<ChannelCore>>; MAX_CHANNELS],
     free: Mutex<Vec<usize>>,
     clock: Arc<dyn Clock>,
     executor: Arc<dyn Executor>,
@@ -43,7 +42,7 @@ impl Default for DomainBuilder {
             clock: Arc::new(MonotonicClock::start()),
             executor: Arc::new(ThreadExecutor),
             idle: None,
-            asymmetric: register_membarrier(),
+            asymmetric: is_asymmetric(),
         }
     }
 }
@@ -79,15 +78,6 @@ impl DomainBuilder {
     }
 }
 
-/// Whether membarrier(2) is there, so that channels enter without a fence.
-fn register_membarrier() -> bool {
-    static DONE: OnceLock<bool> = OnceLock::new();
-    *DONE.get_or_init(|| {
-        rustix::thread::membarrier_query().contains(MembarrierQuery::PRIVATE_EXPEDITED)
-            && rustix::thread::membarrier(MembarrierCommand::RegisterPrivateExpedited).is_ok()
-    })
-}
-
 impl Default for Domain {
     fn default() -> Self {
         DomainBuilder::default().build()
@@ -110,10 +100,10 @@ impl Domain {
             };
             let wake = wake.inspect_err(|_| shared.free(id))?;
             shared.cores[id]
-                .get_or_init(|| Box::new(ChannelCore::new(id, shared.clock.clone(), shared.asymmetric, wake)));
+                .get_or_init(|| Arc::new(ChannelCore::new(id, shared.clock.clone(), shared.asymmetric, wake)));
         }
         let core = shared.cores[id].get().expect("made above");
-        Ok(Channel::new(shared.clone(), NonNull::from(&**core)))
+        Ok(Channel::new(shared.clone(), core))
     }
 
     /// The domain's clock.
@@ -126,17 +116,10 @@ impl Domain {
         &self.0.executor
     }
 
-    /// Waits until every channel has left the section it is in now: afterwards none uses a pointer that was
+    /// Waits until every channel has left the section it is in now, its owner's or a drainer's: afterwards none uses a pointer that was
     /// unpublished before. Sections are short, since nothing in them blocks. Must not be called from inside a channel.
     pub fn synchronize(&self) {
-        self.0.barrier();
-        let sections: Vec<_> = self.0.cores().filter_map(|core| Some((core, core.section()?))).collect();
-        for (core, seen) in sections {
-            while !core.section_over(seen) {
-                std::thread::yield_now();
-            }
-        }
-        fence(Ordering::SeqCst);
+        grace_period(self.0.asymmetric, self.0.cores().map(|core| &core.lock));
     }
 
     /// Waits until `done` holds, which bios in flight are to bring about. Meanwhile the mailboxes, rings and timers of
@@ -145,7 +128,7 @@ impl Domain {
         let mut rounds = 0u32;
         while !done() {
             for core in self.0.cores() {
-                core.poll_for_owner(|| self.0.barrier());
+                core.poll_for_owner();
             }
             match &self.0.idle {
                 Some(idle) => idle(None),
@@ -166,15 +149,6 @@ impl Shared {
         self.cores.iter().filter_map(|c| c.get()).map(|c| &**c)
     }
 
-    /// Every thread of the process passes a full barrier, this one too.
-    fn barrier(&self) {
-        fence(Ordering::SeqCst);
-        if self.asymmetric {
-            // Registered in register_membarrier, so that it cannot fail.
-            rustix::thread::membarrier(MembarrierCommand::PrivateExpedited).expect("membarrier is registered");
-        }
-    }
-
     pub(crate) fn free(&self, id: usize) {
         self.lock_free().push(id);
     }
@@ -188,5 +162,13 @@ impl Shared {
             Some(idle) => idle(None),
             None => otherwise(),
         }
+    }
+}
+
+#[cfg(all(test, loom))]
+impl Domain {
+    /// For the models: what an orphan keeps, with the number of channels that can be had.
+    pub(crate) fn shared(&self) -> (Arc<Shared>, usize) {
+        (self.0.clone(), self.0.lock_free().len())
     }
 }

@@ -26,6 +26,7 @@ mod memory;
 pub mod nbd;
 mod null;
 mod open;
+mod sync;
 
 pub use bio::{Bio, FrameFn, Op, OpFlags, Segment, Segments, Status};
 pub use blocking::BlockingIo;

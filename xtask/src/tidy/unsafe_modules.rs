@@ -31,6 +31,7 @@ pub(super) const UNSAFE_MODULES: &[(&str, &str)] = &[
     ("crates/io/src/null/poll.rs", "frames that count a channel's bios on a queue"),
     ("crates/io/src/null/queue.rs", "a lock-free list of records, and what a try-lock guards"),
     ("crates/io/src/nbd/client/driver.rs", "sends from the memory of bios"),
+    ("crates/io/src/nbd/client/fuzz.rs", "memory of a bio that there is not"),
     ("crates/io/src/nbd/client/receive.rs", "receives into the memory of bios"),
     ("crates/udm/src/startup.rs", "the action of a signal, and inherited descriptors"),
 ];

@@ -60,7 +60,7 @@ pub(super) struct Options {
     /// Do not write the device before it is read
     #[arg(long)]
     no_fill: bool,
-    /// Write it before it is read also when it is none of --concise: what it holds is lost
+    /// Write all of it first, also before writes and when it is none of --concise: what it holds is lost
     #[arg(long, overrides_with = "no_fill")]
     fill: bool,
     /// Whose latency is measured, at 50 ns each: off, all or sample:N, one in N

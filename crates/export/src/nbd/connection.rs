@@ -27,8 +27,8 @@ const CONNECTION_REQUESTS: usize = 256;
 /// cache when it is sent.
 const UNSENT: usize = 256 * 1024;
 /// Bytes of requests that start before those that have completed meanwhile are answered: their data is still in the
-/// cache, and their memory can be used for the next.
-const STRIDE: usize = 128 * 1024;
+/// cache, their memory can be used for the next, and the client works on them while the server goes on.
+const STRIDE: usize = 32 * 1024;
 /// A receive chunk has at least this much room when it is received into.
 const ROOM: usize = 64 * 1024;
 /// Receive chunks that writes may pin; further payloads are copied out.

@@ -9,14 +9,19 @@ use udm_io::{BlockDevice, ExtentKind};
 /// end on block borders.
 const MAX_SECTORS: u64 = (u32::MAX as u64 & !0xffff) >> 9;
 
+/// Most questions to the device for one request. Stripes of one sector would take millions for 4 GiB of one kind, and
+/// the other clients of this thread would wait meanwhile.
+const MAX_QUESTIONS: usize = 1024;
+
 /// The extents of a range that is not empty; the first alone if `one`. Neighbours of a kind are merged. May stop
-/// short of the range when there are many. May block briefly, as [`BlockDevice::extents`].
+/// short of the range when there are many, or many questions were needed. May block briefly, as
+/// [`BlockDevice::extents`].
 pub(super) fn collect(device: &dyn BlockDevice, start: Sector, length: Sectors, one: bool) -> Vec<StatusExtent> {
     let mut found: Vec<StatusExtent> = Vec::new();
     let mut at = start;
     let mut left = length.get();
     let most = if one { 1 } else { MAX_EXTENTS };
-    while left > 0 {
+    for _ in 0..MAX_QUESTIONS {
         let before = left;
         for extent in device.extents(at, Sectors::new(left)) {
             let flags = match extent.kind {
@@ -48,6 +53,9 @@ pub(super) fn collect(device: &dyn BlockDevice, start: Sector, length: Sectors, 
             if found.is_empty() {
                 found.push(StatusExtent { length: (left.min(MAX_SECTORS) << 9) as u32, flags: 0 });
             }
+            break;
+        }
+        if left == 0 {
             break;
         }
     }
@@ -114,6 +122,12 @@ mod tests {
             check(&device, 39, 1, true, &[(1, 2)]);
         }
         check(&Listed(vec![], 1), 0, 8, false, &[(8, 0)]);
+    }
+
+    #[test]
+    fn questions_are_bounded() {
+        let device = Listed(vec![(2, ExtentKind::Data); MAX_QUESTIONS + 1], 1);
+        check(&device, 0, 2 * MAX_QUESTIONS as u64 + 2, false, &[(2 * MAX_QUESTIONS as u32, 0)]);
     }
 
     #[test]

@@ -136,11 +136,13 @@ impl Server {
         let clock = self.domain.clock();
         let until = clock.now().after(REAP.as_nanos() as u64);
         let left = || Duration::from_nanos(until.since(clock.now()));
-        self.handles.iter().all(|_| answers.recv_timeout(left()).is_ok())
+        // A thread that has ended has nothing to reap.
+        self.handles.iter().all(|_| answers.recv_timeout(left()) != Err(mpsc::RecvTimeoutError::Timeout))
     }
 
     /// Hangs up on the clients of an export, by its canonical name. What they have under way is finished and
-    /// answered. Returns how many there were; blocks until every thread knows, not until they have gone.
+    /// answered. Returns how many there were; blocks until every thread knows, not until they have gone. Must not be
+    /// called under a lock that opening or closing an export takes.
     pub fn disconnect(&self, export: &str) -> usize {
         let (answer, answers) = mpsc::channel();
         self.handles.iter().for_each(|h| h.tell(Command::Disconnect(export.to_owned(), answer.clone())));

@@ -40,7 +40,8 @@ pub(super) enum Command {
 
 /// The side of a worker that other threads see.
 pub(super) struct Handle {
-    commands: Mutex<VecDeque<Command>>,
+    /// `None` once the worker has ended.
+    commands: Mutex<Option<VecDeque<Command>>>,
     pending: AtomicBool,
     waker: Waker,
     /// Connections, those on their way to the worker included.
@@ -48,13 +49,17 @@ pub(super) struct Handle {
 }
 
 impl Handle {
-    fn lock(&self) -> MutexGuard<'_, VecDeque<Command>> {
+    fn lock(&self) -> MutexGuard<'_, Option<VecDeque<Command>>> {
         self.commands.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Tells the worker something and wakes it.
+    /// Tells the worker something and wakes it. When it has ended, what it is told is dropped: who waits for an answer
+    /// finds that there will be none.
     pub(super) fn tell(&self, command: Command) {
-        self.lock().push_back(command);
+        match &mut *self.lock() {
+            Some(commands) => commands.push_back(command),
+            None => return,
+        }
         self.pending.store(true, Ordering::Release);
         self.waker.wake();
     }
@@ -137,7 +142,7 @@ impl Worker {
     pub(super) fn new(domain: &Domain, shared: Arc<Shared>, listeners: Vec<Listener>) -> io::Result<Self> {
         let engine = Engine::new(domain, shared.memory)?;
         let handle = Arc::new(Handle {
-            commands: Mutex::default(),
+            commands: Mutex::new(Some(VecDeque::new())),
             pending: AtomicBool::new(false),
             waker: engine.channel.waker(),
             connections: AtomicUsize::new(0),
@@ -414,8 +419,8 @@ impl Worker {
     }
 
     fn commands(&mut self) {
-        let commands = std::mem::take(&mut *self.handle.lock());
-        for command in commands {
+        let commands = self.handle.lock().as_mut().map(std::mem::take);
+        for command in commands.into_iter().flatten() {
             match command {
                 Command::Adopt(socket, client) => self.adopt(socket, client),
                 Command::Reap(answer) => self.reap(answer),
@@ -501,6 +506,8 @@ impl Worker {
 
 impl Drop for Worker {
     fn drop(&mut self) {
+        let unheard = self.handle.lock().take();
+        drop(unheard);
         for number in 0..self.slots.len() {
             let Some(connection) = &mut self.slots[number].connection else { continue };
             if connection.in_flight() == 0 {

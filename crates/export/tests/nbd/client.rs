@@ -4,7 +4,7 @@ use crate::device::{Failing, Recorder};
 use crate::raw::Raw;
 use crate::served::{SIZE, Served};
 use std::io::{Read, Write};
-use std::os::unix::net::UnixListener;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -165,7 +165,7 @@ fn a_lost_connection_fails_what_is_under_way() {
 }
 
 /// A server that says what the test wants, once.
-fn scripted(path: &Path, script: impl FnOnce(&mut std::os::unix::net::UnixStream) + Send + 'static) {
+fn scripted(path: &Path, script: impl FnOnce(&mut UnixStream) + Send + 'static) {
     let listener = UnixListener::bind(path).expect("bound");
     std::thread::spawn(move || {
         let (mut stream, _) = listener.accept().expect("a client");
@@ -198,7 +198,7 @@ fn servers_that_misbehave_are_told_apart() {
     scripted(&at("short"), |s| s.write_all(b"NBDMAGIC").expect("sent"));
     check("short", "hung up");
     let negotiate = |kind: u32, text: &'static [u8]| {
-        move |s: &mut std::os::unix::net::UnixStream| {
+        move |s: &mut UnixStream| {
             s.write_all(&greeting(handshake::FIXED_NEWSTYLE)).expect("sent");
             s.read_exact(&mut [0; 4]).expect("flags");
             loop {
@@ -286,7 +286,8 @@ impl Nbdkit {
         };
         let this = Self { child, dir };
         for _ in 0..10_000 {
-            if socket.exists() {
+            // The file is there a moment before anybody listens.
+            if UnixStream::connect(&socket).is_ok() {
                 return Some(this);
             }
             std::thread::sleep(Duration::from_millis(1));

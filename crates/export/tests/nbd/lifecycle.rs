@@ -101,6 +101,8 @@ fn a_shutdown_finishes_what_is_under_way_and_refuses_the_rest() {
     });
     assert_eq!(served.open(), 0);
     assert!(!served.socket().exists(), "the socket's file goes with the server");
+    assert!(served.server.reap_hangups(), "nothing is left to reap");
+    assert_eq!(served.server.disconnect("dev"), 0);
 }
 
 /// What a client sent before the server began to shut down, but the server did not get to, is refused by name.

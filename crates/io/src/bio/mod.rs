@@ -214,7 +214,7 @@ impl Bio {
         let channel = self.record().channel;
         // SAFETY: the channel's core outlives every bio of its slab.
         let core = unsafe { channel.as_ref() };
-        if core.is_inside() { core.complete(self) } else { ChannelCore::mail(channel, self) }
+        if core.lock.is_inside() { core.complete(self) } else { ChannelCore::mail(channel, self) }
     }
 
     #[inline]

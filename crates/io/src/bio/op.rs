@@ -43,6 +43,9 @@ impl OpFlags {
     pub const HIPRI: Self = Self(2);
     /// Write zeroes must leave the range provisioned (`REQ_NOUNMAP`, NBD's NO_HOLE).
     pub const NO_UNMAP: Self = Self(4);
+    /// The memory of this read holds nothing that its reader may not see: a device that has nothing to say may leave it
+    /// as it is, as null_blk does. Without it such a device clears the memory. A load generator's flag.
+    pub const SCRATCH: Self = Self(8);
 
     /// Whether all of `flags` are set.
     #[inline]

@@ -1,57 +1,42 @@
-//! The part of a channel that other threads may touch, and the lock that makes it one thread's.
-//!
-//! # The biased lock
-//! The owner enters by a store and leaves by two; it never does an atomic read-modify-write. A thief (a
-//! control thread that drains a device while the owner sleeps elsewhere) announces itself, makes every thread
-//! of the process pass a barrier (membarrier(2)), and only then looks whether the owner is inside. Either the
-//! owner sees the thief or the thief sees the owner. The same marks serve as a read-side section: what a
-//! channel found through a lock-free pointer stays until the channel has left (see `Domain::synchronize`).
+//! The part of a channel that other threads may touch.
 //!
 //! # Memory
-//! Cores belong to their domain and are used again by later channels, never freed before it: who mails a bio may
-//! still look at the core after the bio has been taken out.
+//! Cores belong to their domain and are used again by later channels, never freed before it; who mails a bio holds the core
+//! beside, because the bio may be taken out, and the domain end, before it has looked whether someone is to be woken.
+//!
+//! # Orphans
+//! A channel that is gone while bios are out leaves its core as an orphan. Whoever brings a bio home takes it in. An orphan
+//! submits nothing any more: what would go on, or waits for its time, ends with EIO, since nobody polls for it.
 
+use super::lock::BiasedLock;
+use super::mailbox::Mailbox;
 use super::slab::Slab;
 use super::timers::Timers;
 use super::{Completion, Cx, LEVELS, Source};
 use crate::bio::{Bio, FrameFn, Record};
 use crate::domain::Shared;
-use crate::{BlockDevice, Clock, Op};
+use crate::sync::{AtomicBool, Ordering, in_total_order};
+use crate::{BlockDevice, Clock, Nanos, Op, Status};
 use rustix::fd::OwnedFd;
 use std::any::TypeId;
 use std::cell::UnsafeCell;
 use std::collections::VecDeque;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering, compiler_fence, fence};
-
-/// A number that no other living thread has.
-#[inline]
-pub(crate) fn thread_token() -> usize {
-    thread_local!(static TOKEN: u8 = const { 0 });
-    TOKEN.with(|t| ptr::from_ref(t) as usize)
-}
 
 #[repr(C, align(128))]
 pub(crate) struct ChannelCore {
-    inside: AtomicUsize,
-    thief: AtomicUsize,
-    generation: AtomicU64,
-    asymmetric: bool,
+    pub(crate) lock: BiasedLock,
     orphan: AtomicBool,
     pub(crate) id: usize,
     pub(crate) clock: Arc<dyn Clock>,
     /// Only touched inside.
     inner: UnsafeCell<Inner>,
-    /// Bios that were ended elsewhere, last first. Written by other threads: a line of its own.
     mailbox: Mailbox,
-}
-
-#[repr(align(128))]
-struct Mailbox {
-    head: AtomicPtr<Record>,
-    sleeping: AtomicBool,
     wake: Option<OwnedFd>,
+    /// For the models, which have no descriptors.
+    #[cfg(loom)]
+    pub(super) wakes: std::sync::atomic::AtomicUsize,
 }
 
 pub(crate) struct Inner {
@@ -84,10 +69,7 @@ unsafe impl Send for ChannelCore {}
 impl ChannelCore {
     pub(crate) fn new(id: usize, clock: Arc<dyn Clock>, asymmetric: bool, wake: Option<OwnedFd>) -> Self {
         Self {
-            inside: AtomicUsize::new(0),
-            thief: AtomicUsize::new(0),
-            generation: AtomicU64::new(0),
-            asymmetric,
+            lock: BiasedLock::new(asymmetric),
             orphan: AtomicBool::new(false),
             id,
             clock,
@@ -104,7 +86,10 @@ impl ChannelCore {
                 attached: Vec::new(),
                 keep: None,
             }),
-            mailbox: Mailbox { head: AtomicPtr::new(ptr::null_mut()), sleeping: AtomicBool::new(false), wake },
+            mailbox: Mailbox::new(),
+            wake,
+            #[cfg(loom)]
+            wakes: Default::default(),
         }
     }
 
@@ -116,75 +101,19 @@ impl ChannelCore {
     #[allow(clippy::mut_from_ref)]
     #[inline]
     pub(crate) unsafe fn inner(&self) -> &mut Inner {
-        debug_assert!(self.is_inside());
+        debug_assert!(self.lock.is_inside());
         // SAFETY: per the contract the only reference.
         unsafe { &mut *self.inner.get() }
     }
 
-    /// Whether this thread is inside the channel, as its owner or as a thief.
-    #[inline]
-    pub(crate) fn is_inside(&self) -> bool {
-        let me = thread_token();
-        self.inside.load(Ordering::Relaxed) == me || self.thief.load(Ordering::Relaxed) == me
-    }
-
-    /// Enters as the owner.
-    #[inline]
-    pub(crate) fn enter(&self) -> Cx<'_> {
-        let me = thread_token();
-        loop {
-            self.inside.store(me, Ordering::Relaxed);
-            if self.asymmetric {
-                compiler_fence(Ordering::SeqCst)
-            } else {
-                fence(Ordering::SeqCst)
-            }
-            if self.thief.load(Ordering::Acquire) == 0 {
-                return Cx::new(self);
-            }
-            self.inside.store(0, Ordering::Release);
-            while self.thief.load(Ordering::Acquire) != 0 {
-                std::thread::yield_now();
-            }
-        }
-    }
-
-    /// Leaves as the owner.
-    #[inline]
-    pub(crate) fn exit(&self) {
-        self.generation.store(self.generation.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
-        self.inside.store(0, Ordering::Release);
-    }
-
-    /// What a grace period has to see change, or `None` if the owner is not inside.
-    pub(crate) fn section(&self) -> Option<u64> {
-        let generation = self.generation.load(Ordering::Acquire);
-        (self.inside.load(Ordering::Acquire) != 0).then_some(generation)
-    }
-
-    /// Whether the section that `section` saw has ended.
-    pub(crate) fn section_over(&self, seen: u64) -> bool {
-        self.inside.load(Ordering::Acquire) == 0 || self.generation.load(Ordering::Acquire) != seen
-    }
-
-    /// Runs `work` inside in the owner's place, if the owner is outside and no other thief is there. `barrier`
-    /// makes every thread pass a full barrier.
-    pub(crate) fn steal<T>(&self, barrier: impl FnOnce(), work: impl FnOnce(&Cx<'_>) -> T) -> Option<T> {
-        let me = thread_token();
-        if self.thief.compare_exchange(0, me, Ordering::SeqCst, Ordering::Relaxed).is_err() {
-            return None;
-        }
-        barrier();
-        let out = (self.inside.load(Ordering::Acquire) == 0).then(|| work(&Cx::new(self)));
-        self.thief.store(0, Ordering::Release);
-        out
-    }
-
     /// Polls in the owner's place, if it is outside, and wakes it if it sleeps and something moved.
-    pub(crate) fn poll_for_owner(&self, barrier: impl FnOnce()) {
-        let moved = self.steal(barrier, |_| self.poll());
-        if moved.is_some_and(|n| n > 0) && self.mailbox.sleeping.load(Ordering::SeqCst) {
+    pub(crate) fn poll_for_owner(&self) {
+        let moved = self.lock.steal(|| self.poll());
+        if moved.is_some_and(|n| n > 0) && self.mailbox.is_sleeping() {
             self.wake();
+        }
+        if self.orphan.load(Ordering::SeqCst) {
+            self.settle();
         }
     }
 
@@ -215,19 +144,12 @@ impl ChannelCore {
 
     /// Sends a bio home, from any thread.
     pub(crate) fn mail(this: NonNull<Self>, bio: Bio) {
-        // SAFETY: cores live as long as their domain, which bios that are out keep alive.
-        let core = unsafe { this.as_ref() };
-        let mut record = bio.into_record();
-        let mut head = core.mailbox.head.load(Ordering::Relaxed);
-        loop {
-            // SAFETY: the record is this thread's until the exchange succeeds.
-            unsafe { record.as_mut() }.next = head;
-            match core.mailbox.head.compare_exchange_weak(head, record.as_ptr(), Ordering::SeqCst, Ordering::Relaxed) {
-                Ok(_) => break,
-                Err(now) => head = now,
-            }
-        }
-        if core.mailbox.sleeping.load(Ordering::SeqCst) {
+        // SAFETY: records have the pointer from Arc::as_ptr, and the core is there as long as the bio is out: now.
+        let core = unsafe {
+            Arc::increment_strong_count(this.as_ptr());
+            Arc::from_raw(this.as_ptr())
+        };
+        if core.mailbox.push(bio.into_record()) {
             core.wake();
         }
         if core.orphan.load(Ordering::SeqCst) {
@@ -237,29 +159,29 @@ impl ChannelCore {
 
     /// Wakes the owner if it sleeps in `Channel::wait`.
     pub(crate) fn wake(&self) {
-        if let Some(fd) = &self.mailbox.wake {
+        #[cfg(loom)]
+        self.wakes.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        if let Some(fd) = &self.wake {
             // A full counter means that a wake-up is already due.
             let _ = rustix::io::write(fd, &1u64.to_ne_bytes());
         }
     }
 
     pub(crate) fn wake_fd(&self) -> Option<&OwnedFd> {
-        self.mailbox.wake.as_ref()
+        self.wake.as_ref()
     }
 
-    /// Announces that the owner is about to sleep. From here on mail, and a thief that moved something, wake it; what came
-    /// before is for the owner to look at once more.
+    /// See [`Mailbox::prepare_sleep`].
     pub(crate) fn prepare_sleep(&self) {
-        self.mailbox.sleeping.store(true, Ordering::SeqCst);
-        fence(Ordering::SeqCst);
+        self.mailbox.prepare_sleep();
     }
 
     pub(crate) fn has_mail(&self) -> bool {
-        !self.mailbox.head.load(Ordering::Acquire).is_null()
+        !self.mailbox.is_empty()
     }
 
     pub(crate) fn awake(&self) {
-        self.mailbox.sleeping.store(false, Ordering::Relaxed);
+        self.mailbox.awake();
     }
 
     /// Inside: takes in the mail, asks the sources, runs the timers that are due. Returns how many bios moved.
@@ -287,16 +209,9 @@ impl ChannelCore {
 
     fn read_mail(&self) -> usize {
         let mut moved = 0;
-        let mut last = self.mailbox.head.swap(ptr::null_mut(), Ordering::AcqRel);
-        let mut first: *mut Record = ptr::null_mut();
-        while let Some(mut record) = NonNull::new(last) {
-            // SAFETY: the list is this thread's since the swap.
-            let r = unsafe { record.as_mut() };
-            last = std::mem::replace(&mut r.next, first);
-            first = record.as_ptr();
-        }
+        let mut first = self.mailbox.take();
         while let Some(mut record) = NonNull::new(first) {
-            // SAFETY: as above.
+            // SAFETY: the list is this thread's.
             let r = unsafe { record.as_mut() };
             first = std::mem::replace(&mut r.next, ptr::null_mut());
             moved += 1;
@@ -318,50 +233,69 @@ impl ChannelCore {
         moved
     }
 
-    /// Makes the core an orphan: its channel is gone, its bios are not.
-    pub(crate) fn abandon(&self, keep: Arc<Shared>) {
-        self.steal(
-            || (),
-            |_| {
-                // SAFETY: inside as a thief.
-                unsafe { self.inner() }.keep = Some(keep);
-            },
-        );
+    /// Inside, as the owner's last deed: from here on the core submits nothing.
+    pub(crate) fn disown(&self, keep: Arc<Shared>) {
+        // SAFETY: inside; the reference ends with the block.
+        let inner = unsafe { self.inner() };
+        inner.keep = Some(keep);
+        // What is submitted while something is being submitted waits in line; here for good.
+        inner.submitting = true;
+    }
+
+    /// Makes a core that was disowned an orphan.
+    pub(crate) fn abandon(&self) {
         self.orphan.store(true, Ordering::SeqCst);
         self.settle();
     }
 
-    /// Takes in an orphan's mail, and gives its core back to the domain once the last bio is home.
+    /// Takes in an orphan's mail, and gives its core back to the domain once the last bio is home. Who finds someone
+    /// inside, be it itself further up its stack, leaves that to the one, who comes here after it has left.
     #[cold]
     fn settle(&self) {
-        loop {
-            let home = self.steal(
-                || (),
-                |_| {
-                    if !self.orphan.load(Ordering::SeqCst) {
-                        return None;
-                    }
-                    self.poll();
-                    // SAFETY: inside as a thief; nothing is called in between.
-                    let inner = unsafe { self.inner() };
-                    inner.completions.clear();
-                    if inner.out() > 0 {
-                        return None;
-                    }
-                    self.orphan.store(false, Ordering::SeqCst);
-                    inner.attached.clear();
-                    inner.keep.take()
-                },
-            );
-            match home {
-                Some(Some(shared)) => return shared.free(self.id),
-                // Another thief is in; it looks at the mail once more after it has left.
-                None if self.orphan.load(Ordering::SeqCst) => std::thread::yield_now(),
-                _ if self.orphan.load(Ordering::SeqCst) && self.has_mail() => {}
+        in_total_order();
+        while self.orphan.load(Ordering::SeqCst) {
+            match self.lock.steal(|| self.bring_home()) {
+                Some(Some(rest)) => {
+                    // Outside: a device's drop may wait for grace periods.
+                    drop((rest.sources, rest.attached));
+                    return rest.shared.free(self.id);
+                }
+                Some(None) if self.has_mail() => {}
                 _ => return,
             }
         }
     }
+
+    /// Inside an orphan: ends what can be ended. Gives what is left of the channel when the last bio is home.
+    fn bring_home(&self) -> Option<Rest> {
+        if !self.orphan.load(Ordering::SeqCst) {
+            return None;
+        }
+        loop {
+            self.read_mail();
+            // SAFETY: inside; the reference ends with the block.
+            let inner = unsafe { self.inner() };
+            let Some(bio) = inner.next_pending().or_else(|| Some(inner.timers.due(Nanos(u64::MAX))?.0)) else { break };
+            bio.end(Status::Io);
+        }
+        // SAFETY: inside; nothing is called in between.
+        let inner = unsafe { self.inner() };
+        inner.completions.clear();
+        if inner.out() > 0 {
+            return None;
+        }
+        inner.submitting = false;
+        self.orphan.store(false, Ordering::SeqCst);
+        let (sources, attached) = (std::mem::take(&mut inner.sources), std::mem::take(&mut inner.attached));
+        Some(Rest { sources, attached, shared: inner.keep.take().expect("set by disown") })
+    }
+}
+
+/// What an orphan leaves.
+struct Rest {
+    sources: Vec<(TypeId, Box<dyn Source>)>,
+    attached: Vec<Option<Arc<dyn BlockDevice>>>,
+    shared: Arc<Shared>,
 }
 
 /// The mark of a bio in a mailbox that wants to be submitted again rather than completed.
@@ -371,6 +305,17 @@ impl Inner {
     /// Bios that are out, of every level.
     pub(crate) fn out(&self) -> usize {
         self.slabs.iter().map(Slab::out).sum()
+    }
+
+    /// The next bio that waits to be submitted.
+    pub(super) fn next_pending(&mut self) -> Option<Bio> {
+        let mut record = NonNull::new(self.pending_head)?;
+        // SAFETY: the pending list owned the record.
+        self.pending_head = std::mem::replace(unsafe { &mut record.as_mut().next }, ptr::null_mut());
+        if self.pending_head.is_null() {
+            self.pending_tail = ptr::null_mut();
+        }
+        Some(Bio::from_record(record))
     }
 }
 

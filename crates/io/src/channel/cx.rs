@@ -60,16 +60,11 @@ impl<'a> Cx<'a> {
             }
             // SAFETY: inside; the reference ends with the block.
             let inner = unsafe { self.0.inner() };
-            let Some(mut record) = NonNull::new(inner.pending_head) else {
+            next = inner.next_pending();
+            if next.is_none() {
                 inner.submitting = false;
                 return;
-            };
-            // SAFETY: the pending list owned the record.
-            inner.pending_head = std::mem::replace(unsafe { &mut record.as_mut().next }, std::ptr::null_mut());
-            if inner.pending_head.is_null() {
-                inner.pending_tail = std::ptr::null_mut();
             }
-            next = Some(Bio::from_record(record));
         }
     }
 
@@ -103,7 +98,7 @@ impl<'a> Cx<'a> {
     pub fn clone_part(&self, parent: &mut Bio, level: usize, offset: Sectors, len: Sectors) -> Option<Bio> {
         debug_assert!(level > 0 && level < LEVELS, "level 0 is the submitter's");
         // SAFETY: inside; the reference ends with the expression.
-        let mut clone = unsafe { self.0.inner() }.slabs[level].take(NonNull::from(self.0))?;
+        let mut clone = unsafe { self.0.inner() }.slabs[level].take(parent.record().channel)?;
         let payload = parent.segments().skip_bytes(if parent.op().has_payload() { offset.as_len() } else { 0 });
         let (segs, skip) = payload.raw();
         let from = parent.record_mut();

@@ -2,6 +2,10 @@
 
 mod core;
 mod cx;
+pub(crate) mod lock;
+mod mailbox;
+#[cfg(all(test, loom))]
+mod models;
 mod slab;
 mod timers;
 mod wait;
@@ -103,7 +107,8 @@ pub struct Channel {
 }
 
 impl Channel {
-    pub(crate) fn new(shared: Arc<Shared>, core: NonNull<ChannelCore>) -> Self {
+    pub(crate) fn new(shared: Arc<Shared>, core: &Arc<ChannelCore>) -> Self {
+        let core = NonNull::new(Arc::as_ptr(core).cast_mut()).expect("an Arc is not null");
         Self { core, shared, waiter: RefCell::default(), _not_send: PhantomData }
     }
 
@@ -116,9 +121,9 @@ impl Channel {
     #[inline]
     fn inside<T>(&self, work: impl FnOnce(&ChannelCore, &Cx<'_>) -> T) -> T {
         let core = self.core();
-        let cx = core.enter();
-        let out = work(core, &cx);
-        core.exit();
+        core.lock.enter();
+        let out = work(core, &Cx::new(core));
+        core.lock.exit();
         out
     }
 
@@ -313,34 +318,37 @@ impl Channel {
 
 impl Drop for Channel {
     fn drop(&mut self) {
-        // What rings and timers hold comes back by itself, soon.
-        loop {
-            let busy = self.inside(|core, _| {
+        // What rings and timers hold comes back by itself, soon. Looked at and left in one go: else a thief could start
+        // something new on a ring in between.
+        let (home, sources, attached) = loop {
+            let left = self.inside(|core, _| {
                 core.poll();
                 // SAFETY: inside; nothing is called that reaches the channel.
                 let inner = unsafe { core.inner() };
-                inner.timers.next().is_some() || inner.sources.iter().any(|(_, s)| s.is_busy())
+                if inner.timers.next().is_some() || inner.sources.iter().any(|(_, s)| s.is_busy()) {
+                    return None;
+                }
+                inner.completions.clear();
+                inner.slabs[0].set_limit(256);
+                let home = inner.out() == 0;
+                let attached = if home { std::mem::take(&mut inner.attached) } else { Vec::new() };
+                let sources = std::mem::take(&mut inner.sources);
+                if !home {
+                    core.disown(self.shared.clone());
+                }
+                Some((home, sources, attached))
             });
-            if !busy {
-                break;
+            match left {
+                Some(left) => break left,
+                None => self.shared.idle_or(std::thread::yield_now),
             }
-            self.shared.idle_or(std::thread::yield_now);
-        }
-        let (out, sources, attached) = self.inside(|core, _| {
-            // SAFETY: inside; the reference ends with the block.
-            let inner = unsafe { core.inner() };
-            inner.completions.clear();
-            inner.slabs[0].set_limit(256);
-            let out = inner.out();
-            let attached = if out == 0 { std::mem::take(&mut inner.attached) } else { Vec::new() };
-            (out, std::mem::take(&mut inner.sources), attached)
-        });
+        };
         drop(sources);
         drop(attached);
-        if out == 0 {
+        if home {
             self.shared.free(self.core().id);
         } else {
-            self.core().abandon(self.shared.clone());
+            self.core().abandon();
         }
     }
 }

@@ -84,10 +84,10 @@ impl Channel {
         let mut waiter = self.waiter.borrow_mut();
         if self.shared.idle().is_none() {
             waiter.epoll(self)?;
-            self.add_sources(&mut waiter)?;
             self.core().prepare_sleep();
+            self.add_sources(&mut waiter)?;
         }
-        // Looked at after the announcement: a thief that took in mail before it has left its completions here.
+        // Looked at after the announcement: a thief that came before it has left its completions and sources here.
         let (ready, timer, sleeper) = self.inside(|core, _| {
             // SAFETY: inside; the sources' flags, and their ways to sleep, do not reach the channel.
             let inner = unsafe { core.inner() };

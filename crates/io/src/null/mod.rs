@@ -1,8 +1,9 @@
 //! The null device, as the kernel's null_blk: it completes I/O after a given time and does nothing else, so that
 //! what lies above can be measured.
 //!
-//! With `memory=1` it keeps what is written, and reads zeroes before. Without, a read leaves its buffer as it is, as
-//! null_blk does (`null_handle_rq`, `drivers/block/null_blk/main.c`, 6.12): who hands buffers to others clears them.
+//! With `memory=1` it keeps what is written, and reads zeroes before. Without, reads give zeroes, or leave the memory as it is
+//! when the submitter says that nobody minds ([`OpFlags::SCRATCH`]), as null_blk always does (`null_handle_rq`,
+//! `drivers/block/null_blk/main.c`, 6.12): an export's buffers may hold what another client read.
 //! A bio is served when it is submitted and completes after the latency: by a timer of its channel, or, submitted
 //! HIPRI on a device with poll queues, when a poller finds it.
 
@@ -57,6 +58,10 @@ impl BlockDevice for NullDevice {
                 bio.end(status);
                 return None;
             }
+        }
+        if self.memory.is_none() && bio.op() == crate::Op::Read && !bio.flags().contains(OpFlags::SCRATCH) {
+            // What the memory held last may be somebody else's: an export reuses its buffers.
+            bio.fill(0);
         }
         if bio.flags().contains(OpFlags::HIPRI) && !self.queues.is_empty() {
             let due = if self.latency_ns == 0 { crate::Nanos(0) } else { cx.now().after(self.latency_ns) };

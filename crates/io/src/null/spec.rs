@@ -15,7 +15,7 @@ pub struct NullSpec {
     pub poll_queues: u32,
     /// `latency_us`: how long after its submission an I/O completes, up to a minute; 0 completes it at once.
     pub latency_us: u32,
-    /// `memory`: 1 keeps what is written. Otherwise writes go nowhere and reads leave the buffer as it was.
+    /// `memory`: 1 keeps what is written. Otherwise writes go nowhere and reads give zeroes.
     pub memory: bool,
 }
 

@@ -1,0 +1,147 @@
+//! The lock that makes a channel one thread's: biased to its owner.
+//!
+//! The owner enters by a store and leaves by two; it never does an atomic read-modify-write. A thief (a control thread
+//! that drains a device while the owner sleeps elsewhere) announces itself, makes every thread of the process pass a
+//! barrier, and only then looks whether the owner is inside. Either the owner sees the thief or the thief sees the owner.
+//!
+//! Both seats also serve as read-side sections: what was found inside through a lock-free pointer stays until the
+//! [`grace_period`] of who replaced the pointer is over.
+
+use crate::sync::{AtomicU64, AtomicUsize, Ordering, fence, heavy_barrier, light_barrier, thread_token, yield_now};
+
+/// Who is inside, and how often someone has left. Only written by who takes the seat.
+struct Seat {
+    taken_by: AtomicUsize,
+    left: AtomicU64,
+}
+
+impl Seat {
+    fn new() -> Self {
+        Self { taken_by: AtomicUsize::new(0), left: AtomicU64::new(0) }
+    }
+
+    #[inline]
+    fn leave(&self) {
+        self.left.store(self.left.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
+        self.taken_by.store(0, Ordering::Release);
+    }
+
+    /// What a grace period has to see change, or `None` if nobody is inside.
+    fn section(&self) -> Option<u64> {
+        let left = self.left.load(Ordering::Acquire);
+        (self.taken_by.load(Ordering::Acquire) != 0).then_some(left)
+    }
+
+    /// Whether the section that `section` saw has ended.
+    fn is_over(&self, seen: u64) -> bool {
+        self.taken_by.load(Ordering::Acquire) == 0 || self.left.load(Ordering::Acquire) != seen
+    }
+}
+
+#[repr(C)]
+pub(crate) struct BiasedLock {
+    owner: Seat,
+    thief: Seat,
+    asymmetric: bool,
+    /// What the model checker watches in place of that which is locked.
+    #[cfg(loom)]
+    watched: loom::cell::UnsafeCell<()>,
+}
+
+impl BiasedLock {
+    pub(crate) fn new(asymmetric: bool) -> Self {
+        Self {
+            owner: Seat::new(),
+            thief: Seat::new(),
+            asymmetric,
+            #[cfg(loom)]
+            watched: loom::cell::UnsafeCell::new(()),
+        }
+    }
+
+    /// Whether this thread is inside, as the owner or as a thief.
+    #[inline]
+    pub(crate) fn is_inside(&self) -> bool {
+        let me = thread_token();
+        self.owner.taken_by.load(Ordering::Relaxed) == me || self.thief.taken_by.load(Ordering::Relaxed) == me
+    }
+
+    /// Enters as the owner; waits for a thief.
+    ///
+    /// # Panics
+    /// When the owner is inside already.
+    #[inline]
+    pub(crate) fn enter(&self) {
+        let me = thread_token();
+        if self.owner.taken_by.load(Ordering::Relaxed) != 0 {
+            inside_already();
+        }
+        loop {
+            self.owner.taken_by.store(me, Ordering::Relaxed);
+            light_barrier(self.asymmetric);
+            if self.thief.taken_by.load(Ordering::Acquire) == 0 {
+                return self.watch();
+            }
+            self.owner.taken_by.store(0, Ordering::Release);
+            while self.thief.taken_by.load(Ordering::Acquire) != 0 {
+                yield_now();
+            }
+        }
+    }
+
+    /// Leaves as the owner.
+    #[inline]
+    pub(crate) fn exit(&self) {
+        self.watch();
+        self.owner.leave();
+    }
+
+    /// Runs `work` inside in the owner's place; not if the owner or another thief is inside, or this thread itself.
+    ///
+    /// Who finds a thief inside may leave its work to that one, which sees everything that was stored before when it
+    /// looks again after its own `steal`.
+    #[cold]
+    pub(crate) fn steal<T>(&self, work: impl FnOnce() -> T) -> Option<T> {
+        fence(Ordering::SeqCst);
+        let me = thread_token();
+        if self.thief.taken_by.compare_exchange(0, me, Ordering::SeqCst, Ordering::Relaxed).is_err() {
+            return None;
+        }
+        heavy_barrier(self.asymmetric);
+        let out = (self.owner.taken_by.load(Ordering::Acquire) == 0).then(|| {
+            self.watch();
+            let out = work();
+            self.watch();
+            out
+        });
+        self.thief.leave();
+        fence(Ordering::SeqCst);
+        out
+    }
+
+    /// Tells the model checker that what is locked is being written.
+    #[inline(always)]
+    fn watch(&self) {
+        #[cfg(loom)]
+        self.watched.with_mut(|_| ());
+    }
+}
+
+#[cold]
+fn inside_already() -> ! {
+    panic!("a channel is entered by who is inside it: devices and frames use their Cx, not the Channel");
+}
+
+/// Waits until everybody has left the sections of `locks` that they are in now. Sections are short, since nothing in them
+/// blocks. Must not be called from inside.
+pub(crate) fn grace_period<'a>(asymmetric: bool, locks: impl Iterator<Item = &'a BiasedLock>) {
+    heavy_barrier(asymmetric);
+    let seats = locks.flat_map(|lock| [&lock.owner, &lock.thief]);
+    let sections: Vec<_> = seats.filter_map(|seat| Some((seat, seat.section()?))).collect();
+    for (seat, seen) in sections {
+        while !seat.is_over(seen) {
+            yield_now();
+        }
+    }
+    fence(Ordering::SeqCst);
+}

@@ -1,0 +1,165 @@
+//! The protocols between a channel's owner, thieves and mailers, run in every order that the memory model allows.
+//!
+//! `cargo xtask loom` builds the crate with loom's atomics and runs these. They drive the code that ships; only the
+//! barriers differ: membarrier(2) with its compiler fence on the other side is modelled as a fence on both, and so is
+//! the total order of SeqCst accesses, which loom leaves out.
+
+use super::ChannelCore;
+use super::lock::{BiasedLock, grace_period};
+use crate::bio::Bio;
+use crate::sync::{AtomicPtr, Ordering};
+use crate::{Cx, Domain, MAX_CHANNELS, MonotonicClock, Op, Status};
+use loom::thread;
+use std::ptr::{self, NonNull};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+fn check(model: impl Fn() + Send + Sync + 'static) {
+    let mut builder = loom::model::Builder::new();
+    // Faults need few; more take minutes.
+    builder.preemption_bound = Some(2);
+    builder.check(model);
+}
+
+/// The lock itself tells the model of every section: two at a time, or one that does not see what an earlier one wrote,
+/// are an error.
+#[test]
+fn owner_and_thieves_exclude_each_other() {
+    check(|| {
+        let lock = Arc::new(BiasedLock::new(false));
+        let thieves = [lock.clone(), lock.clone()].map(|lock| thread::spawn(move || lock.steal(|| ())));
+        for _ in 0..2 {
+            lock.enter();
+            lock.exit();
+        }
+        thieves.into_iter().for_each(|t| drop(t.join().unwrap()));
+    });
+}
+
+/// What was found inside is not freed before the section is over, be it the owner's or a thief's.
+#[test]
+fn a_grace_period_waits_for_owners_and_thieves() {
+    for by_thief in [false, true] {
+        check(move || {
+            let lock = Arc::new(BiasedLock::new(false));
+            let values = Arc::new([0, 1].map(|_| loom::cell::UnsafeCell::new(0)));
+            let slot = Arc::new(AtomicPtr::new(values[0].with_mut(|_| ptr::from_ref(&values[0]).cast_mut())));
+            let reader = {
+                let (lock, slot, _keep) = (lock.clone(), slot.clone(), values.clone());
+                thread::spawn(move || {
+                    // SAFETY: `values` lives until both threads are joined; the model watches the access.
+                    let read = || unsafe { &*slot.load(Ordering::Acquire) }.with(|_| ());
+                    if by_thief {
+                        lock.steal(read);
+                    } else {
+                        lock.enter();
+                        read();
+                        lock.exit();
+                    }
+                })
+            };
+            slot.swap(ptr::from_ref(&values[1]).cast_mut(), Ordering::AcqRel);
+            grace_period(false, std::iter::once(&*lock));
+            values[0].with_mut(|_| ());
+            reader.join().unwrap();
+        });
+    }
+}
+
+fn core() -> Arc<ChannelCore> {
+    Arc::new(ChannelCore::new(0, Arc::new(MonotonicClock::start()), false, None))
+}
+
+/// A bio of a core, as its owner takes it.
+fn take(core: &Arc<ChannelCore>) -> Bio {
+    core.lock.enter();
+    let this = NonNull::new(Arc::as_ptr(core).cast_mut()).unwrap();
+    // SAFETY: inside; the reference ends with the expression.
+    let mut bio = unsafe { core.inner() }.slabs[0].take(this).unwrap();
+    bio.record_mut().op = Op::Flush;
+    bio.record_mut().children = 0;
+    core.lock.exit();
+    bio
+}
+
+/// Takes what has completed.
+fn completed(core: &ChannelCore) -> usize {
+    core.lock.enter();
+    core.poll();
+    // SAFETY: inside; the reference ends with the expression.
+    let n = unsafe { core.inner() }.completions.drain(..).count();
+    core.lock.exit();
+    n
+}
+
+/// An owner that has announced its sleep and found nothing is woken, by who mails or by a thief that took the mail in.
+#[test]
+fn no_wake_up_is_lost() {
+    for with_thief in [false, true] {
+        check(move || {
+            let core = core();
+            let bio = take(&core);
+            let mailer = thread::spawn(move || bio.end(Status::Ok));
+            let thief = with_thief.then(|| {
+                let core = core.clone();
+                thread::spawn(move || core.poll_for_owner())
+            });
+            core.prepare_sleep();
+            let found = completed(&core);
+            mailer.join().unwrap();
+            thief.map(|t| t.join().unwrap());
+            assert!(found == 1 || core.wakes.load(Relaxed) > 0, "it would sleep on");
+            assert_eq!(found + completed(&core), 1);
+        });
+    }
+}
+
+/// Every bio of an orphan comes home, its core is given back once, and no one is in it any more.
+#[test]
+fn orphans_come_home_once() {
+    for with_drain in [false, true] {
+        check(move || {
+            let (domain, core) = (Domain::default(), core());
+            let bios = if with_drain { vec![take(&core)] } else { vec![take(&core), take(&core)] };
+            let enders: Vec<_> = bios.into_iter().map(|b| thread::spawn(move || b.end(Status::Ok))).collect();
+            let drain = with_drain.then(|| {
+                let core = core.clone();
+                thread::spawn(move || core.poll_for_owner())
+            });
+            leave(&core, &domain);
+            enders.into_iter().for_each(|t| t.join().unwrap());
+            drain.map(|t| t.join().unwrap());
+            assert_eq!(domain.shared().1, MAX_CHANNELS + 1, "given back once");
+            core.lock.enter();
+            // SAFETY: inside; the reference ends with the expression.
+            assert_eq!(unsafe { core.inner() }.out(), 0);
+            core.lock.exit();
+        });
+    }
+}
+
+fn leave(core: &ChannelCore, domain: &Domain) {
+    core.lock.enter();
+    core.disown(domain.shared().0);
+    core.lock.exit();
+    core.abandon();
+}
+
+/// A frame of an orphan's bio that asks for another round gets none, and does not wait for itself.
+#[test]
+fn an_orphan_submits_nothing() {
+    unsafe fn again(_: &Cx<'_>, bio: Bio, _: *const ()) -> Option<Bio> {
+        bio.resubmit();
+        None
+    }
+    check(|| {
+        let (domain, core) = (Domain::default(), core());
+        let mut bio = take(&core);
+        // SAFETY: the frame ignores its word.
+        assert!(unsafe { bio.push_frame(again, ptr::null()) });
+        let ender = thread::spawn(move || bio.end(Status::Ok));
+        leave(&core, &domain);
+        ender.join().unwrap();
+        assert_eq!(domain.shared().1, MAX_CHANNELS + 1);
+    });
+}

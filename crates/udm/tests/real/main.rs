@@ -1,0 +1,13 @@
+//! The whole program with real input: devices of every kind, made by the command line, served by the daemon, and used by
+//! programs that nobody here wrote. What is not installed is skipped, and said.
+
+mod disks;
+mod ext4;
+mod hardship;
+mod idle;
+mod kinds;
+mod lab;
+mod matrix;
+mod programs;
+mod swaps;
+mod udm;
