@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 use udm_base::Sector;
-use udm_io::{Attached, Channel, Completion, Op, OpFlags, Status};
+use udm_io::{Attached, Channel, Completion, Op, OpFlags, Status, Submitted};
 
 use crate::floor::Floor;
 
@@ -34,6 +34,8 @@ pub(crate) struct ChannelLane {
     channel: Channel,
     at: Attached,
     flags: OpFlags,
+    /// One that had completed when `submit` returned.
+    ready: Option<Completion>,
 }
 
 impl ChannelLane {
@@ -41,20 +43,33 @@ impl ChannelLane {
     pub(crate) fn new(channel: Channel, dev: Arc<dyn udm_io::BlockDevice>, depth: usize, hipri: bool) -> Self {
         channel.set_depth(depth);
         let at = channel.attach(dev);
-        Self { channel, at, flags: OpFlags::SCRATCH.with(if hipri { OpFlags::HIPRI } else { OpFlags::NONE }) }
+        let flags = OpFlags::SCRATCH.with(if hipri { OpFlags::HIPRI } else { OpFlags::NONE });
+        Self { channel, at, flags, ready: None }
     }
 }
 
 impl Lane for ChannelLane {
     #[inline(always)]
     unsafe fn submit(&mut self, op: Op, byte: u64, memory: &mut [u8], token: u64) -> bool {
+        let sector = Sector::containing(byte);
+        if self.ready.is_some() {
+            // SAFETY: the caller's promise.
+            return unsafe { self.channel.submit(self.at, op, self.flags, sector, memory, token) };
+        }
         // SAFETY: the caller's promise.
-        unsafe { self.channel.submit(self.at, op, self.flags, Sector::containing(byte), memory, token) }
+        match unsafe { self.channel.submit_eager(self.at, op, self.flags, sector, memory, token) } {
+            Submitted::Full => false,
+            Submitted::Out => true,
+            Submitted::Done(status) => {
+                self.ready = Some(Completion { token, status });
+                true
+            }
+        }
     }
 
     #[inline(always)]
     fn completed(&mut self) -> Option<Completion> {
-        self.channel.completed()
+        self.ready.take().or_else(|| self.channel.completed())
     }
 
     fn poll(&mut self) -> usize {

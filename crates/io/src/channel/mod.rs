@@ -16,7 +16,7 @@ pub use wait::{Waker, Woken};
 
 use self::core::covers;
 use crate::domain::Shared;
-use crate::{BlockDevice, Nanos, Op, OpFlags, Segment, Status};
+use crate::{BlockDevice, Domain, Nanos, Op, OpFlags, Segment, Status};
 use rustix::fd::{BorrowedFd, RawFd};
 use std::any::Any;
 use std::cell::RefCell;
@@ -24,6 +24,7 @@ use std::io;
 use std::marker::PhantomData;
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use udm_base::{Sector, Sectors};
 
@@ -39,8 +40,21 @@ pub struct Completion {
     pub status: Status,
 }
 
+/// What became of a bio that was [submitted eagerly](Channel::submit_eager).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Submitted {
+    /// Nothing: as many are out as the channel has slots for.
+    Full,
+    /// It is out; its completion will be queued, or is.
+    Out,
+    /// It has completed.
+    Done(Status),
+}
+
 /// Something that completes bios of a channel and has to be asked: a ring, a queue that is polled.
-pub trait Source: Any {
+///
+/// Threads that look after the channel in its owner's place use it too, one at a time.
+pub trait Source: Any + Send {
     /// Starts what has been queued, and completes what is done. Returns how many bios moved. Must not block.
     fn poll(&self, cx: &Cx<'_>) -> usize;
 
@@ -80,10 +94,13 @@ pub struct Sleep {
     pub sleep: fn(RawFd, u32, Option<Duration>) -> io::Result<()>,
 }
 
-/// A device that a channel submits to. The channel holds the device.
+/// A device that a channel submits to. The channel holds the device. Used with another channel, or after it was
+/// detached, it is refused.
 #[derive(Clone, Copy)]
 pub struct Attached {
     index: usize,
+    /// Of this attachment and no other of the process.
+    id: u64,
     dev: NonNull<dyn BlockDevice>,
     sectors: Sectors,
 }
@@ -128,31 +145,36 @@ impl Channel {
     }
 
     /// Holds `dev`, so that bios can be submitted to it.
+    ///
+    /// # Panics
+    /// When the device is of another domain, whose grace periods know nothing of this channel.
     pub fn attach(&self, dev: Arc<dyn BlockDevice>) -> Attached {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        assert!(dev.is_for(&Domain::of(&self.shared)), "{} is of another domain", dev.name());
+        let (id, sectors) = (NEXT.fetch_add(1, Ordering::Relaxed), dev.sectors());
         self.inside(|core, _| {
             // SAFETY: inside; the reference ends with the block.
             let attached = &mut unsafe { core.inner() }.attached;
             let ptr = NonNull::from(&*dev);
-            let sectors = dev.sectors();
             let index = attached.iter().position(Option::is_none).unwrap_or(attached.len());
             if index == attached.len() {
                 attached.push(None);
             }
-            attached[index] = Some(dev);
-            Attached { index, dev: ptr, sectors }
+            attached[index] = Some((id, dev));
+            Attached { index, id, dev: ptr, sectors }
         })
     }
 
     /// Lets go of a device. Every bio that was submitted to it must have completed.
     ///
     /// # Panics
-    /// When bios of the channel are out. (Then the device could vanish beneath them.)
+    /// When bios of the channel are out (then the device could vanish beneath them), or it does not hold the device.
     pub fn detach(&self, dev: Attached) {
         let held = self.inside(|core, _| {
             // SAFETY: inside; the reference ends with the block.
             let inner = unsafe { core.inner() };
             assert_eq!(inner.out(), 0, "a device is detached while bios are out");
-            inner.attached[dev.index].take()
+            inner.let_go(dev)
         });
         // Outside: a device's drop may use channels of its own.
         drop(held);
@@ -164,7 +186,7 @@ impl Channel {
     /// Every bio that was submitted to `dev` must have completed: the device may be freed here.
     pub unsafe fn detach_idle(&self, dev: Attached) {
         // SAFETY: inside; the reference ends with the expression.
-        let held = self.inside(|core, _| unsafe { core.inner() }.attached[dev.index].take());
+        let held = self.inside(|core, _| unsafe { core.inner() }.let_go(dev));
         // Outside: a device's drop may use channels of its own.
         drop(held);
     }
@@ -194,6 +216,45 @@ impl Channel {
         self.start(dev, op, flags, sector, Sectors::in_bytes(memory.len() as u64), token, |record| {
             record.seg0 = seg;
             &raw const record.seg0
+        })
+    }
+
+    /// As [`submit`](Self::submit), and tells at once of a bio that has completed already, as one to memory does: its
+    /// completion is then not queued, unless others are waiting there.
+    ///
+    /// # Safety
+    /// As [`submit`](Self::submit); the memory is back with the caller when the answer is [`Submitted::Done`].
+    #[inline]
+    pub unsafe fn submit_eager(
+        &self,
+        dev: Attached,
+        op: Op,
+        flags: OpFlags,
+        sector: Sector,
+        memory: &mut [u8],
+        token: u64,
+    ) -> Submitted {
+        // SAFETY: the caller's promise.
+        let seg = unsafe { Segment::new(memory.as_mut_ptr(), memory.len()) };
+        let sectors = Sectors::in_bytes(memory.len() as u64);
+        self.inside(|core, cx| {
+            let started = self.start_inside(core, cx, dev, op, flags, sector, sectors, token, |record| {
+                record.seg0 = seg;
+                &raw const record.seg0
+            });
+            if !started {
+                return Submitted::Full;
+            }
+            // SAFETY: inside; the reference ends with the block.
+            let completions = &mut unsafe { core.inner() }.completions;
+            match completions.front() {
+                Some(only) if only.token == token && completions.len() == 1 => {
+                    let status = only.status;
+                    completions.clear();
+                    Submitted::Done(status)
+                }
+                _ => Submitted::Out,
+            }
         })
     }
 
@@ -255,28 +316,48 @@ impl Channel {
         token: u64,
         segs: impl FnOnce(&mut crate::bio::Record) -> *const Segment,
     ) -> bool {
-        self.inside(|core, cx| {
-            // SAFETY: inside; the reference ends with the expression.
-            let Some(mut bio) = (unsafe { core.inner() }).slabs[0].take(self.core) else { return false };
-            let record = bio.record_mut();
-            record.dev = Some(dev.dev);
-            record.op = op;
-            record.flags = flags;
-            record.sector = sector;
-            record.sectors = sectors;
-            record.skip = 0;
-            record.children = 0;
-            record.token = token;
-            record.segs = segs(record);
-            if sector.checked_add(sectors).is_some_and(|end| end <= dev.sectors.from_start())
-                || self.grown(dev, sector, sectors)
-            {
-                cx.submit(bio);
-            } else {
-                bio.end(Status::Invalid);
-            }
-            true
-        })
+        self.inside(|core, cx| self.start_inside(core, cx, dev, op, flags, sector, sectors, token, segs))
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    #[inline]
+    fn start_inside(
+        &self,
+        core: &ChannelCore,
+        cx: &Cx<'_>,
+        dev: Attached,
+        op: Op,
+        flags: OpFlags,
+        sector: Sector,
+        sectors: Sectors,
+        token: u64,
+        segs: impl FnOnce(&mut crate::bio::Record) -> *const Segment,
+    ) -> bool {
+        // SAFETY: inside; the reference ends with the block.
+        let inner = unsafe { core.inner() };
+        if !inner.holds(dev) {
+            inner.completions.push_back(Completion { token, status: Status::Invalid });
+            return true;
+        }
+        let Some(mut bio) = inner.slabs[0].take(self.core) else { return false };
+        let record = bio.record_mut();
+        record.dev = Some(dev.dev);
+        record.op = op;
+        record.flags = flags;
+        record.sector = sector;
+        record.sectors = sectors;
+        record.skip = 0;
+        record.children = 0;
+        record.token = token;
+        record.segs = segs(record);
+        if sector.checked_add(sectors).is_some_and(|end| end <= dev.sectors.from_start())
+            || self.grown(dev, sector, sectors)
+        {
+            cx.submit(bio);
+        } else {
+            bio.end(Status::Invalid);
+        }
+        true
     }
 
     /// A device may have grown since it was attached.
