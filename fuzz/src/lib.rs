@@ -29,6 +29,8 @@ pub const TARGETS: &[Target] = &[
     Target { name: "answer", run: targets::ioctl::fuzz_answer, words: targets::ioctl::WORDS },
     Target { name: "args", run: targets::args::fuzz_args, words: targets::args::WORDS },
     Target { name: "control", run: targets::control::fuzz_control, words: targets::control::WORDS },
+    Target { name: "daemon-second", run: targets::daemon::fuzz_second, words: targets::daemon::WORDS },
+    Target { name: "daemon-session", run: targets::daemon::fuzz_session, words: targets::ioctl::WORDS },
     Target { name: "ioctl", run: targets::ioctl::fuzz_ioctl, words: targets::ioctl::WORDS },
     Target { name: "nbd-connection", run: targets::nbd::fuzz_connection, words: targets::nbd::WORDS },
     Target { name: "nbd-requests", run: targets::nbd::fuzz_requests, words: targets::nbd::WORDS },

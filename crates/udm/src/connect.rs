@@ -2,6 +2,7 @@
 
 use crate::daemon::{EXIT_HELD, Lock, log_tail, open_log};
 use crate::places::Places;
+use rustix::net::sockopt;
 use serde_json::Value;
 use std::io;
 use std::os::unix::net::UnixStream;
@@ -12,6 +13,8 @@ use udm_base::DevT;
 use udm_client::dmsetup::{DmTransport, IoctlError, SocketTransport};
 use udm_control::second::{Client, ClientError, HostDevice, Request};
 
+/// The daemon's option that a client starts it with, next to the command's name.
+pub(crate) const DETACHED: &str = "--detached";
 /// How long a daemon that was started may take until it answers.
 const START_TIMEOUT: Duration = Duration::from_secs(20);
 /// How often it is looked for.
@@ -26,7 +29,12 @@ pub(crate) fn control(places: &Places) -> io::Result<UnixStream> {
     let mut started: Option<Child> = None;
     loop {
         match UnixStream::connect(places.control()) {
-            Ok(stream) => return Ok(stream),
+            Ok(stream) => {
+                if let Some(child) = started {
+                    withdraw(child, &stream);
+                }
+                return Ok(stream);
+            }
             Err(error) if nobody_listens(&error) => {}
             Err(error) => return Err(named(places, &error)),
         }
@@ -88,13 +96,23 @@ fn start(places: &Places) -> io::Result<Child> {
     Command::new(program)
         // Not what this one is called by, which may be dmsetup.
         .arg0("udm")
-        .args(["daemon", "--detached", "--dir"])
+        .args(["daemon", DETACHED, "--dir"])
         .arg(places.dir())
         .stdin(Stdio::null())
         .stdout(log.try_clone()?)
         .stderr(log)
         .spawn()
         .map_err(|e| io::Error::new(e.kind(), format!("the daemon cannot be started: {e}")))
+}
+
+/// Ends a daemon that was started when another was first. Else it would still be about to take the directory when that
+/// one ends, and nobody would know of it.
+fn withdraw(mut child: Child, stream: &UnixStream) {
+    let serves = sockopt::socket_peercred(stream).is_ok_and(|peer| peer.pid.as_raw_pid() as u32 == child.id());
+    if !serves {
+        let _ = child.kill();
+        let _ = child.wait();
+    }
 }
 
 fn with_log(places: &Places, message: &str) -> io::Error {

@@ -10,7 +10,7 @@ mod local;
 mod own;
 mod places;
 mod run;
-mod sigpipe;
+mod startup;
 mod world;
 
 use places::Places;
@@ -21,12 +21,15 @@ use std::process::ExitCode;
 
 fn main() -> ExitCode {
     let mut argv: Vec<OsString> = std::env::args_os().collect();
+    if argv.get(2).is_some_and(|word| word == connect::DETACHED) {
+        startup::close_inherited();
+    }
     let program = argv.first().map(Path::new).and_then(Path::file_name).unwrap_or_default().to_owned();
     let is_udm = program != "dmsetup" && program != "devmap_name";
     let word = first_word(&argv).filter(|_| is_udm);
     // These have clients, which hang up as they like.
     if !matches!(word, Some("daemon" | "run" | "bench")) {
-        sigpipe::restore();
+        startup::restore_sigpipe();
     }
     if word.is_some_and(|word| matches!(word, "-h" | "--help" | "-V" | "--version") || own::is_command(word)) {
         return own::main(argv).into();

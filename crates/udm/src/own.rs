@@ -147,9 +147,9 @@ fn stop(places: &Places) -> Result<u8, String> {
     };
     client.ask(&Request::Shutdown).map_err(|e| e.to_string())?;
     let deadline = Instant::now() + STOP_TIMEOUT;
-    while connect::holder(places).is_some() {
+    let pid = client.daemon().pid;
+    while connect::holder(places).is_some_and(|holder| holder.is_none_or(|holder| holder == pid)) {
         if Instant::now() > deadline {
-            let pid = client.daemon().pid;
             return Err(format!("the daemon with process id {pid} has not ended after {} s", STOP_TIMEOUT.as_secs()));
         }
         std::thread::sleep(Duration::from_millis(10));

@@ -3,7 +3,6 @@
 use rustix::process::geteuid;
 use std::env;
 use std::fs::{self, DirBuilder};
-use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
@@ -58,11 +57,6 @@ impl Places {
             ));
         }
         Ok(())
-    }
-
-    /// The device and inode of the directory, which tell it from another of its name.
-    pub(crate) fn identity(&self) -> io::Result<(u64, u64)> {
-        fs::metadata(&self.dir).map(|meta| (meta.dev(), meta.ino()))
     }
 
     pub(crate) fn dir(&self) -> &Path {

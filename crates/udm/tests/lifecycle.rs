@@ -203,3 +203,21 @@ fn broken_pipes() {
     drop(reader);
     assert_eq!(place.command("udm").arg("ls").stdout(writer).status().unwrap().signal(), Some(SIGPIPE));
 }
+
+/// A script's pipe is not kept open by the daemon that one of its commands has started.
+#[test]
+fn descriptors_of_the_caller() {
+    let place = Place::new();
+    let (mut reader, writer) = std::io::pipe().unwrap();
+    // A shell hands its descriptor 7 down.
+    let script = format!("exec 7>&1; {} ls >/dev/null; echo done >&7", common::UDM);
+    let mut shell = std::process::Command::new("sh");
+    shell.args(["-c", &script]).env("UDM_DIR", place.dir()).stdout(writer);
+    assert!(shell.status().unwrap().success());
+    // The writing end that this process has goes with the command.
+    drop(shell);
+    let mut text = String::new();
+    std::io::Read::read_to_string(&mut reader, &mut text).unwrap();
+    assert_eq!(text, "done\n");
+    assert!(place.is_served());
+}

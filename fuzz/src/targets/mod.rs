@@ -2,6 +2,7 @@
 
 pub mod args;
 pub mod control;
+pub mod daemon;
 pub mod ioctl;
 pub mod nbd;
 pub mod table;

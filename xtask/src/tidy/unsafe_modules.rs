@@ -34,5 +34,5 @@ pub(super) const UNSAFE_MODULES: &[(&str, &str)] = &[
     ("crates/io/src/nbd/client/driver.rs", "sends from the memory of bios"),
     ("crates/io/src/nbd/client/fuzz.rs", "memory of a bio that there is not"),
     ("crates/io/src/nbd/client/receive.rs", "receives into the memory of bios"),
-    ("crates/udm/src/sigpipe.rs", "the action of a signal"),
+    ("crates/udm/src/startup.rs", "the action of a signal, and inherited descriptors"),
 ];

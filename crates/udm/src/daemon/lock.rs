@@ -2,9 +2,9 @@
 
 use crate::places::Places;
 use rustix::fs::{FlockOperation, flock};
-use std::fs::{File, OpenOptions};
+use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::time::Duration;
 
 /// How long one who only asks may keep the lock from one who takes it.
@@ -12,7 +12,7 @@ const PROBE: Duration = Duration::from_millis(10);
 
 /// The directory is ours as long as this lives. The kernel lets go of it when the process ends, however it does.
 pub(crate) struct Lock {
-    _file: File,
+    file: File,
 }
 
 /// Why there is no lock.
@@ -42,7 +42,14 @@ impl Lock {
         }
         file.set_len(0).map_err(LockError::Io)?;
         writeln!(file, "{}", std::process::id()).map_err(LockError::Io)?;
-        Ok(Self { _file: file })
+        Ok(Self { file })
+    }
+
+    /// Whether the lock still keeps others out: its file is in the directory.
+    pub(crate) fn is_in_place(&self, places: &Places) -> bool {
+        let identity = |meta: Metadata| (meta.dev(), meta.ino());
+        let ours = self.file.metadata().map(identity).ok();
+        ours.is_some() && std::fs::metadata(places.lock()).map(identity).ok() == ours
     }
 
     /// The daemon that has the directory, if one does.

@@ -80,10 +80,9 @@ pub(crate) fn run(places: Places, detached: bool) -> Result<(), StartError> {
         let _ = setsid();
         let _ = std::env::set_current_dir("/");
     }
-    let _lock = Lock::take(&places).map_err(|e| refused(&places, e))?;
+    let lock = Lock::take(&places).map_err(|e| refused(&places, e))?;
     log::start(&places, !detached).map_err(|e| format!("{}: {e}", places.log().display()))?;
     raise_descriptor_limit();
-    let identity = places.identity().map_err(|e| format!("{}: {e}", places.dir().display()))?;
     put_last_state_aside(&places);
 
     let bind = |path: &std::path::Path| {
@@ -113,7 +112,7 @@ pub(crate) fn run(places: Places, detached: bool) -> Result<(), StartError> {
         std::process::id()
     );
 
-    daemon.wait_for_end(identity);
+    daemon.wait_for_end(&lock);
     daemon.stop.set();
     accepting.into_iter().for_each(udm_io::Joiner::join);
     daemon.end(&connections);
@@ -142,13 +141,13 @@ impl Daemon {
 
     /// Blocks until the daemon is to end. Devices whose removal was deferred go without a request, so the state is
     /// looked at now and then.
-    fn wait_for_end(&self, identity: (u64, u64)) {
+    fn wait_for_end(&self, lock: &Lock) {
         loop {
             if self.stop.wait(Some(LOOK)) {
                 info!("ending");
                 return;
             }
-            if self.places.identity().ok() != Some(identity) {
+            if !lock.is_in_place(&self.places) {
                 warn!("{} is gone: ending", self.places.dir().display());
                 return;
             }

@@ -1,0 +1,95 @@
+//! What a daemon does with what its clients send: whole sessions on both of its sockets, with devices behind them.
+
+use std::io::BufReader;
+use std::path::Path;
+use udm_base::Errno;
+use udm_control::handler::{Caller, handle};
+use udm_control::second::{ExportEntry, Hello, Service, Underway, VERSION, converse};
+use udm_control::wire::{read_hello, read_request};
+use udm_core::{Error, Registry};
+use udm_io::Domain;
+use udm_targets::TARGETS;
+
+/// Words of the second protocol.
+pub const WORDS: &[&[u8]] = &[
+    b"{\"op\":\"hello\",\"version\":1}\n",
+    b"\"op\":\"stats\"",
+    b"\"op\":\"set\"",
+    b"\"key\":\"compile\"",
+    b"\"value\":\"0\"",
+    b"\"name\":\"vol\"",
+    b"\"op\":\"shutdown\"",
+    b"}\n",
+];
+
+/// Devices that stand on nothing of the host's.
+fn registry() -> Registry {
+    let nothing = |request: &udm_core::HostRequest<'_>| Err(Error::new(Errno::ENOENT, request.spec));
+    Registry::new(Domain::default(), TARGETS, Box::new(nothing))
+}
+
+/// A connection to the control socket, whose requests are done.
+pub fn fuzz_session(data: &[u8]) {
+    let registry = registry();
+    // What waits finds that its client has gone.
+    let caller = Caller { cwd: Path::new("/"), cancel: &|| true, reap: &|| () };
+    let mut stream = data;
+    if read_hello(&mut stream).is_err() {
+        return;
+    }
+    while let Ok(Some(request)) = read_request(&mut stream) {
+        let outcome = handle(&registry, &caller, request.ioctl_cmd, &request.buf);
+        assert!(outcome.answer.errno >= 0);
+        assert!(!outcome.answer.buf.is_empty(), "even a refusal has the interface's version");
+        assert_eq!(outcome.answer.errno == 0, outcome.answer.detail.is_empty(), "every refusal says why");
+    }
+    for md in registry.list() {
+        assert_eq!(registry.by_devt(md.devt()).map(|d| d.device_name()), Some(md.device_name()));
+    }
+    // Nobody holds a device but tables, so all can go, those above first.
+    while registry.list().iter().filter(|md| registry.remove(md, false).is_ok()).count() > 0 {}
+    assert!(registry.list().is_empty(), "what was made can be removed");
+}
+
+/// A connection to the second socket.
+pub fn fuzz_second(data: &[u8]) {
+    let service = Nothing(registry());
+    assert!(service.0.create("vol", "", None).is_ok());
+    let mut answers = Vec::new();
+    let _ = converse(&mut BufReader::new(data), &mut answers, &service);
+    let lines = data.iter().filter(|byte| **byte == b'\n').count();
+    let answers = String::from_utf8(answers).expect("answers are text");
+    assert!(answers.lines().count() <= lines + 1, "one answer for a line, and one for what is none");
+    for answer in answers.lines() {
+        assert!(answer.starts_with("{\"ok\":") || answer.starts_with("{\"error\":"), "{answer}");
+    }
+}
+
+/// A daemon without sockets.
+struct Nothing(Registry);
+
+impl Service for Nothing {
+    fn registry(&self) -> &Registry {
+        &self.0
+    }
+    fn hello(&self) -> Hello {
+        Hello { version: VERSION, program: "fuzz".into(), pid: 1 }
+    }
+    fn exports(&self) -> Vec<ExportEntry> {
+        Vec::new()
+    }
+    fn add_export(&self, name: &str, _: &str) -> Result<ExportEntry, Error> {
+        Err(Error::new(Errno::EINVAL, name))
+    }
+    fn remove_export(&self, name: &str, _: Option<&str>) -> Result<usize, Error> {
+        Err(Error::new(Errno::ENXIO, name))
+    }
+    fn underway(&self) -> Vec<Underway> {
+        Vec::new()
+    }
+    fn log_tail(&self, _: usize) -> Vec<String> {
+        Vec::new()
+    }
+    fn changed(&self) {}
+    fn shut_down(&self) {}
+}
