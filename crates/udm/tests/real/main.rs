@@ -9,5 +9,6 @@ mod kinds;
 mod lab;
 mod matrix;
 mod programs;
+mod refusals;
 mod swaps;
 mod udm;
