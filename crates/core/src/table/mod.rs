@@ -227,7 +227,8 @@ fn check_line(
     placed: &[Placed],
     cx: &TableContext<'_>,
 ) -> Result<&'static TargetType, TableError> {
-    if let Some(single) = placed.iter().find(|p| p.kind.features.singleton) {
+    // One that is not the first is refused below.
+    if let Some(single) = placed.first().filter(|p| p.kind.features.singleton) {
         let hint = format!("{} must be the only target of its table", single.kind.name);
         return Err(TableError::new(number, "singleton target must appear alone in table").hint(hint));
     }
