@@ -5,13 +5,16 @@
 #
 #   scripts/bench-nbd.sh [ROUNDS [SECONDS]]
 #
-# Needs fio with the nbd engine, nbdkit, nbdcopy and a release build: cargo build --release -p udm-export --examples
+# CASES="randread-1 copy-read" chooses among the cases. UDM is the program that serves, target/release/udm unless set:
+# `udm run` with a device of memory; with another name it is called as the example nbd_mem of the export crate is, which
+# serves the same memory without a mapped device: cargo build --release -p udm-export --example nbd_mem.
+# Needs fio with the nbd engine, nbdkit and nbdcopy, and an otherwise idle machine.
 set -eu
 cd "$(dirname "$0")/.."
 
 rounds=${1:-5}
 seconds=${2:-2}
-server=${UDM_NBD_SERVER:-target/release/examples/nbd_mem}
+server=${UDM:-target/release/udm}
 dir=$(mktemp -d)
 pids=
 trap 'kill $pids 2>/dev/null || true; rm -rf "$dir"' EXIT INT TERM
@@ -20,7 +23,10 @@ for program in fio nbdkit nbdcopy "$server"; do
     command -v "$program" >/dev/null || { echo "SKIP $program is missing"; exit 0; }
 done
 
-"$server" "$dir/udm" 1024 >/dev/null &
+case $server in
+*/udm | udm) "$server" run --nbd "$dir/udm" 'disk,,,,0 2097152 ram' >/dev/null & ;;
+*) "$server" "$dir/udm" 1024 >/dev/null & ;;
+esac
 pids=$!
 nbdkit -f -U "$dir/nbdkit" memory 1G &
 pids="$pids $!"

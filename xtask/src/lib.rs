@@ -5,6 +5,7 @@
 
 pub mod ci;
 pub mod fuzz;
+pub mod loom;
 pub mod tidy;
 
 use std::path::PathBuf;

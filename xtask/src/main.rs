@@ -7,7 +7,8 @@ usage: cargo xtask <chore>
 
   ci      fmt, clippy, tidy, tests, licences: what a change must pass
   tidy    the rules of STYLE.md and DESIGN.md that a program can check
-  fuzz    random input against the parsers; `cargo xtask fuzz --help` for its options";
+  fuzz    random input against the parsers; `cargo xtask fuzz --help` for its options
+  loom    every order of what threads do to a channel, model-checked; about a minute with the build";
 
 fn main() -> ExitCode {
     let mut args = std::env::args().skip(1);
@@ -17,6 +18,7 @@ fn main() -> ExitCode {
     match (chore.as_str(), rest.as_slice()) {
         ("ci", []) => xtask::ci::run(&root),
         ("tidy", []) => tidy(&root),
+        ("loom", []) => xtask::loom::run(&root),
         ("fuzz", options) => xtask::fuzz::run(&root, options),
         ("help" | "--help" | "-h", _) => {
             println!("{USAGE}");
@@ -26,7 +28,7 @@ fn main() -> ExitCode {
             eprintln!("{USAGE}");
             ExitCode::FAILURE
         }
-        ("ci" | "tidy", [extra, ..]) => {
+        ("ci" | "tidy" | "loom", [extra, ..]) => {
             eprintln!("xtask: `{chore}` takes no arguments, but was given `{extra}`");
             ExitCode::FAILURE
         }

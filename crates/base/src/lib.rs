@@ -7,10 +7,12 @@ mod aligned;
 mod args;
 mod devt;
 mod errno;
+mod stripes;
 mod units;
 
 pub use aligned::AlignedBuf;
 pub use args::{Arg, ArgError, Args};
 pub use devt::{DevT, ParseDevTError};
 pub use errno::Errno;
+pub use stripes::{Divisor, Stripes};
 pub use units::{SECTOR_SHIFT, SECTOR_SIZE, Sector, Sectors};

@@ -27,4 +27,4 @@ pub use mapped::{Geometry, Info, MappedDevice, Polls, SuspendOptions, ZeroSkips}
 pub use opener::{DeviceOpener, HostOpener, HostRequest};
 pub use registry::{HOST_MAJOR, MAJOR, NAME_MAX, Registry, Removal, UUID_MAX};
 pub use table::{Table, TableLine, TableSlot};
-pub use target::{Ctr, Map, Run, StatusKind, Target, TargetDevice, TargetFeatures, TargetType};
+pub use target::{Ctr, Map, Run, StatusKind, Striping, Target, TargetDevice, TargetFeatures, TargetType};

@@ -2,7 +2,7 @@
 
 use crate::{DeviceOpener, Error, Polls, ZeroSkips};
 use std::sync::Arc;
-use udm_base::{Arg, ArgError, Args, Errno, Sector, Sectors};
+use udm_base::{Arg, ArgError, Args, Errno, Sector, Sectors, Stripes};
 use udm_io::{Bio, BlockDevice, Cx, Domain, Extent, ExtentKind, Limits, Status};
 
 /// A kind of target: what stands in a table line, and how it is made.
@@ -52,6 +52,16 @@ pub struct Run<'t> {
     pub dev: &'t Arc<dyn BlockDevice>,
     /// Where the target's first sector lies on it.
     pub start: Sector,
+}
+
+/// A target that spreads its range over several runs: what can be compiled too.
+pub struct Striping<'t> {
+    /// Which run a sector lies on, and how far into it.
+    pub stripes: Stripes,
+    /// The runs, each of [`len`](Self::len).
+    pub legs: Vec<Run<'t>>,
+    /// How long each run is.
+    pub len: Sectors,
 }
 
 /// Which status is asked for.
@@ -127,6 +137,12 @@ pub trait Target: Send + Sync + 'static {
 
     /// Whether the whole target is one run on a device beneath, for all operations alike: it can be compiled away.
     fn run(&self) -> Option<Run<'_>> {
+        None
+    }
+
+    /// Whether the whole target is spread over runs on devices beneath, by nothing but arithmetic. Its `max_io_len` is
+    /// the chunk.
+    fn striping(&self) -> Option<Striping<'_>> {
         None
     }
 

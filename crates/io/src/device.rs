@@ -1,6 +1,6 @@
 //! What a block device is to the layers above.
 
-use crate::{Bio, Cx, Limits};
+use crate::{Bio, Cx, Domain, Limits};
 use std::any::Any;
 use udm_base::{DevT, Sector, Sectors};
 
@@ -80,6 +80,12 @@ pub trait BlockDevice: Send + Sync + 'static {
     fn extents(&self, sector: Sector, sectors: Sectors) -> Vec<Extent> {
         let _ = sector;
         vec![Extent { sectors, kind: ExtentKind::Data }]
+    }
+
+    /// Whether channels of `domain` may use it: a device that is changed under grace periods is of one domain.
+    fn is_for(&self, domain: &Domain) -> bool {
+        let _ = domain;
+        true
     }
 
     /// Itself, for those who look for a device of their own kind.

@@ -84,7 +84,17 @@ impl Default for Domain {
     }
 }
 
+impl PartialEq for Domain {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
 impl Domain {
+    pub(crate) fn of(shared: &Arc<Shared>) -> Self {
+        Self(shared.clone())
+    }
+
     /// A channel for this thread. Fails when [`MAX_CHANNELS`] are in use, or no descriptor is left.
     pub fn channel(&self) -> io::Result<Channel> {
         let shared = &self.0;

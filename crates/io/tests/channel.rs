@@ -229,3 +229,19 @@ fn a_dropped_bio_is_caught() {
     let bio = holding.bios.lock().unwrap().pop();
     drop(bio);
 }
+
+#[test]
+fn a_device_that_the_channel_does_not_hold_is_refused() {
+    let domain = Domain::default();
+    let (one, other) = (domain.channel().unwrap(), domain.channel().unwrap());
+    let memory = || Arc::new(MemoryDevice::new(Sectors::new(8)).unwrap());
+    let (here, there) = (one.attach(memory()), other.attach(memory()));
+    let status = |dev| {
+        assert!(one.submit_range(dev, Op::Flush, OpFlags::NONE, Sector::ZERO, Sectors::ZERO, 7));
+        one.completed().map(|c| c.status)
+    };
+    assert_eq!((status(here), status(there)), (Some(Status::Ok), Some(Status::Invalid)));
+    one.detach(here);
+    let again = one.attach(memory());
+    assert_eq!((status(here), status(again)), (Some(Status::Invalid), Some(Status::Ok)));
+}

@@ -13,8 +13,8 @@
 
 use std::fmt::Write;
 use std::sync::atomic::{AtomicU32, Ordering};
-use udm_base::{ArgError, Sector, Sectors};
-use udm_core::{Ctr, Map, StatusKind, Target, TargetDevice, TargetFeatures, TargetType};
+use udm_base::{ArgError, Sector, Sectors, Stripes};
+use udm_core::{Ctr, Map, Run, StatusKind, Striping, Target, TargetDevice, TargetFeatures, TargetType};
 use udm_io::{Bio, Cx, Extent, Limits, Status};
 
 pub(crate) static TYPE: TargetType =
@@ -25,8 +25,7 @@ const ERROR_THRESHOLD: u32 = 15;
 
 struct Striped {
     stripes: Vec<Stripe>,
-    chunk: Divisor,
-    count: Divisor,
+    geometry: Stripes,
 }
 
 struct Stripe {
@@ -60,7 +59,7 @@ fn ctr(ctr: &mut Ctr<'_>) -> Result<Box<dyn Target>, ArgError> {
         let device = TargetDevice { dev, start: Sector::new(start), len: Sectors::new(len / count) };
         stripes.push(Stripe { device, errors: AtomicU32::new(0) });
     }
-    Ok(Box::new(Striped { stripes, chunk: Divisor::new(chunk), count: Divisor::new(count) }))
+    Ok(Box::new(Striped { stripes, geometry: Stripes::new(count, Sectors::new(chunk)) }))
 }
 
 impl Target for Striped {
@@ -81,7 +80,7 @@ impl Target for Striped {
                 out.extend(self.stripes.iter().map(|s| if s.errors.load(Ordering::Relaxed) > 0 { 'D' } else { 'A' }));
             }
             StatusKind::Table => {
-                let _ = write!(out, " {}", self.chunk.value);
+                let _ = write!(out, " {}", self.geometry.chunk());
                 for s in &self.stripes {
                     let _ = write!(out, " {} {}", s.device.dev.name(), s.device.start);
                 }
@@ -91,7 +90,7 @@ impl Target for Striped {
     }
 
     fn measurement(&self) -> String {
-        let mut out = format!("stripes={},chunk_size={}", self.stripes.len(), self.chunk.value);
+        let mut out = format!("stripes={},chunk_size={}", self.stripes.len(), self.geometry.chunk());
         for (i, s) in self.stripes.iter().enumerate() {
             let status = if s.errors.load(Ordering::Relaxed) > 0 { 'D' } else { 'A' };
             let (name, start) = (s.device.dev.name(), s.device.start);
@@ -108,23 +107,27 @@ impl Target for Striped {
     }
 
     fn limits(&self, limits: &mut Limits) {
-        let chunk = self.chunk.value.saturating_mul(512);
+        let chunk = self.geometry.chunk().checked_bytes().unwrap_or(0);
         limits.io_min = u32::try_from(chunk).unwrap_or(0);
-        limits.io_opt = u32::try_from(chunk.saturating_mul(self.count.value)).unwrap_or(0);
+        limits.io_opt = u32::try_from(chunk.saturating_mul(self.geometry.count())).unwrap_or(0);
     }
 
     fn max_io_len(&self) -> Option<Sectors> {
-        Some(Sectors::new(self.chunk.value))
+        Some(self.geometry.chunk())
     }
 
     fn no_clone(&self) -> bool {
         true
     }
 
+    fn striping(&self) -> Option<Striping<'_>> {
+        let legs: Vec<_> = self.stripes.iter().map(|s| Run { dev: &s.device.dev, start: s.device.start }).collect();
+        Some(Striping { stripes: self.geometry, len: self.stripes[0].device.len, legs })
+    }
+
     fn extents(&self, at: Sectors, sectors: Sectors) -> Vec<Extent> {
         let (stripe, sector) = self.locate(at);
-        let left = Sectors::new(self.chunk.value - self.chunk.split(at.get()).1);
-        stripe.device.dev.extents(sector, sectors.min(left))
+        stripe.device.dev.extents(sector, sectors.min(self.geometry.left_of_chunk(at)))
     }
 
     fn failed(&self, at: Sectors, _: Status) -> bool {
@@ -145,30 +148,8 @@ impl Striped {
     /// The stripe that `at` lies on, and where (`stripe_map_sector`).
     #[inline]
     fn locate(&self, at: Sectors) -> (&Stripe, Sector) {
-        let (chunk, into) = self.chunk.split(at.get());
-        let (row, stripe) = self.count.split(chunk);
-        let stripe = &self.stripes[stripe as usize];
-        (stripe, stripe.device.start + Sectors::new(row * self.chunk.value + into))
-    }
-}
-
-/// A divisor that is a shift when it is a power of two, as nearly always.
-struct Divisor {
-    value: u64,
-    shift: Option<u32>,
-}
-
-impl Divisor {
-    fn new(value: u64) -> Self {
-        Self { value, shift: value.is_power_of_two().then(|| value.trailing_zeros()) }
-    }
-
-    /// Quotient and rest.
-    #[inline]
-    fn split(&self, n: u64) -> (u64, u64) {
-        match self.shift {
-            Some(shift) => (n >> shift, n & (self.value - 1)),
-            None => (n / self.value, n % self.value),
-        }
+        let (stripe, into) = self.geometry.locate(at);
+        let stripe = &self.stripes[stripe];
+        (stripe, stripe.device.start + into)
     }
 }

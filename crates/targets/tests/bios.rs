@@ -317,3 +317,46 @@ fn random_tables_keep_what_is_written() {
         assert_eq!(read(&io, 0, at), model, "round {round}: {table}");
     }
 }
+
+#[test]
+fn stripes_are_followed_down_and_still_count_fail_and_hold() {
+    for compile in [true, false] {
+        let rig = Rig::default();
+        let disk = rig.disk("/a", 1000);
+        let low = rig.device("low", "0 80 linear /a 5");
+        let bad = rig.device("bad", "0 40 zero\n40 40 error");
+        let ram = rig.device("ram", "0 80 ram");
+        let md = rig.device("x", "0 240 striped 3 8 {low} 0 {ram} 0 {bad} 0");
+        let top = rig.device("top", "0 240 linear {x} 0");
+        [&low, &bad, &ram, &md, &top].iter().for_each(|md| md.set_compile(compile));
+        let io = rig.io(&top);
+        for row in 0..5 {
+            write(&io, row * 24, 8, 1);
+            write(&io, row * 24 + 8, 8, 2);
+            assert_eq!(read(&io, row * 24, 8), pattern(row * 24, 8, 1));
+            assert_eq!(read(&io, row * 24 + 8, 8), pattern(row * 24 + 8, 8, 2));
+            assert!(read(&io, row * 24 + 16, 8).iter().all(|b| *b == 0));
+        }
+        assert_eq!(disk.log()[..2], ["Write 5+8", "Read 5+8"]);
+        let counts =
+            [&top, &md, &low, &ram, &bad].map(|md| (md.totals().reads, md.totals().writes, md.totals().cloned));
+        assert_eq!(counts, [(15, 10, 0), (15, 10, 0), (5, 5, 0), (5, 5, 0), (5, 0, 0)], "compile {compile}");
+        assert_eq!(io.read(Sector::new(5 * 24 + 16), &mut [0; 512]), Err(Status::Io));
+        let status = md.table(udm_core::TableSlot::Active).unwrap().lines(udm_core::StatusKind::Info);
+        assert!(status[0].params.ends_with("1 AAD"), "compile {compile}: {}", status[0].params);
+        suspend(&ram);
+        let channel = rig.domain.channel().unwrap();
+        let dev = channel.attach(top.clone());
+        let (mut buf, mut other) = (vec![0u8; 512], vec![0u8; 512]);
+        // SAFETY: the buffers stay until the completions below.
+        assert!(unsafe { channel.submit(dev, Op::Read, OpFlags::NONE, Sector::new(8), &mut buf, 1) });
+        // SAFETY: as above.
+        assert!(unsafe { channel.submit(dev, Op::Read, OpFlags::NONE, Sector::new(0), &mut other, 2) });
+        channel.poll();
+        assert_eq!(channel.completed().map(|c| c.token), Some(2), "the leg that runs goes on");
+        assert_eq!(channel.completed(), None, "the leg that is suspended holds");
+        resume(&ram);
+        channel.poll();
+        assert_eq!(channel.completed().map(|c| c.token), Some(1));
+    }
+}

@@ -182,3 +182,11 @@ fn what_is_removed_gets_no_name_any_more() {
     assert!(rig.registry.list().is_empty());
     assert!(rig.registry.by_uuid("U").is_none());
 }
+
+#[test]
+#[should_panic(expected = "another domain")]
+fn a_device_is_not_used_from_another_domain() {
+    let rig = Rig::default();
+    let md = rig.device("x", "0 100 zero");
+    Domain::default().channel().unwrap().attach(md);
+}

@@ -26,7 +26,7 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use udm_base::{DevT, Sector, Sectors};
-use udm_io::{Bio, BlockDevice, Cx, DeviceId, Extent, Limits};
+use udm_io::{Bio, BlockDevice, Cx, DeviceId, Domain, Extent, Limits};
 
 /// A device of the registry: a name, a number, up to two tables, and the bios that go through the active one.
 pub struct MappedDevice {
@@ -254,6 +254,11 @@ impl BlockDevice for MappedDevice {
         let found = placed.target.extents(sector - placed.begin, len);
         let covered = found.iter().fold(Sectors::ZERO, |sum, e| sum + e.sectors);
         if covered > len { vec![] } else { found }
+    }
+
+    fn is_for(&self, domain: &Domain) -> bool {
+        // Without a registry nothing changes any more.
+        self.registry.upgrade().is_none_or(|registry| registry.domain == *domain)
     }
 
     fn as_any(&self) -> &dyn Any {

@@ -57,8 +57,14 @@ impl Path {
             {
                 md.event();
             }
-            let Some(run) = placed.target.run() else { return };
-            sector = run.start + at;
+            sector = match (placed.target.run(), placed.target.striping()) {
+                (Some(run), _) => run.start + at,
+                (None, Some(striping)) => {
+                    let (leg, into) = striping.stripes.locate(at);
+                    striping.legs[leg].start + into
+                }
+                (None, None) => return,
+            };
         }
     }
 

@@ -6,12 +6,12 @@
 
 use super::MappedDevice;
 use super::path::Path;
-use crate::Target;
 use crate::counters::PerChannel;
 use crate::table::{Placed, Table};
+use crate::{Run, Target};
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Weak};
-use udm_base::{Sector, Sectors};
+use udm_base::{Divisor, Sector, Sectors, Stripes};
 use udm_io::{BlockDevice, Limits};
 
 /// At most this many extents come from one table; past it targets are left as they are.
@@ -26,8 +26,27 @@ pub(super) enum To {
     Sync(*const dyn Target),
     /// To a target that may remap the submitter's own bio.
     Target(*const dyn Target),
+    /// To one of several, by arithmetic.
+    Stripes(*const Legs),
     /// By way of clones.
     Clones,
+}
+
+/// The ways of a striped extent. Each leg is an extent whose addresses count from the leg's start, and which leads to a
+/// device or to a target that ends each bio at once.
+pub(super) struct Legs {
+    stripes: Stripes,
+    legs: Box<[Extent]>,
+}
+
+impl Legs {
+    /// The leg of a bio that begins `at` sectors into the striped target, and where on the leg's device or target.
+    #[inline]
+    pub(super) fn find(&self, at: Sectors) -> (&Extent, Sector) {
+        let (leg, into) = self.stripes.locate(at);
+        let leg = &self.legs[leg];
+        (leg, leg.start + into)
+    }
 }
 
 /// A stretch of the device.
@@ -37,8 +56,8 @@ pub(super) struct Extent {
     /// Where `begin` lies on the device, or in the target.
     pub(super) start: Sector,
     pub(super) to: To,
-    /// A bio must not cross a multiple of this in the target; 0 where it may.
-    pub(super) chunk: u64,
+    /// A bio must not cross a multiple of this in the target.
+    pub(super) chunk: Option<Divisor>,
     /// Of the path, or of the device itself.
     pub(super) counters: *const PerChannel,
     /// Null where the counters are the device's own.
@@ -58,6 +77,9 @@ pub(crate) struct Plan {
     pub(super) fua: bool,
     pub(super) level: usize,
     pub(super) paths: Vec<Arc<Path>>,
+    /// What striped extents point at.
+    #[expect(clippy::vec_box, reason = "extents point at their legs")]
+    _legs: Vec<Box<Legs>>,
     /// Bios that wait for clones and will come back to this plan.
     pub(super) parked: AtomicUsize,
 }
@@ -72,16 +94,17 @@ impl Plan {
     pub(super) fn build(md: &Arc<MappedDevice>, table: Arc<Table>) -> Self {
         let options = md.options();
         let mut extents = Vec::new();
-        let mut paths = Vec::new();
+        let (mut paths, mut legs) = (Vec::new(), Vec::new());
         for placed in table.placed() {
             let mut walk = Walk { top: md, runs: Vec::new(), tables: Vec::new(), out: Vec::new() };
             if options.clone_always || !(options.compile && walk.follow_top(&table, placed)) {
                 walk.out.clear();
                 walk.out.push(own(md, placed, options.clone_always));
             }
-            for (extent, path) in walk.out {
-                paths.extend(path);
-                extents.push(extent);
+            for found in walk.out {
+                paths.extend(found.paths);
+                legs.extend(found.legs);
+                extents.push(found.extent);
             }
         }
         let limits = table.limits();
@@ -95,6 +118,7 @@ impl Plan {
             fua: does_fua(&limits),
             level: table.level(),
             paths,
+            _legs: legs,
             parked: AtomicUsize::new(0),
             table,
         }
@@ -110,7 +134,12 @@ impl Plan {
     }
 }
 
-type Found = (Extent, Option<Arc<Path>>);
+/// An extent, and what it points at.
+struct Found {
+    extent: Extent,
+    paths: Vec<Arc<Path>>,
+    legs: Option<Box<Legs>>,
+}
 
 /// The extent of a target that is not followed.
 fn own(md: &Arc<MappedDevice>, placed: &Placed, clone: bool) -> Found {
@@ -123,7 +152,7 @@ fn own(md: &Arc<MappedDevice>, placed: &Placed, clone: bool) -> Found {
         (None, _) => To::Clones,
     };
     let start = target.run().filter(|_| matches!(to, To::Device(_))).map_or(Sector::ZERO, |run| run.start);
-    let chunk = target.max_io_len().map_or(0, Sectors::get);
+    let chunk = chunk_of(target);
     let extent = Extent {
         begin: placed.begin,
         end: placed.end(),
@@ -133,7 +162,11 @@ fn own(md: &Arc<MappedDevice>, placed: &Placed, clone: bool) -> Found {
         counters: md.counters(),
         path: std::ptr::null(),
     };
-    (extent, None)
+    Found { extent, paths: Vec::new(), legs: None }
+}
+
+fn chunk_of(target: &dyn Target) -> Option<Divisor> {
+    target.max_io_len().map(|len| Divisor::new(len.get()))
 }
 
 /// The way down from one target of a table.
@@ -147,11 +180,64 @@ struct Walk<'a> {
 impl Walk<'_> {
     /// Follows a target of the top table; false when there is nothing to gain.
     fn follow_top(&mut self, table: &Arc<Table>, placed: &Placed) -> bool {
-        let Some(run) = placed.target.run() else { return false };
+        self.tables.push(table.clone());
+        let Some(run) = placed.target.run() else {
+            return self.spread(self.top, &*placed.target, placed.begin, Sectors::ZERO, placed.len);
+        };
         let Some(below) = compilable(&**run.dev) else { return false };
         self.runs.push(Arc::downgrade(self.top));
-        self.tables.push(table.clone());
         self.descend(&below, placed.begin, run.start, placed.len)
+    }
+
+    /// Follows each leg of a striped target of `md`, as far as it stays one extent; false when the target is none.
+    fn spread(
+        &mut self,
+        md: &Arc<MappedDevice>,
+        target: &dyn Target,
+        top_at: Sector,
+        into: Sectors,
+        len: Sectors,
+    ) -> bool {
+        let Some(striping) = target.striping() else { return false };
+        self.runs.push(Arc::downgrade(md));
+        let (mut legs, mut paths) = (Vec::new(), Vec::new());
+        for run in &striping.legs {
+            let leg = self.leg(run, striping.len);
+            paths.extend(leg.paths);
+            legs.push(leg.extent);
+        }
+        self.runs.pop();
+        let legs = Box::new(Legs { stripes: striping.stripes, legs: legs.into() });
+        let extent = Extent {
+            begin: top_at,
+            end: top_at + len,
+            start: into.from_start(),
+            to: To::Stripes(&raw const *legs),
+            chunk: chunk_of(target),
+            counters: std::ptr::null(),
+            path: std::ptr::null(),
+        };
+        self.out.push(Found { extent, paths, legs: Some(legs) });
+        true
+    }
+
+    /// One leg: what lies below it if that is a single extent without chunks or stripes of its own, else the leg's device.
+    fn leg(&mut self, run: &Run<'_>, len: Sectors) -> Found {
+        let mark = (self.out.len(), self.tables.len());
+        let below = compilable(&**run.dev);
+        let followed = below.is_some_and(|below| self.descend(&below, Sector::ZERO, run.start, len));
+        let plain = |f: &Found| f.extent.chunk.is_none() && !matches!(f.extent.to, To::Stripes(_));
+        if !followed || self.out.len() != mark.0 + 1 || !plain(&self.out[mark.0]) {
+            self.out.truncate(mark.0);
+            self.tables.truncate(mark.1);
+            let to = To::Device(Arc::as_ptr(run.dev));
+            let (begin, end, nothing) = (Sector::ZERO, len.from_start(), std::ptr::null());
+            self.finish(
+                Extent { begin, end, start: run.start, to, chunk: None, counters: nothing, path: std::ptr::null() },
+                None,
+            );
+        }
+        self.out.pop().expect("one was pushed, here or by descend")
     }
 
     /// `len` sectors from `begin` of the top device lie at `start` of `md`.
@@ -189,7 +275,7 @@ impl Walk<'_> {
             end: top_at + len,
             start,
             to,
-            chunk: target.max_io_len().map_or(0, Sectors::get),
+            chunk: chunk_of(target),
             counters: std::ptr::null(),
             path: std::ptr::null(),
         };
@@ -203,6 +289,8 @@ impl Walk<'_> {
                 self.finish(ends(To::Device(Arc::as_ptr(run.dev)), run.start + into), None);
             }
             self.runs.pop();
+            return true;
+        } else if self.spread(md, target, top_at, into, len) {
             return true;
         } else if target.is_synchronous() {
             (ends(To::Sync(target), into.from_start()), Some(Arc::downgrade(md)))
@@ -219,7 +307,7 @@ impl Walk<'_> {
         let path = Arc::new(Path::new(self.runs.clone(), terminal, self.tables.clone()));
         extent.counters = &raw const path.counters;
         extent.path = Arc::as_ptr(&path);
-        self.out.push((extent, Some(path)));
+        self.out.push(Found { extent, paths: vec![path], legs: None });
     }
 }
 

@@ -80,7 +80,7 @@ impl MappedDevice {
             unsafe { clone.push_frame(written, std::ptr::from_ref(self).cast()) };
         }
         let at = clone.sector() - part.placed.begin;
-        if let Some(clone) = self.mapped(part.placed.target.map(cx, clone, at)) {
+        if let Some(clone) = self.mapped(cx, part.placed.target.map(cx, clone, at)) {
             cx.submit(clone);
         }
     }
@@ -101,7 +101,9 @@ impl MappedDevice {
         let wanting: Vec<&Placed> = plan.table.placed().iter().filter(|p| p.target.wants_flush()).collect();
         while (bio.word() as usize) < devices.len() + wanting.len() {
             let at = bio.word() as usize;
-            let Some(mut clone) = cx.clone_part(bio, plan.level, Sectors::ZERO, Sectors::ZERO) else { return true };
+            // SAFETY: the bio is held by `serve_in_parts`, and an empty part lies within it.
+            let clone = unsafe { cx.clone_part(bio, plan.level, Sectors::ZERO, Sectors::ZERO) };
+            let Some(mut clone) = clone else { return true };
             self.count(cx, &mut clone);
             let next = match devices.get(at) {
                 Some(dev) => {
@@ -109,7 +111,7 @@ impl MappedDevice {
                     unsafe { clone.redirect(&**dev) };
                     Some(clone)
                 }
-                None => self.mapped(wanting[at - devices.len()].target.map(cx, clone, Sectors::ZERO)),
+                None => self.mapped(cx, wanting[at - devices.len()].target.map(cx, clone, Sectors::ZERO)),
             };
             if let Some(clone) = next {
                 cx.submit(clone);
@@ -166,10 +168,12 @@ impl Plan {
 impl Part<'_> {
     fn clone(&self, cx: &Cx<'_>, bio: &mut Bio, plan: &Plan) -> Option<Bio> {
         if self.op == bio.op() {
-            cx.clone_part(bio, plan.level, self.offset, self.len)
+            // SAFETY: the bio is held by `serve_in_parts`, and `Plan::part` keeps to it.
+            unsafe { cx.clone_part(bio, plan.level, self.offset, self.len) }
         } else {
             let sector: Sector = bio.sector() + self.offset;
-            cx.clone_as(bio, plan.level, self.op, (sector, self.len), &ZERO_SEGMENT)
+            // SAFETY: as above; `Plan::part` makes such parts writes of at most ZEROES bytes.
+            unsafe { cx.clone_as(bio, plan.level, self.op, (sector, self.len), &ZERO_SEGMENT) }
         }
     }
 }

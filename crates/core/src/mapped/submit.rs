@@ -23,13 +23,26 @@ impl MappedDevice {
     #[inline]
     fn go(&self, cx: &Cx<'_>, mut bio: Bio, extent: &Extent, plan: &Plan) -> Option<Bio> {
         let at = extent.start + (bio.sector() - extent.begin);
+        let (extent, at) = match extent.to {
+            // SAFETY: the plan owns its legs.
+            To::Stripes(legs) => unsafe { &*legs }.find(at - Sector::ZERO),
+            _ => (extent, at),
+        };
         // SAFETY: the counters are this device's, or of a path that the plan owns.
         let counters = unsafe { &*extent.counters }.of(cx);
         if let To::Sync(target) = extent.to {
             counters.arrived(&bio);
             // Ends within the section, so that a suspension which waits for sections has waited for it.
             // SAFETY: the plan keeps the table of the target.
-            return self.mapped(unsafe { &*target }.map(cx, bio, at - Sector::ZERO));
+            let map = unsafe { &*target }.map(cx, bio, at - Sector::ZERO);
+            if let Map::Ended(bio, status) = &map
+                && !status.is_ok()
+                // SAFETY: null, or a path of the plan.
+                && let Some(path) = unsafe { extent.path.as_ref() }
+            {
+                path.note_error(bio.sector(), *status);
+            }
+            return self.mapped(cx, map);
         }
         let pushed = match extent.path.is_null() {
             // SAFETY: the device is held by whoever submitted the bio.
@@ -56,15 +69,15 @@ impl MappedDevice {
                 if matches!(map, Map::Remapped(..)) {
                     counters.remapped();
                 }
-                self.mapped(map)
+                self.mapped(cx, map)
             }
-            To::Sync(_) | To::Clones => unreachable!("served above, and never straight"),
+            To::Sync(_) | To::Stripes(_) | To::Clones => unreachable!("served above, no leg, and never straight"),
         }
     }
 
     /// Does what a target answered.
     #[inline]
-    pub(super) fn mapped(&self, map: Map<'_>) -> Option<Bio> {
+    pub(super) fn mapped(&self, cx: &Cx<'_>, map: Map<'_>) -> Option<Bio> {
         match map {
             Map::Remapped(mut bio, dev) => {
                 // SAFETY: the target's table holds the device while the bio is in flight.
@@ -73,7 +86,7 @@ impl MappedDevice {
             }
             Map::Kept => None,
             Map::Ended(bio, status) => {
-                bio.end(status);
+                cx.end(bio, status);
                 None
             }
             Map::Requeue(bio) => {
@@ -150,9 +163,9 @@ impl Plan {
         if end > extent.end || matches!(extent.to, To::Clones) {
             return None;
         }
-        if extent.chunk != 0 {
-            let into = (extent.start + (sector - extent.begin)).get() % extent.chunk;
-            if into + sectors.get() > extent.chunk {
+        if let Some(chunk) = extent.chunk {
+            let (_, into) = chunk.split((extent.start + (sector - extent.begin)).get());
+            if into + sectors.get() > chunk.get() {
                 return None;
             }
         }

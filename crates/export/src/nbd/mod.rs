@@ -4,7 +4,7 @@
 //! - [`exports`]: what a server asks of those who have devices
 //! - [`negotiate`], [`session`], `extents`: the protocol without I/O
 //! - `pool`, `outbox`, `inflight`: memory, replies to send, requests under way
-//! - `connection`, `worker`: sockets and one thread's event loop
+//! - `transmission`, `connection`, `worker`: one connection's requests, its socket, and a thread's event loop
 //! - `listener`, [`server`]: sockets to accept on, threads, start and stop
 //! - [`fuzz`]: entries for fuzzers
 //!
@@ -17,7 +17,7 @@
 //! # Invariants
 //! - Memory that a bio refers to stays until the bio has completed, whatever becomes of its connection.
 //! - A connection holds no more than `CONNECTION_BYTES` of buffers, but for one request that is larger; and nothing
-//!   but a few hundred bytes while it is idle. What is received beyond that waits in the socket.
+//!   but a few kilobytes while it is idle. What is received beyond that waits in the socket.
 //! - A connection's device stays attached, and its export open, until its last bio has completed.
 
 mod connection;
@@ -31,6 +31,7 @@ mod outbox;
 mod pool;
 pub mod server;
 pub mod session;
+mod transmission;
 mod worker;
 
 pub use exports::{Client, Export, ExportInfo, Exports, OpenError};

@@ -26,6 +26,9 @@ const STALL: Duration = Duration::from_secs(30);
 /// Receives from one connection before the others get their turn.
 const TURNS: usize = 4;
 
+/// How often a worker looks for news before it sleeps: some 20 microseconds.
+const LINGER: usize = 24;
+
 /// What a worker is told by other threads.
 pub(super) enum Command {
     /// Serve a connection.
@@ -185,7 +188,7 @@ impl Worker {
             }
             let timeout = self.timeout();
             woken.clear();
-            if let Err(error) = self.engine.channel.wait(timeout, &mut woken) {
+            if let Err(error) = self.linger(&mut woken).and_then(|()| self.sleep(timeout, &mut woken)) {
                 tracing::error!("cannot wait for NBD clients: {error}");
                 return;
             }
@@ -195,6 +198,33 @@ impl Worker {
             for event in &woken {
                 self.ready(event);
             }
+        }
+    }
+
+    fn has_news(&self, woken: &[Woken]) -> bool {
+        !woken.is_empty() || self.handle.pending.load(Ordering::Acquire)
+    }
+
+    /// Looks for news a few times before it sleeps: a client that has its answers sends more at once, and to be woken
+    /// across CPUs costs both more than this (4 KiB random reads at depth 32: 153k a second without, 211k with, for
+    /// less CPU time each). Whoever else wants the CPU gets it in between.
+    fn linger(&self, woken: &mut Vec<Woken>) -> io::Result<()> {
+        // With bios under way the device decides when there is news.
+        let rounds = if self.engine.len() == 0 { LINGER } else { 0 };
+        for _ in 0..rounds {
+            std::thread::yield_now();
+            self.engine.channel.wait(Some(Duration::ZERO), woken)?;
+            if self.has_news(woken) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn sleep(&self, timeout: Option<Duration>, woken: &mut Vec<Woken>) -> io::Result<()> {
+        match self.has_news(woken) {
+            true => Ok(()),
+            false => self.engine.channel.wait(timeout, woken),
         }
     }
 

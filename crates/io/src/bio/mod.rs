@@ -145,7 +145,7 @@ impl Bio {
 
     /// Copies `data` into a read's memory, from its byte `skip` on, as far as that goes.
     pub fn copy_in(&self, skip: usize, data: &[u8]) {
-        debug_assert!(self.op() == Op::Read, "only a read's memory is the device's to write");
+        assert!(self.op() == Op::Read, "only a read's memory is the device's to write");
         let mut at = 0;
         for seg in self.segments().skip_bytes(skip).take_bytes(data.len()) {
             let from = data[at..at + seg.len()].as_ptr();
@@ -157,7 +157,7 @@ impl Bio {
 
     /// Fills the memory of a read with one byte.
     pub fn fill(&self, byte: u8) {
-        debug_assert!(self.op() == Op::Read, "only a read's memory is the device's to write");
+        assert!(self.op() == Op::Read, "only a read's memory is the device's to write");
         for seg in self.segments() {
             // SAFETY: the contract of Segment::new: valid for writes until completion.
             unsafe { std::ptr::write_bytes(seg.as_ptr(), byte, seg.len()) }

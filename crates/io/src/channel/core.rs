@@ -12,7 +12,7 @@ use super::lock::BiasedLock;
 use super::mailbox::Mailbox;
 use super::slab::Slab;
 use super::timers::Timers;
-use super::{Completion, Cx, LEVELS, Source};
+use super::{Attached, Completion, Cx, LEVELS, Source};
 use crate::bio::{Bio, FrameFn, Record};
 use crate::domain::Shared;
 use crate::sync::{AtomicBool, Ordering, in_total_order};
@@ -49,7 +49,7 @@ pub(crate) struct Inner {
     pub(crate) completions: VecDeque<Completion>,
     pub(crate) timers: Timers,
     pub(crate) sources: Vec<(TypeId, Box<dyn Source>)>,
-    pub(crate) attached: Vec<Option<Arc<dyn BlockDevice>>>,
+    pub(crate) attached: Vec<Option<(u64, Arc<dyn BlockDevice>)>>,
     /// Keeps the domain while bios of a channel that is gone are still out.
     keep: Option<Arc<Shared>>,
 }
@@ -294,7 +294,7 @@ impl ChannelCore {
 /// What an orphan leaves.
 struct Rest {
     sources: Vec<(TypeId, Box<dyn Source>)>,
-    attached: Vec<Option<Arc<dyn BlockDevice>>>,
+    attached: Vec<Option<(u64, Arc<dyn BlockDevice>)>>,
     shared: Arc<Shared>,
 }
 
@@ -305,6 +305,18 @@ impl Inner {
     /// Bios that are out, of every level.
     pub(crate) fn out(&self) -> usize {
         self.slabs.iter().map(Slab::out).sum()
+    }
+
+    /// Whether `dev` is an attachment of this channel, and still is.
+    #[inline]
+    pub(super) fn holds(&self, dev: Attached) -> bool {
+        matches!(self.attached.get(dev.index), Some(Some((id, _))) if *id == dev.id)
+    }
+
+    /// Takes out what holds a device.
+    pub(super) fn let_go(&mut self, dev: Attached) -> Option<(u64, Arc<dyn BlockDevice>)> {
+        assert!(self.holds(dev), "a device is detached that the channel does not hold");
+        self.attached[dev.index].take()
     }
 
     /// The next bio that waits to be submitted.

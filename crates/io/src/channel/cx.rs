@@ -5,18 +5,19 @@ use super::{LEVELS, Source};
 use crate::bio::{Bio, FrameFn, Record};
 use crate::{Nanos, Op, Segment, Status};
 use std::any::{Any, TypeId};
+use std::marker::PhantomData;
 use std::ptr::NonNull;
 use udm_base::{Sector, Sectors};
 
-/// Proof that the thread is inside a channel, and the way to its services.
+/// Proof that the thread is inside a channel, and the way to its services. It does not leave the thread.
 ///
 /// A bio of this channel that is ended now completes now.
-pub struct Cx<'a>(&'a ChannelCore);
+pub struct Cx<'a>(&'a ChannelCore, PhantomData<*const ()>);
 
 impl<'a> Cx<'a> {
     #[inline]
     pub(crate) const fn new(core: &'a ChannelCore) -> Self {
-        Self(core)
+        Self(core, PhantomData)
     }
 
     /// The channel's number, below [`MAX_CHANNELS`](crate::MAX_CHANNELS): no other channel of the domain has it at
@@ -94,8 +95,12 @@ impl<'a> Cx<'a> {
     /// Makes a clone of `len` sectors of `parent`, from `offset` sectors after its start, with its operation, flags
     /// and device. `None` when the reserve of `level` is used up: see [`park`](Self::park).
     ///
-    /// The clone's completion is counted in the parent, which has to be [held](Self::hold).
-    pub fn clone_part(&self, parent: &mut Bio, level: usize, offset: Sectors, len: Sectors) -> Option<Bio> {
+    /// The clone's completion is counted in the parent.
+    ///
+    /// # Safety
+    /// The parent is of this channel and [held](Self::hold), and only goes to [`unhold`](Self::unhold) or `park` from then
+    /// on; the part lies within it.
+    pub unsafe fn clone_part(&self, parent: &mut Bio, level: usize, offset: Sectors, len: Sectors) -> Option<Bio> {
         debug_assert!(level > 0 && level < LEVELS, "level 0 is the submitter's");
         // SAFETY: inside; the reference ends with the expression.
         let mut clone = unsafe { self.0.inner() }.slabs[level].take(parent.record().channel)?;
@@ -121,7 +126,10 @@ impl<'a> Cx<'a> {
 
     /// As [`clone_part`](Self::clone_part), but another operation, on memory of the caller's that lives for ever: how
     /// a device writes zeroes that the one beneath cannot make itself, or sends a flush of its own.
-    pub fn clone_as(
+    ///
+    /// # Safety
+    /// As [`clone_part`](Self::clone_part), and the memory covers the range and allows what the operation does with it.
+    pub unsafe fn clone_as(
         &self,
         parent: &mut Bio,
         level: usize,
@@ -130,7 +138,8 @@ impl<'a> Cx<'a> {
         memory: &'static [Segment],
     ) -> Option<Bio> {
         debug_assert!(crate::channel::core::covers(op, memory, sectors.bytes()), "the memory covers the range");
-        let mut clone = self.clone_part(parent, level, Sectors::ZERO, Sectors::ZERO)?;
+        // SAFETY: the caller's promise; an empty part lies within any bio.
+        let mut clone = unsafe { self.clone_part(parent, level, Sectors::ZERO, Sectors::ZERO) }?;
         let record = clone.record_mut();
         record.op = op;
         record.sector = sector;
@@ -194,10 +203,18 @@ impl<'a> Cx<'a> {
         unsafe { self.0.inner() }.slabs[level].out()
     }
 
-    /// Ends a bio: as [`Bio::end`].
+    /// Ends a bio of this channel: as [`Bio::end`], without looking where it belongs.
+    ///
+    /// # Panics
+    /// In debug builds, when it is of another channel.
     #[inline]
     pub fn end(&self, bio: Bio, status: Status) {
-        bio.end(status);
+        let mut bio = bio;
+        debug_assert!(std::ptr::eq(bio.record().channel.as_ptr(), self.0), "a bio of another channel");
+        if !status.is_ok() {
+            bio.fail(status);
+        }
+        self.0.complete(bio);
     }
 }
 

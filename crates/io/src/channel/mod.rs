@@ -16,7 +16,7 @@ pub use wait::{Waker, Woken};
 
 use self::core::covers;
 use crate::domain::Shared;
-use crate::{BlockDevice, Nanos, Op, OpFlags, Segment, Status};
+use crate::{BlockDevice, Domain, Nanos, Op, OpFlags, Segment, Status};
 use rustix::fd::{BorrowedFd, RawFd};
 use std::any::Any;
 use std::cell::RefCell;
@@ -24,6 +24,7 @@ use std::io;
 use std::marker::PhantomData;
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use udm_base::{Sector, Sectors};
 
@@ -40,7 +41,9 @@ pub struct Completion {
 }
 
 /// Something that completes bios of a channel and has to be asked: a ring, a queue that is polled.
-pub trait Source: Any {
+///
+/// Threads that look after the channel in its owner's place use it too, one at a time.
+pub trait Source: Any + Send {
     /// Starts what has been queued, and completes what is done. Returns how many bios moved. Must not block.
     fn poll(&self, cx: &Cx<'_>) -> usize;
 
@@ -80,10 +83,13 @@ pub struct Sleep {
     pub sleep: fn(RawFd, u32, Option<Duration>) -> io::Result<()>,
 }
 
-/// A device that a channel submits to. The channel holds the device.
+/// A device that a channel submits to. The channel holds the device. Used with another channel, or after it was
+/// detached, it is refused.
 #[derive(Clone, Copy)]
 pub struct Attached {
     index: usize,
+    /// Of this attachment and no other of the process.
+    id: u64,
     dev: NonNull<dyn BlockDevice>,
     sectors: Sectors,
 }
@@ -128,31 +134,36 @@ impl Channel {
     }
 
     /// Holds `dev`, so that bios can be submitted to it.
+    ///
+    /// # Panics
+    /// When the device is of another domain, whose grace periods know nothing of this channel.
     pub fn attach(&self, dev: Arc<dyn BlockDevice>) -> Attached {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        assert!(dev.is_for(&Domain::of(&self.shared)), "{} is of another domain", dev.name());
+        let (id, sectors) = (NEXT.fetch_add(1, Ordering::Relaxed), dev.sectors());
         self.inside(|core, _| {
             // SAFETY: inside; the reference ends with the block.
             let attached = &mut unsafe { core.inner() }.attached;
             let ptr = NonNull::from(&*dev);
-            let sectors = dev.sectors();
             let index = attached.iter().position(Option::is_none).unwrap_or(attached.len());
             if index == attached.len() {
                 attached.push(None);
             }
-            attached[index] = Some(dev);
-            Attached { index, dev: ptr, sectors }
+            attached[index] = Some((id, dev));
+            Attached { index, id, dev: ptr, sectors }
         })
     }
 
     /// Lets go of a device. Every bio that was submitted to it must have completed.
     ///
     /// # Panics
-    /// When bios of the channel are out. (Then the device could vanish beneath them.)
+    /// When bios of the channel are out (then the device could vanish beneath them), or it does not hold the device.
     pub fn detach(&self, dev: Attached) {
         let held = self.inside(|core, _| {
             // SAFETY: inside; the reference ends with the block.
             let inner = unsafe { core.inner() };
             assert_eq!(inner.out(), 0, "a device is detached while bios are out");
-            inner.attached[dev.index].take()
+            inner.let_go(dev)
         });
         // Outside: a device's drop may use channels of its own.
         drop(held);
@@ -164,7 +175,7 @@ impl Channel {
     /// Every bio that was submitted to `dev` must have completed: the device may be freed here.
     pub unsafe fn detach_idle(&self, dev: Attached) {
         // SAFETY: inside; the reference ends with the expression.
-        let held = self.inside(|core, _| unsafe { core.inner() }.attached[dev.index].take());
+        let held = self.inside(|core, _| unsafe { core.inner() }.let_go(dev));
         // Outside: a device's drop may use channels of its own.
         drop(held);
     }
@@ -256,8 +267,13 @@ impl Channel {
         segs: impl FnOnce(&mut crate::bio::Record) -> *const Segment,
     ) -> bool {
         self.inside(|core, cx| {
-            // SAFETY: inside; the reference ends with the expression.
-            let Some(mut bio) = (unsafe { core.inner() }).slabs[0].take(self.core) else { return false };
+            // SAFETY: inside; the reference ends with the block.
+            let inner = unsafe { core.inner() };
+            if !inner.holds(dev) {
+                inner.completions.push_back(Completion { token, status: Status::Invalid });
+                return true;
+            }
+            let Some(mut bio) = inner.slabs[0].take(self.core) else { return false };
             let record = bio.record_mut();
             record.dev = Some(dev.dev);
             record.op = op;

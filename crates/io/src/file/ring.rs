@@ -45,6 +45,9 @@ struct Slot {
     bounce: Option<AlignedBuf>,
 }
 
+// SAFETY: its addresses are of memory that bios lend to whoever is inside their channel.
+unsafe impl Send for Slot {}
+
 #[derive(Default)]
 struct State {
     slots: Vec<Slot>,
