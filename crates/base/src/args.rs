@@ -167,7 +167,8 @@ impl Args {
             Some(surplus) => surplus.span.start..self.end,
             None => self.end..self.end,
         };
-        let hint = format!("expected {usage}, found {} arguments", self.len());
+        let plural = if self.len() == 1 { "" } else { "s" };
+        let hint = format!("expected {usage}, found {} argument{plural}", self.len());
         Err(ArgError { span: Some(span), ..ArgError::new(message) }.hint(hint))
     }
 }

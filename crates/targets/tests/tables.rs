@@ -43,15 +43,15 @@ fn bad_tables_say_where_and_what() {
         ),
         (
             "0 10 zero\n9 10 zero",
-            "line 2: Gap in table: expected a start of 10, where the line before ends; found 9: it overlaps with the two\n  9 10 zero\n  ^",
+            "line 2: Gap in table: expected a start of 10, where the line before ends; found 9: the two overlap\n  9 10 zero\n  ^",
         ),
         (
             "5 10 zero",
-            "line 1: Gap in table: expected a start of 0, where the line before ends; found 5: a gap lies between the two\n  5 10 zero\n  ^",
+            "line 1: Gap in table: expected a start of 0, where the device begins; found 5\n  5 10 zero\n  ^",
         ),
         (
             "0 18446744073709551615 zero",
-            "line 1: Target offset + length overflows: expected an end below 2^55 sectors\n  0 18446744073709551615 zero",
+            "line 1: Target offset + length overflows: expected an end below 2^55 sectors, found 0 + 18446744073709551615\n  0 18446744073709551615 zero\n    ^^^^^^^^^^^^^^^^^^^^",
         ),
         (
             "0 10 liner /a 0",
@@ -63,11 +63,11 @@ fn bad_tables_say_where_and_what() {
         ),
         (
             "0 10 zero x",
-            "line 1: zero: No arguments required: expected no arguments, found 1 arguments\n  0 10 zero x\n            ^",
+            "line 1: zero: No arguments required: expected no arguments, found 1 argument\n  0 10 zero x\n            ^",
         ),
         (
             "0 10 linear /a",
-            "line 1: linear: Invalid argument count: expected <device> <start sector>, found 1 arguments\n  0 10 linear /a\n                ^",
+            "line 1: linear: Invalid argument count: expected <device> <start sector>, found 1 argument\n  0 10 linear /a\n                ^",
         ),
         (
             "0 10 linear /a x",

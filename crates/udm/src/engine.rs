@@ -3,7 +3,7 @@
 use std::time::Duration;
 use udm_base::Errno;
 use udm_core::{Error, HostRequest, Registry};
-use udm_io::nbd::{ConnectError, NbdDevice, uri::Uri};
+use udm_io::nbd::{ConnectError, NbdDevice, uri::Endpoint, uri::Uri};
 use udm_io::{BlockDevice, Domain, OpenOptions};
 use udm_targets::TARGETS;
 
@@ -21,7 +21,7 @@ pub(crate) fn registry() -> Registry {
 
 fn open(domain: &Domain, request: &HostRequest<'_>) -> Result<Arc<dyn BlockDevice>, Error> {
     if is_nbd(request.spec) {
-        return connect(domain, request.spec);
+        return connect(domain, request);
     }
     let options = OpenOptions {
         read_only: request.read_only,
@@ -37,8 +37,13 @@ fn is_nbd(spec: &str) -> bool {
     scheme.is_some_and(|s| matches!(s.as_str(), "nbd" | "nbd+unix" | "nbds" | "nbds+unix"))
 }
 
-fn connect(domain: &Domain, spec: &str) -> Result<Arc<dyn BlockDevice>, Error> {
-    let uri: Uri = spec.parse().map_err(|e: udm_io::nbd::uri::UriError| Error::new(Errno::EINVAL, e.to_string()))?;
+fn connect(domain: &Domain, request: &HostRequest<'_>) -> Result<Arc<dyn BlockDevice>, Error> {
+    let uri = request.spec.parse();
+    let mut uri: Uri = uri.map_err(|e: udm_io::nbd::uri::UriError| Error::new(Errno::EINVAL, e.to_string()))?;
+    if let Endpoint::Unix(socket) = &mut uri.endpoint {
+        // As for a file: the client's directory, not the daemon's, and `udm table` prints what loads from anywhere.
+        *socket = request.cwd.join(&*socket);
+    }
     let dev = NbdDevice::connect(&uri, CONNECT_TIMEOUT, &**domain.executor()).map_err(|e| {
         let errno = match &e {
             ConnectError::Connect { source, .. } | ConnectError::Thread { source, .. } => Errno::of(source),

@@ -149,7 +149,7 @@ fn an_export_holds_its_device() {
     assert!(place.ok("info -c --noheadings -o open vol").contains('1'));
     let output = place.udm(["remove", "vol"]);
     assert_eq!(output.status.code(), Some(1));
-    assert!(stderr(&output).contains("vol is open"), "{}", stderr(&output));
+    assert!(stderr(&output).contains("vol is in use"), "{}", stderr(&output));
     drop(hold);
     assert_eq!(place.ok("remove vol"), "", "a client that has closed is no obstacle");
     for _ in 0..20 {

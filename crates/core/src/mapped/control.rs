@@ -227,8 +227,9 @@ impl MappedDevice {
         }
         if control.open_count > 0 {
             if !deferred {
-                let message =
-                    format!("{} is open: {} hold it (exports, tables above)", control.name, control.open_count);
+                let (name, count) = (&control.name, control.open_count);
+                let holders = if count == 1 { "export or table above holds" } else { "exports or tables above hold" };
+                let message = format!("{name} is in use: {count} {holders} it");
                 return Err(Error::new(Errno::EBUSY, message));
             }
             control.deferred_remove = true;

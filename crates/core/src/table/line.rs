@@ -46,6 +46,12 @@ impl TableLine {
         format!("{} {} {} ", self.start, self.len, self.target).len()
     }
 
+    /// Where the length stands in the text of the line.
+    pub(crate) fn len_span(&self) -> std::ops::Range<usize> {
+        let at = self.start.to_string().len() + 1;
+        at..at + self.len.to_string().len()
+    }
+
     /// Where the target's word stands in the text of the line.
     pub(crate) fn target_span(&self) -> std::ops::Range<usize> {
         let end = self.params_offset() - 1;

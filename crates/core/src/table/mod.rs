@@ -9,7 +9,7 @@ use crate::handle::OpenDevice;
 use crate::{Ctr, DeviceOpener, MappedDevice, StatusKind, TableError, Target, TargetType};
 use std::sync::Arc;
 use udm_base::{Args, DevT, Errno, Sector, Sectors};
-use udm_io::{BlockDevice, Domain, LEVELS, Limits};
+use udm_io::{BlockDevice, DeviceId, Domain, LEVELS, Limits};
 
 /// Which of a device's two tables.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -73,7 +73,8 @@ impl Table {
         for (number, line) in lines.iter().enumerate() {
             let kind = check_line(number, line, end, &placed, cx)?;
             end = line.start.checked_add(line.len).filter(|e| e.checked_bytes().is_some()).ok_or_else(|| {
-                TableError::new(number, "Target offset + length overflows").hint("expected an end below 2^55 sectors")
+                let hint = format!("expected an end below 2^55 sectors, found {} + {}", line.start, line.len);
+                TableError::new(number, "Target offset + length overflows").hint(hint).span(line.len_span())
             })?;
             let args = Args::parse(&line.params);
             let (begin, len, read_only) = (line.start, line.len, cx.read_only);
@@ -226,15 +227,15 @@ fn check_line(
     placed: &[Placed],
     cx: &TableContext<'_>,
 ) -> Result<&'static TargetType, TableError> {
-    if let Some(single) = placed.iter().find(|p| p.kind.features.singleton) {
+    // One that is not the first is refused below.
+    if let Some(single) = placed.first().filter(|p| p.kind.features.singleton) {
         let hint = format!("{} must be the only target of its table", single.kind.name);
         return Err(TableError::new(number, "singleton target must appear alone in table").hint(hint));
     }
     if line.len.is_zero() {
-        let at = line.start.to_string().len() + 1;
         return Err(TableError::new(number, "zero-length target")
             .hint("expected a length of at least 1 sector")
-            .span(at..at + 1));
+            .span(line.len_span()));
     }
     let kind = cx.types.iter().find(|t| t.name == line.target).ok_or_else(|| unknown_type(number, line, cx.types))?;
     if kind.features.singleton && number > 0 {
@@ -249,9 +250,13 @@ fn check_line(
         );
     }
     if line.start != end {
-        let what = if line.start > end { "a gap lies between" } else { "it overlaps with" };
-        let hint =
-            format!("expected a start of {end}, where the line before ends; found {}: {what} the two", line.start);
+        let hint = match number {
+            0 => format!("expected a start of 0, where the device begins; found {}", line.start),
+            _ => {
+                let what = if line.start > end { "a gap lies between the two" } else { "the two overlap" };
+                format!("expected a start of {end}, where the line before ends; found {}: {what}", line.start)
+            }
+        };
         return Err(TableError::new(number, "Gap in table").hint(hint).span(0..line.start.to_string().len()));
     }
     Ok(kind)
@@ -259,7 +264,7 @@ fn check_line(
 
 fn unknown_type(number: usize, line: &TableLine, types: &[&'static TargetType]) -> TableError {
     let mut near: Vec<_> =
-        types.iter().map(|t| (distance(&line.target, t.name), t.name)).filter(|(d, _)| *d <= 3).collect();
+        types.iter().map(|t| (distance(&line.target, t.name), t.name)).filter(|(d, _)| *d <= SLIP).collect();
     near.sort_unstable();
     let names: Vec<_> =
         if near.is_empty() { types.iter().map(|t| t.name).collect() } else { near.iter().map(|n| n.1).collect() };
@@ -269,6 +274,9 @@ fn unknown_type(number: usize, line: &TableLine, types: &[&'static TargetType]) 
     };
     TableError::new(number, "unknown target type").hint(hint).span(line.target_span())
 }
+
+/// Words that differ by more letters than this were not meant to be the same.
+const SLIP: usize = 2;
 
 /// The edit distance of two short words.
 fn distance(a: &str, b: &str) -> usize {
@@ -289,7 +297,15 @@ fn distance(a: &str, b: &str) -> usize {
 fn check_devices(number: usize, target: &dyn Target, owner: DevT) -> Result<(), TableError> {
     for d in target.devices() {
         if depth::reaches(&*d.dev, owner) {
-            let hint = format!("{} leads back to {owner}, the device that the table is for", d.dev.name());
+            let name = match d.dev.as_any().downcast_ref::<MappedDevice>() {
+                Some(md) => format!("{} ({})", md.device_name(), md.devt()),
+                None => d.dev.name(),
+            };
+            let hint = if d.dev.id() == DeviceId::Number(owner) {
+                format!("{name} is the device that the table is for")
+            } else {
+                format!("{name} leads back to {owner}, the device that the table is for")
+            };
             return Err(TableError { errno: Errno::ELOOP, ..TableError::new(number, "Loop in the stack").hint(hint) });
         }
     }

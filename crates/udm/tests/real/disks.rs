@@ -9,16 +9,21 @@ pub(crate) struct Disk(tempfile::TempDir);
 impl Disk {
     /// On the file system that the build is on: a real one, mostly.
     pub(crate) fn of_build() -> Self {
-        Self(tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory beside the build"))
+        Self::at(env!("CARGO_TARGET_TMPDIR")).expect("a directory beside the build")
     }
 
     /// On tmpfs; says so where there is none.
     pub(crate) fn of_memory() -> Option<Self> {
-        let dir = tempfile::tempdir_in("/dev/shm");
-        if dir.is_err() {
+        let disk = Self::at("/dev/shm");
+        if disk.is_none() {
             println!("SKIP a tmpfs: /dev/shm is not there, or not for writing");
         }
-        dir.ok().map(Self)
+        disk
+    }
+
+    /// In the directory `parent`; `None` when that cannot be.
+    pub(crate) fn at(parent: &str) -> Option<Self> {
+        tempfile::tempdir_in(parent).ok().map(Self)
     }
 
     /// The path of a file in it.

@@ -146,3 +146,28 @@ fn clients_killed_while_they_write_leave_nothing_open() {
     }
     assert_eq!(lab.udm.number("dev", "open"), 0);
 }
+
+#[test]
+fn a_table_of_many_targets_is_like_any_other() {
+    const TARGETS: u64 = 20_000;
+    if !nbdsh::installed() {
+        return;
+    }
+    let lab = Lab::new();
+    let file = lab.disk.file("backing", TARGETS * 512);
+    // Backwards, so that no two neighbours make one piece.
+    let table: String = (0..TARGETS).map(|n| format!("{n} 1 linear {file} {}\n", TARGETS - 1 - n)).collect();
+    let path = lab.disk.path("table");
+    std::fs::write(&path, &table).expect("room for a table");
+    lab.udm.ok(&["create", "dev", path.to_str().expect("text")]);
+    assert_eq!(lab.udm.ok(&["table", "dev"]).lines().count() as u64, TARGETS);
+    let script = r"
+h.connect_uri(uri)
+data = b''.join(n.to_bytes(4, 'big') * 128 for n in range(1000))
+h.pwrite(data, h.get_size() - len(data))
+assert h.pread(len(data), h.get_size() - len(data)) == data
+back = open(path, 'rb').read(len(data))
+assert back == b''.join(n.to_bytes(4, 'big') * 128 for n in reversed(range(1000)))
+";
+    nbdsh::script(&lab.udm.uri("dev"), &format!("path = {:?}", lab.disk.path("backing")), script);
+}
