@@ -174,7 +174,7 @@ impl Args {
 }
 
 /// What the kernel's `isspace` takes for white space, in ASCII.
-fn is_space(c: char) -> bool {
+pub(crate) fn is_space(c: char) -> bool {
     c.is_ascii_whitespace() || c == '\x0b'
 }
 

@@ -5,6 +5,7 @@
 
 mod aligned;
 mod args;
+pub mod concise;
 mod devt;
 mod errno;
 mod stripes;

@@ -1,5 +1,4 @@
-//! Devices on one line, as `dmsetup create --concise` reads them:
-//! `name,uuid,minor,flags,line[,line…][;name,…]`. A backslash takes the next character as it stands.
+//! The devices that a benchmark makes for itself: `base::concise`, with tables and numbers read.
 
 use udm_core::TableLine;
 
@@ -20,57 +19,25 @@ pub struct ConciseDevice {
 
 /// Reads a specification. The error names the device and what is wrong with it.
 pub fn parse_concise(text: &str) -> Result<Vec<ConciseDevice>, String> {
-    let mut devices = Vec::new();
-    for (number, fields) in split(text)?.into_iter().enumerate() {
-        if fields.len() == 1 && fields[0].trim().is_empty() {
-            continue;
-        }
-        devices.push(device(&fields).map_err(|e| format!("device {}: {e}", number + 1))?);
-    }
+    let (devices, result) = udm_base::concise::parse_concise(text.trim());
+    result?;
     if devices.is_empty() {
         return Err("expected NAME,UUID,MINOR,FLAGS,TABLE, found nothing".to_owned());
     }
-    Ok(devices)
+    devices.into_iter().map(device).collect()
 }
 
-fn device(fields: &[String]) -> Result<ConciseDevice, String> {
-    let [name, uuid, minor, flags, lines @ ..] = fields else {
-        return Err(format!("expected NAME,UUID,MINOR,FLAGS,TABLE, found {:?}", fields.join(",")));
-    };
-    let read_only = match flags.trim() {
-        "ro" => true,
-        "" | "rw" => false,
-        other => return Err(format!("{name}: the flags are {other:?}; expected ro, rw or nothing")),
-    };
+fn device(text: udm_base::concise::ConciseDevice) -> Result<ConciseDevice, String> {
+    let udm_base::concise::ConciseDevice { name, uuid, minor, read_only, table } = text;
     let minor = match minor.trim() {
         "" => None,
         number => Some(number.parse().map_err(|_| format!("{name}: the minor is {number:?}; expected a number"))?),
     };
-    let lines = lines.iter().map(|line| TableLine::parse(line)).collect::<Result<Vec<_>, _>>();
-    let lines = lines.map_err(|e| format!("{name}: {e}"))?;
+    let lines = TableLine::parse_all(&table).map_err(|e| format!("{name}: {e}"))?;
     if lines.is_empty() {
         return Err(format!("{name}: expected a table line after the flags, found none"));
     }
     Ok(ConciseDevice { name: name.trim().to_owned(), uuid: uuid.trim().to_owned(), minor, read_only, lines })
-}
-
-/// The fields of every device, their escapes taken away.
-fn split(text: &str) -> Result<Vec<Vec<String>>, String> {
-    let mut devices = vec![vec![String::new()]];
-    let mut chars = text.chars();
-    while let Some(c) = chars.next() {
-        let fields = devices.last_mut().expect("one at least");
-        let field = fields.last_mut().expect("one at least");
-        match c {
-            '\\' => {
-                field.push(chars.next().ok_or("a backslash ends the specification; expected a character after it")?)
-            }
-            ',' => fields.push(String::new()),
-            ';' => devices.push(vec![String::new()]),
-            _ => field.push(c),
-        }
-    }
-    Ok(devices)
 }
 
 #[cfg(test)]
@@ -93,11 +60,12 @@ mod tests {
     fn refused() {
         for (text, expect) in [
             ("", "found nothing"),
-            ("r", "device 1: expected NAME,UUID"),
-            ("r,,,,0 8 zero;x,,", "device 2: expected NAME,UUID"),
+            ("r", "device 1: expected five fields, NAME,UUID"),
+            ("r,,,,0 8 zero;x,,", "device 2: expected five fields, NAME,UUID"),
             ("r,,,wo,0 8 zero", "\"wo\""),
             ("r,,x,,0 8 zero", "the minor is \"x\""),
-            ("r,,,", "found none"),
+            ("r,,,", "five fields"),
+            ("r,,,,;", "found none"),
             ("r,,,,0 8", "r: expected a target"),
             ("r,,,,0 8 zero\\", "backslash"),
         ] {

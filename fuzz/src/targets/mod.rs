@@ -1,6 +1,7 @@
 //! One file for each boundary; [`crate::TARGETS`] lists what is in them.
 
 pub mod args;
+pub mod concise;
 pub mod control;
 pub mod daemon;
 pub mod ioctl;

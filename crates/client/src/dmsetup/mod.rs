@@ -13,7 +13,6 @@
 mod app;
 mod block_name;
 mod commands;
-mod concise;
 mod env;
 mod getopt;
 mod json;

@@ -2,12 +2,12 @@
 
 use super::Call;
 use crate::dmsetup::app::{App, Done, Failed};
-use crate::dmsetup::concise::{ConciseDevice, parse_concise};
 use crate::dmsetup::options::atoi;
 use crate::dmsetup::table_text::{TableLine, parse_table};
 use crate::dmsetup::task::{Answer, Task, TaskType};
 use std::io::Read;
 use udm_base::DevT;
+use udm_base::concise::{ConciseDevice, parse_concise};
 use udm_control::codec::Flags;
 
 /// The longest table that is read, in bytes: what fits one message to the daemon.

@@ -2,10 +2,10 @@
 
 use super::Call;
 use crate::dmsetup::app::{App, Done, Failed};
-use crate::dmsetup::concise;
 use crate::dmsetup::table_text::{TableLine, is_space};
 use crate::dmsetup::task::{Answer, TaskType};
 use std::fmt::Write;
+use udm_base::concise;
 use udm_control::codec::Flags;
 
 /// The most words that `--exec` takes.

@@ -1,22 +1,27 @@
 //! Devices on one line: `name,uuid,minor,flags,line[,line…][;name,…]`, a backslash takes the next
 //! character as it stands.
 
-use super::table_text::is_space;
+use crate::args::is_space;
 use std::mem::take;
 
 /// One device of a specification. `table` has one line of the table a line.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub(super) struct ConciseDevice {
-    pub(super) name: String,
-    pub(super) uuid: String,
-    pub(super) minor: String,
-    pub(super) read_only: bool,
-    pub(super) table: String,
+pub struct ConciseDevice {
+    /// Its name.
+    pub name: String,
+    /// Its uuid; empty for none.
+    pub uuid: String,
+    /// The minor number that it wants, as typed; empty for any.
+    pub minor: String,
+    /// Whether writes are refused.
+    pub read_only: bool,
+    /// Its table.
+    pub table: String,
 }
 
-/// Parse a specification. The devices before an error are given too: dmsetup makes each as soon
+/// Reads a specification. The devices before an error are given too: dmsetup makes each as soon
 /// as it has read it (`_create_concise`, `dmsetup.c`, 1.02.185).
-pub(super) fn parse_concise(text: &str) -> (Vec<ConciseDevice>, Result<(), String>) {
+pub fn parse_concise(text: &str) -> (Vec<ConciseDevice>, Result<(), String>) {
     let mut devices = Vec::new();
     let result = parse_into(text, &mut devices);
     (devices, result)
@@ -74,7 +79,7 @@ fn one_device(text: &str) -> Result<(Vec<String>, &str, bool), String> {
 }
 
 /// `text` with a backslash before each character that the format gives a meaning.
-pub(super) fn quote(text: &str) -> String {
+pub fn quote(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
         if matches!(c, ',' | ';' | '\\') {
