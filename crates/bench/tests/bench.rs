@@ -96,8 +96,8 @@ fn load(rw: Rw, number_ios: u64) -> Load {
 
 #[test]
 fn every_request_is_made_and_counted() {
-    let stack = Stack::new(&Domain::default(), "r,,,,0 2048 ram").unwrap();
     let domain = Domain::default();
+    let stack = Stack::new(&domain, "r,,,,0 2048 ram").unwrap();
     for (rw, rwmixread, iodepth, numjobs, ios) in [
         (Rw::Read, 50, 1, 1, 1),
         (Rw::RandRead, 50, 32, 1, 10_000),

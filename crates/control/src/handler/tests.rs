@@ -411,7 +411,7 @@ fn removing_what_is_held() {
     let reaped = std::rc::Rc::new(Cell::new(0));
     let count = reaped.clone();
     *world.reap.borrow_mut() = Box::new(move || count.set(count.get() + 1));
-    assert!(remove(Flags::default()).starts_with("EBUSY: a is open"));
+    assert!(remove(Flags::default()).starts_with("EBUSY: a is in use: 1 export or table above holds it"));
     assert_eq!(reaped.get(), 1, "a busy device is asked for its hang-ups");
     assert_eq!(remove(Flags::DEFERRED_REMOVE), "{ACTIVE_PRESENT, DEFERRED_REMOVE}");
     assert_eq!(world.flags(Command::DevStatus, |r| r.name(b"a")), "{ACTIVE_PRESENT, DEFERRED_REMOVE}");
