@@ -62,7 +62,7 @@ else
     show 'udm bench --device disk --rw=randrw --bs=64k --iodepth=8 --runtime=2 --verify=crc32c'
 fi
 
-say 'Grow it while it is in use: load a second table, then make it the live one.'
+say 'Grow it without taking it down: load a second table, then make it the live one.'
 show 'udm create more --table "0 65536 ram"'
 show 'udm table disk >$DIR/table'
 show 'echo "262144 65536 linear /dev/mapper/more 0" >>$DIR/table'
