@@ -66,7 +66,7 @@ mod tests {
             ("r,,x,,0 8 zero", "the minor is \"x\""),
             ("r,,,", "five fields"),
             ("r,,,,;", "found none"),
-            ("r,,,,0 8", "r: expected a target"),
+            ("r,,,,0 8", "r: line 1: expected a target"),
             ("r,,,,0 8 zero\\", "backslash"),
         ] {
             let error = parse_concise(text).unwrap_err();
