@@ -27,8 +27,8 @@ pub struct Target {
 /// The one list of targets.
 pub const TARGETS: &[Target] = &[
     Target { name: "answer", run: targets::ioctl::fuzz_answer, words: targets::ioctl::WORDS },
-    Target { name: "concise", run: targets::concise::fuzz_concise, words: targets::concise::WORDS },
     Target { name: "args", run: targets::args::fuzz_args, words: targets::args::WORDS },
+    Target { name: "concise", run: targets::concise::fuzz_concise, words: targets::concise::WORDS },
     Target { name: "control", run: targets::control::fuzz_control, words: targets::control::WORDS },
     Target { name: "daemon-second", run: targets::daemon::fuzz_second, words: targets::daemon::WORDS },
     Target { name: "daemon-session", run: targets::daemon::fuzz_session, words: targets::ioctl::WORDS },
