@@ -130,7 +130,7 @@ impl Channel {
         unsafe { self.core.as_ref() }
     }
 
-    #[inline]
+    #[inline(always)]
     fn inside<T>(&self, work: impl FnOnce(&ChannelCore, &Cx<'_>) -> T) -> T {
         let core = self.core();
         core.lock.enter();
@@ -261,8 +261,11 @@ impl Channel {
         true
     }
 
+    // Inlined, so that what it writes comes from registers: a segment passed by memory is written as two words and read as
+    // one of sixteen bytes, which the CPU forwards from no store. The load then waits until every store before has reached
+    // the cache, those of the copy before too, and two copies never overlap.
     #[allow(clippy::too_many_arguments)]
-    #[inline]
+    #[inline(always)]
     fn start(
         &self,
         dev: Attached,
