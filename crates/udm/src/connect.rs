@@ -87,7 +87,9 @@ fn nobody_listens(error: &io::Error) -> bool {
 fn named(places: &Places, error: &io::Error) -> io::Error {
     let (socket, kind) = (places.control(), error.kind());
     let advice = match kind {
-        io::ErrorKind::PermissionDenied => "; a daemon serves its own user and root: choose another --dir, or set UDM_DIR",
+        io::ErrorKind::PermissionDenied => {
+            "; a daemon serves its own user and root: choose another --dir, or set UDM_DIR"
+        }
         _ => "; choose another --dir, or set UDM_DIR",
     };
     io::Error::new(kind, format!("{}: {error}{advice}", socket.display()))

@@ -7,6 +7,7 @@ mod info;
 mod ls;
 mod mangle;
 mod message;
+mod order;
 mod remove;
 mod report;
 mod state;
