@@ -173,7 +173,7 @@ impl App<'_, '_> {
         };
         let Some(mut command) = find(name) else {
             let (near, program) = (help::near(name), &self.program);
-            return Err(Failed::new(format!("unknown command {name:?}{near}; `{program} help` lists the commands")));
+            return Err(Failed::new(format!("unknown command {name:?}{near}\n`{program} help` lists the commands")));
         };
         if !(command.min..=command.max).contains(&args.len()) {
             let (name, usage, program) = (command.name, command.usage, &self.program);
