@@ -118,7 +118,7 @@ fn errors_say_what_to_do() {
     says("udm remove nosuch", &["cannot remove nosuch: No such device or address", "`ls` lists them"]);
     says("udm info nosuch", &["no such device nosuch"]);
     says("udm info /dev/mapper/nosuch", &["/dev/mapper/nosuch is no mapped device"]);
-    says("udm inf", &["did you mean info?", "Usage: udm"]);
+    says("udm inf", &["did you mean info?", "`udm help` lists the commands"]);
     says("udm rename a", &["which device?"]);
     says("udm rename a b c", &["got 3 arguments", "rename DEVICE NEW-NAME"]);
     says("udm stats list", &["not offered"]);

@@ -85,7 +85,14 @@ fn nobody_listens(error: &io::Error) -> bool {
 }
 
 fn named(places: &Places, error: &io::Error) -> io::Error {
-    io::Error::new(error.kind(), format!("{}: {error}", places.control().display()))
+    let (socket, kind) = (places.control(), error.kind());
+    let advice = match kind {
+        io::ErrorKind::PermissionDenied => {
+            "; a daemon serves its own user and root: choose another --dir, or set UDM_DIR"
+        }
+        _ => "; choose another --dir, or set UDM_DIR",
+    };
+    io::Error::new(kind, format!("{}: {error}{advice}", socket.display()))
 }
 
 /// The daemon, detached: it makes a session of its own, and its output is the log.

@@ -61,19 +61,22 @@ fn first_word(argv: &[OsString]) -> Option<&str> {
     }
 }
 
-/// Takes `--dir DIR` from before a dmsetup command.
+/// Takes `--dir DIR` from a dmsetup command, wherever it stands before `--`.
 fn take_dir(argv: &mut Vec<OsString>) -> Result<Option<PathBuf>, String> {
     let mut dir = None;
-    while let Some(word) = argv.get(1).cloned() {
-        if word == "--dir" {
-            let value = argv.get(2).cloned().ok_or("--dir: expected a directory after it")?;
-            argv.drain(1..3);
+    let mut i = 1;
+    while let Some(word) = argv.get(i).cloned() {
+        if word == "--" {
+            break;
+        } else if word == "--dir" {
+            let value = argv.get(i + 1).cloned().ok_or("--dir: expected a directory after it")?;
+            argv.drain(i..i + 2);
             dir = Some(value.into());
         } else if let Some(value) = word.as_bytes().strip_prefix(b"--dir=") {
             dir = Some(OsStr::from_bytes(value).into());
-            argv.remove(1);
+            argv.remove(i);
         } else {
-            break;
+            i += 1;
         }
     }
     Ok(dir)

@@ -18,7 +18,8 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The device mapper in user space.
 ///
-/// Besides the commands below it has all of dmsetup's, as `udm create NAME --table TABLE`; `udm help` lists them.
+/// Besides the commands below it has all of dmsetup's: create, remove, ls, info, table, status, load, suspend, resume and
+/// more, as in `udm create NAME --table TABLE`; `udm help` lists them.
 #[derive(Parser)]
 #[command(name = "udm", version, disable_help_subcommand = true)]
 struct Own {

@@ -43,7 +43,9 @@ impl Places {
         let shown = self.dir.display();
         match DirBuilder::new().mode(0o700).recursive(true).create(&self.dir) {
             Ok(()) => {}
-            Err(error) => return Err(format!("{shown}: cannot be made: {error}")),
+            Err(error) => {
+                return Err(format!("{shown}: cannot be made: {error}; choose another --dir, or set UDM_DIR"));
+            }
         }
         let meta = fs::metadata(&self.dir).map_err(|e| format!("{shown}: {e}"))?;
         let (owner, me) = (meta.uid(), geteuid().as_raw());

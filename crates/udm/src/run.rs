@@ -47,6 +47,12 @@ pub(crate) fn run(args: &RunArgs) -> Result<u8, String> {
     if !create(&registry, &args.concise) {
         return Ok(1);
     }
+    if !registry.list().iter().any(|md| md.info().active) {
+        return Err(format!(
+            "nothing to serve: {:?} names no device; expected NAME,UUID,MINOR,FLAGS,TABLE, as 'disk,,,,0 2097152 ram'",
+            args.concise
+        ));
+    }
     let builder = listen.into_iter().fold(Server::builder(), |builder, l| builder.listen(l));
     let exports = Arc::new(MappedExports::all(&registry));
     let server = builder.start(registry.domain(), exports).map_err(|e| e.to_string())?;
@@ -80,8 +86,6 @@ fn announce(registry: &Registry, server: &Server) {
     }
     if let (Some(name), Some(listen)) = (names.first(), server.bound().first()) {
         text += &format!("Read it with: nbdcopy '{}' FILE\nEnd it with Ctrl-C.\n", uri(listen, name));
-    } else {
-        text += "There is no device with a table: nothing to serve.\n";
     }
     // One write, so that a reader of the pipe has all of it at once.
     use std::io::Write;

@@ -42,7 +42,6 @@ const COMMANDS: &[(&str, &str)] = &[
     ("daemon", "daemon"),
     ("run", "run"),
     ("bench", "bench"),
-    ("node", "node"),
     ("export", "export"),
     ("set", "set"),
 ];

@@ -87,7 +87,7 @@ fn find<K: Copy + PartialEq>(long: &'static [LongOption<K>], name: &str) -> Resu
     }
     let near: Vec<_> = long.iter().filter(|o| o.name.starts_with(name)).collect();
     match near[..] {
-        [] => Err(format!("unknown option --{name}")),
+        [] => Err(format!("unknown option --{name}; `help` lists the options")),
         [only] => Ok(only),
         _ => {
             let names: Vec<_> = near.iter().map(|o| format!("--{}", o.name)).collect();

@@ -1,6 +1,6 @@
 //! `create` and `load`: where a table comes from, and what becomes of it.
 
-use super::Call;
+use super::{Call, order};
 use crate::dmsetup::app::{App, Done, Failed};
 use crate::dmsetup::options::atoi;
 use crate::dmsetup::table_text::{TableLine, parse_table};
@@ -56,8 +56,8 @@ fn create_concise(app: &mut App<'_, '_>, args: &[String]) -> Done {
         None => app.read_stdin()?,
     };
     let (devices, result) = parse_concise(&text);
-    for (i, device) in devices.iter().enumerate() {
-        let ConciseDevice { name, uuid, minor, read_only, table } = device;
+    for i in order::order(&devices) {
+        let ConciseDevice { name, uuid, minor, read_only, table } = &devices[i];
         let lines = parse_table(table).map_err(|e| Failed::new(format!("device {name:?}: {e}")))?;
         let minor = (!minor.is_empty()).then(|| atoi(minor)).and_then(|minor| u32::try_from(minor).ok());
         app.create_device(&NewDevice {

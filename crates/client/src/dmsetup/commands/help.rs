@@ -30,10 +30,25 @@ Options:
 Taken and without effect: --uid, --gid, --mode, --addnodeon..., --udev..., --noudev...
 ";
 
+/// What the program has besides, which it handles before it comes here.
+const OWN: &str = "
+Commands of udm's own, each with a --help:
+  run [--nbd SOCKET] [--tcp ADDR[:PORT]] DEVICES
+  daemon [--stop | --status]
+  export [DEVICE [--tcp ADDR[:PORT]] [--remove]]
+  set DEVICE KEY=VALUE...
+  bench --device DEVICE [OPTIONS]
+With --dir DIRECTORY any command goes to the daemon of that directory.
+";
+
 pub(super) fn usage(program: &str) -> String {
     let mut text = format!("Usage: {program} [OPTIONS] COMMAND [ARGUMENTS]\n\n");
     for command in COMMANDS.iter().filter(|c| c.name != "stats") {
         let _ = writeln!(text, "  {} {}", command.name, command.usage);
+    }
+    // Under dmsetup's own name there are none but dmsetup's.
+    if program == "udm" {
+        text.push_str(OWN);
     }
     text.push_str(OPTIONS);
     text
@@ -97,5 +112,7 @@ mod tests {
         for command in COMMANDS.iter().filter(|c| c.name != "stats") {
             assert!(text.contains(&format!("  {} ", command.name)), "{}", command.name);
         }
+        assert!(text.contains("\n  bench "));
+        assert!(!usage("dmsetup").contains("\n  bench "));
     }
 }

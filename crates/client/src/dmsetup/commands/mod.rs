@@ -7,6 +7,7 @@ mod info;
 mod ls;
 mod mangle;
 mod message;
+mod order;
 mod remove;
 mod report;
 mod state;
@@ -171,9 +172,8 @@ impl App<'_, '_> {
             return Err(Failed::told());
         };
         let Some(mut command) = find(name) else {
-            self.complain(format!("unknown command {name:?}{}", help::near(name)));
-            self.explain(help::usage(&self.program));
-            return Err(Failed::told());
+            let (near, program) = (help::near(name), &self.program);
+            return Err(Failed::new(format!("unknown command {name:?}{near}\n`{program} help` lists the commands")));
         };
         if !(command.min..=command.max).contains(&args.len()) {
             let (name, usage, program) = (command.name, command.usage, &self.program);
