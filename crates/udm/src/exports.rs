@@ -2,7 +2,7 @@
 
 use rustix::process::geteuid;
 use std::sync::Arc;
-use udm_core::{MappedDevice, OpenDevice, Registry};
+use udm_core::{MappedDevice, OpenDevice, Registry, TableSlot};
 use udm_export::nbd::{Client, Export, ExportInfo, Exports, OpenError};
 use udm_io::BlockDevice;
 
@@ -82,7 +82,11 @@ impl Export for MappedExport {
     }
 
     fn read_only(&self) -> bool {
-        BlockDevice::read_only(&**self.0.device())
+        let md: &MappedDevice = self.0.device();
+        let beneath = md.table(TableSlot::Active);
+        let beneath = beneath.as_ref().map_or(&[][..], |table| table.devices());
+        // No write could succeed, so that the client is better told at once.
+        md.read_only() || !beneath.is_empty() && beneath.iter().all(|dev| dev.read_only())
     }
 }
 

@@ -164,6 +164,24 @@ fn an_export_holds_its_device() {
 }
 
 #[test]
+fn an_export_over_read_only_devices_says_so() {
+    let place = Place::new();
+    let made = |words: &[&str]| assert!(place.udm(words).status.success(), "{words:?}");
+    made(&["create", "low", "--readonly", "--table", "0 2048 zero"]);
+    made(&["create", "over", "--table", "0 2048 linear /dev/mapper/low 0"]);
+    made(&["create", "half", "--table", "0 2048 linear /dev/mapper/low 0\n2048 2048 zero"]);
+    made(&["create", "both", "--table", "0 2048 linear /dev/mapper/low 0\n2048 2048 linear /dev/mapper/half 0"]);
+    let socket = place.dir().join("nbd.sock").display().to_string();
+    for (name, expect) in [("low", true), ("over", true), ("both", false)] {
+        let uri = format!("nbd+unix:///{name}?socket={socket}");
+        match std::process::Command::new("nbdinfo").args(["--is", "read-only", &uri]).output() {
+            Ok(output) => assert_eq!(output.status.success(), expect, "{name}: {}", stderr(&output)),
+            Err(error) => return println!("SKIP asking an export: nbdinfo: {error}"),
+        }
+    }
+}
+
+#[test]
 fn options_and_exports() {
     let place = Place::new();
     place.zero("vol");
