@@ -54,8 +54,9 @@ pub(super) struct Options {
     /// Of the random places and contents
     #[arg(long, alias = "randseed", value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// Check every read, and at the end all that was written: pattern or crc32c
-    #[arg(long, value_name = "KIND", value_parser = verify)]
+    /// Check every read, and at the end all that was written: crc32c (also without a value) or pattern
+    #[arg(long, value_name = "KIND", value_parser = verify, num_args = 0..=1, require_equals = true,
+          default_missing_value = "crc32c")]
     verify: Option<Verify>,
     /// Do not write the device before it is read
     #[arg(long)]
@@ -135,6 +136,11 @@ mod tests {
         assert_eq!(parse("--rw randrw --bs=8k --number_ios=7"), Ok(load));
         assert_eq!(parse("--rw=readwrite").unwrap().rw, Rw::ReadWrite);
         assert_eq!(parse("--rw=rw --lat=all --no-fill").unwrap().fill, Fill::No);
+        for (words, kind) in
+            [("", None), ("--verify", Some(Verify::Crc32c)), ("--verify=pattern", Some(Verify::Pattern))]
+        {
+            assert_eq!(parse(words).unwrap().verify, kind, "{words}");
+        }
     }
 
     #[test]
