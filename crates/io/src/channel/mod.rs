@@ -276,33 +276,53 @@ impl Channel {
         token: u64,
         segs: impl FnOnce(&mut crate::bio::Record) -> *const Segment,
     ) -> bool {
-        self.inside(|core, cx| {
-            // SAFETY: inside; the reference ends with the block.
-            let inner = unsafe { core.inner() };
-            let Some(device) = inner.device(dev) else {
-                inner.completions.push_back(Completion { token, status: Status::Invalid });
-                return true;
-            };
-            let Some(mut bio) = inner.slabs[0].take(self.core) else { return false };
-            let record = bio.record_mut();
-            record.dev = Some(device);
-            record.op = op;
-            record.flags = flags;
-            record.sector = sector;
-            record.sectors = sectors;
-            record.skip = 0;
-            record.children = 0;
-            record.token = token;
-            record.segs = segs(record);
-            if sector.checked_add(sectors).is_some_and(|end| end <= dev.sectors.from_start())
-                || self.grown(device, sector, sectors)
-            {
-                cx.submit(bio);
-            } else {
-                bio.end(Status::Invalid);
-            }
-            true
-        })
+        // Not by `inside`: what a closure captures goes by memory.
+        let core = self.core();
+        core.lock.enter();
+        let started = self.start_inside(core, &Cx::new(core), dev, op, flags, sector, sectors, token, segs);
+        core.lock.exit();
+        started
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    #[inline(always)]
+    fn start_inside(
+        &self,
+        core: &ChannelCore,
+        cx: &Cx<'_>,
+        dev: Attached,
+        op: Op,
+        flags: OpFlags,
+        sector: Sector,
+        sectors: Sectors,
+        token: u64,
+        segs: impl FnOnce(&mut crate::bio::Record) -> *const Segment,
+    ) -> bool {
+        // SAFETY: inside; the reference ends with the block.
+        let inner = unsafe { core.inner() };
+        let Some(device) = inner.device(dev) else {
+            inner.completions.push_back(Completion { token, status: Status::Invalid });
+            return true;
+        };
+        let Some(mut bio) = inner.slabs[0].take(self.core) else { return false };
+        let record = bio.record_mut();
+        record.dev = Some(device);
+        record.op = op;
+        record.flags = flags;
+        record.sector = sector;
+        record.sectors = sectors;
+        record.skip = 0;
+        record.children = 0;
+        record.token = token;
+        record.segs = segs(record);
+        if sector.checked_add(sectors).is_some_and(|end| end <= dev.sectors.from_start())
+            || self.grown(device, sector, sectors)
+        {
+            cx.submit(bio);
+        } else {
+            bio.end(Status::Invalid);
+        }
+        true
     }
 
     /// A device may have grown since it was attached.
