@@ -3,7 +3,7 @@
 use crate::{DeviceOpener, Error, Polls, ZeroSkips};
 use std::sync::Arc;
 use udm_base::{Arg, ArgError, Args, Errno, Sector, Sectors, Stripes};
-use udm_io::{Bio, BlockDevice, Cx, Domain, Extent, ExtentKind, Limits, Status};
+use udm_io::{Bio, BlockDevice, Cx, Domain, Extent, ExtentKind, Limits, Memory, Status};
 
 /// A kind of target: what stands in a table line, and how it is made.
 pub struct TargetType {
@@ -133,6 +133,12 @@ pub trait Target: Send + Sync + 'static {
     /// Whether `map` always answers [`Map::Ended`], so that nothing of it is ever in flight.
     fn is_synchronous(&self) -> bool {
         false
+    }
+
+    /// The memory that the target is, sector for sector, if it is nothing else: reads and writes that need no splitting
+    /// then go there without a call of `map`.
+    fn memory(&self) -> Option<&Memory> {
+        None
     }
 
     /// Whether the whole target is one run on a device beneath, for all operations alike: it can be compiled away.

@@ -42,6 +42,10 @@ impl Target for Ram {
         String::new()
     }
 
+    fn memory(&self) -> Option<&Memory> {
+        Some(&self.0)
+    }
+
     fn is_synchronous(&self) -> bool {
         true
     }

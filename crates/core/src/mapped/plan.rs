@@ -12,7 +12,7 @@ use crate::{Run, Target};
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Weak};
 use udm_base::{Divisor, Sector, Sectors, Stripes};
-use udm_io::{BlockDevice, Limits};
+use udm_io::{BlockDevice, Limits, Memory};
 
 /// At most this many extents come from one table; past it targets are left as they are.
 const EXTENTS_MAX: usize = 4096;
@@ -22,6 +22,8 @@ const EXTENTS_MAX: usize = 4096;
 pub(super) enum To {
     /// To a device, their sector shifted.
     Device(*const dyn BlockDevice),
+    /// To memory.
+    Memory(*const Memory),
     /// To a target that ends each at once.
     Sync(*const dyn Target),
     /// To a target that may remap the submitter's own bio.
@@ -147,7 +149,7 @@ fn own(md: &Arc<MappedDevice>, placed: &Placed, clone: bool) -> Found {
     let to = match (target.run(), clone) {
         (_, true) => To::Clones,
         (Some(run), _) => To::Device(Arc::as_ptr(run.dev)),
-        (None, _) if target.is_synchronous() => To::Sync(target),
+        (None, _) if target.is_synchronous() => at_once(target),
         (None, _) if target.no_clone() => To::Target(target),
         (None, _) => To::Clones,
     };
@@ -163,6 +165,11 @@ fn own(md: &Arc<MappedDevice>, placed: &Placed, clone: bool) -> Found {
         path: std::ptr::null(),
     };
     Found { extent, paths: Vec::new(), legs: None }
+}
+
+/// The way to a target that ends each bio at once.
+fn at_once(target: &dyn Target) -> To {
+    target.memory().map_or(To::Sync(target), |memory| To::Memory(memory))
 }
 
 fn chunk_of(target: &dyn Target) -> Option<Divisor> {
@@ -293,7 +300,7 @@ impl Walk<'_> {
         } else if self.spread(md, target, top_at, into, len) {
             return true;
         } else if target.is_synchronous() {
-            (ends(To::Sync(target), into.from_start()), Some(Arc::downgrade(md)))
+            (ends(at_once(target), into.from_start()), Some(Arc::downgrade(md)))
         } else if target.no_clone() {
             (ends(To::Target(target), into.from_start()), Some(Arc::downgrade(md)))
         } else {

@@ -30,6 +30,13 @@ impl MappedDevice {
         };
         // SAFETY: the counters are this device's, or of a path that the plan owns.
         let counters = unsafe { &*extent.counters }.of(cx);
+        if let To::Memory(memory) = extent.to {
+            counters.arrived(&bio);
+            // SAFETY: the plan keeps the table of the target whose memory it is.
+            let status = unsafe { &*memory }.serve_at(&bio, at);
+            cx.end(bio, status);
+            return None;
+        }
         if let To::Sync(target) = extent.to {
             counters.arrived(&bio);
             // Ends within the section, so that a suspension which waits for sections has waited for it.
@@ -71,7 +78,9 @@ impl MappedDevice {
                 }
                 self.mapped(cx, map)
             }
-            To::Sync(_) | To::Stripes(_) | To::Clones => unreachable!("served above, no leg, and never straight"),
+            To::Memory(_) | To::Sync(_) | To::Stripes(_) | To::Clones => {
+                unreachable!("served above, no leg, and never straight")
+            }
         }
     }
 
