@@ -15,23 +15,23 @@ const IOS: u64 = 20_000;
 /// Device, bytes of a request, depth, setting; at most so many instructions an I/O.
 const LIMITS: &[(&str, u64, u64, Option<&str>, f64)] = &[
     // The generator, a channel, and a device that does nothing.
-    ("null", 4096, 32, None, 345.0),
+    ("null", 4096, 32, None, 295.0),
     // One linear above it, two and three step by step.
-    ("n", 4096, 32, None, 505.0),
-    ("n2", 4096, 32, Some("compile=0"), 665.0),
-    ("n3", 4096, 32, Some("compile=0"), 820.0),
+    ("n", 4096, 32, None, 455.0),
+    ("n2", 4096, 32, Some("compile=0"), 617.0),
+    ("n3", 4096, 32, Some("compile=0"), 780.0),
     // Two, three and four in one step.
-    ("n2", 4096, 32, None, 520.0),
-    ("n3", 4096, 32, None, 520.0),
-    ("n8", 4096, 32, None, 520.0),
+    ("n2", 4096, 32, None, 467.0),
+    ("n3", 4096, 32, None, 467.0),
+    ("n8", 4096, 32, None, 467.0),
     // Two stripes on null devices.
-    ("s", 4096, 32, None, 560.0),
+    ("s", 4096, 32, None, 513.0),
     // A remap by way of a clone.
-    ("n", 4096, 32, Some("clone_always=1"), 850.0),
+    ("n", 4096, 32, Some("clone_always=1"), 788.0),
     // Memory, and a linear above it; the copy of 512 bytes is in these.
-    ("r", 512, 1, None, 535.0),
-    ("l", 512, 1, None, 535.0),
-    ("l", 512, 1, Some("compile=0"), 705.0),
+    ("r", 512, 1, None, 445.0),
+    ("l", 512, 1, None, 445.0),
+    ("l", 512, 1, Some("compile=0"), 608.0),
 ];
 
 /// The example, built as a release is: what is counted is what is shipped.
