@@ -33,7 +33,7 @@ pub use blocking::BlockingIo;
 pub use channel::{Attached, Channel, Completion, Cx, LEVELS, Sleep, Source, Waker, Woken};
 pub use clock::{Clock, MonotonicClock, Nanos};
 pub use device::{BlockDevice, DeviceId, Extent, ExtentKind};
-pub use domain::{Domain, DomainBuilder, MAX_CHANNELS};
+pub use domain::{Domain, DomainBuilder, Grace, MAX_CHANNELS};
 pub use executor::{Executor, Joiner, ThreadExecutor};
 pub use file::{FileDevice, FileEngine, FileOptions};
 pub use limits::Limits;
