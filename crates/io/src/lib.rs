@@ -35,7 +35,7 @@ pub use channel::{
 };
 pub use clock::{Clock, MonotonicClock, Nanos};
 pub use device::{BlockDevice, DeviceId, Extent, ExtentKind};
-pub use domain::{Domain, DomainBuilder, MAX_CHANNELS};
+pub use domain::{Domain, DomainBuilder, Grace, MAX_CHANNELS};
 pub use executor::{Executor, Joiner, ThreadExecutor};
 pub use file::{FileDevice, FileEngine, FileOptions};
 pub use limits::Limits;
