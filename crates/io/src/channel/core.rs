@@ -33,6 +33,8 @@ pub(crate) struct ChannelCore {
     pub(crate) clock: Arc<dyn Clock>,
     /// Only touched inside.
     inner: UnsafeCell<Inner>,
+    /// Own bios that are out, for who looks from outside. Written inside.
+    pub(super) own_out: std::sync::atomic::AtomicUsize,
     mailbox: Mailbox,
     wake: Option<OwnedFd>,
     /// For the models, which have no descriptors.
@@ -95,6 +97,7 @@ impl ChannelCore {
                 attached: Vec::new(),
                 keep: None,
             }),
+            own_out: std::sync::atomic::AtomicUsize::new(0),
             mailbox: Mailbox::new(),
             wake,
             #[cfg(loom)]
