@@ -30,7 +30,9 @@ mod sync;
 
 pub use bio::{Bio, FrameFn, Op, OpFlags, Segment, Segments, Status};
 pub use blocking::BlockingIo;
-pub use channel::{Attached, Channel, Completion, Cx, LEVELS, Sleep, Source, Waker, Woken};
+pub use channel::{
+    Attached, Channel, Completion, Cx, LEVELS, OWN_MAX, OwnDone, OwnWaiter, Sleep, Source, Waker, Woken,
+};
 pub use clock::{Clock, MonotonicClock, Nanos};
 pub use device::{BlockDevice, DeviceId, Extent, ExtentKind};
 pub use domain::{Domain, DomainBuilder, MAX_CHANNELS};

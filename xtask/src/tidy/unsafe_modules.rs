@@ -21,6 +21,7 @@ pub(super) const UNSAFE_MODULES: &[(&str, &str)] = &[
     ("crates/io/src/channel/cx.rs", "the same state, seen from devices and frames"),
     ("crates/io/src/channel/mailbox.rs", "a list of records that it owns"),
     ("crates/io/src/channel/mod.rs", "the same state, seen from the owner"),
+    ("crates/io/src/channel/own.rs", "the same state, and bios with a word of their owner's"),
     ("crates/io/src/channel/slab.rs", "slots that outlive their channel"),
     ("crates/io/src/channel/wait.rs", "the same state, before and after a sleep"),
     ("crates/io/src/file/guard.rs", "copies whose faults a signal handler answers"),

@@ -10,6 +10,7 @@
 
 use super::lock::BiasedLock;
 use super::mailbox::Mailbox;
+use super::own::Reserves;
 use super::slab::Slab;
 use super::timers::Timers;
 use super::{Attached, Completion, Cx, LEVELS, Source};
@@ -43,6 +44,7 @@ pub(crate) struct Inner {
     pub(crate) slabs: [Slab; LEVELS],
     pub(crate) parked: [VecDeque<Parked>; LEVELS],
     pub(crate) parked_count: usize,
+    pub(super) own: Reserves,
     pub(crate) pending_head: *mut Record,
     pub(crate) pending_tail: *mut Record,
     pub(crate) submitting: bool,
@@ -77,6 +79,7 @@ impl ChannelCore {
                 slabs: std::array::from_fn(|level| Slab::new(level as u8, 256)),
                 parked: std::array::from_fn(|_| VecDeque::new()),
                 parked_count: 0,
+                own: Reserves::new(),
                 pending_head: ptr::null_mut(),
                 pending_tail: ptr::null_mut(),
                 submitting: false,

@@ -20,6 +20,11 @@ impl<'a> Cx<'a> {
         Self(core, PhantomData)
     }
 
+    #[inline]
+    pub(super) const fn core(&self) -> &'a ChannelCore {
+        self.0
+    }
+
     /// The channel's number, below [`MAX_CHANNELS`](crate::MAX_CHANNELS): no other channel of the domain has it at
     /// the same time, so that counters indexed by it need no atomic read-modify-write.
     #[inline]
