@@ -38,7 +38,7 @@ pub use channel::{
 };
 pub use clock::{Clock, MonotonicClock, Nanos};
 pub use device::{BlockDevice, DeviceId, Extent, ExtentKind};
-pub use domain::{Domain, DomainBuilder, MAX_CHANNELS};
+pub use domain::{Domain, DomainBuilder, Grace, MAX_CHANNELS};
 pub use errand::{Bytes, Errand, Lend, Sender};
 pub use executor::{Executor, Joiner, ThreadExecutor};
 pub use file::{FileDevice, FileEngine, FileOptions};

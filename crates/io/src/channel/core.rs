@@ -70,6 +70,12 @@ unsafe impl Sync for ChannelCore {}
 // SAFETY: as above; the raw pointers of `inner` lead to records that it owns.
 unsafe impl Send for ChannelCore {}
 
+impl AsRef<BiasedLock> for ChannelCore {
+    fn as_ref(&self) -> &BiasedLock {
+        &self.lock
+    }
+}
+
 impl ChannelCore {
     pub(crate) fn new(id: usize, clock: Arc<dyn Clock>, asymmetric: bool, wake: Option<OwnedFd>) -> Self {
         Self {
