@@ -1,4 +1,5 @@
 //! kcopyd in the simulated world: contents, order, memory, errors, and time that repeats.
+#![allow(clippy::vec_box)]
 
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
