@@ -5,6 +5,7 @@ mod linear;
 mod loop_file;
 mod ram;
 mod striped;
+mod thin;
 mod zero;
 
 use udm_core::TargetType;
