@@ -3,6 +3,7 @@
 
 use crate::channel::ChannelCore;
 use crate::channel::lock::{Sections, grace_period};
+use crate::keeper::Keeper;
 use crate::sync::is_asymmetric;
 use crate::{Channel, Clock, Cx, Executor, MonotonicClock, Nanos, ThreadExecutor};
 use rustix::event::{EventfdFlags, eventfd};
@@ -22,6 +23,7 @@ pub(crate) struct Shared {
     executor: Arc<dyn Executor>,
     asymmetric: bool,
     idle: Option<Box<IdleFn>>,
+    pub(crate) keeper: Keeper,
 }
 
 /// A handle on a domain. Clones are the same domain.
@@ -74,7 +76,7 @@ impl DomainBuilder {
         let Self { clock, executor, idle, asymmetric } = self;
         let free = Mutex::new((0..MAX_CHANNELS).rev().collect());
         let cores = [const { OnceLock::new() }; MAX_CHANNELS];
-        Domain(Arc::new(Shared { cores, free, clock, executor, asymmetric, idle }))
+        Domain(Arc::new(Shared { cores, free, clock, executor, asymmetric, idle, keeper: Keeper::default() }))
     }
 }
 
@@ -95,24 +97,13 @@ impl Domain {
         Self(shared.clone())
     }
 
+    pub(crate) fn shared_arc(&self) -> &Arc<Shared> {
+        &self.0
+    }
+
     /// A channel for this thread. Fails when [`MAX_CHANNELS`] are in use, or no descriptor is left.
     pub fn channel(&self) -> io::Result<Channel> {
-        let shared = &self.0;
-        let id = shared.lock_free().pop().ok_or_else(|| {
-            io::Error::other(format!(
-                "{MAX_CHANNELS} channels are in use, which is all there can be; end some jobs or connections"
-            ))
-        })?;
-        if shared.cores[id].get().is_none() {
-            let wake = match shared.idle {
-                Some(_) => Ok(None),
-                None => eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map(Some),
-            };
-            let wake = wake.inspect_err(|_| shared.free(id))?;
-            shared.cores[id]
-                .get_or_init(|| Arc::new(ChannelCore::new(id, shared.clock.clone(), shared.asymmetric, wake)));
-        }
-        let core = shared.cores[id].get().expect("made above");
+        let (shared, (_, core)) = (&self.0, self.0.take_core()?);
         Ok(Channel::new(shared.clone(), core))
     }
 
@@ -154,8 +145,9 @@ impl Domain {
             for core in self.0.cores() {
                 core.poll_for_owner();
             }
+            let due = self.0.keep_simulated();
             match &self.0.idle {
-                Some(idle) => idle(None),
+                Some(idle) => idle(due),
                 None if rounds < 64 => std::thread::yield_now(),
                 None => std::thread::sleep(std::time::Duration::from_micros(100)),
             }
@@ -181,6 +173,48 @@ impl Shared {
         self.free.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// A number and its core, for a channel.
+    fn take_core(&self) -> io::Result<(usize, &Arc<ChannelCore>)> {
+        let id = self.lock_free().pop().ok_or_else(|| {
+            io::Error::other(format!(
+                "{MAX_CHANNELS} channels are in use, which is all there can be; end some jobs or connections"
+            ))
+        })?;
+        if self.cores[id].get().is_none() {
+            let wake = match self.idle {
+                Some(_) => Ok(None),
+                None => eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map(Some),
+            };
+            let wake = wake.inspect_err(|_| self.free(id))?;
+            self.cores[id].get_or_init(|| Arc::new(ChannelCore::new(id, self.clock.clone(), self.asymmetric, wake)));
+        }
+        Ok((id, self.cores[id].get().expect("made above")))
+    }
+
+    /// A core that gives own bios and is no thread's channel: it is served as one whose thread is elsewhere.
+    pub(crate) fn open_core(&self) -> io::Result<usize> {
+        let (id, core) = self.take_core()?;
+        ChannelCore::open(core);
+        Ok(id)
+    }
+
+    pub(crate) fn core(&self, id: usize) -> &ChannelCore {
+        self.cores[id].get().expect("taken before")
+    }
+
+    pub(crate) fn clock(&self) -> &dyn Clock {
+        &*self.clock
+    }
+
+    pub(crate) fn executor(&self) -> &dyn Executor {
+        &*self.executor
+    }
+
+    /// Serves the channels with own bios out whose threads are elsewhere.
+    pub(crate) fn serve_own(&self) {
+        self.cores().filter(|core| core.has_own()).for_each(ChannelCore::poll_for_owner);
+    }
+
     fn cores(&self) -> impl Iterator<Item = &ChannelCore> {
         self.counted_cores().map(|c| &**c)
     }
@@ -198,8 +232,9 @@ impl Shared {
     }
 
     pub(crate) fn idle_or(&self, otherwise: impl FnOnce()) {
+        let due = self.keep_simulated();
         match &self.idle {
-            Some(idle) => idle(None),
+            Some(idle) => idle(due),
             None => otherwise(),
         }
     }

@@ -19,8 +19,10 @@ mod channel;
 mod clock;
 mod device;
 mod domain;
+mod errand;
 mod executor;
 mod file;
+mod keeper;
 mod limits;
 mod memory;
 pub mod nbd;
@@ -30,12 +32,16 @@ mod sync;
 
 pub use bio::{Bio, FrameFn, Op, OpFlags, Segment, Segments, Status};
 pub use blocking::BlockingIo;
-pub use channel::{Attached, Channel, Completion, Cx, LEVELS, Sleep, Source, Waker, Woken};
+pub use channel::{
+    Attached, Channel, Completion, Cx, LEVELS, OWN_MAX, OwnDone, OwnWaiter, Sleep, Source, Waker, Woken,
+};
 pub use clock::{Clock, MonotonicClock, Nanos};
 pub use device::{BlockDevice, DeviceId, Extent, ExtentKind};
 pub use domain::{Domain, DomainBuilder, Grace, MAX_CHANNELS};
+pub use errand::{Bytes, Errand, Lend, Sender};
 pub use executor::{Executor, Joiner, ThreadExecutor};
 pub use file::{FileDevice, FileEngine, FileOptions};
+pub use keeper::{Duty, Kept};
 pub use limits::Limits;
 pub use memory::{Memory, MemoryDevice};
 pub use null::{NullDevice, NullSpec, NullSpecError};

@@ -4,5 +4,11 @@
 //! It knows nothing of thin pools, and of no channel: what it reads and writes through is a [`BlockIo`].
 
 pub mod block;
+mod error;
+pub mod layout;
+pub mod node;
+mod value;
 
-pub use block::{BLOCK_SIZE, Block, BlockIo, IoError, IoFuture};
+pub use block::{BLOCK_SIZE, Block, BlockIo, IoError, IoFuture, block_on};
+pub use error::{Damage, Error, Kind, Space};
+pub use value::{Ref, Root, Value};

@@ -5,7 +5,6 @@ mod linear;
 mod loop_file;
 mod ram;
 mod striped;
-mod thin;
 mod zero;
 
 use udm_core::TargetType;

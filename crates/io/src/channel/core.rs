@@ -10,6 +10,7 @@
 
 use super::lock::BiasedLock;
 use super::mailbox::Mailbox;
+use super::own::Reserves;
 use super::slab::Slab;
 use super::timers::Timers;
 use super::{Attached, Completion, Cx, LEVELS, Source};
@@ -32,6 +33,8 @@ pub(crate) struct ChannelCore {
     pub(crate) clock: Arc<dyn Clock>,
     /// Only touched inside.
     inner: UnsafeCell<Inner>,
+    /// Own bios that are out, for who looks from outside. Written inside.
+    pub(super) own_out: std::sync::atomic::AtomicUsize,
     mailbox: Mailbox,
     wake: Option<OwnedFd>,
     /// For the models, which have no descriptors.
@@ -43,6 +46,7 @@ pub(crate) struct Inner {
     pub(crate) slabs: [Slab; LEVELS],
     pub(crate) parked: [VecDeque<Parked>; LEVELS],
     pub(crate) parked_count: usize,
+    pub(super) own: Reserves,
     pub(crate) pending_head: *mut Record,
     pub(crate) pending_tail: *mut Record,
     pub(crate) submitting: bool,
@@ -83,6 +87,7 @@ impl ChannelCore {
                 slabs: std::array::from_fn(|level| Slab::new(level as u8, 256)),
                 parked: std::array::from_fn(|_| VecDeque::new()),
                 parked_count: 0,
+                own: Reserves::new(),
                 pending_head: ptr::null_mut(),
                 pending_tail: ptr::null_mut(),
                 submitting: false,
@@ -92,6 +97,7 @@ impl ChannelCore {
                 attached: Vec::new(),
                 keep: None,
             }),
+            own_out: std::sync::atomic::AtomicUsize::new(0),
             mailbox: Mailbox::new(),
             wake,
             #[cfg(loom)]

@@ -20,6 +20,11 @@ impl<'a> Cx<'a> {
         Self(core, PhantomData)
     }
 
+    #[inline]
+    pub(super) const fn core(&self) -> &'a ChannelCore {
+        self.0
+    }
+
     /// The channel's number, below [`MAX_CHANNELS`](crate::MAX_CHANNELS): no other channel of the domain has it at
     /// the same time, so that counters indexed by it need no atomic read-modify-write.
     #[inline]
@@ -49,6 +54,12 @@ impl<'a> Cx<'a> {
             inner.submitting = true;
             self.run(bio);
         }
+    }
+
+    /// Submits a bio of any channel to the device it is for: here if it is of this channel, else on its own, which gets it by
+    /// mail.
+    pub fn forward(&self, bio: Bio) {
+        if std::ptr::eq(bio.record().channel.as_ptr(), self.0) { self.submit(bio) } else { bio.resubmit() }
     }
 
     #[inline]

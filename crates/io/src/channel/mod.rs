@@ -6,12 +6,14 @@ pub(crate) mod lock;
 mod mailbox;
 #[cfg(all(test, loom))]
 mod models;
+mod own;
 mod slab;
 mod timers;
 mod wait;
 
 pub(crate) use self::core::ChannelCore;
 pub use cx::Cx;
+pub use own::{OWN_MAX, OwnDone, OwnWaiter};
 pub use wait::{Waker, Woken};
 
 use self::core::{Holding, covers};
@@ -109,8 +111,9 @@ impl Attached {
 
 /// One thread's way to submit bios. It cannot leave its thread.
 ///
-/// Dropping it waits for what its own rings and timers still hold; bios that a device keeps elsewhere are left
-/// behind safely, and are forgotten when they come home.
+/// Dropping it waits for what its own rings and timers still hold, and for bios that a worker submitted on it for
+/// itself ([`Cx::submit_own`]), wherever they are. The submitter's bios that a device keeps elsewhere are left behind
+/// safely, and are forgotten when they come home.
 pub struct Channel {
     core: NonNull<ChannelCore>,
     shared: Arc<Shared>,
@@ -120,6 +123,7 @@ pub struct Channel {
 
 impl Channel {
     pub(crate) fn new(shared: Arc<Shared>, core: &Arc<ChannelCore>) -> Self {
+        ChannelCore::open(core);
         let core = NonNull::new(Arc::as_ptr(core).cast_mut()).expect("an Arc is not null");
         Self { core, shared, waiter: RefCell::default(), _not_send: PhantomData }
     }
@@ -137,6 +141,11 @@ impl Channel {
         let out = work(core, &Cx::new(core));
         core.lock.exit();
         out
+    }
+
+    /// Runs `work` inside, for workers that have a channel of their own. Must not block.
+    pub fn with_cx<T>(&self, work: impl FnOnce(&Cx<'_>) -> T) -> T {
+        self.inside(|_, cx| work(cx))
     }
 
     /// Holds `dev`, so that bios can be submitted to it.
@@ -342,7 +351,11 @@ impl Channel {
 
     /// Starts what is queued and takes in what is done. Returns how many bios moved. Never blocks.
     pub fn poll(&self) -> usize {
-        self.inside(|core, _| core.poll())
+        let moved = self.inside(|core, _| core.poll());
+        if self.shared.idle().is_some() {
+            self.shared.keep_simulated();
+        }
+        moved
     }
 
     /// How many of the submitter's bios are out.
@@ -364,6 +377,7 @@ impl Channel {
 
 impl Drop for Channel {
     fn drop(&mut self) {
+        self.inside(|core, _| core.close_own());
         // What rings and timers hold comes back by itself, soon. Looked at and left in one go: else a thief could start
         // something new on a ring in between.
         let (home, sources, attached) = loop {
@@ -371,7 +385,8 @@ impl Drop for Channel {
                 core.poll();
                 // SAFETY: inside; nothing is called that reaches the channel.
                 let inner = unsafe { core.inner() };
-                if inner.timers.next().is_some() || inner.sources.iter().any(|(_, s)| s.is_busy()) {
+                let busy = inner.sources.iter().any(|(_, s)| s.is_busy());
+                if inner.timers.next().is_some() || busy || inner.own.out() > 0 {
                     return None;
                 }
                 inner.completions.clear();
