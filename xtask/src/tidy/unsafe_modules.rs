@@ -24,6 +24,7 @@ pub(super) const UNSAFE_MODULES: &[(&str, &str)] = &[
     ("crates/io/src/channel/own.rs", "the same state, and bios with a word of their owner's"),
     ("crates/io/src/channel/slab.rs", "slots that outlive their channel"),
     ("crates/io/src/channel/wait.rs", "the same state, before and after a sleep"),
+    ("crates/io/src/errand.rs", "lends an errand's own memory until it is back"),
     ("crates/io/src/file/guard.rs", "copies whose faults a signal handler answers"),
     ("crates/io/src/file/hold.rs", "OFD locks, which no safe wrapper has"),
     ("crates/io/src/file/mapped.rs", "a mapping of a file"),

@@ -56,6 +56,12 @@ impl<'a> Cx<'a> {
         }
     }
 
+    /// Submits a bio of any channel to the device it is for: here if it is of this channel, else on its own, which gets it by
+    /// mail.
+    pub fn forward(&self, bio: Bio) {
+        if std::ptr::eq(bio.record().channel.as_ptr(), self.0) { self.submit(bio) } else { bio.resubmit() }
+    }
+
     #[inline]
     fn run(&self, bio: Bio) {
         let mut next = Some(bio);
