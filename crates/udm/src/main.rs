@@ -4,7 +4,6 @@
 
 mod connect;
 mod daemon;
-mod engine;
 mod exports;
 mod local;
 mod own;
