@@ -6,4 +6,5 @@ pub mod control;
 pub mod daemon;
 pub mod ioctl;
 pub mod nbd;
+pub mod snapshot;
 pub mod table;
