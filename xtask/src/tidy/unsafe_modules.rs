@@ -19,6 +19,8 @@ pub(super) const UNSAFE_MODULES: &[(&str, &str)] = &[
     ("crates/io/src/bio/mod.rs", "a handle that owns a slot of a slab"),
     ("crates/io/src/bio/record.rs", "completion functions that take a private word"),
     ("crates/io/src/bio/segment.rs", "memory of the submitter, by address"),
+    ("crates/io/src/bio/zero.rs", "reads the memory of bios"),
+    ("crates/io/src/bio/zero/kernels.rs", "vector instructions that the CPU has to have"),
     ("crates/io/src/blocking.rs", "lends a slice for as long as it waits"),
     ("crates/io/src/channel/core.rs", "one thread's state behind the biased lock"),
     ("crates/io/src/channel/cx.rs", "the same state, seen from devices and frames"),

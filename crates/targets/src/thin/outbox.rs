@@ -7,7 +7,7 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use udm_base::{Sector, Sectors};
-use udm_io::{Bio, BlockDevice, Bytes, Cx, Errand, Lend, Op, OpFlags, Sender, Status};
+use udm_io::{Bio, BlockDevice, Bytes, Copied, CopyJob, Cx, Errand, Lend, Op, OpFlags, Sender, Status};
 use udm_pdata::Block;
 
 /// What is to be sent.
@@ -16,6 +16,8 @@ pub(super) enum Outgoing {
     Bio(Bio),
     /// An operation of the worker's own.
     Errand(Box<Errand<Load>>),
+    /// A copy, or zeroes.
+    Copy(Box<CopyJob>),
 }
 
 /// The memory of an operation of the worker's own.
@@ -109,6 +111,14 @@ impl Pool {
     pub(super) fn do_for(&self, operation: Operation, job: u64) {
         let load = Load { memory: Memory::None, to: Destination::Job(job) };
         self.put(Outgoing::Errand(operation.errand(load)));
+    }
+}
+
+impl Copied for Pool {
+    fn copied(self: Arc<Self>, cx: &Cx<'_>, job: Box<CopyJob>) {
+        self.push(Event::Done(job.token, job.status()));
+        self.returned();
+        self.kick(cx);
     }
 }
 
