@@ -10,6 +10,14 @@ use udm_io::{BlockDevice, DeviceId};
 pub trait DeviceOpener: Send + Sync {
     /// Opens `spec`: a path, `M:m`, or a URI. May block.
     fn open(&self, spec: &str, read_only: bool, exclusive: bool) -> Result<Arc<dyn BlockDevice>, Error>;
+
+    /// Opens `spec` exclusively, or gives `known`, which was opened so before, if that is what `spec` names. May block.
+    fn open_exclusive(
+        &self,
+        spec: &str,
+        read_only: bool,
+        known: Option<&Arc<dyn BlockDevice>>,
+    ) -> Result<Arc<dyn BlockDevice>, Error>;
 }
 
 /// Opens devices that are not udm's own: what the program gives to the registry.

@@ -295,6 +295,28 @@ impl DeviceOpener for LoadContext<'_> {
         let dev = (self.registry.host)(&HostRequest { spec, cwd: self.cwd, read_only, exclusive })?;
         self.registry.open_host.share(dev, exclusive)
     }
+
+    fn open_exclusive(
+        &self,
+        spec: &str,
+        read_only: bool,
+        known: Option<&Arc<dyn BlockDevice>>,
+    ) -> Result<Arc<dyn BlockDevice>, Error> {
+        if let Some(known) = known {
+            if known.name() == spec {
+                return Ok(known.clone());
+            }
+            if let Some(md) = self.own(spec)? {
+                return Ok(if md.id() == known.id() { known.clone() } else { md });
+            }
+            // Not exclusively: that would be refused because of `known`. It is dropped, whichever device it is.
+            let request = HostRequest { spec, cwd: self.cwd, read_only, exclusive: false };
+            if (self.registry.host)(&request)?.id() == known.id() {
+                return Ok(known.clone());
+            }
+        }
+        self.open(spec, read_only, true)
+    }
 }
 
 impl LoadContext<'_> {

@@ -1,6 +1,7 @@
 //! What a target is.
 
-use crate::{DeviceOpener, Error, Polls, ZeroSkips};
+use crate::{DeviceOpener, Error, MappedDevice, Polls, ZeroSkips};
+use std::any::Any;
 use std::sync::Arc;
 use udm_base::{Arg, ArgError, Args, Errno, Sector, Sectors, Stripes};
 use udm_io::{Bio, BlockDevice, Cx, Domain, Extent, ExtentKind, Limits, Memory, Status};
@@ -105,6 +106,17 @@ pub trait Target: Send + Sync + 'static {
     /// The devices beneath, one entry for each range used.
     fn devices(&self) -> Vec<TargetDevice> {
         Vec::new()
+    }
+
+    /// Devices that it uses by itself: held, and listed as dependencies, but bios are neither mapped nor flushed to them,
+    /// and their limits do not count. Metadata, or an origin that is only read.
+    fn keeps(&self) -> Vec<Arc<dyn BlockDevice>> {
+        Vec::new()
+    }
+
+    /// Itself, for targets of the same family that look for each other.
+    fn as_any(&self) -> Option<&dyn Any> {
+        None
     }
 
     /// Narrows or widens the limits that core has stacked from the devices beneath.
@@ -224,6 +236,8 @@ pub struct Ctr<'a> {
     pub read_only: bool,
     /// For targets that have channels or threads of their own.
     pub domain: &'a Domain,
+    /// The device that the table is for.
+    pub owner: &'a Arc<MappedDevice>,
     pub(crate) opener: &'a dyn DeviceOpener,
 }
 
@@ -237,7 +251,18 @@ impl Ctr<'_> {
 
     /// As [`device`](Self::device), refused when someone else has it: for metadata, COW and pool data.
     pub fn device_exclusive(&mut self, arg: &Arg, message: &str) -> Result<Arc<dyn BlockDevice>, ArgError> {
-        let opened = self.opener.open(&arg.text, self.read_only, true);
+        self.device_exclusive_or(arg, message, None)
+    }
+
+    /// As [`device_exclusive`](Self::device_exclusive), but when the argument names `known`, which another table of the same
+    /// device has opened so already, gives that one.
+    pub fn device_exclusive_or(
+        &mut self,
+        arg: &Arg,
+        message: &str,
+        known: Option<&Arc<dyn BlockDevice>>,
+    ) -> Result<Arc<dyn BlockDevice>, ArgError> {
+        let opened = self.opener.open_exclusive(&arg.text, self.read_only, known);
         opened.map_err(|e| ArgError::new(message).errno(e.errno).hint(e.message).at(arg))
     }
 }

@@ -2,9 +2,10 @@
 //! periods that let devices change beneath running channels.
 
 use crate::channel::ChannelCore;
-use crate::channel::lock::grace_period;
+use crate::channel::lock::{Sections, grace_period};
+use crate::keeper::Keeper;
 use crate::sync::is_asymmetric;
-use crate::{Channel, Clock, Executor, MonotonicClock, Nanos, ThreadExecutor};
+use crate::{Channel, Clock, Cx, Executor, MonotonicClock, Nanos, ThreadExecutor};
 use rustix::event::{EventfdFlags, eventfd};
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -22,6 +23,7 @@ pub(crate) struct Shared {
     executor: Arc<dyn Executor>,
     asymmetric: bool,
     idle: Option<Box<IdleFn>>,
+    pub(crate) keeper: Keeper,
 }
 
 /// A handle on a domain. Clones are the same domain.
@@ -74,7 +76,7 @@ impl DomainBuilder {
         let Self { clock, executor, idle, asymmetric } = self;
         let free = Mutex::new((0..MAX_CHANNELS).rev().collect());
         let cores = [const { OnceLock::new() }; MAX_CHANNELS];
-        Domain(Arc::new(Shared { cores, free, clock, executor, asymmetric, idle }))
+        Domain(Arc::new(Shared { cores, free, clock, executor, asymmetric, idle, keeper: Keeper::default() }))
     }
 }
 
@@ -95,24 +97,13 @@ impl Domain {
         Self(shared.clone())
     }
 
+    pub(crate) fn shared_arc(&self) -> &Arc<Shared> {
+        &self.0
+    }
+
     /// A channel for this thread. Fails when [`MAX_CHANNELS`] are in use, or no descriptor is left.
     pub fn channel(&self) -> io::Result<Channel> {
-        let shared = &self.0;
-        let id = shared.lock_free().pop().ok_or_else(|| {
-            io::Error::other(format!(
-                "{MAX_CHANNELS} channels are in use, which is all there can be; end some jobs or connections"
-            ))
-        })?;
-        if shared.cores[id].get().is_none() {
-            let wake = match shared.idle {
-                Some(_) => Ok(None),
-                None => eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map(Some),
-            };
-            let wake = wake.inspect_err(|_| shared.free(id))?;
-            shared.cores[id]
-                .get_or_init(|| Arc::new(ChannelCore::new(id, shared.clock.clone(), shared.asymmetric, wake)));
-        }
-        let core = shared.cores[id].get().expect("made above");
+        let (shared, (_, core)) = (&self.0, self.0.take_core()?);
         Ok(Channel::new(shared.clone(), core))
     }
 
@@ -132,6 +123,20 @@ impl Domain {
         grace_period(self.0.asymmetric, self.0.cores().map(|core| &core.lock));
     }
 
+    /// As [`synchronize`](Self::synchronize) for who must not wait: a grace period that is asked later whether it is over.
+    /// May be begun and asked anywhere, from inside a channel too; then it also waits for the section that it was begun
+    /// in, and is over after the thread has left that one. Costs a membarrier(2), about 1 µs; never blocks.
+    pub fn grace(&self) -> Grace {
+        Grace(Sections::now(self.0.asymmetric, self.0.counted_cores().cloned()))
+    }
+
+    /// As [`grace`](Self::grace), but for the section that `inside` is proof of: the caller answers for it that nothing
+    /// further up its stack uses what it has found before. On a channel that is alone, it is over at once.
+    pub fn grace_beside(&self, inside: &Cx<'_>) -> Grace {
+        let others = self.0.counted_cores().filter(|core| core.id != inside.id());
+        Grace(Sections::now(self.0.asymmetric, others.cloned()))
+    }
+
     /// Waits until `done` holds, which bios in flight are to bring about. Meanwhile the mailboxes, rings and timers of
     /// channels whose threads sleep elsewhere are served from here. Must not be called from inside a channel.
     pub fn drain(&self, mut done: impl FnMut() -> bool) {
@@ -140,8 +145,9 @@ impl Domain {
             for core in self.0.cores() {
                 core.poll_for_owner();
             }
+            let due = self.0.keep_simulated();
             match &self.0.idle {
-                Some(idle) => idle(None),
+                Some(idle) => idle(due),
                 None if rounds < 64 => std::thread::yield_now(),
                 None => std::thread::sleep(std::time::Duration::from_micros(100)),
             }
@@ -150,13 +156,71 @@ impl Domain {
     }
 }
 
+/// A grace period that nobody waits for: see [`Domain::grace`].
+pub struct Grace(Sections<Arc<ChannelCore>>);
+
+impl Grace {
+    /// Whether every channel has left the section that it was in when the period began: from then on, none uses a pointer
+    /// that was unpublished before, and what they did in these sections is visible. Once over, it stays over. Costs a
+    /// load for each section that was open; never waits.
+    pub fn is_over(&self) -> bool {
+        self.0.are_over()
+    }
+}
+
 impl Shared {
     fn lock_free(&self) -> MutexGuard<'_, Vec<usize>> {
         self.free.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// A number and its core, for a channel.
+    fn take_core(&self) -> io::Result<(usize, &Arc<ChannelCore>)> {
+        let id = self.lock_free().pop().ok_or_else(|| {
+            io::Error::other(format!(
+                "{MAX_CHANNELS} channels are in use, which is all there can be; end some jobs or connections"
+            ))
+        })?;
+        if self.cores[id].get().is_none() {
+            let wake = match self.idle {
+                Some(_) => Ok(None),
+                None => eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map(Some),
+            };
+            let wake = wake.inspect_err(|_| self.free(id))?;
+            self.cores[id].get_or_init(|| Arc::new(ChannelCore::new(id, self.clock.clone(), self.asymmetric, wake)));
+        }
+        Ok((id, self.cores[id].get().expect("made above")))
+    }
+
+    /// A core that gives own bios and is no thread's channel: it is served as one whose thread is elsewhere.
+    pub(crate) fn open_core(&self) -> io::Result<usize> {
+        let (id, core) = self.take_core()?;
+        ChannelCore::open(core);
+        Ok(id)
+    }
+
+    pub(crate) fn core(&self, id: usize) -> &ChannelCore {
+        self.cores[id].get().expect("taken before")
+    }
+
+    pub(crate) fn clock(&self) -> &dyn Clock {
+        &*self.clock
+    }
+
+    pub(crate) fn executor(&self) -> &dyn Executor {
+        &*self.executor
+    }
+
+    /// Serves the channels with own bios out whose threads are elsewhere.
+    pub(crate) fn serve_own(&self) {
+        self.cores().filter(|core| core.has_own()).for_each(ChannelCore::poll_for_owner);
+    }
+
     fn cores(&self) -> impl Iterator<Item = &ChannelCore> {
-        self.cores.iter().filter_map(|c| c.get()).map(|c| &**c)
+        self.counted_cores().map(|c| &**c)
+    }
+
+    fn counted_cores(&self) -> impl Iterator<Item = &Arc<ChannelCore>> {
+        self.cores.iter().filter_map(|c| c.get())
     }
 
     pub(crate) fn free(&self, id: usize) {
@@ -168,8 +232,9 @@ impl Shared {
     }
 
     pub(crate) fn idle_or(&self, otherwise: impl FnOnce()) {
+        let due = self.keep_simulated();
         match &self.idle {
-            Some(idle) => idle(None),
+            Some(idle) => idle(due),
             None => otherwise(),
         }
     }

@@ -245,3 +245,51 @@ fn a_device_that_the_channel_does_not_hold_is_refused() {
     let again = one.attach(memory());
     assert_eq!((status(here), status(again)), (Some(Status::Invalid), Some(Status::Ok)));
 }
+
+/// Begins grace periods from inside, and notes at once whether they are over.
+struct Asking {
+    domain: Domain,
+    graces: Mutex<Vec<(Grace, bool)>>,
+}
+
+impl BlockDevice for Asking {
+    fn submit(&self, cx: &Cx<'_>, bio: Bio) -> Option<Bio> {
+        let graces = [self.domain.grace(), self.domain.grace_beside(cx)];
+        self.graces.lock().unwrap().extend(graces.map(|g| {
+            let over = g.is_over();
+            (g, over)
+        }));
+        bio.end(Status::Ok);
+        None
+    }
+    fn sectors(&self) -> Sectors {
+        Sectors::new(1000)
+    }
+    fn limits(&self) -> Limits {
+        Limits::default()
+    }
+    fn id(&self) -> DeviceId {
+        DeviceId::Anonymous(0)
+    }
+    fn name(&self) -> String {
+        "asking".into()
+    }
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
+
+#[test]
+fn a_grace_period_begun_inside_is_over_outside() {
+    let domain = Domain::default();
+    let asking = Arc::new(Asking { domain: domain.clone(), graces: Mutex::default() });
+    let _idle = domain.channel().unwrap();
+    let channel = domain.channel().unwrap();
+    let dev = channel.attach(asking.clone());
+    assert!(domain.grace().is_over(), "nobody is inside");
+    assert!(channel.submit_range(dev, Op::Flush, OpFlags::default(), Sector::ZERO, Sectors::ZERO, 1));
+    let graces = std::mem::take(&mut *asking.graces.lock().unwrap());
+    let inside: Vec<bool> = graces.iter().map(|(_, over)| *over).collect();
+    assert_eq!(inside, [false, true], "the first waits for its own section, the other does not");
+    assert!(graces.iter().all(|(grace, _)| grace.is_over()));
+}

@@ -15,6 +15,7 @@
 mod device;
 mod executor;
 mod fault;
+pub mod golden;
 mod image;
 mod rng;
 mod world;

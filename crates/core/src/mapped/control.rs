@@ -145,7 +145,7 @@ impl MappedDevice {
             opener: &opener,
             domain: &registry.domain,
             read_only,
-            owner: self.devt,
+            owner: self,
             above: depth::height(self),
         };
         let table = Arc::new(Table::build(lines, &cx).map_err(|e| e.into_error(lines))?);

@@ -97,7 +97,7 @@ impl MappedDevice {
 
     /// One flush for each device beneath, and for each target that wants them. Returns whether some are left.
     fn flush_parts(&self, cx: &Cx<'_>, bio: &mut Bio, plan: &Plan) -> bool {
-        let devices = plan.table.devices();
+        let devices = plan.table.flushed();
         let wanting: Vec<&Placed> = plan.table.placed().iter().filter(|p| p.target.wants_flush()).collect();
         while (bio.word() as usize) < devices.len() + wanting.len() {
             let at = bio.word() as usize;
@@ -206,7 +206,7 @@ unsafe fn written(cx: &Cx<'_>, mut clone: Bio, word: *const ()) -> Option<Bio> {
         Op::Flush => clone.sector() + Sectors::new(1),
         _ => Sector::ZERO,
     };
-    let beneath = table.as_ref().and_then(|t| t.devices().get(next.get() as usize));
+    let beneath = table.as_ref().and_then(|t| t.flushed().get(next.get() as usize));
     let Some(dev) = beneath.filter(|_| clone.status().is_ok()) else { return Some(clone) };
     clone.set_sector(next);
     // SAFETY: as at the first push; the frame that ran has left its place free.

@@ -51,6 +51,12 @@ impl MappedDevice {
             }
             return self.mapped(cx, map);
         }
+        // A target that is handed the bio itself may push a frame of its own.
+        if let To::Target(_) = extent.to
+            && bio.frames_left() < 2
+        {
+            return self.serve_in_parts(cx, bio, plan);
+        }
         let pushed = match extent.path.is_null() {
             // SAFETY: the device is held by whoever submitted the bio.
             true => unsafe { bio.push_frame(own_done, std::ptr::from_ref(self).cast()) },

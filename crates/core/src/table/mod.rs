@@ -44,6 +44,8 @@ pub struct Table {
     read_only: bool,
     /// Every device beneath, once.
     devices: Vec<Arc<dyn BlockDevice>>,
+    /// How many of them, from the front, bios are mapped to; the rest targets keep for themselves.
+    mapped_to: usize,
     /// The mapped ones of them, held open.
     _holds: Vec<OpenDevice>,
 }
@@ -55,7 +57,7 @@ pub(crate) struct TableContext<'a> {
     pub(crate) domain: &'a Domain,
     pub(crate) read_only: bool,
     /// The device that the table is for, which must not be found beneath itself.
-    pub(crate) owner: DevT,
+    pub(crate) owner: &'a Arc<MappedDevice>,
     /// How many mapped devices stand on that one already.
     pub(crate) above: usize,
 }
@@ -78,9 +80,10 @@ impl Table {
             })?;
             let args = Args::parse(&line.params);
             let (begin, len, read_only) = (line.start, line.len, cx.read_only);
-            let mut ctr = Ctr { begin, len, args, read_only, domain: cx.domain, opener: cx.opener };
+            let (domain, owner, opener) = (cx.domain, cx.owner, cx.opener);
+            let mut ctr = Ctr { begin, len, args, read_only, domain, owner, opener };
             let target = (kind.ctr)(&mut ctr).map_err(|e| TableError::of_ctr(number, line, e))?;
-            check_devices(number, &*target, cx.owner)?;
+            check_devices(number, &*target, cx.owner.devt())?;
             placed.push(Placed { begin, len, kind, target, limits: Limits::default() });
         }
         Self::complete(placed, end, lines, cx)
@@ -121,6 +124,12 @@ impl Table {
             limits.max_write_zeroes = if first { own.max_write_zeroes } else { zeroes.max(own.max_write_zeroes) };
         }
         check_blocks(&placed, &limits)?;
+        let mapped_to = devices.len();
+        for dev in placed.iter().flat_map(|p| p.target.keeps()) {
+            if !devices.iter().any(|known| known.id() == dev.id()) {
+                devices.push(dev);
+            }
+        }
         let level = 1 + depth::levels(&devices);
         if level + cx.above >= LEVELS {
             let above = cx.above;
@@ -136,7 +145,7 @@ impl Table {
         let holds = devices.iter().filter_map(|d| d.as_any().downcast_ref::<MappedDevice>());
         let holds = holds.map(|md| md.open_for_table()).collect::<Result<Vec<_>, _>>();
         let holds = holds.map_err(|e| TableError { errno: e.errno, ..TableError::new(0, e.message) })?;
-        Ok(Self { placed, len: end - Sector::ZERO, limits, read_only: cx.read_only, devices, _holds: holds })
+        Ok(Self { placed, len: end - Sector::ZERO, limits, read_only: cx.read_only, devices, mapped_to, _holds: holds })
     }
 
     /// How many mapped devices lie on the longest way down, the table's own included. Devices beneath may be reloaded,
@@ -163,6 +172,16 @@ impl Table {
     /// Every device beneath, once each, in the order of their first use.
     pub fn devices(&self) -> &[Arc<dyn BlockDevice>] {
         &self.devices
+    }
+
+    /// Those of the devices that bios are mapped to, and flushed.
+    pub(crate) fn flushed(&self) -> &[Arc<dyn BlockDevice>] {
+        &self.devices[..self.mapped_to]
+    }
+
+    /// The targets, in order.
+    pub fn targets(&self) -> impl Iterator<Item = &dyn Target> {
+        self.placed.iter().map(|p| &*p.target)
     }
 
     pub(crate) fn placed(&self) -> &[Placed] {
@@ -295,13 +314,13 @@ fn distance(a: &str, b: &str) -> usize {
 
 /// No device may lie beneath itself.
 fn check_devices(number: usize, target: &dyn Target, owner: DevT) -> Result<(), TableError> {
-    for d in target.devices() {
-        if depth::reaches(&*d.dev, owner) {
-            let name = match d.dev.as_any().downcast_ref::<MappedDevice>() {
+    for dev in target.devices().into_iter().map(|d| d.dev).chain(target.keeps()) {
+        if depth::reaches(&*dev, owner) {
+            let name = match dev.as_any().downcast_ref::<MappedDevice>() {
                 Some(md) => format!("{} ({})", md.device_name(), md.devt()),
-                None => d.dev.name(),
+                None => dev.name(),
             };
-            let hint = if d.dev.id() == DeviceId::Number(owner) {
+            let hint = if dev.id() == DeviceId::Number(owner) {
                 format!("{name} is the device that the table is for")
             } else {
                 format!("{name} leads back to {owner}, the device that the table is for")

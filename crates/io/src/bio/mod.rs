@@ -108,6 +108,12 @@ impl Bio {
         }
     }
 
+    /// Cuts the bio off at `sectors`, for a device that has served the rest: a read that goes past what lies beneath.
+    pub fn truncate(&mut self, sectors: Sectors) {
+        debug_assert!(sectors <= self.sectors(), "a bio gets shorter only");
+        self.record_mut().sectors = sectors;
+    }
+
     /// Turns a bio whose write is done into a flush, for a device that emulates FUA.
     pub fn become_flush(&mut self) {
         let record = self.record_mut();
@@ -186,6 +192,12 @@ impl Bio {
     #[inline]
     pub fn has_frame(&self) -> bool {
         (self.record().frames as usize) < FRAMES
+    }
+
+    /// How many completion frames fit.
+    #[inline]
+    pub fn frames_left(&self) -> usize {
+        FRAMES - self.record().frames as usize
     }
 
     /// Pushes a completion frame: `func` is called with `word` when the bio has come back to this level,

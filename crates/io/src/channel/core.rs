@@ -33,6 +33,8 @@ pub(crate) struct ChannelCore {
     pub(crate) clock: Arc<dyn Clock>,
     /// Only touched inside.
     inner: UnsafeCell<Inner>,
+    /// Own bios that are out, for who looks from outside. Written inside.
+    pub(super) own_out: std::sync::atomic::AtomicUsize,
     mailbox: Mailbox,
     wake: Option<OwnedFd>,
     /// For the models, which have no descriptors.
@@ -68,6 +70,12 @@ unsafe impl Sync for ChannelCore {}
 // SAFETY: as above; the raw pointers of `inner` lead to records that it owns.
 unsafe impl Send for ChannelCore {}
 
+impl AsRef<BiasedLock> for ChannelCore {
+    fn as_ref(&self) -> &BiasedLock {
+        &self.lock
+    }
+}
+
 impl ChannelCore {
     pub(crate) fn new(id: usize, clock: Arc<dyn Clock>, asymmetric: bool, wake: Option<OwnedFd>) -> Self {
         Self {
@@ -89,6 +97,7 @@ impl ChannelCore {
                 attached: Vec::new(),
                 keep: None,
             }),
+            own_out: std::sync::atomic::AtomicUsize::new(0),
             mailbox: Mailbox::new(),
             wake,
             #[cfg(loom)]

@@ -32,6 +32,12 @@ impl<'a> Cx<'a> {
         self.0.id
     }
 
+    /// A number for the section that the thread is in: no other of this channel has had it. For workers that bound what they
+    /// do in one.
+    pub fn section(&self) -> u64 {
+        self.0.lock.section()
+    }
+
     /// The time now.
     pub fn now(&self) -> Nanos {
         self.0.clock.now()
@@ -54,6 +60,12 @@ impl<'a> Cx<'a> {
             inner.submitting = true;
             self.run(bio);
         }
+    }
+
+    /// Submits a bio of any channel to the device it is for: here if it is of this channel, else on its own, which gets it by
+    /// mail.
+    pub fn forward(&self, bio: Bio) {
+        if std::ptr::eq(bio.record().channel.as_ptr(), self.0) { self.submit(bio) } else { bio.resubmit() }
     }
 
     #[inline]

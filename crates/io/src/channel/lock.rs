@@ -8,6 +8,7 @@
 //! [`grace_period`] of who replaced the pointer is over.
 
 use crate::sync::{AtomicU64, AtomicUsize, Ordering, fence, heavy_barrier, light_barrier, thread_token, yield_now};
+use std::ops::Deref;
 
 /// Who is inside, and how often someone has left. Only written by who takes the seat.
 struct Seat {
@@ -64,6 +65,13 @@ impl BiasedLock {
     pub(crate) fn is_inside(&self) -> bool {
         let me = thread_token();
         self.owner.taken_by.load(Ordering::Relaxed) == me || self.thief.taken_by.load(Ordering::Relaxed) == me
+    }
+
+    /// Inside: a number that no other section of the lock has had.
+    pub(crate) fn section(&self) -> u64 {
+        let owner = self.owner.taken_by.load(Ordering::Relaxed) == thread_token();
+        let seat = if owner { &self.owner } else { &self.thief };
+        seat.left.load(Ordering::Relaxed) << 1 | u64::from(owner)
     }
 
     /// Enters as the owner; waits for a thief.
@@ -132,16 +140,71 @@ fn inside_already() -> ! {
     panic!("a channel is entered by who is inside it: devices and frames use their Cx, not the Channel");
 }
 
-/// Waits until everybody has left the sections of `locks` that they are in now. Sections are short, since nothing in them
-/// blocks. Must not be called from inside.
-pub(crate) fn grace_period<'a>(asymmetric: bool, locks: impl Iterator<Item = &'a BiasedLock>) {
-    heavy_barrier(asymmetric);
-    let seats = locks.flat_map(|lock| [&lock.owner, &lock.thief]);
-    let sections: Vec<_> = seats.filter_map(|seat| Some((seat, seat.section()?))).collect();
-    for (seat, seen) in sections {
-        while !seat.is_over(seen) {
-            yield_now();
+/// The sections that were entered before it was made, of which each ends soon, since nothing in them blocks.
+///
+/// `L` is what keeps the locks: references while somebody waits, counted ones while nobody does.
+pub(crate) struct Sections<L> {
+    seen: Vec<(L, Role, u64)>,
+    /// How many of `seen`, from the front, have ended. Looked at once, an ended section is not looked at again: its seat
+    /// may have been taken for a moment by who then saw a thief, which counts as no leaving.
+    ended: AtomicUsize,
+}
+
+#[derive(Clone, Copy)]
+enum Role {
+    Owner,
+    Thief,
+}
+
+impl BiasedLock {
+    fn seat(&self, role: Role) -> &Seat {
+        match role {
+            Role::Owner => &self.owner,
+            Role::Thief => &self.thief,
         }
     }
-    fence(Ordering::SeqCst);
+}
+
+impl AsRef<Self> for BiasedLock {
+    fn as_ref(&self) -> &Self {
+        self
+    }
+}
+
+impl<L: Clone + Deref<Target: AsRef<BiasedLock>>> Sections<L> {
+    /// Who is inside now. Whoever enters later sees what this thread stored before.
+    pub(crate) fn now(asymmetric: bool, locks: impl Iterator<Item = L>) -> Self {
+        heavy_barrier(asymmetric);
+        let mut seen = Vec::new();
+        for lock in locks {
+            for role in [Role::Owner, Role::Thief] {
+                if let Some(section) = (*lock).as_ref().seat(role).section() {
+                    seen.push((lock.clone(), role, section));
+                }
+            }
+        }
+        Self { seen, ended: AtomicUsize::new(0) }
+    }
+
+    /// Whether all have ended. What was done in them is seen by who is told so. Never waits.
+    pub(crate) fn are_over(&self) -> bool {
+        let mut ended = self.ended.load(Ordering::Acquire);
+        while let Some((lock, role, section)) = self.seen.get(ended) {
+            if !(**lock).as_ref().seat(*role).is_over(*section) {
+                return false;
+            }
+            ended += 1;
+            self.ended.fetch_max(ended, Ordering::AcqRel);
+        }
+        fence(Ordering::SeqCst);
+        true
+    }
+}
+
+/// Waits until everybody has left the sections of `locks` that they are in now. Must not be called from inside.
+pub(crate) fn grace_period<'a>(asymmetric: bool, locks: impl Iterator<Item = &'a BiasedLock>) {
+    let sections = Sections::now(asymmetric, locks);
+    while !sections.are_over() {
+        yield_now();
+    }
 }

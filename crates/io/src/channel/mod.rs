@@ -123,11 +123,9 @@ pub struct Channel {
 
 impl Channel {
     pub(crate) fn new(shared: Arc<Shared>, core: &Arc<ChannelCore>) -> Self {
+        ChannelCore::open(core);
         let core = NonNull::new(Arc::as_ptr(core).cast_mut()).expect("an Arc is not null");
-        let channel = Self { core, shared, waiter: RefCell::default(), _not_send: PhantomData };
-        // SAFETY: inside; the reference ends with the expression.
-        channel.inside(|core, _| unsafe { core.inner() }.own.open(channel.core));
-        channel
+        Self { core, shared, waiter: RefCell::default(), _not_send: PhantomData }
     }
 
     #[inline]
@@ -143,6 +141,11 @@ impl Channel {
         let out = work(core, &Cx::new(core));
         core.lock.exit();
         out
+    }
+
+    /// Runs `work` inside, for workers that have a channel of their own. Must not block.
+    pub fn with_cx<T>(&self, work: impl FnOnce(&Cx<'_>) -> T) -> T {
+        self.inside(|_, cx| work(cx))
     }
 
     /// Holds `dev`, so that bios can be submitted to it.
@@ -348,7 +351,11 @@ impl Channel {
 
     /// Starts what is queued and takes in what is done. Returns how many bios moved. Never blocks.
     pub fn poll(&self) -> usize {
-        self.inside(|core, _| core.poll())
+        let moved = self.inside(|core, _| core.poll());
+        if self.shared.idle().is_some() {
+            self.shared.keep_simulated();
+        }
+        moved
     }
 
     /// How many of the submitter's bios are out.

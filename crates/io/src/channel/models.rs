@@ -5,9 +5,9 @@
 //! the total order of SeqCst accesses, which loom leaves out.
 
 use super::ChannelCore;
-use super::lock::{BiasedLock, grace_period};
+use super::lock::{BiasedLock, Sections, grace_period};
 use crate::bio::Bio;
-use crate::sync::{AtomicPtr, Ordering};
+use crate::sync::{AtomicBool, AtomicPtr, Ordering};
 use crate::{Cx, Domain, MAX_CHANNELS, MonotonicClock, Op, Source, Status};
 use loom::thread;
 use rustix::fd::BorrowedFd;
@@ -66,6 +66,40 @@ fn a_grace_period_waits_for_owners_and_thieves() {
             reader.join().unwrap();
         });
     }
+}
+
+/// Asked instead of waited for, by two threads: what either is told holds, and stays so.
+#[test]
+fn a_grace_period_that_is_asked_ends_once() {
+    check(|| {
+        let lock = Arc::new(BiasedLock::new(false));
+        let (old, slot) = (Arc::new(loom::cell::UnsafeCell::new(0)), Arc::new(AtomicBool::new(true)));
+        let reader = {
+            let (lock, old, slot) = (lock.clone(), old.clone(), slot.clone());
+            thread::spawn(move || {
+                for _ in 0..2 {
+                    lock.enter();
+                    if slot.load(Ordering::Acquire) {
+                        old.with(|_| ());
+                    }
+                    lock.exit();
+                }
+            })
+        };
+        slot.store(false, Ordering::Release);
+        let sections = Arc::new(Sections::now(false, std::iter::once(lock)));
+        let other = {
+            let sections = sections.clone();
+            thread::spawn(move || sections.are_over())
+        };
+        let mine = sections.are_over();
+        if other.join().unwrap() || mine {
+            assert!(sections.are_over(), "it stays over");
+            old.with_mut(|_| ());
+        }
+        reader.join().unwrap();
+        assert!(sections.are_over());
+    });
 }
 
 fn core() -> Arc<ChannelCore> {

@@ -18,6 +18,7 @@ use crate::{BlockDevice, Op, OpFlags, Segment, Status};
 use std::collections::VecDeque;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use udm_base::{Sector, Sectors};
 
 /// Bios of one's own that each level of a channel can have out.
@@ -75,6 +76,27 @@ impl Reserves {
 }
 
 impl ChannelCore {
+    /// Outside: gives own bios from now on.
+    pub(crate) fn open(this: &Arc<Self>) {
+        let channel = NonNull::new(Arc::as_ptr(this).cast_mut()).expect("an Arc is not null");
+        this.lock.enter();
+        // SAFETY: inside; the reference ends with the expression.
+        unsafe { this.inner() }.own.open(channel);
+        this.lock.exit();
+    }
+
+    /// Whether own bios were out a moment ago. From anywhere.
+    pub(crate) fn has_own(&self) -> bool {
+        self.own_out.load(Ordering::Relaxed) > 0
+    }
+
+    /// Inside: counts one out, or home.
+    fn count_own(&self, change: isize) {
+        // Only written inside: no read-modify-write.
+        let now = self.own_out.load(Ordering::Relaxed).wrapping_add_signed(change);
+        self.own_out.store(now, Ordering::Relaxed);
+    }
+
     /// Inside, before the channel ends: gives no more bios of one's own, and tells those who wait for some.
     pub(super) fn close_own(&self) {
         let cx = Cx::new(self);
@@ -132,6 +154,7 @@ impl Cx<'_> {
             return false;
         }
         let Some(mut bio) = own.slabs[level].take(own.channel) else { return false };
+        core.count_own(1);
         let record = bio.record_mut();
         record.op = op;
         record.flags = flags;
@@ -197,6 +220,7 @@ unsafe fn own_done(cx: &Cx<'_>, mut bio: Bio, func: *const ()) -> Option<Bio> {
     let word = std::mem::replace(&mut bio.record_mut().parent, ptr::null_mut());
     // SAFETY: inside; the reference ends with the expression.
     unsafe { cx.core().inner() }.own.slabs[level].give(bio);
+    cx.core().count_own(-1);
     // SAFETY: it was made from an OwnDone.
     let done = unsafe { std::mem::transmute::<*const (), OwnDone>(func) };
     // SAFETY: the contract of `submit_own`.

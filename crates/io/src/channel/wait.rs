@@ -82,6 +82,7 @@ impl Channel {
     /// [`poll`](Self::poll) afterwards. In a simulated domain time moves on instead.
     pub fn wait(&self, timeout: Option<Duration>, woken: &mut Vec<Woken>) -> io::Result<()> {
         let mut waiter = self.waiter.borrow_mut();
+        let due = self.shared.keep_simulated();
         if self.shared.idle().is_none() {
             waiter.epoll(self)?;
             self.core().prepare_sleep();
@@ -101,7 +102,7 @@ impl Channel {
         });
         if let Some(idle) = self.shared.idle() {
             if !ready {
-                idle(timer);
+                idle(due.into_iter().chain(timer).min());
             }
             return Ok(());
         }

@@ -1,0 +1,203 @@
+//! The keeper: who goes on with work when no thread that submits comes by.
+//!
+//! A worker here is a state machine that submitters and completions drive. When those stop (the submitter has what it
+//! wanted, and its thread does other things), completions lie in rings that nobody looks at, and what is due at some time has
+//! nobody to do it. So each domain that has duties has one keeper: a thread that sleeps until it is rung or something is
+//! due, attends to the duties, and serves the channels whose threads are elsewhere while own bios are out on them. A
+//! simulated domain, which has no threads, does the same whenever a channel is polled or waits.
+
+use crate::domain::Shared;
+use crate::{Cx, Domain, Nanos, Waker};
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak, mpsc};
+use std::time::Duration;
+
+/// Work that has to go on though nobody submits.
+pub trait Duty: Send + Sync {
+    /// Does what can be done now, inside a channel of the keeper's. Says when it wants to be called again at the latest;
+    /// `None`: when it is rung. Must not block.
+    ///
+    /// As long as a time is given, rings cost nothing and change nothing: a duty that is busy off and on gives one for a
+    /// while longer.
+    fn attend(self: Arc<Self>, cx: &Cx<'_>) -> Option<Nanos>;
+}
+
+/// No time.
+const NEVER: u64 = u64::MAX;
+
+struct Entry {
+    duty: Weak<dyn Duty>,
+    /// Rung, or attended to at times anyway.
+    rung: AtomicBool,
+    next: AtomicU64,
+}
+
+/// The keeper of a domain.
+#[derive(Default)]
+pub(crate) struct Keeper(Mutex<State>);
+
+#[derive(Default)]
+struct State {
+    entries: Vec<Arc<Entry>>,
+    /// Of the thread, while there is one.
+    waker: Option<Waker>,
+    /// The core that duties are attended to on in a simulated domain.
+    core: Option<usize>,
+}
+
+/// A duty that is being kept, until this is dropped. Own bios of the duty's hold it, by way of the duty.
+pub struct Kept {
+    entry: Arc<Entry>,
+    shared: Arc<Shared>,
+}
+
+impl Kept {
+    /// Has the duty attended to soon. Cheap when it is on a schedule or has been rung already: a load; otherwise a
+    /// system call. From anywhere.
+    pub fn ring(&self) {
+        if self.entry.rung.load(Ordering::Acquire) || self.entry.rung.swap(true, Ordering::SeqCst) {
+            return;
+        }
+        if let Some(waker) = &self.shared.keeper.lock().waker {
+            waker.wake();
+        }
+    }
+}
+
+impl Kept {
+    /// Has the duty attended to at once, also when it is on a schedule. A system call. From anywhere.
+    pub fn ring_now(&self) {
+        self.entry.next.store(0, Ordering::SeqCst);
+        self.entry.rung.store(true, Ordering::SeqCst);
+        if let Some(waker) = &self.shared.keeper.lock().waker {
+            waker.wake();
+        }
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        let mut state = self.shared.keeper.lock();
+        state.entries.retain(|e| !Arc::ptr_eq(e, &self.entry));
+        if let (true, Some(waker)) = (state.entries.is_empty(), &state.waker) {
+            waker.wake();
+        }
+    }
+}
+
+impl Domain {
+    /// Has a duty attended to from now on; it is rung at once. Starts the keeper's thread for the first one, and fails when
+    /// that fails. May block briefly.
+    pub fn keep(&self, duty: Weak<dyn Duty>) -> io::Result<Kept> {
+        let shared = self.shared_arc();
+        let entry = Arc::new(Entry { duty, rung: AtomicBool::new(true), next: AtomicU64::new(NEVER) });
+        let mut state = shared.keeper.lock();
+        if shared.idle().is_some() {
+            if state.core.is_none() {
+                state.core = Some(shared.open_core()?);
+            }
+        } else if state.waker.is_none() {
+            let (ready, started) = mpsc::channel();
+            let there = self.clone();
+            let thread = move || run(&there, &ready);
+            shared.executor().spawn("udm-keeper", Box::new(thread))?;
+            let gone = || io::Error::other("the keeper's thread has ended before it began");
+            state.waker = Some(started.recv().map_err(|_| gone())??);
+        }
+        state.entries.push(entry.clone());
+        if let Some(waker) = &state.waker {
+            waker.wake();
+        }
+        drop(state);
+        Ok(Kept { entry, shared: shared.clone() })
+    }
+}
+
+/// The keeper's thread.
+fn run(domain: &Domain, ready: &mpsc::Sender<io::Result<Waker>>) {
+    let channel = match domain.channel() {
+        Ok(channel) => channel,
+        Err(e) => return drop(ready.send(Err(e))),
+    };
+    if ready.send(Ok(channel.waker())).is_err() {
+        return;
+    }
+    let shared = domain.shared_arc();
+    loop {
+        let Some(entries) = shared.keeper.entries_or_end() else { return };
+        channel.poll();
+        let next = channel.with_cx(|cx| round(&entries, cx));
+        if next.is_some() {
+            shared.serve_own();
+        }
+        drop(entries);
+        let timeout = next.map(|at| Duration::from_nanos(at.since(channel.now())));
+        if channel.wait(timeout, &mut Vec::new()).is_err() {
+            std::thread::yield_now();
+        }
+    }
+}
+
+impl Keeper {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What there is to attend to; or, when there is nothing, the end of the thread.
+    fn entries_or_end(&self) -> Option<Vec<Arc<Entry>>> {
+        let mut state = self.lock();
+        if state.entries.is_empty() {
+            let waker = state.waker.take();
+            drop(state);
+            // It may be the last hold on the domain but for the thread's own.
+            drop(waker);
+            return None;
+        }
+        Some(state.entries.clone())
+    }
+}
+
+/// Attends to what has been rung or is due. Returns when the next is due.
+fn round(entries: &[Arc<Entry>], cx: &Cx<'_>) -> Option<Nanos> {
+    let now = cx.now();
+    for entry in entries {
+        let next = entry.next.load(Ordering::Relaxed);
+        let rung = next == NEVER && entry.rung.load(Ordering::SeqCst);
+        if !rung && next > now.0 {
+            continue;
+        }
+        // Before it looks: what rings afterwards is for another round.
+        entry.next.store(NEVER, Ordering::SeqCst);
+        entry.rung.store(false, Ordering::SeqCst);
+        let next = entry.duty.upgrade().and_then(|duty| duty.attend(cx));
+        if let Some(at) = next {
+            // Unless it is to be at once.
+            let at = at.0.min(NEVER - 1);
+            let _ = entry.next.compare_exchange(NEVER, at, Ordering::SeqCst, Ordering::Relaxed);
+            entry.rung.store(true, Ordering::SeqCst);
+        }
+    }
+    next_due(entries)
+}
+
+fn next_due(entries: &[Arc<Entry>]) -> Option<Nanos> {
+    entries.iter().map(|e| e.next.load(Ordering::Relaxed)).filter(|at| *at != NEVER).min().map(Nanos)
+}
+
+impl Shared {
+    /// In a simulated domain: the keeper's turn. Returns when the next thing is due. Not from inside a channel.
+    pub(crate) fn keep_simulated(&self) -> Option<Nanos> {
+        self.idle()?;
+        let (entries, core) = {
+            let state = self.keeper.lock();
+            (state.entries.clone(), self.core(state.core?))
+        };
+        core.lock.steal(|| {
+            core.poll();
+            round(&entries, &Cx::new(core))
+        });
+        let rung = entries.iter().any(|e| e.next.load(Ordering::Relaxed) == NEVER && e.rung.load(Ordering::SeqCst));
+        if rung { Some(self.clock().now()) } else { next_due(&entries) }
+    }
+}

@@ -1,0 +1,88 @@
+//! The metadata device as the persistent data see it: blocks read and written by way of the outbox.
+
+use super::outbox::{Memory, Operation};
+use super::pool::Pool;
+use std::sync::{Arc, Weak};
+use udm_base::{Sector, Sectors};
+use udm_formats::thin::superblock::METADATA_BLOCK;
+use udm_io::{BlockDevice, Op, OpFlags, Status};
+use udm_pdata::{Block, BlockIo, IoError, IoFuture};
+
+/// The metadata device of a pool. What it gives is pending until the one who polls the worker has sent what is in the outbox.
+pub(super) struct MetadataIo {
+    pool: Weak<Pool>,
+    dev: Arc<dyn BlockDevice>,
+}
+
+impl MetadataIo {
+    pub(super) fn new(pool: Weak<Pool>, dev: Arc<dyn BlockDevice>) -> Arc<Self> {
+        Arc::new(Self { pool, dev })
+    }
+
+    fn pool(&self) -> Result<Arc<Pool>, IoError> {
+        self.pool.upgrade().ok_or(IoError::Failed)
+    }
+
+    fn operation(&self, op: Op, flags: OpFlags, at: u64) -> Result<Operation, IoError> {
+        if op != Op::Flush && at >= self.blocks() {
+            return Err(IoError::PastEnd);
+        }
+        let sectors = if op == Op::Flush { Sectors::ZERO } else { METADATA_BLOCK };
+        let sector = Sector::new(at * METADATA_BLOCK.get());
+        Ok(Operation { dev: self.dev.clone(), op, flags, range: (sector, sectors) })
+    }
+}
+
+impl BlockIo for MetadataIo {
+    fn blocks(&self) -> u64 {
+        self.dev.sectors().get() / METADATA_BLOCK.get()
+    }
+
+    fn read(&self, at: u64, into: Box<Block>) -> IoFuture<'_, Box<Block>> {
+        Box::pin(async move {
+            let operation = self.operation(Op::Read, OpFlags::NONE, at)?;
+            match self.pool()?.do_and_wait(operation, Memory::Read(into)).await {
+                (Status::Ok, Memory::Read(block)) => Ok(block),
+                _ => Err(IoError::Failed),
+            }
+        })
+    }
+
+    fn write(&self, blocks: Vec<(u64, Arc<Block>)>) -> IoFuture<'_, ()> {
+        Box::pin(async move {
+            let pool = self.pool()?;
+            let mut out = Vec::with_capacity(blocks.len());
+            for (at, block) in blocks {
+                let operation = self.operation(Op::Write, OpFlags::NONE, at)?;
+                out.push(pool.do_and_wait(operation, Memory::Write(block)));
+            }
+            // Every one is awaited, whatever becomes of the others: nothing is in flight afterwards.
+            let mut all = Ok(());
+            for one in out {
+                all = all.and(ended(one.await.0));
+            }
+            all
+        })
+    }
+
+    fn flush(&self) -> IoFuture<'_, ()> {
+        Box::pin(async move {
+            let operation = self.operation(Op::Flush, OpFlags::NONE, 0)?;
+            ended(self.pool()?.do_and_wait(operation, Memory::None).await.0)
+        })
+    }
+
+    fn write_fua(&self, at: u64, block: Arc<Block>) -> IoFuture<'_, ()> {
+        Box::pin(async move {
+            let fua = self.dev.limits().fua;
+            let flags = if fua { OpFlags::FUA } else { OpFlags::NONE };
+            let operation = self.operation(Op::Write, flags, at)?;
+            ended(self.pool()?.do_and_wait(operation, Memory::Write(block)).await.0)?;
+            if fua { Ok(()) } else { self.flush().await }
+        })
+    }
+}
+
+const fn ended(status: Status) -> Result<(), IoError> {
+    if status.is_ok() { Ok(()) } else { Err(IoError::Failed) }
+}

@@ -1,0 +1,125 @@
+//! What the worker wants sent, and how it learns of it: the worker has no channel of its own.
+
+use super::pool::Pool;
+use super::worker::Event;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
+use udm_base::{Sector, Sectors};
+use udm_io::{Bio, BlockDevice, Bytes, Cx, Errand, Lend, Op, OpFlags, Sender, Status};
+use udm_pdata::Block;
+
+/// What is to be sent.
+pub(super) enum Outgoing {
+    /// A client's bio, to the device that it points at.
+    Bio(Bio),
+    /// An operation of the worker's own.
+    Errand(Box<Errand<Load>>),
+}
+
+/// The memory of an operation of the worker's own.
+pub(super) enum Memory {
+    /// There is none.
+    None,
+    /// A metadata block to be read.
+    Read(Box<Block>),
+    /// A metadata block to be written.
+    Write(Arc<Block>),
+}
+
+/// The memory, and who waits for it.
+pub(super) struct Load {
+    memory: Memory,
+    to: Destination,
+}
+
+enum Destination {
+    /// The worker awaits it.
+    Slot(Arc<Slot>),
+    /// A job of the worker's, which goes on with other things meanwhile.
+    Job(u64),
+}
+
+impl Lend for Load {
+    fn lend(&mut self) -> Bytes<'_> {
+        match &mut self.memory {
+            Memory::None => Bytes::None,
+            Memory::Read(block) => Bytes::In(&mut block.0),
+            Memory::Write(block) => Bytes::Out(&block.0),
+        }
+    }
+}
+
+/// Where an awaited operation leaves its result.
+#[derive(Default)]
+pub(super) struct Slot(Mutex<Option<(Status, Memory)>>);
+
+impl Slot {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Option<(Status, Memory)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// An operation that has been put into the outbox.
+pub(super) struct Awaited(Arc<Slot>);
+
+impl Future for Awaited {
+    type Output = (Status, Memory);
+    fn poll(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Self::Output> {
+        match self.0.lock().take() {
+            Some(done) => Poll::Ready(done),
+            None => Poll::Pending,
+        }
+    }
+}
+
+/// An operation: what, how, where.
+pub(super) struct Operation {
+    pub(super) dev: Arc<dyn BlockDevice>,
+    pub(super) op: Op,
+    pub(super) flags: OpFlags,
+    pub(super) range: (Sector, Sectors),
+}
+
+impl Operation {
+    pub(super) fn flush(dev: &Arc<dyn BlockDevice>) -> Self {
+        Self { dev: dev.clone(), op: Op::Flush, flags: OpFlags::NONE, range: (Sector::ZERO, Sectors::ZERO) }
+    }
+
+    fn errand(self, load: Load) -> Box<Errand<Load>> {
+        let mut errand = Errand::new(self.dev, load);
+        errand.op = self.op;
+        errand.flags = self.flags;
+        (errand.sector, errand.sectors) = self.range;
+        errand
+    }
+}
+
+impl Pool {
+    /// Does an operation; the result is awaited.
+    pub(super) fn do_and_wait(&self, operation: Operation, memory: Memory) -> Awaited {
+        let slot = Arc::new(Slot::default());
+        let load = Load { memory, to: Destination::Slot(slot.clone()) };
+        self.put(Outgoing::Errand(operation.errand(load)));
+        Awaited(slot)
+    }
+
+    /// Does an operation without memory; its end is an event for `job`.
+    pub(super) fn do_for(&self, operation: Operation, job: u64) {
+        let load = Load { memory: Memory::None, to: Destination::Job(job) };
+        self.put(Outgoing::Errand(operation.errand(load)));
+    }
+}
+
+impl Sender<Load> for Pool {
+    fn back(self: Arc<Self>, cx: &Cx<'_>, errand: Box<Errand<Load>>, status: Status) {
+        let Errand { memory: Load { memory, to }, .. } = *errand;
+        match to {
+            Destination::Slot(slot) => *slot.lock() = Some((status, memory)),
+            Destination::Job(job) => self.push(Event::Done(job, status)),
+        }
+        self.returned();
+        self.kick(cx);
+    }
+}

@@ -1,0 +1,337 @@
+//! A pool: what its tables, its volumes and its worker share.
+//!
+//! # No wake-up is lost
+//! Who has something for the worker leaves it (in the inbox, in a slot) and *kicks*: sets `again`, and tries the
+//! lock. Who has the lock clears `again` before it polls, and looks at it after it has let go of the lock. So either the kicker gets the
+//! lock, or the holder sees `again`.
+
+use super::features::LiveFeatures;
+use super::inflight::{Drains, Inflight, Ticket};
+use super::mapping::MappingCache;
+use super::outbox::Outgoing;
+use super::worker::Event;
+use std::collections::VecDeque;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::task::{Context, Poll, Waker};
+use udm_base::{Divisor, Sector, Sectors};
+use udm_core::MappedDevice;
+use udm_io::{BlockDevice, Cx, Domain, Duty, Kept, Nanos, OwnWaiter};
+
+/// What the mapping cache of a pool may use, in bytes.
+const MAPPING_BYTES: usize = 64 << 20;
+/// How long the worker's I/O may be out before the keeper looks after it.
+const PATIENCE_NS: u64 = 10_000_000;
+/// How long a pool that was busy is looked at without being rung.
+const LINGER_NS: u64 = 1_000_000_000;
+
+/// What a pool can do, from everything to nothing (`enum pool_mode`, `drivers/md/dm-thin.c`, 6.12).
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[repr(u8)]
+pub(super) enum PoolMode {
+    /// Metadata may be changed.
+    Write,
+    /// Metadata may be changed, but no data block can be had.
+    OutOfDataSpace,
+    /// Metadata may not be changed for want of metadata blocks.
+    OutOfMetadataSpace,
+    /// Metadata may not be changed.
+    ReadOnly,
+    /// All I/O fails.
+    Fail,
+}
+
+impl PoolMode {
+    const ALL: [Self; 5] =
+        [Self::Write, Self::OutOfDataSpace, Self::OutOfMetadataSpace, Self::ReadOnly, Self::Fail];
+}
+
+/// Whether volumes may use what they know without asking.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub(super) enum Gate {
+    Open,
+    /// Every bio goes to the worker, which keeps it until the pool is resumed.
+    Suspended,
+    /// Every bio fails.
+    Failed,
+}
+
+type Worker = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// A pool that is open.
+pub(super) struct Pool {
+    this: Weak<Pool>,
+    pub(super) domain: Domain,
+    /// The mapped device whose table makes the pool.
+    pub(super) owner: Weak<MappedDevice>,
+    pub(super) metadata: Arc<dyn BlockDevice>,
+    pub(super) data: Arc<dyn BlockDevice>,
+    /// The size of a data block in sectors.
+    pub(super) block: Divisor,
+    pub(super) features: LiveFeatures,
+    pub(super) cache: Arc<MappingCache>,
+    pub(super) inflight: Inflight,
+    mode: AtomicU8,
+    gate: AtomicU8,
+    /// How long writes wait for space, in nanoseconds; 0 for ever.
+    pub(super) no_space_timeout: AtomicU64,
+    drains: Mutex<Drains>,
+    inbox: Mutex<Vec<Event>>,
+    outbox: Mutex<VecDeque<Outgoing>>,
+    worker: Mutex<Option<Worker>>,
+    again: AtomicBool,
+    /// Operations of the worker's own that are out.
+    out: AtomicUsize,
+    /// When the worker has something to do that no event brings; `u64::MAX` never.
+    deadline: AtomicU64,
+    /// When the keeper may stop looking, and wait until it is rung.
+    linger: AtomicU64,
+    ended: AtomicBool,
+    kept: OnceLock<Kept>,
+}
+
+/// What a pool is made of.
+pub(super) struct Parts {
+    pub(super) domain: Domain,
+    pub(super) owner: Weak<MappedDevice>,
+    pub(super) metadata: Arc<dyn BlockDevice>,
+    pub(super) data: Arc<dyn BlockDevice>,
+    pub(super) block: Sectors,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Pool {
+    /// A pool without a worker yet: see [`start`](Self::start).
+    pub(super) fn new(parts: Parts) -> Arc<Self> {
+        let Parts { domain, owner, metadata, data, block } = parts;
+        Arc::new_cyclic(|this| Self {
+            this: this.clone(),
+            domain,
+            owner,
+            metadata,
+            data,
+            block: Divisor::new(block.get()),
+            features: LiveFeatures::default(),
+            cache: MappingCache::new(MAPPING_BYTES),
+            inflight: Inflight::new(),
+            mode: AtomicU8::new(PoolMode::Write as u8),
+            gate: AtomicU8::new(Gate::Suspended as u8),
+            no_space_timeout: AtomicU64::new(60_000_000_000),
+            drains: Mutex::default(),
+            inbox: Mutex::default(),
+            outbox: Mutex::default(),
+            worker: Mutex::default(),
+            again: AtomicBool::new(false),
+            out: AtomicUsize::new(0),
+            deadline: AtomicU64::new(u64::MAX),
+            linger: AtomicU64::new(0),
+            ended: AtomicBool::new(false),
+            kept: OnceLock::new(),
+        })
+    }
+
+    /// Gives the pool its worker, and a keeper to look after it.
+    pub(super) fn start(self: &Arc<Self>, worker: Worker) -> std::io::Result<()> {
+        *lock(&self.worker) = Some(worker);
+        let duty: Weak<dyn Duty> = self.this.clone();
+        let kept = self.domain.keep(duty)?;
+        let _ = self.kept.set(kept);
+        Ok(())
+    }
+
+    /// What the pool can do now.
+    #[inline]
+    pub(super) fn mode(&self) -> PoolMode {
+        PoolMode::ALL[usize::from(self.mode.load(Ordering::Relaxed)).min(4)]
+    }
+
+    pub(super) fn set_mode(&self, mode: PoolMode) {
+        self.mode.store(mode as u8, Ordering::Relaxed);
+    }
+
+    #[inline]
+    pub(super) fn gate(&self) -> Gate {
+        match self.gate.load(Ordering::Acquire) {
+            0 => Gate::Open,
+            1 => Gate::Suspended,
+            _ => Gate::Failed,
+        }
+    }
+
+    pub(super) fn set_gate(&self, gate: Gate) {
+        self.gate.store(gate as u8, Ordering::Release);
+    }
+
+    /// Where a data block begins on the data device.
+    #[inline]
+    pub(super) fn sector_of(&self, data: u64) -> Sector {
+        Sector::new(data * self.block.get())
+    }
+
+    /// The size of a block.
+    pub(super) fn block_len(&self) -> Sectors {
+        Sectors::new(self.block.get())
+    }
+
+    /// Counts an event of the pool's device.
+    pub(super) fn event(&self) {
+        if let Some(md) = self.owner.upgrade() {
+            md.event();
+        }
+    }
+
+    /// Leaves something for the worker. Kick it afterwards.
+    pub(super) fn push(&self, event: Event) {
+        lock(&self.inbox).push(event);
+    }
+
+    /// Takes what has been left.
+    pub(super) fn take_events(&self, into: &mut VecDeque<Event>) {
+        into.extend(lock(&self.inbox).drain(..));
+    }
+
+    pub(super) fn put(&self, outgoing: Outgoing) {
+        if let Outgoing::Errand(_) = outgoing {
+            self.out.fetch_add(1, Ordering::AcqRel);
+        }
+        lock(&self.outbox).push_back(outgoing);
+    }
+
+    /// An operation of the worker's own has come back.
+    pub(super) fn returned(&self) {
+        self.out.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    /// When the worker wants to be polled though nothing happens.
+    pub(super) fn set_deadline(&self, at: Option<Nanos>) {
+        self.deadline.store(at.map_or(u64::MAX, |at| at.0), Ordering::Relaxed);
+    }
+
+    /// Whether the worker has ended; then nothing is answered any more.
+    pub(super) fn has_ended(&self) -> bool {
+        self.ended.load(Ordering::Acquire)
+    }
+
+    /// Asks for everything in flight that may have found what the mapping cache said until now.
+    pub(super) fn ask_drain(&self) -> Ticket {
+        lock(&self.drains).ask()
+    }
+
+    pub(super) fn is_drained(&self, ticket: Ticket) -> bool {
+        lock(&self.drains).is_over(ticket)
+    }
+
+    /// Runs the worker, if nobody does, until it has nothing more to do. Never blocks.
+    pub(super) fn kick(&self, cx: &Cx<'_>) {
+        self.again.store(true, Ordering::SeqCst);
+        if !cx.can_own() {
+            // A channel that ends: its thread goes, and with it who would look after what is sent.
+            return self.ring();
+        }
+        while self.again.load(Ordering::SeqCst) {
+            let Ok(mut worker) = self.worker.try_lock() else { return };
+            let put_off = self.run(cx, &mut worker);
+            drop(worker);
+            if put_off {
+                break;
+            }
+        }
+        let idle = self.out.load(Ordering::Acquire) == 0 && !lock(&self.drains).is_waiting();
+        if !idle || self.deadline.load(Ordering::Relaxed) != u64::MAX {
+            self.ring();
+        }
+    }
+
+    fn ring(&self) {
+        if let Some(kept) = self.kept.get() {
+            kept.ring();
+        }
+    }
+
+    /// Polls the worker until nothing is left for it. Returns whether something is left that cannot be sent here.
+    fn run(&self, cx: &Cx<'_>, worker: &mut Option<Worker>) -> bool {
+        loop {
+            self.again.store(false, Ordering::SeqCst);
+            let Some(future) = worker else { return false };
+            if future.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready() {
+                *worker = None;
+                self.ended.store(true, Ordering::Release);
+                return false;
+            }
+            if !self.send_all(cx) {
+                return true;
+            }
+            let drained = lock(&self.drains).advance(&self.inflight, &self.domain, cx);
+            if !drained && !self.again.load(Ordering::SeqCst) {
+                return false;
+            }
+        }
+    }
+
+    /// Sends what is in the outbox. False when the channel has no more bios for it.
+    fn send_all(&self, cx: &Cx<'_>) -> bool {
+        loop {
+            let Some(next) = lock(&self.outbox).pop_front() else { return true };
+            let errand = match next {
+                Outgoing::Bio(bio) => {
+                    cx.forward(bio);
+                    continue;
+                }
+                Outgoing::Errand(errand) => errand,
+            };
+            let Some(me) = self.this.upgrade() else { return true };
+            if let Err(errand) = cx.send(errand, me.clone()) {
+                let level = Cx::own_level(&*errand.dev);
+                lock(&self.outbox).push_front(Outgoing::Errand(errand));
+                if !cx.when_own(level, me) {
+                    self.ring();
+                }
+                return false;
+            }
+        }
+    }
+}
+
+impl OwnWaiter for Pool {
+    fn again(self: Arc<Self>, cx: &Cx<'_>) {
+        self.kick(cx);
+    }
+}
+
+impl Duty for Pool {
+    fn attend(self: Arc<Self>, cx: &Cx<'_>) -> Option<Nanos> {
+        self.kick(cx);
+        let now = cx.now();
+        let deadline = self.deadline.load(Ordering::Relaxed);
+        if self.out.load(Ordering::Acquire) > 0 || lock(&self.drains).is_waiting() {
+            self.linger.store(now.after(LINGER_NS).0, Ordering::Relaxed);
+            return Some(now.after(PATIENCE_NS));
+        }
+        if deadline != u64::MAX {
+            self.linger.store(now.after(LINGER_NS).0, Ordering::Relaxed);
+            return Some(Nanos(deadline).max(now.after(PATIENCE_NS)));
+        }
+        let linger = self.linger.load(Ordering::Relaxed);
+        (linger > now.0).then(|| now.after(PATIENCE_NS))
+    }
+}
+
+/// Polls to pending once, so that what is in the outbox goes out first.
+pub(super) struct Pause(bool);
+
+pub(super) const fn pause() -> Pause {
+    Pause(false)
+}
+
+impl Future for Pause {
+    type Output = ();
+    fn poll(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<()> {
+        if std::mem::replace(&mut self.0, true) { Poll::Ready(()) } else { Poll::Pending }
+    }
+}
