@@ -1,6 +1,7 @@
 //! The world of a simulation: its clock, its chance, its devices, and the power that they share.
 
 use crate::device::{Disk, Pending};
+use crate::rotating::Spindle;
 use crate::{Image, Rng, SimExecutor};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -42,6 +43,7 @@ struct Shared {
 pub(crate) struct World {
     pub(crate) rng: Rng,
     pub(crate) disks: Vec<Disk>,
+    pub(crate) rotating: Vec<Spindle>,
     events: BinaryHeap<Reverse<Event>>,
     sequence: u64,
     /// Writes that have completed, on all devices, and after how many the power goes.
@@ -82,6 +84,7 @@ impl Sim {
         let world = World {
             rng: Rng::new(seed),
             disks: Vec::new(),
+            rotating: Vec::new(),
             events: BinaryHeap::new(),
             sequence: 0,
             writes: 0,
@@ -148,8 +151,10 @@ impl Sim {
     /// Lets time pass until the next event, or `timer`, and completes what is due.
     fn idle(&self, timer: Option<Nanos>) {
         let mut world = self.lock();
+        // What was submitted up to now is what a disk chooses from.
+        let turned = world.rotating.iter().filter_map(|disk| disk.turn(self.now())).min();
         let next = world.events.peek().map(|Reverse(e)| e.at);
-        match next.into_iter().chain(timer).min() {
+        match next.into_iter().chain(turned).chain(timer).min() {
             Some(at) => {
                 world.idle_rounds = 0;
                 self.0.clock.advance_to(at);
@@ -164,6 +169,13 @@ impl Sim {
             }
         }
         let now = self.now();
+        let landed: Vec<Bio> = world.rotating.iter().flat_map(|disk| disk.done(now)).collect();
+        if !landed.is_empty() {
+            // Outside the lock: a bio that ends may submit the next.
+            drop(world);
+            landed.into_iter().for_each(|bio| bio.end(Status::Ok));
+            world = self.lock();
+        }
         while world.events.peek().is_some_and(|Reverse(e)| e.at <= now) {
             let Reverse(Event { pending, .. }) = world.events.pop().expect("just seen");
             let ended = world.run(pending);
@@ -209,7 +221,8 @@ impl World {
         }
         let rng = &mut self.rng;
         self.images = Some(self.disks.iter_mut().map(|disk| disk.survive(rng)).collect());
-        flying.into_iter().map(|e| e.pending.bio).collect()
+        let spinning: Vec<Bio> = self.rotating.iter().flat_map(Spindle::cut).collect();
+        flying.into_iter().map(|e| e.pending.bio).chain(spinning).collect()
     }
 
     pub(crate) fn is_off(&self) -> bool {

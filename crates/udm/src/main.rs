@@ -9,6 +9,7 @@ mod local;
 mod own;
 mod places;
 mod run;
+mod snapshot;
 mod startup;
 mod world;
 
