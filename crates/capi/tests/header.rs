@@ -19,7 +19,7 @@ fn functions() {
     let declared: BTreeSet<_> = HEADER
         .lines()
         .filter(|line| line.ends_with(");") && !line.starts_with([' ', '*', '\t']))
-        .filter_map(|line| Some(line.split_once('(')?.0.rsplit([' ', '*']).next()?))
+        .filter_map(|line| line.split_once('(')?.0.rsplit([' ', '*']).next())
         .collect();
     let defined: BTreeSet<_> = SOURCES.iter().flat_map(|source| names(source, "extern \"C\" fn ")).collect();
     assert!(defined.len() > 5, "{defined:?}");
