@@ -2,6 +2,8 @@
 
 #![allow(dead_code, reason = "each test uses its own part")]
 
+pub(crate) mod world;
+
 use std::collections::{BTreeMap, HashMap};
 use std::future::ready;
 use std::sync::{Arc, Mutex};
@@ -33,7 +35,7 @@ pub(crate) struct Disk {
     /// Writes since the last flush, in order.
     pub(crate) pending: Vec<(u64, Box<Block>)>,
     /// The last of them for each block.
-    latest: HashMap<u64, usize>,
+    pub(crate) latest: HashMap<u64, usize>,
     pub(crate) reads: u64,
     pub(crate) writes: u64,
     /// The operation with this number, from now on, fails.
