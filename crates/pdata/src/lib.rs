@@ -12,6 +12,7 @@ pub mod layout;
 mod metadata_map;
 pub mod node;
 mod overflow;
+mod raw;
 mod store;
 mod transaction;
 mod value;

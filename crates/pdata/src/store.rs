@@ -86,7 +86,7 @@ impl Store {
             let bitmap = load(&*io, entry.blocknr.get(), Kind::Bitmap, Block::zeroed()).await?;
             metadata.add_loaded(entry, bitmap);
         }
-        metadata.check_loaded()?;
+        metadata.count_loaded();
         let mut t = Transaction::new(Cache::new(options.cache_bytes), metadata);
         if let Some(root) = &roots.data {
             t.data = Some(DataMap::open(root)?);
