@@ -14,6 +14,7 @@ pub mod cli;
 mod concise;
 mod crew;
 mod error;
+mod experiment;
 mod fill;
 mod floor;
 mod host;
