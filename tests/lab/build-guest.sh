@@ -73,7 +73,7 @@ copy_object() {
 make_tree() {
     local name
     rm -rf "$ROOT"
-    mkdir -p "$ROOT"/{bin,etc/lvm,dev,proc,sys,tmp,run,mnt,root,share,var/lock,lib,lib64,usr/lib}
+    mkdir -p "$ROOT"/{bin,etc/lvm,dev,proc,sys,tmp,run,mnt,root,share,host,var/lock,lib,lib64,usr/lib}
     # One directory under every usual name: the kernel calls /sbin/modprobe, lvm /usr/sbin/...
     ln -s bin "$ROOT/sbin"
     ln -s ../bin "$ROOT/usr/bin"
@@ -87,7 +87,7 @@ make_tree() {
     for name in modprobe insmod lsmod rmmod; do ln -sf kmod "$ROOT/bin/$name"; done
     for name in pvcreate vgcreate vgremove vgs lvcreate lvremove lvs; do ln -sf lvm "$ROOT/bin/$name"; done
     if [ -e "$ROOT/bin/pdata_tools" ]; then
-        for name in thin_check thin_dump thin_restore thin_delta cache_check cache_dump era_dump; do
+        for name in thin_{check,dump,restore,repair,delta,ls,rmap,metadata_size} cache_check cache_dump era_dump; do
             ln -sf pdata_tools "$ROOT/bin/$name"
         done
     fi

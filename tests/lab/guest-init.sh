@@ -22,6 +22,9 @@ for module in virtio_pci virtio_blk 9pnet_virtio 9p dm-mod loop configfs; do
 done
 mount -t configfs configfs /sys/kernel/config
 mount -t 9p -o trans=virtio,version=9p2000.L,msize=262144,cache=none share /share
+# This machine's root, where run-guest.sh -r shows it.
+mount -t 9p -o trans=virtio,version=9p2000.L,msize=262144,cache=loose,ro host /host 2>/dev/null &&
+    for name in proc dev tmp; do mount -o bind /$name /host/$name; done
 echo "LAB: up, kernel $(uname -r)"
 cd /share || echo "LAB: cannot enter the share"
 # The arguments are words without spaces.

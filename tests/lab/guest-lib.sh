@@ -32,3 +32,46 @@ null_block() {
     for setting; do echo "${setting#*=}" > "$directory/${setting%%=*}" || return 1; done
     echo 1 > "$directory/power"
 }
+
+# image NAME MIB: a block device over a sparse file in memory; prints its path. The file is /tmp/NAME.img.
+image() {
+    rm -f "/tmp/$1.img"
+    truncate -s "$2M" "/tmp/$1.img" || return 1
+    losetup -f --show "/tmp/$1.img"
+}
+
+# pattern VOLUME SECTOR COUNT GENERATION: what tests write. Sector s of a volume belongs to page s / 8, and a page is
+# one line of 32 bytes over and over, with the numbers in hexadecimal:  "udm v0001 p00000002 g00000003  \n".
+# So it is known what a sector must hold, whoever wrote it, and an image of it compresses to almost nothing.
+pattern() {
+    mawk -v v="$1" -v s="$2" -v n="$3" -v g="$4" 'BEGIN {
+        for (i = 0; i < n; i++) {
+            line = sprintf("udm v%04x p%08x g%08x  \n", v, int((s + i) / 8), g)
+            line = line line line line
+            line = line line line line
+            printf "%s", line
+        }
+    }'
+}
+
+# put DEVICE VOLUME SECTOR COUNT GENERATION: writes the pattern with direct I/O, 64 KiB at a time from the first whole
+# 64 KiB on; the order of the writes is the order on the device.
+put() {
+    local device=$1 volume=$2 sector=$3 left=$4 generation=$5 part
+    while ((left)); do
+        part=$((128 - sector % 128))
+        if ((part == 128 && left >= 128)); then part=$((left / 128 * 128)); fi
+        if ((part > left)); then part=$left; fi
+        pattern "$volume" "$sector" "$part" "$generation" |
+            if ((part % 128)); then
+                dd of="$device" bs=$((part * 512)) seek=$((sector * 512)) oflag=direct,seek_bytes iflag=fullblock \
+                    conv=notrunc status=none
+            else
+                dd of="$device" bs=64K seek=$((sector / 128)) oflag=direct iflag=fullblock conv=notrunc status=none
+            fi || return 1
+        sector=$((sector + part)) left=$((left - part))
+    done
+}
+
+# digest DEVICE: the SHA-256 of all of it, read past the page cache.
+digest() { dd if="$1" bs=1M iflag=direct status=none | sha256sum | cut -d ' ' -f 1; }

@@ -16,7 +16,7 @@ PACKAGES=(qemu-system-x86 qemu-system-common seabios busybox-static cpio kmod xz
     dmsetup lvm2 thin-provisioning-tools e2fsprogs)
 # Programs copied into the guest with the libraries they need. A missing one is left out.
 PROGRAMS=(bash sed grep cp dd awk mawk timeout stat truncate sha256sum cmp strace kmod losetup blockdev
-    blkdiscard mount umount fio dmsetup lvm pdata_tools mkfs.ext4 e2fsck)
+    blkdiscard mount umount fio dmsetup lvm pdata_tools mkfs.ext4 e2fsck fstrim tar)
 # Of those, the ones without which no golden can be recorded.
 REQUIRED=(bash sed timeout stat kmod blockdev dmsetup)
 

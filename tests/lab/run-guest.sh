@@ -6,7 +6,9 @@
 #                what the script writes there stays, with its output in "out", the kernel's log in "dmesg"
 #     -f FILE    copy a file or directory into that directory (may be repeated)
 #     -d SIZE    add a virtio disk (8G ...): /dev/vda, vdb ...
+#     -d FILE    the same from an image, which the guest may write to; a path with a slash in it
 #     -n SIZE    add an emulated NVMe disk: /dev/nvme0n1 ...
+#     -r         show this machine's / read-only at /host, to run its programs by chroot /host
 #     -t SEC     time limit (default 900)
 #   Environment: UDM_LAB, KERNEL, ACCEL (tcg or kvm; default tcg), SMP (default nproc), MEM (default 2G)
 #
@@ -15,14 +17,15 @@ set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 usage() { sed -n '2,/^set /{/^#/s/^# \{0,1\}//p}' "$0" >&2; exit 2; }
 
-ACCEL=${ACCEL:-tcg} SMP=${SMP:-$(nproc)} MEM=${MEM:-2G} LIMIT=900 JOB=
+ACCEL=${ACCEL:-tcg} SMP=${SMP:-$(nproc)} MEM=${MEM:-2G} LIMIT=900 JOB= HOST=0
 FILES=() DISKS=() NVMES=()
-while getopts o:f:d:n:t: option; do
+while getopts o:f:d:n:rt: option; do
     case $option in
         o) JOB=$OPTARG ;;
         f) FILES+=("$OPTARG") ;;
         d) DISKS+=("$OPTARG") ;;
         n) NVMES+=("$OPTARG") ;;
+        r) HOST=1 ;;
         t) LIMIT=$OPTARG ;;
         *) usage ;;
     esac
@@ -54,9 +57,15 @@ QEMU=(qemu-system-x86_64 "${CPU[@]}" -machine q35 -smp "$SMP" -m "$MEM"
     -append "console=ttyS0 panic=-1 quiet mitigations=off no_timer_check tsc=reliable"
     -virtfs "local,path=$JOB,mount_tag=share,security_model=none,multidevs=remap"
     -device virtio-rng-pci)
-add_disk() { # INDEX SIZE DEVICE
-    truncate -s "$2" "$TEMP/$1.raw"
-    QEMU+=(-drive "if=none,id=$1,file=$TEMP/$1.raw,format=raw,cache=none,aio=threads,discard=unmap"
+[ $HOST = 0 ] ||
+    QEMU+=(-virtfs "local,path=/,mount_tag=host,security_model=none,readonly=on,multidevs=remap")
+add_disk() { # NAME SIZE-OR-FILE DEVICE
+    local path=$TEMP/$1.raw
+    case $2 in
+        */*) path=$2 ;;
+        *) truncate -s "$2" "$path" ;;
+    esac
+    QEMU+=(-drive "if=none,id=$1,file=$path,format=raw,cache=none,aio=threads,discard=unmap"
         -device "$3,drive=$1,serial=$1")
 }
 for i in "${!DISKS[@]}"; do add_disk "disk$i" "${DISKS[$i]}" virtio-blk-pci; done

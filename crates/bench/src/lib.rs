@@ -11,13 +11,11 @@
 //! - A buffer belongs to the device or to the job, never to both: see `queue`.
 
 pub mod cli;
-mod concise;
 mod crew;
 mod error;
 mod experiment;
 mod fill;
 mod floor;
-mod host;
 mod job;
 mod lane;
 mod latency;
@@ -32,7 +30,6 @@ mod statistics;
 mod subject;
 mod verify;
 
-pub use concise::{ConciseDevice, parse_concise};
 pub use error::Error;
 pub use latency::Latencies;
 pub use load::{Fill, Lat, Load, Rw, Verify};

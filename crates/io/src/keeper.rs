@@ -65,6 +65,17 @@ impl Kept {
     }
 }
 
+impl Kept {
+    /// Has the duty attended to at once, also when it is on a schedule. A system call. From anywhere.
+    pub fn ring_now(&self) {
+        self.entry.next.store(0, Ordering::SeqCst);
+        self.entry.rung.store(true, Ordering::SeqCst);
+        if let Some(waker) = &self.shared.keeper.lock().waker {
+            waker.wake();
+        }
+    }
+}
+
 impl Drop for Kept {
     fn drop(&mut self) {
         let mut state = self.shared.keeper.lock();
@@ -157,10 +168,13 @@ fn round(entries: &[Arc<Entry>], cx: &Cx<'_>) -> Option<Nanos> {
             continue;
         }
         // Before it looks: what rings afterwards is for another round.
+        entry.next.store(NEVER, Ordering::SeqCst);
         entry.rung.store(false, Ordering::SeqCst);
         let next = entry.duty.upgrade().and_then(|duty| duty.attend(cx));
-        entry.next.store(next.map_or(NEVER, |at| at.0.min(NEVER - 1)), Ordering::Relaxed);
-        if next.is_some() {
+        if let Some(at) = next {
+            // Unless it is to be at once.
+            let at = at.0.min(NEVER - 1);
+            let _ = entry.next.compare_exchange(NEVER, at, Ordering::SeqCst, Ordering::Relaxed);
             entry.rung.store(true, Ordering::SeqCst);
         }
     }

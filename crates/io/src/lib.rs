@@ -22,6 +22,7 @@ mod domain;
 mod errand;
 mod executor;
 mod file;
+pub mod kcopyd;
 mod keeper;
 mod limits;
 mod memory;

@@ -32,6 +32,12 @@ impl<'a> Cx<'a> {
         self.0.id
     }
 
+    /// A number for the section that the thread is in: no other of this channel has had it. For workers that bound what they
+    /// do in one.
+    pub fn section(&self) -> u64 {
+        self.0.lock.section()
+    }
+
     /// The time now.
     pub fn now(&self) -> Nanos {
         self.0.clock.now()

@@ -67,6 +67,13 @@ impl BiasedLock {
         self.owner.taken_by.load(Ordering::Relaxed) == me || self.thief.taken_by.load(Ordering::Relaxed) == me
     }
 
+    /// Inside: a number that no other section of the lock has had.
+    pub(crate) fn section(&self) -> u64 {
+        let owner = self.owner.taken_by.load(Ordering::Relaxed) == thread_token();
+        let seat = if owner { &self.owner } else { &self.thief };
+        seat.left.load(Ordering::Relaxed) << 1 | u64::from(owner)
+    }
+
     /// Enters as the owner; waits for a thief.
     ///
     /// # Panics

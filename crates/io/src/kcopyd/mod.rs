@@ -1,0 +1,209 @@
+//! kcopyd: copies ranges between block devices, with bounded memory and in the order of asking
+//! (`drivers/md/dm-kcopyd.c`, 6.12, has the same name and the same task).
+//!
+//! # How a copy goes
+//! A job names where to read (or that there is nothing to read, but zeroes), how much, and any number of places to write
+//! to: one read serves them all. Jobs wait in a queue. The first takes pages from the pool, reads, writes to each place, gives
+//! the pages back, and tells who asked. Jobs that follow each other and lie next to each other, everywhere alike, go as one
+//! read and one write each; a long job goes in pieces. If what went together fails, the jobs are done again one by one, so
+//! that each learns of its own error only.
+//!
+//! # Order
+//! A job that finds too few pages stays at the head of the queue, and nothing overtakes it. The kernel once put it back at the
+//! tail, which shuffled sequential writes; [`Requeue::Tail`] does so still, for those who want to measure it.
+//!
+//! # Nobody's thread
+//! It is driven by who brings jobs and by completions, inside their channels, one at a time; and by the domain's keeper when
+//! those do not come by. Nothing blocks.
+
+mod pages;
+mod queue;
+mod run;
+mod throttle;
+
+use crate::{BlockDevice, Cx, Domain, Duty, Nanos, OpFlags, OwnWaiter, Status};
+use run::Inner;
+use std::io;
+use std::sync::Arc;
+use udm_base::{Sector, Sectors};
+
+/// Where a job that finds too few pages goes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Requeue {
+    /// It stays first.
+    Head,
+    /// Behind all others, as the kernel once did.
+    Tail,
+}
+
+/// How a [`Kcopyd`] works.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CopyOptions {
+    /// Memory for what is read and not written yet, in bytes; rounded up to whole pages. 16 MiB unless set.
+    pub pool: usize,
+    /// The longest single read or write, in bytes. 1 MiB unless set. Never more than the pool.
+    pub piece: usize,
+    /// Pieces that are out at a time. 64 unless set.
+    pub pieces: usize,
+    /// Jobs that wait at a time. 65536 unless set.
+    pub jobs: usize,
+    /// Where a job that finds too few pages goes. [`Requeue::Head`] unless set.
+    pub requeue: Requeue,
+    /// Whether jobs next to each other go together. True unless set.
+    pub merge: bool,
+}
+
+impl Default for CopyOptions {
+    fn default() -> Self {
+        Self { pool: 16 << 20, piece: 1 << 20, pieces: 64, jobs: 1 << 16, requeue: Requeue::Head, merge: true }
+    }
+}
+
+/// What a job copies.
+#[derive(Clone)]
+pub enum CopyFrom {
+    /// What a device holds from a sector on.
+    Device(Arc<dyn BlockDevice>, Sector),
+    /// Nothing but zeroes, by WRITE ZEROES where the device has it.
+    Zeroes,
+}
+
+/// A place to write to.
+#[derive(Clone)]
+pub struct CopyTo {
+    /// The device.
+    pub dev: Arc<dyn BlockDevice>,
+    /// Where on it.
+    pub sector: Sector,
+    /// How the write went, once the job is done. Untouched when the read failed.
+    pub status: Status,
+}
+
+/// One copy. The devices are held elsewhere too as long as it is out, so that the last hold is not let go of inside a channel.
+pub struct CopyJob {
+    /// What is copied.
+    pub from: CopyFrom,
+    /// How much. 0 is done at once.
+    pub sectors: Sectors,
+    /// Where to.
+    pub to: Vec<CopyTo>,
+    /// Flags of the writes, as [`OpFlags::FUA`].
+    pub flags: OpFlags,
+    /// How the read went, once the job is done.
+    pub read: Status,
+    /// The asker's own.
+    pub token: u64,
+    progress: queue::Progress,
+}
+
+impl CopyJob {
+    /// A job; boxes that come back can be used again.
+    pub fn new(from: CopyFrom, sectors: Sectors, to: Vec<CopyTo>) -> Box<Self> {
+        let progress = queue::Progress::default();
+        Box::new(Self { from, sectors, to, flags: OpFlags::NONE, read: Status::Ok, token: 0, progress })
+    }
+
+    /// The first error that was met, of the read or of any write.
+    pub fn status(&self) -> Status {
+        let all = [self.read].into_iter().chain(self.to.iter().map(|to| to.status));
+        all.into_iter().find(|s| !s.is_ok()).unwrap_or(Status::Ok)
+    }
+}
+
+/// Who asks for copies.
+pub trait Copied: Send + Sync {
+    /// A job is done, or has failed. Called once for each job, inside a channel, maybe before [`Kcopyd::copy`] has returned;
+    /// in the order in which they ended. More jobs may be asked for from here. Must not block.
+    fn copied(self: Arc<Self>, cx: &Cx<'_>, job: Box<CopyJob>);
+}
+
+/// What a [`Kcopyd`] did since it was made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct CopyStats {
+    /// Jobs that were asked for.
+    pub jobs: u64,
+    /// Of those, how many went along with the one before.
+    pub merged: u64,
+    /// Jobs that are done or have failed.
+    pub done: u64,
+    /// Jobs with an error.
+    pub failed: u64,
+    /// Jobs that began after one that was asked for later.
+    pub out_of_order: u64,
+    /// How often the first job found too few pages.
+    pub page_waits: u64,
+    /// Reads that were started.
+    pub reads: u64,
+    /// Writes that were started, zeroes among them.
+    pub writes: u64,
+    /// Bytes read.
+    pub bytes_read: u64,
+    /// Bytes written, to all places.
+    pub bytes_written: u64,
+    /// Bytes of the pool in use at most.
+    pub pool_peak: u64,
+    /// Jobs that wait or are under way now.
+    pub outstanding: u64,
+}
+
+/// A copier with a pool and a queue of its own. Clones are the same one; one is held until all jobs are done.
+#[derive(Clone)]
+pub struct Kcopyd(Arc<Inner>);
+
+impl Kcopyd {
+    /// A copier for channels of `domain`. Takes its memory with the first job. Fails when the domain's keeper cannot be
+    /// started. May block briefly.
+    pub fn new(domain: &Domain, options: CopyOptions) -> io::Result<Self> {
+        let inner = Arc::new(Inner::new(options));
+        let weak = Arc::downgrade(&inner);
+        inner.keep(domain.keep(weak)?);
+        Ok(Self(inner))
+    }
+
+    /// Asks for a copy. Given back when as many jobs wait as may: who has none of its own waiting here never sees that; others
+    /// ask again when one of theirs is done.
+    pub fn copy(&self, cx: &Cx<'_>, job: Box<CopyJob>, asker: Arc<dyn Copied>) -> Result<(), Box<CopyJob>> {
+        self.0.add(job, asker)?;
+        self.0.run(cx);
+        Ok(())
+    }
+
+    /// As [`copy`](Self::copy) without beginning yet: jobs that are added one after the other and begun together by
+    /// [`run`](Self::run) can go as one.
+    pub fn add(&self, job: Box<CopyJob>, asker: Arc<dyn Copied>) -> Result<(), Box<CopyJob>> {
+        self.0.add(job, asker)
+    }
+
+    /// Begins what can be begun.
+    pub fn run(&self, cx: &Cx<'_>) {
+        self.0.run(cx);
+    }
+
+    /// The share of the time, in percent, in which copies may be out; 100 at first. 0 is taken for 1.
+    pub fn set_throttle(&self, percent: u32) {
+        self.0.set_throttle(percent);
+    }
+
+    /// What it did.
+    pub fn stats(&self) -> CopyStats {
+        self.0.stats()
+    }
+
+    /// Whether no job waits or is under way.
+    pub fn is_idle(&self) -> bool {
+        self.stats().outstanding == 0
+    }
+}
+
+impl Duty for Inner {
+    fn attend(self: Arc<Self>, cx: &Cx<'_>) -> Option<Nanos> {
+        self.run(cx);
+        self.next_attention(cx.now())
+    }
+}
+
+impl OwnWaiter for Inner {
+    fn again(self: Arc<Self>, cx: &Cx<'_>) {
+        self.run(cx);
+    }
+}
