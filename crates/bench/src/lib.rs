@@ -25,6 +25,8 @@ mod queue;
 mod report;
 mod rng;
 mod rounds;
+#[allow(dead_code, reason = "proto")]
+mod snapshot_cow;
 mod stack;
 mod statistics;
 mod subject;
