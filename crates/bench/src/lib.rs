@@ -11,12 +11,10 @@
 //! - A buffer belongs to the device or to the job, never to both: see `queue`.
 
 pub mod cli;
-mod concise;
 mod crew;
 mod error;
 mod fill;
 mod floor;
-mod host;
 mod job;
 mod lane;
 mod latency;
@@ -31,7 +29,6 @@ mod statistics;
 mod subject;
 mod verify;
 
-pub use concise::{ConciseDevice, parse_concise};
 pub use error::Error;
 pub use latency::Latencies;
 pub use load::{Fill, Lat, Load, Rw, Verify};

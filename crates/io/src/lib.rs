@@ -31,7 +31,7 @@ mod null;
 mod open;
 mod sync;
 
-pub use bio::{Bio, FrameFn, Op, OpFlags, Segment, Segments, Status};
+pub use bio::{Bio, FrameFn, Op, OpFlags, Segment, Segments, Status, is_zero, zero_kernel};
 pub use blocking::BlockingIo;
 pub use channel::{
     Attached, Channel, Completion, Cx, LEVELS, OWN_MAX, OwnDone, OwnWaiter, Sleep, Source, Waker, Woken,

@@ -4,11 +4,21 @@
 //! It knows nothing of thin pools, and of no channel: what it reads and writes through is a [`BlockIo`].
 
 pub mod block;
+pub mod btree;
+mod cache;
+mod data_map;
 mod error;
 pub mod layout;
+mod metadata_map;
 pub mod node;
+mod overflow;
+mod raw;
+mod store;
+mod transaction;
 mod value;
 
 pub use block::{BLOCK_SIZE, Block, BlockIo, IoError, IoFuture, block_on};
 pub use error::{Damage, Error, Kind, Space};
+pub use store::{Options, Store};
+pub use transaction::Roots;
 pub use value::{Ref, Root, Value};

@@ -2,7 +2,7 @@
 
 use std::mem::size_of;
 
-use zerocopy::FromBytes;
+use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 use crate::block::{BLOCK_SIZE, Block};
 use crate::error::{Error, Kind};
@@ -64,6 +64,11 @@ impl<'a> Node<'a> {
         Ok(Self { block })
     }
 
+    /// `block`, of which [`check`] has seen that it is a node, or that was made here.
+    pub(crate) fn checked(block: &'a Block) -> Self {
+        Self { block }
+    }
+
     /// Whether its values are the tree's, not children.
     #[must_use]
     pub fn is_leaf(self) -> bool {
@@ -118,5 +123,103 @@ impl<'a> Node<'a> {
             if self.key(middle) <= key { low = middle + 1 } else { high = middle }
         }
         low.checked_sub(1)
+    }
+}
+
+/// Fewer entries than this are too few, for any node but a root (`merge_threshold`, `dm-btree-remove.c`; `thin_check` sees to it).
+pub(crate) fn least(max: usize) -> usize {
+    max / 3
+}
+
+fn set_len(block: &mut Block, len: usize) {
+    let len = u32::try_from(len).expect("a node is small");
+    block.0[16..20].copy_from_slice(&len.to_le_bytes());
+}
+
+/// Makes `block` an empty node.
+pub(crate) fn init(block: &mut Block, leaf: bool, value_size: usize) {
+    block.0.fill(0);
+    let head = NodeHeader {
+        flags: if leaf { LEAF } else { INTERNAL }.into(),
+        max_entries: u32::try_from(max_entries(value_size)).expect("small").into(),
+        value_size: u32::try_from(value_size).expect("small").into(),
+        ..NodeHeader::new_zeroed()
+    };
+    block.0[..HEAD].copy_from_slice(head.as_bytes());
+}
+
+pub(crate) fn set_key(block: &mut Block, i: usize, key: u64) {
+    let at = HEAD + i * 8;
+    block.0[at..at + 8].copy_from_slice(&key.to_le_bytes());
+}
+
+/// The bytes of the value of entry `i`.
+pub(crate) fn value_mut(block: &mut Block, i: usize) -> &mut [u8] {
+    let node = Node::checked(block);
+    let size = node.value_size();
+    let at = HEAD + node.max() * 8 + i * size;
+    &mut block.0[at..at + size]
+}
+
+pub(crate) fn set_child(block: &mut Block, i: usize, child: u64) {
+    value_mut(block, i).copy_from_slice(&child.to_le_bytes());
+}
+
+/// Makes room for an entry at `i` of a node that is not full, and writes its key; the value is for the caller.
+pub(crate) fn insert(block: &mut Block, i: usize, key: u64) -> &mut [u8] {
+    let node = Node::checked(block);
+    let (len, max, size) = (node.len(), node.max(), node.value_size());
+    assert!(i <= len && len < max, "room was made before");
+    let keys = HEAD + i * 8;
+    block.0.copy_within(keys..HEAD + len * 8, keys + 8);
+    let values = HEAD + max * 8;
+    let at = values + i * size;
+    block.0.copy_within(at..values + len * size, at + size);
+    set_len(block, len + 1);
+    set_key(block, i, key);
+    &mut block.0[at..at + size]
+}
+
+/// Removes entries `from..to`.
+pub(crate) fn remove(block: &mut Block, from: usize, to: usize) {
+    let node = Node::checked(block);
+    let (len, max, size) = (node.len(), node.max(), node.value_size());
+    assert!(from <= to && to <= len, "entries that are there");
+    block.0.copy_within(HEAD + to * 8..HEAD + len * 8, HEAD + from * 8);
+    let values = HEAD + max * 8;
+    block.0.copy_within(values + to * size..values + len * size, values + from * size);
+    set_len(block, len - (to - from));
+}
+
+/// The entries of neighbouring nodes, on their way to other nodes.
+#[derive(Default)]
+pub(crate) struct Entries {
+    keys: Vec<u8>,
+    values: Vec<u8>,
+}
+
+impl Entries {
+    /// Adds the entries of `node`.
+    pub(crate) fn gather(&mut self, node: Node<'_>) {
+        let (len, size) = (node.len(), node.value_size());
+        let values = HEAD + node.max() * 8;
+        self.keys.extend_from_slice(&node.block.0[HEAD..HEAD + len * 8]);
+        self.values.extend_from_slice(&node.block.0[values..values + len * size]);
+    }
+
+    /// How many there are.
+    pub(crate) fn len(&self) -> usize {
+        self.keys.len() / 8
+    }
+
+    /// Makes entries `from..to` those of `block`, a node of the same kind.
+    pub(crate) fn put(&self, block: &mut Block, from: usize, to: usize) {
+        let node = Node::checked(block);
+        let (max, size) = (node.max(), node.value_size());
+        assert!(to - from <= max, "as many as fit");
+        block.0[HEAD..HEAD + (to - from) * 8].copy_from_slice(&self.keys[from * 8..to * 8]);
+        let values = HEAD + max * 8;
+        block.0[values..values + (to - from) * size].copy_from_slice(&self.values[from * size..to * size]);
+        set_len(block, to - from);
     }
 }

@@ -5,10 +5,11 @@ mod linear;
 mod loop_file;
 mod ram;
 mod striped;
+mod thin;
 mod zero;
 
 use udm_core::TargetType;
 
 /// Every target that a table may name.
 pub static TARGETS: &[&TargetType] =
-    &[&error::TYPE, &linear::TYPE, &loop_file::TYPE, &ram::TYPE, &striped::TYPE, &zero::TYPE];
+    &[&error::TYPE, &linear::TYPE, &loop_file::TYPE, &ram::TYPE, &striped::TYPE, &thin::THIN, &thin::POOL, &zero::TYPE];

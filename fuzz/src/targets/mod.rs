@@ -8,3 +8,4 @@ pub mod ioctl;
 pub mod nbd;
 pub mod snapshot;
 pub mod table;
+pub mod thin;

@@ -15,7 +15,7 @@ pub(super) fn check(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     for file in tree.rust() {
         if file.path.starts_with("crates/pdata/src/") {
-            let knows_thin = |token: &Token| token.text.to_lowercase().contains("thin");
+            let knows_thin = |token: &Token| says_thin(&token.text);
             findings.extend(report(file, knows_thin, "pdata must know nothing of thin, but this says"));
         } else if file.path.starts_with("crates/export/src/") {
             let names = |token: &Token| literal(token).is_some_and(|text| target_names.contains(text));
@@ -26,6 +26,19 @@ pub(super) fn check(tree: &Tree) -> Vec<Finding> {
         }
     }
     findings
+}
+
+/// Whether a name or a text has the word, alone or as a part of a name; `within` and `nothing` have not.
+fn says_thin(text: &str) -> bool {
+    let mut before = '_';
+    let starts = text.char_indices().filter(|(_, c)| {
+        let start = !before.is_alphabetic() || (before.is_lowercase() && c.is_uppercase());
+        before = *c;
+        start
+    });
+    starts.map(|(at, _)| text[at..].to_lowercase()).any(|rest| {
+        rest.starts_with("thin") && !rest.starts_with("thing") && !rest.starts_with("think")
+    })
 }
 
 /// The contents of a plain string literal.
@@ -56,6 +69,8 @@ mod tests {
         let places = ["crates/pdata/src/a.rs:2", "crates/pdata/src/a.rs:3"];
         expect(check, &[("crates/pdata/src/a.rs", text)], &places);
         expect(check, &[("crates/core/src/a.rs", text)], &[]);
+        let text = "struct MyThinPool;\nfn a_thin() {}\nfn within() {}\nconst N: &str = \"nothing, anything, think\";";
+        expect(check, &[("crates/pdata/src/a.rs", text)], &["crates/pdata/src/a.rs:1", "crates/pdata/src/a.rs:2"]);
     }
 
     #[test]

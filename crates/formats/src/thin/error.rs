@@ -79,9 +79,6 @@ pub enum Error {
     /// The superblock is all zeroes and the caller did not ask to format.
     #[error("thin metadata, block 0: all zeroes, so there is no pool here; format it first")]
     Unformatted,
-    /// The caller asked to format what is not empty.
-    #[error("thin metadata, block 0: not all zeroes; clear the first 4 KiB of the metadata device to make a new pool")]
-    NotEmpty,
     /// The device has fewer blocks than the metadata say.
     #[error(
         "the {what} device has {found} blocks, but its metadata were made for {recorded}: it was cut short, or it is another pool's"

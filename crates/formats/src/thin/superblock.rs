@@ -105,7 +105,9 @@ pub const MAX_DATA_BLOCK: Sectors = Sectors::in_bytes(1 << 30);
 
 /// Whether a pool may have blocks of this size: a multiple of 64 KiB from 64 KiB to 1 GiB (`drivers/md/dm-thin.c`, 6.12).
 pub const fn is_data_block_size(size: Sectors) -> bool {
-    size.get() >= MIN_DATA_BLOCK.get() && size.get() <= MAX_DATA_BLOCK.get() && size.get() % MIN_DATA_BLOCK.get() == 0
+    size.get() >= MIN_DATA_BLOCK.get()
+        && size.get() <= MAX_DATA_BLOCK.get()
+        && size.get().is_multiple_of(MIN_DATA_BLOCK.get())
 }
 
 /// A superblock that passed every check, with all the bytes of its block.

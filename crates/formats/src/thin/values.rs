@@ -1,6 +1,7 @@
 //! What the leaves of the two trees hold: a mapping's block and time in one word, and a device's details (`struct
 //! disk_device_details`, `pack_block_time`, `drivers/md/dm-thin-metadata.c`, 6.12).
 
+use udm_pdata::{Ref, Value};
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -28,6 +29,22 @@ impl BlockTime {
     /// The value apart. Any 64 bits are a value; whether the block exists, only the space map can say.
     pub const fn unpack(value: u64) -> Self {
         Self { block: value >> 24, time: value as u32 & MAX_TIME }
+    }
+}
+
+impl Value for BlockTime {
+    const SIZE: usize = 8;
+
+    fn decode(bytes: &[u8]) -> Self {
+        Self::unpack(u64::decode(bytes))
+    }
+
+    fn encode(&self, bytes: &mut [u8]) {
+        self.pack().encode(bytes);
+    }
+
+    fn refers_to(&self) -> Ref {
+        Ref::Data(self.block)
     }
 }
 
@@ -71,6 +88,18 @@ impl Details {
     /// the last one was taken (`__snapshotted_since`).
     pub const fn shares(&self, time: u32) -> bool {
         self.snapshotted_time > time
+    }
+}
+
+impl Value for DiskDetails {
+    const SIZE: usize = size_of::<Self>();
+
+    fn decode(bytes: &[u8]) -> Self {
+        Self::read_from_bytes(bytes).expect("as long as SIZE says")
+    }
+
+    fn encode(&self, bytes: &mut [u8]) {
+        bytes.copy_from_slice(self.as_bytes());
     }
 }
 

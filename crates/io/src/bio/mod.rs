@@ -4,12 +4,14 @@ mod op;
 mod record;
 mod segment;
 mod status;
+mod zero;
 
 pub use op::{Op, OpFlags};
 pub use record::FrameFn;
 pub(crate) use record::{FRAMES, Frame, Record};
 pub use segment::{Segment, Segments};
 pub use status::Status;
+pub use zero::{is_zero, zero_kernel};
 
 use crate::BlockDevice;
 use crate::channel::ChannelCore;

@@ -7,6 +7,7 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use udm_base::{Sector, Sectors};
+use udm_io::kcopyd::{Copied, CopyJob};
 use udm_io::{Bio, BlockDevice, Bytes, Cx, Errand, Lend, Op, OpFlags, Sender, Status};
 use udm_pdata::Block;
 
@@ -16,16 +17,16 @@ pub(super) enum Outgoing {
     Bio(Bio),
     /// An operation of the worker's own.
     Errand(Box<Errand<Load>>),
+    /// A copy, or zeroes.
+    Copy(Box<CopyJob>),
 }
 
 /// The memory of an operation of the worker's own.
 pub(super) enum Memory {
     /// There is none.
     None,
-    /// A metadata block to be read.
-    Read(Box<Block>),
-    /// A metadata block to be written.
-    Write(Arc<Block>),
+    /// A metadata block.
+    Block(Box<Block>),
 }
 
 /// The memory, and who waits for it.
@@ -45,8 +46,7 @@ impl Lend for Load {
     fn lend(&mut self) -> Bytes<'_> {
         match &mut self.memory {
             Memory::None => Bytes::None,
-            Memory::Read(block) => Bytes::In(&mut block.0),
-            Memory::Write(block) => Bytes::Out(&block.0),
+            Memory::Block(block) => Bytes::In(&mut block.0),
         }
     }
 }
@@ -109,6 +109,14 @@ impl Pool {
     pub(super) fn do_for(&self, operation: Operation, job: u64) {
         let load = Load { memory: Memory::None, to: Destination::Job(job) };
         self.put(Outgoing::Errand(operation.errand(load)));
+    }
+}
+
+impl Copied for Pool {
+    fn copied(self: Arc<Self>, cx: &Cx<'_>, job: Box<CopyJob>) {
+        self.push(Event::Done(job.token, job.status()));
+        self.returned();
+        self.kick(cx);
     }
 }
 

@@ -5,7 +5,6 @@
 //! lock. Who has the lock clears `again` before it polls, and looks at it after it has let go of the lock. So either the kicker gets the
 //! lock, or the holder sees `again`.
 
-use super::features::LiveFeatures;
 use super::inflight::{Drains, Inflight, Ticket};
 use super::mapping::MappingCache;
 use super::outbox::Outgoing;
@@ -18,6 +17,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::task::{Context, Poll, Waker};
 use udm_base::{Divisor, Sector, Sectors};
 use udm_core::MappedDevice;
+use udm_io::kcopyd::{CopyOptions, Kcopyd};
 use udm_io::{BlockDevice, Cx, Domain, Duty, Kept, Nanos, OwnWaiter};
 
 /// What the mapping cache of a pool may use, in bytes.
@@ -44,8 +44,7 @@ pub(super) enum PoolMode {
 }
 
 impl PoolMode {
-    const ALL: [Self; 5] =
-        [Self::Write, Self::OutOfDataSpace, Self::OutOfMetadataSpace, Self::ReadOnly, Self::Fail];
+    const ALL: [Self; 5] = [Self::Write, Self::OutOfDataSpace, Self::OutOfMetadataSpace, Self::ReadOnly, Self::Fail];
 }
 
 /// Whether volumes may use what they know without asking.
@@ -71,7 +70,8 @@ pub(super) struct Pool {
     pub(super) data: Arc<dyn BlockDevice>,
     /// The size of a data block in sectors.
     pub(super) block: Divisor,
-    pub(super) features: LiveFeatures,
+    /// Whether the pool takes discards, which is settled when it is made.
+    pub(super) discards: bool,
     pub(super) cache: Arc<MappingCache>,
     pub(super) inflight: Inflight,
     mode: AtomicU8,
@@ -91,6 +91,9 @@ pub(super) struct Pool {
     linger: AtomicU64,
     ended: AtomicBool,
     kept: OnceLock<Kept>,
+    copier: Kcopyd,
+    /// Whoever polls the worker has nothing else to do, so that it may go on with what takes long.
+    patient: AtomicBool,
 }
 
 /// What a pool is made of.
@@ -100,6 +103,7 @@ pub(super) struct Parts {
     pub(super) metadata: Arc<dyn BlockDevice>,
     pub(super) data: Arc<dyn BlockDevice>,
     pub(super) block: Sectors,
+    pub(super) discards: bool,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -108,16 +112,17 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Pool {
     /// A pool without a worker yet: see [`start`](Self::start).
-    pub(super) fn new(parts: Parts) -> Arc<Self> {
-        let Parts { domain, owner, metadata, data, block } = parts;
-        Arc::new_cyclic(|this| Self {
+    pub(super) fn new(parts: Parts) -> std::io::Result<Arc<Self>> {
+        let Parts { domain, owner, metadata, data, block, discards } = parts;
+        let copier = Kcopyd::new(&domain, CopyOptions::default())?;
+        Ok(Arc::new_cyclic(|this| Self {
             this: this.clone(),
             domain,
             owner,
             metadata,
             data,
             block: Divisor::new(block.get()),
-            features: LiveFeatures::default(),
+            discards,
             cache: MappingCache::new(MAPPING_BYTES),
             inflight: Inflight::new(),
             mode: AtomicU8::new(PoolMode::Write as u8),
@@ -133,7 +138,9 @@ impl Pool {
             linger: AtomicU64::new(0),
             ended: AtomicBool::new(false),
             kept: OnceLock::new(),
-        })
+            copier,
+            patient: AtomicBool::new(false),
+        }))
     }
 
     /// Gives the pool its worker, and a keeper to look after it.
@@ -197,7 +204,7 @@ impl Pool {
     }
 
     pub(super) fn put(&self, outgoing: Outgoing) {
-        if let Outgoing::Errand(_) = outgoing {
+        if !matches!(outgoing, Outgoing::Bio(_)) {
             self.out.fetch_add(1, Ordering::AcqRel);
         }
         lock(&self.outbox).push_back(outgoing);
@@ -248,6 +255,18 @@ impl Pool {
         }
     }
 
+    /// As [`kick`](Self::kick), from one who has nothing else to do.
+    pub(super) fn kick_patiently(&self, cx: &Cx<'_>) {
+        self.patient.store(true, Ordering::Relaxed);
+        self.kick(cx);
+        self.patient.store(false, Ordering::Relaxed);
+    }
+
+    /// Whether the worker may go on with what takes long.
+    pub(super) fn is_patient(&self) -> bool {
+        self.patient.load(Ordering::Relaxed)
+    }
+
     fn ring(&self) {
         if let Some(kept) = self.kept.get() {
             kept.ring();
@@ -284,6 +303,15 @@ impl Pool {
                     continue;
                 }
                 Outgoing::Errand(errand) => errand,
+                Outgoing::Copy(job) => {
+                    let Some(me) = self.this.upgrade() else { return true };
+                    if let Err(job) = self.copier.copy(cx, job, me) {
+                        // So many wait that one of them will come back and have the worker run again.
+                        lock(&self.outbox).push_front(Outgoing::Copy(job));
+                        return false;
+                    }
+                    continue;
+                }
             };
             let Some(me) = self.this.upgrade() else { return true };
             if let Err(errand) = cx.send(errand, me.clone()) {
@@ -306,7 +334,7 @@ impl OwnWaiter for Pool {
 
 impl Duty for Pool {
     fn attend(self: Arc<Self>, cx: &Cx<'_>) -> Option<Nanos> {
-        self.kick(cx);
+        self.kick_patiently(cx);
         let now = cx.now();
         let deadline = self.deadline.load(Ordering::Relaxed);
         if self.out.load(Ordering::Acquire) > 0 || lock(&self.drains).is_waiting() {

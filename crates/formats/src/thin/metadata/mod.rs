@@ -1,20 +1,35 @@
 //! A pool's metadata: what `drivers/md/dm-thin-metadata.c` (6.12) does, on top of [`udm_pdata`].
 //!
-//! One owner, `&mut self` everywhere: the pool's worker, a tool or a test. Nothing here knows of bios or threads. A future
-//! that is dropped half-way leaves the open transaction in doubt: abort it.
+//! One owner, `&mut self` everywhere: the pool's worker, a tool or a test. Nothing here knows of bios or threads. A future that
+//! is dropped half-way leaves the open transaction in doubt, as one that failed: abort it.
 //!
 //! # Durability
 //! What a call changes is in memory only until [`Metadata::commit`], which makes it durable all at once. The caller flushes the
 //! *data* device before it commits, so that no mapping becomes durable before the data it leads to.
+//!
+//! # The two levels
+//! A device's root is kept in memory and written to the upper tree as soon as it moves, which is once a transaction. Before the
+//! first change of a transaction the way to the device in the upper tree is made the transaction's own, although nothing there changes yet:
+//! if a metadata snapshot shares that way, only copying it counts the references to the roots beneath ([`Metadata::own`]).
 
-use std::ops::Range;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use udm_base::Sectors;
-use udm_pdata::BlockIo;
+use udm_pdata::{BlockIo, Store};
 
 use super::error::Error;
-use super::values::Details;
+use super::superblock::{NEEDS_CHECK, Superblock};
+use super::values::{BlockTime, Details};
+
+mod deletion;
+mod devices;
+mod mappings;
+mod open;
+mod space;
+mod transaction;
+
+pub use deletion::Deletion;
 
 /// The highest thin device id (`MAX_DEV_ID`, `drivers/md/dm-thin.c`, 6.12).
 pub const MAX_DEVICE: u32 = (1 << 24) - 1;
@@ -65,324 +80,183 @@ pub struct Run {
     pub shared: bool,
 }
 
+/// What the open transaction makes of the superblock's fields.
+#[derive(Clone, Copy)]
+struct Open {
+    root: u64,
+    details_root: u64,
+    time: u32,
+    trans_id: u64,
+    held_root: u64,
+}
+
+impl Open {
+    fn of(superblock: &Superblock) -> Self {
+        let disk = superblock.disk();
+        Self {
+            root: disk.data_mapping_root.get(),
+            details_root: disk.device_details_root.get(),
+            time: disk.time.get(),
+            trans_id: disk.trans_id.get(),
+            held_root: disk.held_root.get(),
+        }
+    }
+}
+
+/// A device in memory.
+#[derive(Clone, Copy)]
+struct Device {
+    details: Details,
+    root: u64,
+    /// Differs from what was committed.
+    changed: bool,
+    /// The transaction in which the way to it in the upper tree was made the transaction's own.
+    owned_in: u64,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Health {
+    Good,
+    /// An operation failed, was given up half-way, or is under way.
+    Doubt,
+    /// Not even an abort helped.
+    Failed,
+}
+
 /// A pool's metadata, open. The module has the rules.
 pub struct Metadata {
     io: Arc<dyn BlockIo>,
+    options: Options,
+    store: Store,
+    /// The superblock on disk.
+    committed: Superblock,
+    open: Open,
+    /// The number of the open transaction, from 1 on; in memory only.
+    transaction: u64,
+    dirty: bool,
+    /// The caller wants no changes.
+    no_changes: bool,
+    health: Health,
+    devices: HashMap<u32, Device>,
+    aborted: HashSet<u32>,
+    /// Entries of a leaf; kept for its memory.
+    scratch: Vec<(u64, BlockTime)>,
 }
 
 impl Metadata {
-    /// Makes new metadata and commits them, as the kernel does when it finds block 0 all zeroes. Whether it is, the caller has
-    /// asked [`open_or_format`](Self::open_or_format), or does not care: nothing is checked here.
-    ///
-    /// # Errors
-    /// I/O; a device too small or too large.
-    pub async fn format(io: Arc<dyn BlockIo>, geometry: &Geometry, options: Options) -> Result<Self, Error> {
-        let _ = (geometry, options);
-        Ok(Self { io })
-    }
-
-    /// Opens metadata. Writes nothing. A few blocks are read, however many mappings there are.
-    ///
-    /// # Errors
-    /// The superblock's, [`Error::Unformatted`], [`Error::CutShort`], damage to the space maps' roots.
-    pub async fn open(io: Arc<dyn BlockIo>, geometry: &Geometry, options: Options) -> Result<Self, Error> {
-        let _ = (geometry, options);
-        Ok(Self { io })
-    }
-
-    /// The kernel's rule: formats when block 0 is all zeroes (and `options` let it), else opens.
-    ///
-    /// # Errors
-    /// As [`open`](Self::open) and [`format`](Self::format).
-    pub async fn open_or_format(io: Arc<dyn BlockIo>, geometry: &Geometry, options: Options) -> Result<Self, Error> {
-        Self::open(io, geometry, options).await
-    }
-
-    // What is known without I/O.
-
     /// The pool's block size.
     pub fn data_block(&self) -> Sectors {
-        Sectors::ZERO
+        self.committed.data_block()
     }
+
+    /// The pool's clock: how many snapshots it has taken.
+    pub fn time(&self) -> u32 {
+        self.open.time
+    }
+
     /// The transaction id, which belongs to user space.
     pub fn transaction_id(&self) -> u64 {
-        0
+        self.open.trans_id
     }
+
     /// Sets the transaction id to `new` if it is `current`.
     ///
     /// # Errors
     /// [`Error::TransactionId`].
     pub fn set_transaction_id(&mut self, current: u64, new: u64) -> Result<(), Error> {
-        let _ = (current, new);
-        Err(Error::Failed)
+        let last = self.begin()?;
+        if self.open.trans_id != current {
+            return self.end(last, Err(Error::TransactionId { found: self.open.trans_id, expected: current }));
+        }
+        self.open.trans_id = new;
+        self.end(last, Ok(()))
     }
-    /// Whether the `needs_check` flag is set.
+
+    /// Whether the `needs_check` flag is set. If it is, the metadata are read-only until a tool has cleared it.
     pub fn needs_check(&self) -> bool {
-        false
+        self.committed.disk().flags.get() & NEEDS_CHECK != 0
     }
-    /// Sets the `needs_check` flag in the superblock on disk, at once and durably. Nothing of the open transaction is written.
-    ///
-    /// # Errors
-    /// I/O.
-    pub async fn set_needs_check(&mut self) -> Result<(), Error> {
-        Err(Error::Failed)
-    }
+
     /// Whether changes and commits are refused.
     pub fn is_read_only(&self) -> bool {
-        false
+        self.options.read_only || self.no_changes || self.needs_check()
     }
-    /// Refuses changes and commits from now on, or lets them again. What was opened read-only stays so.
+
+    /// Refuses changes and commits from now on, or lets them again. What was opened read-only, or needs a check, stays so.
     pub fn set_read_only(&mut self, read_only: bool) {
-        let _ = read_only;
+        self.no_changes = read_only;
     }
-    /// Whether an abort failed: every call but this says [`Error::Failed`].
+
+    /// Whether an abort failed: every call that can fail says [`Error::Failed`].
     pub fn is_failed(&self) -> bool {
-        false
+        self.health == Health::Failed
     }
+
+    /// Whether an operation failed, so that everything fails until [`abort`](Self::abort).
+    pub fn is_in_doubt(&self) -> bool {
+        self.health != Health::Good
+    }
+
     /// Whether there is anything to commit.
     pub fn is_dirty(&self) -> bool {
-        false
+        self.dirty
     }
-    /// Data blocks in all.
-    pub fn data_blocks(&self) -> u64 {
-        0
-    }
-    /// Data blocks that nobody refers to. Those freed since the last commit are counted, but only allocated after it.
-    pub fn data_free(&self) -> u64 {
-        0
-    }
-    /// Metadata blocks in all.
-    pub fn metadata_blocks(&self) -> u64 {
-        0
-    }
-    /// Free metadata blocks less the reserve for a commit (a tenth, 4096 at most), as the kernel reports them.
-    pub fn metadata_free(&self) -> u64 {
-        0
-    }
-    /// Whether metadata run low: fewer free blocks (the reserve included) than the kernel's threshold, a quarter of the device or 1024.
-    pub fn metadata_low(&self) -> bool {
-        false
-    }
+
     /// The block of the metadata snapshot.
     pub fn snap_root(&self) -> Option<u64> {
-        None
+        Some(self.open.held_root).filter(|root| *root != 0)
     }
+
     /// Whether `dev` changed since the last commit.
     pub fn changed_since_commit(&self, dev: u32) -> bool {
-        let _ = dev;
-        false
+        self.devices.get(&dev).is_some_and(|device| device.changed)
     }
+
     /// Whether changes to `dev` were lost in an abort. It stays so until [`close_device`](Self::close_device).
     pub fn aborted(&self, dev: u32) -> bool {
-        let _ = dev;
-        false
-    }
-    /// Forgets what is kept in memory of a device that nobody uses any more; uncommitted changes are kept.
-    pub fn close_device(&mut self, dev: u32) {
-        let _ = dev;
+        self.aborted.contains(&dev)
     }
 
-    // Space.
-
-    /// Makes the data space map as large as the device has grown.
-    ///
-    /// # Errors
-    /// [`Error::Shrink`], [`Error::TooLarge`], those beneath.
-    pub async fn resize_data(&mut self, blocks: u64) -> Result<(), Error> {
-        let _ = blocks;
-        Err(Error::Failed)
-    }
-    /// Makes the metadata space map as large as the device has grown; what the format cannot number is left unused.
-    ///
-    /// # Errors
-    /// [`Error::Shrink`], those beneath.
-    pub async fn resize_metadata(&mut self, blocks: u64) -> Result<(), Error> {
-        let _ = blocks;
-        Err(Error::Failed)
-    }
-    /// A free data block, which now has one reference: [`insert`](Self::insert) takes it over. `None`: no block was free at the last commit
-    /// that still is; if [`data_free`](Self::data_free) is not 0, commit and ask again.
-    ///
-    /// # Errors
-    /// Those beneath.
-    pub async fn alloc_data_block(&mut self) -> Result<Option<u64>, Error> {
-        Err(Error::Failed)
-    }
-    /// Takes one more reference to each of these data blocks.
-    ///
-    /// # Errors
-    /// [`Error::NoDataBlock`], those beneath.
-    pub async fn inc_data(&mut self, blocks: Range<u64>) -> Result<(), Error> {
-        let _ = blocks;
-        Err(Error::Failed)
-    }
-    /// Gives one reference to each of these data blocks back.
-    ///
-    /// # Errors
-    /// [`Error::NoDataBlock`], those beneath (a count that is zero already).
-    pub async fn dec_data(&mut self, blocks: Range<u64>) -> Result<(), Error> {
-        let _ = blocks;
-        Err(Error::Failed)
-    }
-    /// Whether more than one reference to this data block is held.
-    ///
-    /// # Errors
-    /// [`Error::NoDataBlock`], those beneath.
-    pub async fn is_shared(&mut self, block: u64) -> Result<bool, Error> {
-        let _ = block;
-        Err(Error::Failed)
+    /// Asserts that operations may be asked for.
+    fn check(&self) -> Result<(), Error> {
+        match self.health {
+            Health::Good => Ok(()),
+            Health::Doubt => Err(Error::Data(udm_pdata::Error::Poisoned)),
+            Health::Failed => Err(Error::Failed),
+        }
     }
 
-    // Devices.
-
-    /// Makes an empty thin device.
-    ///
-    /// # Errors
-    /// [`Error::DeviceExists`], [`Error::DeviceId`], those beneath.
-    pub async fn create_thin(&mut self, dev: u32) -> Result<(), Error> {
-        let _ = dev;
-        Err(Error::Failed)
-    }
-    /// Makes `dev` a snapshot of `origin`. From here on every block that either has is shared.
-    ///
-    /// # Errors
-    /// [`Error::DeviceExists`], [`Error::NoDevice`], [`Error::DeviceId`], [`Error::Clock`], those beneath.
-    pub async fn create_snap(&mut self, dev: u32, origin: u32) -> Result<(), Error> {
-        let _ = (dev, origin);
-        Err(Error::Failed)
-    }
-    /// Begins to delete a device, which nobody uses any more. Nothing has changed before the first [`Deletion::step`].
-    ///
-    /// # Errors
-    /// [`Error::NoDevice`], those beneath.
-    pub async fn delete(&mut self, dev: u32) -> Result<Deletion, Error> {
-        let _ = dev;
-        Err(Error::Failed)
-    }
-    /// A device's details as they stand in the open transaction.
-    ///
-    /// # Errors
-    /// [`Error::NoDevice`], those beneath.
-    pub async fn details(&mut self, dev: u32) -> Result<Details, Error> {
-        let _ = dev;
-        Err(Error::Failed)
-    }
-    /// All devices, by id.
-    ///
-    /// # Errors
-    /// Those beneath.
-    pub async fn devices(&mut self) -> Result<Vec<(u32, Details)>, Error> {
-        Err(Error::Failed)
+    /// Begins a change: until [`end`](Self::end) the transaction is in doubt, so that a future that is dropped leaves it so.
+    /// Whether it was dirty before.
+    fn begin(&mut self) -> Result<bool, Error> {
+        self.check()?;
+        if self.is_read_only() {
+            return Err(Error::ReadOnly);
+        }
+        self.health = Health::Doubt;
+        Ok(std::mem::replace(&mut self.dirty, true))
     }
 
-    // Mappings.
-
-    /// Where a virtual block lies.
-    ///
-    /// # Errors
-    /// [`Error::NoDevice`], [`Error::Mapping`], those beneath.
-    pub async fn find(&mut self, dev: u32, block: u64) -> Result<Option<Mapping>, Error> {
-        let _ = (dev, block);
-        Err(Error::Failed)
-    }
-    /// Everything that the leaf around `block` says: appends its mappings to `into`, and returns the range of virtual blocks
-    /// (`block` is in it) of which no others are mapped.
-    ///
-    /// # Errors
-    /// As [`find`](Self::find).
-    pub async fn leaf(&mut self, dev: u32, block: u64, into: &mut Vec<(u64, Mapping)>) -> Result<Range<u64>, Error> {
-        let _ = (dev, block, into);
-        Err(Error::Failed)
-    }
-    /// The first run of mapped blocks in `from..to`, which lie in a row on the data device, too, and are alike shared or not.
-    ///
-    /// # Errors
-    /// As [`find`](Self::find).
-    pub async fn mapped_range(&mut self, dev: u32, from: u64, to: u64) -> Result<Option<Run>, Error> {
-        let _ = (dev, from, to);
-        Err(Error::Failed)
-    }
-    /// The highest mapped block.
-    ///
-    /// # Errors
-    /// As [`find`](Self::find).
-    pub async fn highest_mapped(&mut self, dev: u32) -> Result<Option<u64>, Error> {
-        let _ = dev;
-        Err(Error::Failed)
-    }
-    /// Maps a virtual block to a data block, whose reference it takes over; the reference to where it lay before is given back.
-    ///
-    /// # Errors
-    /// [`Error::NoDevice`], [`Error::NoDataBlock`], those beneath.
-    pub async fn insert(&mut self, dev: u32, block: u64, data: u64) -> Result<(), Error> {
-        let _ = (dev, block, data);
-        Err(Error::Failed)
-    }
-    /// Unmaps every block in `from..to` and gives their references back. Returns how many were mapped.
-    ///
-    /// # Errors
-    /// As [`find`](Self::find).
-    pub async fn remove_range(&mut self, dev: u32, from: u64, to: u64) -> Result<u64, Error> {
-        let _ = (dev, from, to);
-        Err(Error::Failed)
-    }
-
-    // Transactions.
-
-    /// Makes every change since the last commit durable: writes what changed, flushes, writes the superblock with FUA. The caller
-    /// has flushed the data device before. Writes nothing when nothing changed.
-    ///
-    /// # Errors
-    /// After any the open transaction can only be aborted.
-    pub async fn commit(&mut self) -> Result<(), Error> {
-        Err(Error::Failed)
-    }
-    /// Drops every change since the last commit, and reads the superblock again.
-    ///
-    /// # Errors
-    /// After any the metadata have failed: [`is_failed`](Self::is_failed).
-    pub async fn abort(&mut self) -> Result<(), Error> {
-        let _ = &self.io;
-        Err(Error::Failed)
-    }
-    /// Commits, then takes a metadata snapshot: a copy of the superblock whose trees stay as they are now. Commit afterwards.
-    ///
-    /// # Errors
-    /// [`Error::SnapHeld`], those of [`commit`](Self::commit).
-    pub async fn reserve_snap(&mut self) -> Result<(), Error> {
-        Err(Error::Failed)
-    }
-    /// Gives the metadata snapshot up. Commit afterwards.
-    ///
-    /// # Errors
-    /// [`Error::NoSnap`], those beneath.
-    pub async fn release_snap(&mut self) -> Result<(), Error> {
-        Err(Error::Failed)
+    /// Ends a change that [`begin`](Self::begin) began.
+    fn end<T>(&mut self, was_dirty: bool, done: Result<T, Error>) -> Result<T, Error> {
+        match &done {
+            Ok(_) => self.health = Health::Good,
+            Err(error) if error.is_refusal() => {
+                self.health = Health::Good;
+                self.dirty = was_dirty;
+            }
+            Err(_) => {}
+        }
+        done
     }
 }
 
-/// A device being deleted, a part at a time, so that a big one does not hold everybody else up.
-///
-/// Between two steps the metadata are sound: the device is there with fewer mappings, and commits may come in between.
-pub struct Deletion {
-    dev: u32,
-}
-
-impl Deletion {
-    /// Which device.
-    pub fn device(&self) -> u32 {
-        self.dev
-    }
-    /// Unmaps some thousand blocks, or does away with the device. `true` when it is gone (commit, then answer).
-    ///
-    /// # Errors
-    /// Those beneath.
-    pub async fn step(&mut self, metadata: &mut Metadata) -> Result<bool, Error> {
-        let _ = metadata;
-        Err(Error::Failed)
-    }
-    /// How many mappings are left to remove, and how many there were.
-    pub fn progress(&self) -> (u64, u64) {
-        (0, 0)
+impl std::fmt::Debug for Metadata {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Metadata")
+            .field("committed", &self.committed)
+            .field("health", &self.health)
+            .field("dirty", &self.dirty)
+            .finish_non_exhaustive()
     }
 }

@@ -1,0 +1,9 @@
+//! Thin metadata at the crate's boundary.
+
+mod audit;
+mod crash;
+mod damage;
+mod disk;
+mod model;
+mod oracle;
+mod restored;

@@ -1,0 +1,265 @@
+//! A volume: how its bios find their data block, as long as the mapping cache knows it.
+
+use super::flight;
+use super::mapping::{Known, Mappings};
+use super::pool::{Gate, Pool};
+use super::worker::Event;
+use std::any::Any;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use udm_base::{Sector, Sectors};
+use udm_core::{Map, ZeroSkips};
+use udm_io::{Bio, BlockDevice, Cx, DeviceId, Limits, Op, OpFlags, Status};
+
+/// Whether what a device of the pool was told is durable.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub(super) enum Durability {
+    /// Its mappings are as they were committed.
+    Committed,
+    /// They have changed since.
+    Changed,
+    /// They had changed, and the changes are lost. It stays so until nobody has the device open.
+    Lost,
+}
+
+/// A device of the pool that is open: what all tables with it share.
+pub(super) struct ThinDevice {
+    pub(super) pool: Arc<Pool>,
+    pub(super) id: u32,
+    pub(super) mappings: Mappings,
+    durability: AtomicU8,
+}
+
+impl ThinDevice {
+    pub(super) fn new(pool: Arc<Pool>, id: u32, blocks: u64) -> Arc<Self> {
+        let mappings = pool.cache.volume(blocks);
+        Arc::new(Self { pool, id, mappings, durability: AtomicU8::new(Durability::Committed as u8) })
+    }
+
+    #[inline]
+    pub(super) fn durability(&self) -> Durability {
+        match self.durability.load(Ordering::Acquire) {
+            0 => Durability::Committed,
+            1 => Durability::Changed,
+            _ => Durability::Lost,
+        }
+    }
+
+    /// By the worker only.
+    pub(super) fn set_durability(&self, to: Durability) {
+        if self.durability() != Durability::Lost {
+            self.durability.store(to as u8, Ordering::Release);
+        }
+    }
+}
+
+impl Drop for ThinDevice {
+    fn drop(&mut self) {
+        // The worker hears of it with its next event.
+        self.pool.push(Event::Closed(self.id));
+    }
+}
+
+/// An origin outside of the pool.
+pub(super) struct Origin {
+    pub(super) dev: Arc<dyn BlockDevice>,
+    /// Its size when the volume was resumed, in sectors.
+    pub(super) sectors: AtomicU64,
+}
+
+impl Origin {
+    pub(super) fn end(&self) -> Sector {
+        Sector::new(self.sectors.load(Ordering::Acquire))
+    }
+}
+
+/// One table's volume.
+pub(super) struct Volume {
+    this: Weak<Volume>,
+    pub(super) device: Arc<ThinDevice>,
+    /// The pool's mapped device: for what core has to emulate where the data device lacks it.
+    pub(super) pool_device: Arc<dyn BlockDevice>,
+    pub(super) origin: Option<Origin>,
+    skipped: (AtomicU64, AtomicU64),
+    /// Bios that wait are given back: the device is being suspended with `noflush`.
+    pub(super) requeue: std::sync::atomic::AtomicBool,
+}
+
+impl Volume {
+    pub(super) fn new(
+        device: Arc<ThinDevice>,
+        pool_device: Arc<dyn BlockDevice>,
+        origin: Option<Arc<dyn BlockDevice>>,
+    ) -> Arc<Self> {
+        let origin = origin.map(|dev| Origin { sectors: AtomicU64::new(dev.sectors().get()), dev });
+        Arc::new_cyclic(|this| Self {
+            this: this.clone(),
+            device,
+            pool_device,
+            origin,
+            skipped: Default::default(),
+            requeue: Default::default(),
+        })
+    }
+
+    /// The pool.
+    #[inline]
+    pub(super) fn pool(&self) -> &Arc<Pool> {
+        &self.device.pool
+    }
+
+    /// Maps a bio that begins `at` sectors into the volume, as far as it can be told here; else it is the worker's.
+    #[inline]
+    pub(super) fn map(&self, cx: &Cx<'_>, bio: Bio, at: Sectors) -> Map<'_> {
+        self.map_knowing(cx, bio, at, None)
+    }
+
+    /// As [`map`](Self::map); a commit was made since the bio came, when its block was at `committed`.
+    #[inline]
+    fn map_knowing(&self, cx: &Cx<'_>, mut bio: Bio, at: Sectors, committed: Option<u64>) -> Map<'_> {
+        let pool = &*self.device.pool;
+        if pool.gate() != Gate::Open {
+            return self.gated(cx, bio, at);
+        }
+        let op = bio.op();
+        if !op.has_payload() {
+            return self.without_payload(cx, bio, at, committed);
+        }
+        let (block, into) = pool.block.split(at.get());
+        match self.device.mappings.lookup(block) {
+            Known::At(place) if op == Op::Read || !place.shared => {
+                let mut to = &*pool.data;
+                if bio.flags().contains(OpFlags::FUA) && op == Op::Write {
+                    if self.device.durability() != Durability::Committed && committed != Some(place.data) {
+                        return self.defer(cx, bio, at);
+                    }
+                    to = &*self.pool_device;
+                }
+                let epoch = pool.inflight.enter(cx);
+                flight::enter(&mut bio, pool, epoch);
+                bio.set_sector(pool.sector_of(place.data) + Sectors::new(into));
+                Map::Remapped(bio, to)
+            }
+            Known::Unmapped if op == Op::Read => self.read_nothing(bio, at),
+            _ => self.defer(cx, bio, at),
+        }
+    }
+
+    /// Flushes, discards and zeroes.
+    #[cold]
+    fn without_payload(&self, cx: &Cx<'_>, mut bio: Bio, at: Sectors, committed: Option<u64>) -> Map<'_> {
+        let pool = &*self.device.pool;
+        match bio.op() {
+            // Core flushes what lies beneath.
+            Op::Flush if self.device.durability() == Durability::Committed => Map::Ended(bio, Status::Ok),
+            Op::WriteZeroes => {
+                // One that the worker has sent back is to be written, within the block that it has looked up.
+                let (block, into) = pool.block.split(at.get());
+                let place = match self.device.mappings.lookup(block) {
+                    Known::At(place) if !place.shared && committed == Some(place.data) => place,
+                    _ => return self.defer(cx, bio, at),
+                };
+                let epoch = pool.inflight.enter(cx);
+                flight::enter(&mut bio, pool, epoch);
+                bio.set_sector(pool.sector_of(place.data) + Sectors::new(into));
+                Map::Remapped(bio, &*self.pool_device)
+            }
+            _ => self.defer(cx, bio, at),
+        }
+    }
+
+    /// A read of a block that has no data of its own.
+    fn read_nothing(&self, mut bio: Bio, at: Sectors) -> Map<'_> {
+        let from = at.from_start();
+        let Some(origin) = self.origin.as_ref().filter(|origin| from < origin.end()) else {
+            bio.fill(0);
+            return Map::Ended(bio, Status::Ok);
+        };
+        let left = origin.end() - from;
+        if bio.sectors() > left {
+            bio.fill(0);
+            bio.truncate(left);
+        }
+        bio.set_sector(from);
+        Map::Remapped(bio, &*origin.dev)
+    }
+
+    #[cold]
+    fn gated(&self, cx: &Cx<'_>, bio: Bio, at: Sectors) -> Map<'_> {
+        match self.pool().gate() {
+            Gate::Failed => Map::Ended(bio, Status::Io),
+            _ => self.defer(cx, bio, at),
+        }
+    }
+
+    /// Leaves a bio to the worker. Its sector counts from the volume's start from here on; its frames put it back.
+    fn defer(&self, cx: &Cx<'_>, mut bio: Bio, at: Sectors) -> Map<'_> {
+        let Some(me) = self.this.upgrade() else { return Map::Ended(bio, Status::Gone) };
+        bio.set_sector(at.from_start());
+        let pool = self.pool();
+        pool.push(Event::Bio(me, bio));
+        pool.kick(cx);
+        Map::Kept
+    }
+
+    /// Has a bio that was deferred mapped again on its own channel. `committed`: where its block lies, if a commit was made since.
+    pub(super) fn again(&self, mut bio: Bio, committed: Option<u64>) -> Bio {
+        bio.set_word(committed.map_or(0, |data| data + 1));
+        flight::point(&mut bio, self);
+        bio
+    }
+
+    /// Counts a write that was forgotten.
+    pub(super) fn skipped(&self, bytes: u64) {
+        self.skipped.0.fetch_add(1, Ordering::Relaxed);
+        self.skipped.1.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    pub(super) fn zero_skips(&self) -> ZeroSkips {
+        ZeroSkips { bios: self.skipped.0.load(Ordering::Relaxed), bytes: self.skipped.1.load(Ordering::Relaxed) }
+    }
+}
+
+/// Where deferred bios come back to: their own channel calls it, and so maps them as it would have at first.
+impl BlockDevice for Volume {
+    fn submit(&self, cx: &Cx<'_>, bio: Bio) -> Option<Bio> {
+        let at = bio.sector() - Sector::ZERO;
+        let committed = bio.word().checked_sub(1);
+        match self.map_knowing(cx, bio, at, committed) {
+            Map::Remapped(mut bio, to) => {
+                flight::point(&mut bio, to);
+                Some(bio)
+            }
+            Map::Ended(bio, status) => {
+                cx.end(bio, status);
+                None
+            }
+            Map::Requeue(bio) => {
+                cx.end(bio, Status::Requeue);
+                None
+            }
+            Map::Kept => None,
+        }
+    }
+
+    fn sectors(&self) -> Sectors {
+        Sectors::MAX
+    }
+
+    fn limits(&self) -> Limits {
+        Limits::default()
+    }
+
+    fn id(&self) -> DeviceId {
+        DeviceId::Anonymous(std::ptr::from_ref(self) as usize)
+    }
+
+    fn name(&self) -> String {
+        format!("thin device {}", self.device.id)
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}

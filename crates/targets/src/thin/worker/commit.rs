@@ -1,0 +1,233 @@
+//! Commits, what becomes of a pool when something fails or runs out, and the times at which the worker acts by itself.
+
+use super::{AfterCommit, COMMIT_PERIOD_NS, Job, Worker};
+use crate::thin::outbox::{Memory, Operation};
+use crate::thin::pool::{Gate, PoolMode, pause};
+use crate::thin::volume::Durability;
+use std::ops::Range;
+use udm_formats::thin::Error;
+use udm_io::{Nanos, Status};
+
+impl Worker {
+    /// Commits for those who wait for it, or because it is time.
+    pub(super) async fn commit_if_due(&mut self) {
+        let asked = !self.after_commit.is_empty();
+        let can = self.metadata.is_dirty() && self.pool.mode() <= PoolMode::OutOfDataSpace;
+        let late = can && self.last_commit.after(COMMIT_PERIOD_NS) <= self.now();
+        if !asked && !late {
+            return;
+        }
+        let committed = self.commit().await;
+        for one in std::mem::take(&mut self.after_commit) {
+            match one {
+                AfterCommit::End(bio) => bio.end(if committed { Status::Ok } else { Status::Io }),
+                AfterCommit::Again(volume, bio, at) if committed => self.again(&volume, bio, at),
+                AfterCommit::Again(_, bio, _) => bio.end(Status::Io),
+            }
+        }
+    }
+
+    /// Makes every change durable (`commit`). False when the pool cannot, or has just failed to.
+    pub(super) async fn commit(&mut self) -> bool {
+        if self.pool.mode() > PoolMode::OutOfDataSpace {
+            return false;
+        }
+        if !self.metadata.is_dirty() && !self.freed {
+            self.note_committed();
+            return true;
+        }
+        match self.commit_now().await {
+            Ok(()) => {
+                self.check_metadata_space();
+                self.check_data_space();
+                if self.pool.mode() <= PoolMode::OutOfDataSpace
+                    && let Err(e) = self.take_holds().await
+                {
+                    self.metadata_failed("holding blocks", &e).await;
+                }
+                true
+            }
+            Err(e) => {
+                self.metadata_failed("committing", &e).await;
+                false
+            }
+        }
+    }
+
+    async fn commit_now(&mut self) -> Result<(), Error> {
+        if self.freed {
+            self.wait_for_flights().await;
+            self.freed = false;
+        }
+        for held in self.holds() {
+            self.metadata.dec_data(held).await?;
+        }
+        // Before any mapping to it is durable, what lies in a block has to be.
+        let (status, _) = self.pool.do_and_wait(Operation::flush(&self.pool.data), Memory::None).await;
+        if !status.is_ok() {
+            tracing::error!("thin-pool: the data device cannot be flushed");
+            return Err(udm_pdata::Error::Write(udm_pdata::IoError::Failed).into());
+        }
+        self.metadata.commit().await?;
+        self.note_committed();
+        Ok(())
+    }
+
+    fn note_committed(&mut self) {
+        self.last_commit = self.now();
+        self.open_devices().for_each(|device| device.set_durability(Durability::Committed));
+    }
+
+    /// Waits for all bios that may have found what was mapped until now.
+    pub(super) async fn wait_for_flights(&mut self) {
+        let ticket = self.pool.ask_drain();
+        while !self.pool.is_drained(ticket) {
+            pause().await;
+        }
+    }
+
+    /// Data blocks that have a reference which must not become durable: if the power went, nobody would give it back.
+    fn holds(&self) -> Vec<Range<u64>> {
+        let of_job = |job: &Job| match job {
+            Job::Prepare(prepare) if prepare.lost => Vec::new(),
+            Job::Prepare(prepare) => Vec::from([prepare.data..prepare.data + 1]),
+            Job::Discard(discard) => discard.held.clone(),
+        };
+        self.jobs.values().flat_map(of_job).chain(self.holding.iter().cloned()).collect()
+    }
+
+    /// After the commit, before anything is allocated: they are held again.
+    async fn take_holds(&mut self) -> Result<(), Error> {
+        for held in self.holds() {
+            self.metadata.inc_data(held).await?;
+        }
+        Ok(())
+    }
+
+    /// A metadata operation has failed (`metadata_operation_failed`): what is not committed is dropped, and nothing is changed any
+    /// more until somebody has checked the metadata.
+    pub(super) async fn metadata_failed(&mut self, what: &str, error: &Error) {
+        tracing::error!("thin-pool: {what} failed: {error}");
+        if matches!(error, Error::ReadOnly) {
+            return self.set_mode(PoolMode::ReadOnly);
+        }
+        self.abort().await;
+        if self.pool.mode() != PoolMode::Fail {
+            self.set_mode(PoolMode::ReadOnly);
+        }
+    }
+
+    /// `abort_transaction`
+    async fn abort(&mut self) {
+        if let Err(e) = self.metadata.abort().await {
+            tracing::error!("thin-pool: the transaction cannot be aborted: {e}");
+            self.set_mode(PoolMode::Fail);
+        } else if let Err(e) = self.metadata.set_needs_check().await {
+            tracing::error!("thin-pool: needs_check cannot be set: {e}");
+            self.set_mode(PoolMode::Fail);
+        }
+        // What is known of mappings may be what was aborted.
+        for device in self.open_devices() {
+            if device.durability() == Durability::Changed {
+                device.set_durability(Durability::Lost);
+            }
+            device.mappings.forget_all();
+        }
+        self.lose_holds();
+    }
+
+    /// What jobs have allocated or hold is not theirs any more.
+    fn lose_holds(&mut self) {
+        for job in self.jobs.values_mut() {
+            match job {
+                Job::Prepare(prepare) => prepare.lost = true,
+                Job::Discard(discard) => discard.held.clear(),
+            }
+        }
+    }
+
+    /// `set_pool_mode`
+    pub(super) fn set_mode(&mut self, wanted: PoolMode) {
+        let old = self.pool.mode();
+        let mode = match wanted {
+            _ if old == PoolMode::Fail => old,
+            PoolMode::Write if self.metadata.needs_check() => {
+                tracing::error!("thin-pool: unable to switch pool to write mode until repaired");
+                if old == PoolMode::Write { PoolMode::ReadOnly } else { old }
+            }
+            wanted => wanted,
+        };
+        self.pool.set_mode(mode);
+        match mode {
+            PoolMode::Fail => {
+                self.metadata.set_read_only(true);
+                self.pool.set_gate(Gate::Failed);
+                self.end_waiting(Some(Status::Io));
+                self.lose_holds();
+            }
+            PoolMode::ReadOnly | PoolMode::OutOfMetadataSpace => {
+                self.metadata.set_read_only(true);
+                self.end_waiting(Some(Status::Io));
+                self.lose_holds();
+            }
+            PoolMode::OutOfDataSpace => {
+                if old != mode {
+                    self.no_space_since = Some(self.now());
+                }
+            }
+            PoolMode::Write => {
+                self.metadata.set_read_only(false);
+                (self.no_space_since, self.gave_up_waiting) = (None, false);
+            }
+        }
+        if old != mode {
+            tracing::info!("thin-pool: mode changed from {old:?} to {mode:?}");
+            self.pool.event();
+        }
+    }
+
+    /// `check_low_water_mark`
+    pub(super) fn check_low_water(&mut self) {
+        if self.metadata.data_free() <= self.low_water && !self.low_water_told {
+            self.low_water_told = true;
+            tracing::warn!("thin-pool: reached low water mark for data device: sending event");
+            self.pool.event();
+        }
+    }
+
+    fn check_metadata_space(&mut self) {
+        let low = self.metadata.metadata_low();
+        if low && !self.metadata_low_told {
+            tracing::warn!("thin-pool: reached low water mark for metadata device: sending event");
+            self.pool.event();
+        }
+        self.metadata_low_told = low;
+        if self.metadata.metadata_free() == 0 && self.pool.mode() < PoolMode::OutOfMetadataSpace {
+            tracing::error!("thin-pool: no free metadata blocks");
+            self.set_mode(PoolMode::OutOfMetadataSpace);
+        }
+    }
+
+    fn check_data_space(&mut self) {
+        if self.pool.mode() == PoolMode::OutOfDataSpace && self.metadata.data_free() > 0 {
+            self.set_mode(PoolMode::Write);
+            self.end_waiting(None);
+        }
+    }
+
+    pub(super) fn no_space_deadline(&self) -> Option<Nanos> {
+        let timeout = self.pool.no_space_timeout.load(std::sync::atomic::Ordering::Relaxed);
+        let since = self.no_space_since.filter(|_| timeout > 0 && self.waits_for_space())?;
+        Some(since.after(timeout))
+    }
+
+    /// `do_no_space_timeout`: who waits for space has waited long enough.
+    pub(super) fn check_times(&mut self) {
+        if self.pool.mode() == PoolMode::OutOfDataSpace && self.no_space_deadline().is_some_and(|at| at <= self.now()) {
+            tracing::warn!("thin-pool: no space came in time: switching to error_if_no_space");
+            self.gave_up_waiting = true;
+            self.pool.event();
+            self.end_waiting(Some(Status::NoSpace));
+        }
+    }
+}

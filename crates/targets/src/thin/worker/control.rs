@@ -1,0 +1,457 @@
+//! What control threads ask of the worker: tables, messages, status, suspensions.
+
+use super::{Event, Worker};
+use crate::thin::features::Features;
+use crate::thin::inflight::Ticket;
+use crate::thin::pool::{Gate, Pool, PoolMode};
+use crate::thin::volume::{ThinDevice, Volume};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use udm_base::Errno;
+use udm_core::Error;
+use udm_formats::thin;
+use udm_io::{Status, Waker};
+
+/// What most commands answer.
+pub(in crate::thin) type Done = Result<(), Error>;
+
+/// A pool's numbers, as its status line has them.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(in crate::thin) struct PoolStatus {
+    pub(in crate::thin) transaction_id: u64,
+    pub(in crate::thin) metadata: (u64, u64),
+    pub(in crate::thin) data: (u64, u64),
+    pub(in crate::thin) snap_root: Option<u64>,
+    pub(in crate::thin) features: Features,
+    pub(in crate::thin) error_if_no_space: bool,
+    pub(in crate::thin) needs_check: bool,
+}
+
+/// A volume's numbers, in blocks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in crate::thin) struct VolumeStatus {
+    pub(in crate::thin) mapped: u64,
+    pub(in crate::thin) highest: Option<u64>,
+}
+
+/// What a message asks for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in crate::thin) enum MetadataOf {
+    CreateThin(u32),
+    CreateSnap(u32, u32),
+    Delete(u32),
+    SetTransactionId(u64, u64),
+    ReserveSnap,
+    ReleaseSnap,
+}
+
+/// What a control thread asks for.
+pub(in crate::thin) enum Command {
+    /// Take these features, and the sizes that table and devices have now (`pool_preresume`).
+    Bind {
+        features: Features,
+        low_water: u64,
+        data_blocks: u64,
+        metadata_blocks: u64,
+        reply: Reply<Done>,
+    },
+    /// Bios are served from now on.
+    Resume(Reply<Done>),
+    /// Answered when nothing is in flight any more; bios wait.
+    Suspend(Reply<Done>),
+    Commit(Reply<Done>),
+    Message(MetadataOf, Reply<Done>),
+    Open {
+        id: u32,
+        blocks: u64,
+        reply: Reply<Result<Arc<ThinDevice>, Error>>,
+    },
+    /// With a commit before, or without.
+    Status(bool, Reply<PoolStatus>),
+    VolumeStatus(u32, Reply<Result<VolumeStatus, Error>>),
+    /// How far from a block on blocks are mapped, or not.
+    Extent {
+        id: u32,
+        from: u64,
+        to: u64,
+        reply: Reply<Result<(bool, u64), Error>>,
+    },
+    /// Gives back what waits for a volume.
+    Requeue(Arc<Volume>, Reply<Done>),
+    Close(Reply<Done>),
+}
+
+/// Where an answer is left.
+pub(in crate::thin) struct Reply<T>(Arc<(Mutex<Option<T>>, Waker)>);
+
+impl<T> Clone for Reply<T> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
+
+impl<T> Reply<T> {
+    pub(in crate::thin) fn give(&self, answer: T) {
+        *self.0.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(answer);
+        self.0.1.wake();
+    }
+
+    fn take(&self) -> Option<T> {
+        self.0.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
+
+/// How long a control thread sleeps before it looks again by itself.
+const LOOK_AGAIN: Duration = Duration::from_millis(1);
+
+impl Pool {
+    /// Asks the worker and waits for the answer, running it if nobody does. Blocks. Not from inside a channel.
+    pub(in crate::thin) fn call<T>(&self, command: impl FnOnce(Reply<T>) -> Command) -> Result<T, Error> {
+        let channel = self.domain.channel();
+        let channel = channel.map_err(|e| Error::new(Errno::of(&e), format!("the pool cannot be asked: {e}")))?;
+        let reply = Reply(Arc::new((Mutex::new(None), channel.waker())));
+        self.push(Event::Command(command(reply.clone())));
+        self.wait_for(&channel, &reply)
+    }
+
+    /// Waits for an answer to what has been left to the worker.
+    fn wait_for<T>(&self, channel: &udm_io::Channel, reply: &Reply<T>) -> Result<T, Error> {
+        loop {
+            channel.with_cx(|cx| self.kick_patiently(cx));
+            channel.poll();
+            if let Some(answer) = reply.take() {
+                return Ok(answer);
+            }
+            if self.has_ended() {
+                return Err(Error::new(Errno::ENXIO, "the pool is closed"));
+            }
+            if channel.wait(Some(LOOK_AGAIN), &mut Vec::new()).is_err() {
+                std::thread::yield_now();
+            }
+        }
+    }
+
+    /// Opens the metadata, as a worker that will answer; then serves the pool until it is closed.
+    pub(in crate::thin) fn open(
+        self: &Arc<Self>,
+        geometry: thin::Geometry,
+        options: thin::Options,
+        format: bool,
+    ) -> Result<(), Error> {
+        let cannot = |e: std::io::Error| Error::new(Errno::of(&e), format!("the pool cannot be started: {e}"));
+        let channel = self.domain.channel().map_err(cannot)?;
+        let reply = Reply::<Done>(Arc::new((Mutex::new(None), channel.waker())));
+        let (pool, opened) = (self.clone(), reply.clone());
+        let io = super::super::metadata_io::MetadataIo::new(Arc::downgrade(self), self.metadata.clone());
+        let worker = async move {
+            let metadata = match format {
+                true => thin::Metadata::open_or_format(io, &geometry, options).await,
+                false => thin::Metadata::open(io, &geometry, options).await,
+            };
+            match metadata {
+                Ok(metadata) => {
+                    opened.give(Ok(()));
+                    Worker::new(pool, metadata).run().await;
+                }
+                Err(e) => opened.give(Err(refused(&e))),
+            }
+        };
+        self.start(Box::pin(worker)).map_err(cannot)?;
+        self.wait_for(&channel, &reply)?
+    }
+}
+
+/// A suspension that waits.
+pub(super) struct Suspending {
+    reply: Reply<Done>,
+    ticket: Ticket,
+}
+
+/// The number that the kernel fails with, and what it only logs.
+fn refused(error: &thin::Error) -> Error {
+    use thin::Error as E;
+    let errno = match error {
+        E::NoDevice(_) => Errno::ENODATA,
+        E::DeviceExists(_) => Errno::EEXIST,
+        E::SnapHeld(_) => Errno::EBUSY,
+        E::Data(udm_pdata::Error::NoSpace(_)) => Errno::ENOSPC,
+        E::Data(udm_pdata::Error::Damage(_)) => Errno::EILSEQ,
+        E::Data(_) => Errno::EIO,
+        _ => Errno::EINVAL,
+    };
+    Error::new(errno, error.to_string())
+}
+
+impl Worker {
+    pub(super) async fn command(&mut self, command: Command) {
+        match command {
+            Command::Bind { features, low_water, data_blocks, metadata_blocks, reply } => {
+                let bound = self.bind(features, low_water, data_blocks, metadata_blocks).await;
+                reply.give(bound);
+            }
+            Command::Resume(reply) => {
+                self.resume();
+                reply.give(Ok(()));
+            }
+            Command::Suspend(reply) => {
+                self.suspended = true;
+                let ticket = self.pool.ask_drain();
+                self.suspending.push(Suspending { reply, ticket });
+            }
+            Command::Commit(reply) => {
+                self.commit().await;
+                reply.give(Ok(()));
+            }
+            Command::Message(message, reply) => self.message(message, reply).await,
+            Command::Open { id, blocks, reply } => {
+                let opened = self.open_device(id, blocks).await;
+                reply.give(opened);
+            }
+            Command::Status(commit, reply) => {
+                if commit && !self.suspended {
+                    self.commit().await;
+                }
+                reply.give(self.status());
+            }
+            Command::VolumeStatus(id, reply) => {
+                let status = self.volume_status(id).await;
+                reply.give(status.map_err(|e| refused(&e)));
+            }
+            Command::Extent { id, from, to, reply } => {
+                let extent = self.extent(id, from, to).await;
+                reply.give(extent.map_err(|e| refused(&e)));
+            }
+            Command::Requeue(volume, reply) => {
+                self.requeue(&volume);
+                reply.give(Ok(()));
+            }
+            Command::Close(reply) => self.closing = Some(reply),
+        }
+    }
+
+    /// `bind_control_target`, `maybe_resize_data_dev` and `maybe_resize_metadata_dev`
+    async fn bind(&mut self, features: Features, low_water: u64, data: u64, metadata: u64) -> Done {
+        self.features = features;
+        self.low_water = low_water;
+        let wanted = match self.pool.mode() {
+            _ if features.read_only => PoolMode::ReadOnly,
+            // A pool that was read-only for its table's sake, or has been repaired.
+            PoolMode::ReadOnly if !self.metadata.needs_check() => PoolMode::Write,
+            mode => mode,
+        };
+        self.set_mode(wanted);
+        if self.pool.mode() == PoolMode::Fail {
+            return Ok(());
+        }
+        let grown = self.grow_data(data).await? | self.grow_metadata(metadata).await?;
+        if grown {
+            self.commit().await;
+        }
+        Ok(())
+    }
+
+    async fn grow_data(&mut self, blocks: u64) -> Result<bool, Error> {
+        let had = self.metadata.data_blocks();
+        if blocks < had {
+            let message = format!("pool target ({blocks} blocks) too small: expected {had}");
+            return Err(Error::new(Errno::EINVAL, message));
+        }
+        if blocks == had || self.metadata.is_read_only() {
+            return Ok(false);
+        }
+        if self.metadata.needs_check() {
+            tracing::error!("thin-pool: unable to grow the data device until repaired");
+            return Ok(false);
+        }
+        match self.metadata.resize_data(blocks).await {
+            Ok(()) => Ok(true),
+            Err(e) => {
+                self.metadata_failed("growing the data device", &e).await;
+                Err(refused(&e))
+            }
+        }
+    }
+
+    async fn grow_metadata(&mut self, blocks: u64) -> Result<bool, Error> {
+        let had = self.metadata.metadata_blocks();
+        if blocks < had {
+            let message = format!("metadata device ({blocks} blocks) too small: expected {had}");
+            return Err(Error::new(Errno::EINVAL, message));
+        }
+        let out_of_space = self.pool.mode() == PoolMode::OutOfMetadataSpace;
+        if blocks == had || (self.metadata.is_read_only() && !out_of_space) {
+            return Ok(false);
+        }
+        if self.metadata.needs_check() {
+            tracing::error!("thin-pool: unable to grow the metadata device until repaired");
+            return Ok(false);
+        }
+        if out_of_space {
+            self.set_mode(PoolMode::Write);
+        }
+        match self.metadata.resize_metadata(blocks).await {
+            Ok(()) => Ok(true),
+            Err(e) => {
+                self.metadata_failed("growing the metadata device", &e).await;
+                Err(refused(&e))
+            }
+        }
+    }
+
+    fn resume(&mut self) {
+        self.suspended = false;
+        self.low_water_told = false;
+        let failed = self.pool.mode() == PoolMode::Fail;
+        self.pool.set_gate(if failed { Gate::Failed } else { Gate::Open });
+        self.end_waiting(None);
+        let parked = std::mem::take(&mut self.parked);
+        self.events.extend(parked.into_iter().map(|(volume, bio)| Event::Bio(volume, bio)));
+    }
+
+    /// Answers who waits for the pool to be still, once it is.
+    pub(super) fn check_suspended(&mut self) {
+        if self.suspending.is_empty() || !self.jobs.is_empty() {
+            return;
+        }
+        let pool = &self.pool;
+        let still = |s: &Suspending| pool.is_drained(s.ticket) && pool.inflight.count() == 0;
+        for done in self.suspending.extract_if(.., |s| still(s)) {
+            done.reply.give(Ok(()));
+        }
+    }
+
+    /// `pool_message`
+    async fn message(&mut self, message: MetadataOf, reply: Reply<Done>) {
+        if self.pool.mode() > PoolMode::OutOfDataSpace {
+            let message = "unable to service pool target messages in READ_ONLY or FAIL mode";
+            return reply.give(Err(Error::new(Errno::EOPNOTSUPP, message)));
+        }
+        let done = match message {
+            MetadataOf::CreateThin(id) => self.metadata.create_thin(id).await,
+            MetadataOf::CreateSnap(id, origin) => self.create_snap(id, origin).await,
+            MetadataOf::Delete(id) => return self.begin_deletion(id, reply).await,
+            MetadataOf::SetTransactionId(old, new) => self.metadata.set_transaction_id(old, new),
+            MetadataOf::ReserveSnap => self.reserve_snap().await,
+            MetadataOf::ReleaseSnap => self.metadata.release_snap().await,
+        };
+        self.finish_message(done, &reply).await;
+    }
+
+    async fn finish_message(&mut self, done: Result<(), thin::Error>, reply: &Reply<Done>) {
+        let answer = match done {
+            Ok(()) if self.commit().await => Ok(()),
+            Ok(()) => Err(Error::new(Errno::EIO, "the metadata could not be committed; the pool's status tells more")),
+            Err(e) => {
+                if !e.is_refusal() {
+                    self.metadata_failed("a message", &e).await;
+                }
+                Err(refused(&e))
+            }
+        };
+        reply.give(answer);
+    }
+
+    /// Takes a snapshot, of a device in use too. Every mapping of the origin becomes a shared one for whoever looks it up from
+    /// here on, and who has looked one up before has to be done, before the snapshot is there: so it holds still.
+    async fn create_snap(&mut self, id: u32, origin: u32) -> Result<(), thin::Error> {
+        if let Some(device) = self.devices.get(&origin).and_then(std::sync::Weak::upgrade) {
+            device.mappings.share_all();
+            self.wait_for_flights().await;
+        }
+        self.metadata.create_snap(id, origin).await
+    }
+
+    /// Commits before, with all that belongs to a commit; the snapshot's own then finds nothing to do.
+    async fn reserve_snap(&mut self) -> Result<(), thin::Error> {
+        self.commit().await;
+        self.metadata.reserve_snap().await
+    }
+
+    async fn begin_deletion(&mut self, id: u32, reply: Reply<Done>) {
+        let is_open = self.devices.get(&id).is_some_and(|device| device.strong_count() > 0);
+        if is_open || self.deletions.iter().any(|(deletion, _)| deletion.device() == id) {
+            let why = if is_open { "a table has it" } else { "it is being deleted already" };
+            return reply.give(Err(Error::new(Errno::EBUSY, format!("thin device {id} is in use: {why}"))));
+        }
+        match self.metadata.delete(id).await {
+            Ok(deletion) => self.deletions.push_back((deletion, reply)),
+            Err(e) => self.finish_message(Err(e), &reply).await,
+        }
+    }
+
+    /// Goes on with the first deletion. Returns whether there was one.
+    pub(super) async fn step_deletion(&mut self) -> bool {
+        let Some((mut deletion, reply)) = self.deletions.pop_front() else { return false };
+        if self.pool.mode() > PoolMode::OutOfDataSpace {
+            let message =
+                format!("thin device {} is deleted in part: the pool has become read-only", deletion.device());
+            reply.give(Err(Error::new(Errno::EIO, message)));
+            return true;
+        }
+        match deletion.step(&mut self.metadata).await {
+            Ok(true) => self.finish_message(Ok(()), &reply).await,
+            Ok(false) => self.deletions.push_back((deletion, reply)),
+            Err(e) => self.finish_message(Err(e), &reply).await,
+        }
+        true
+    }
+
+    async fn open_device(&mut self, id: u32, blocks: u64) -> Result<Arc<ThinDevice>, Error> {
+        if self.pool.mode() == PoolMode::Fail {
+            return Err(Error::new(Errno::EINVAL, "the pool has failed"));
+        }
+        if let Some(device) = self.devices.get(&id).and_then(std::sync::Weak::upgrade) {
+            return Ok(device);
+        }
+        if self.deletions.iter().any(|(deletion, _)| deletion.device() == id) {
+            return Err(Error::new(Errno::ENODATA, format!("thin device {id} is being deleted")));
+        }
+        self.metadata.details(id).await.map_err(|e| refused(&e))?;
+        let device = ThinDevice::new(self.pool.clone(), id, blocks);
+        self.devices.insert(id, Arc::downgrade(&device));
+        Ok(device)
+    }
+
+    fn status(&self) -> PoolStatus {
+        let metadata = &self.metadata;
+        PoolStatus {
+            transaction_id: metadata.transaction_id(),
+            metadata: (metadata.metadata_blocks() - metadata.metadata_free(), metadata.metadata_blocks()),
+            data: (metadata.data_blocks() - metadata.data_free(), metadata.data_blocks()),
+            snap_root: metadata.snap_root(),
+            features: self.features,
+            error_if_no_space: !self.waits_for_space(),
+            needs_check: metadata.needs_check(),
+        }
+    }
+
+    async fn volume_status(&mut self, id: u32) -> Result<VolumeStatus, thin::Error> {
+        let mapped = self.metadata.details(id).await?.mapped_blocks;
+        Ok(VolumeStatus { mapped, highest: self.metadata.highest_mapped(id).await? })
+    }
+
+    async fn extent(&mut self, id: u32, from: u64, to: u64) -> Result<(bool, u64), thin::Error> {
+        Ok(match self.metadata.mapped_range(id, from, to).await? {
+            Some(run) if run.from > from => (false, run.from),
+            Some(run) => (true, run.to),
+            None => (false, to),
+        })
+    }
+
+    /// Gives back a volume's bios that wait for space or for the pool.
+    fn requeue(&mut self, volume: &Arc<Volume>) {
+        for list in [&mut self.retry, &mut self.parked] {
+            for (_, bio) in list.extract_if(.., |(v, _)| Arc::ptr_eq(v, volume)) {
+                bio.end(Status::Requeue);
+            }
+        }
+    }
+
+    /// Commits and ends, when that was asked for. Nobody has a volume any more then.
+    pub(super) async fn close_if_asked(&mut self) -> bool {
+        let Some(reply) = self.closing.take() else { return false };
+        self.commit().await;
+        reply.give(Ok(()));
+        true
+    }
+}

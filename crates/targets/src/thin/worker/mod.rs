@@ -1,0 +1,194 @@
+//! The worker of a pool: everything that changes metadata, one thing after the other.
+//!
+//! It is one future for as long as the pool is open. What it awaits is metadata I/O, and drains before a commit; copies,
+//! zeroing and discards are *jobs*, of which many are out while it goes on with other things.
+
+mod bios;
+mod cells;
+mod commit;
+mod control;
+mod discard;
+mod prepare;
+
+pub(super) use control::{Command, MetadataOf, PoolStatus, Reply};
+
+use super::features::Features;
+use super::pool::{Pool, pause};
+use super::volume::{ThinDevice, Volume};
+use cells::Cells;
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Weak};
+use udm_formats::thin::{Deletion, Metadata};
+use udm_io::{Bio, Nanos, Status};
+
+/// A commit is made this long after the one before while there is something to commit (`COMMIT_PERIOD`).
+const COMMIT_PERIOD_NS: u64 = 1_000_000_000;
+
+/// What the worker is left.
+pub(super) enum Event {
+    /// A bio that its volume could not map. Its sector counts from the volume's start.
+    Bio(Arc<Volume>, Bio),
+    /// A client's bio has come back from the block that is being prepared with it.
+    Overwritten(u64, Bio),
+    /// An operation for a job has ended.
+    Done(u64, Status),
+    /// A control thread wants something.
+    Command(Command),
+    /// Nobody has the device open any more.
+    Closed(u32),
+}
+
+/// What has to wait for a commit.
+enum AfterCommit {
+    /// It is done, and then durable.
+    End(Bio),
+    /// It goes to its block, which is durably at that data block then.
+    Again(Arc<Volume>, Bio, Option<u64>),
+}
+
+/// What goes on while the worker does other things.
+enum Job {
+    Prepare(prepare::Prepare),
+    Discard(discard::Discard),
+}
+
+/// The worker's own state.
+pub(super) struct Worker {
+    pool: Arc<Pool>,
+    metadata: Metadata,
+    features: Features,
+    low_water: u64,
+    low_water_told: bool,
+    metadata_low_told: bool,
+    events: VecDeque<Event>,
+    cells: Cells,
+    jobs: HashMap<u64, Job>,
+    next_job: u64,
+    devices: HashMap<u32, Weak<ThinDevice>>,
+    deletions: VecDeque<(Deletion, Reply<control::Done>)>,
+    after_commit: Vec<AfterCommit>,
+    /// Writes that wait for space.
+    retry: Vec<(Arc<Volume>, Bio)>,
+    /// Bios that wait for the pool to be resumed.
+    parked: Vec<(Arc<Volume>, Bio)>,
+    suspended: bool,
+    suspending: Vec<control::Suspending>,
+    /// Data blocks with a reference that nothing durable may account for, besides those of jobs.
+    holding: Vec<std::ops::Range<u64>>,
+    /// Something was unmapped since the last commit, and may be in use by what is in flight.
+    freed: bool,
+    last_commit: Nanos,
+    /// When writes began to wait for space.
+    no_space_since: Option<Nanos>,
+    /// Waiting for space was given up, whatever the table says.
+    gave_up_waiting: bool,
+    closing: Option<Reply<control::Done>>,
+}
+
+impl Worker {
+    pub(super) fn new(pool: Arc<Pool>, metadata: Metadata) -> Self {
+        let last_commit = pool.domain.clock().now();
+        Self {
+            pool,
+            metadata,
+            features: Features::default(),
+            low_water: 0,
+            low_water_told: false,
+            metadata_low_told: false,
+            events: VecDeque::new(),
+            cells: Cells::default(),
+            jobs: HashMap::new(),
+            next_job: 0,
+            devices: HashMap::new(),
+            deletions: VecDeque::new(),
+            after_commit: Vec::new(),
+            retry: Vec::new(),
+            parked: Vec::new(),
+            suspended: true,
+            suspending: Vec::new(),
+            holding: Vec::new(),
+            freed: false,
+            last_commit,
+            no_space_since: None,
+            gave_up_waiting: false,
+            closing: None,
+        }
+    }
+
+    /// Serves the pool until it is closed.
+    pub(super) async fn run(mut self) {
+        loop {
+            self.pool.take_events(&mut self.events);
+            let mut busy = !self.events.is_empty();
+            while let Some(event) = self.events.pop_front() {
+                self.handle(event).await;
+            }
+            self.check_times();
+            self.commit_if_due().await;
+            if self.pool.is_patient() {
+                busy |= self.step_deletion().await;
+            }
+            self.check_suspended();
+            if self.close_if_asked().await {
+                return;
+            }
+            if !busy {
+                self.pool.set_deadline(self.next_deadline());
+                pause().await;
+            }
+        }
+    }
+
+    async fn handle(&mut self, event: Event) {
+        match event {
+            Event::Bio(volume, bio) => self.bio(volume, bio).await,
+            Event::Overwritten(job, bio) => self.overwritten(job, bio).await,
+            Event::Done(job, status) => self.job_done(job, status).await,
+            Event::Command(command) => self.command(command).await,
+            Event::Closed(id) => self.closed(id),
+        }
+    }
+
+    async fn job_done(&mut self, id: u64, status: Status) {
+        match self.jobs.get(&id) {
+            Some(Job::Prepare(_)) => self.prepared(id, status).await,
+            Some(Job::Discard(_)) => self.passed_down(id).await,
+            None => {}
+        }
+    }
+
+    fn add_job(&mut self, job: Job) -> u64 {
+        self.next_job += 1;
+        self.jobs.insert(self.next_job, job);
+        self.next_job
+    }
+
+    fn now(&self) -> Nanos {
+        self.pool.domain.clock().now()
+    }
+
+    /// The devices that somebody has open.
+    fn open_devices(&self) -> impl Iterator<Item = Arc<ThinDevice>> {
+        self.devices.values().filter_map(Weak::upgrade)
+    }
+
+    /// Has bios looked at again, in their order and before everything else.
+    fn look_again(&mut self, bios: Vec<(Arc<Volume>, Bio)>) {
+        for (volume, bio) in bios.into_iter().rev() {
+            self.events.push_front(Event::Bio(volume, bio));
+        }
+    }
+
+    fn closed(&mut self, id: u32) {
+        if self.devices.get(&id).is_some_and(|device| device.strong_count() == 0) {
+            self.devices.remove(&id);
+            self.metadata.close_device(id);
+        }
+    }
+
+    fn next_deadline(&self) -> Option<Nanos> {
+        let commit = self.metadata.is_dirty().then(|| self.last_commit.after(COMMIT_PERIOD_NS));
+        let deletion = (!self.deletions.is_empty()).then(|| self.now());
+        [commit, self.no_space_deadline(), deletion].into_iter().flatten().min()
+    }
+}
