@@ -118,7 +118,8 @@ fn spec(plan: Plan, rng: &mut Rng) -> Spec {
         maybe(&mut features, 3, "unmap_zero_writes");
     }
     let whole = BLOCKS * u64::from(VOLUMES);
-    let data_blocks = if plan == Plan::Short { whole / 2 } else { whole + 2 };
+    // While sharing is broken both blocks are in use, for each piece of each bio that is out.
+    let data_blocks = if plan == Plan::Short { whole / 2 } else { whole + 3 * DEPTH as u64 };
     if plan == Plan::Short || rng.one_in(2) {
         features.push("error_if_no_space");
     }
