@@ -55,6 +55,7 @@ errnos! {
     ENODATA = 61, "No data available";
     EPROTO = 71, "Protocol error";
     EOVERFLOW = 75, "Value too large for defined data type";
+    EILSEQ = 84, "Invalid or incomplete multibyte or wide character";
     EOPNOTSUPP = 95, "Operation not supported";
     ESHUTDOWN = 108, "Cannot send after transport endpoint shutdown";
     ETIMEDOUT = 110, "Connection timed out";

@@ -201,6 +201,12 @@ pub trait Target: Send + Sync + 'static {
         Polls::default()
     }
 
+    /// Changes an option of its own (`udm set`). `None`: it has no such option, or not with that value.
+    fn set_option(&self, key: &str, value: &str) -> Option<()> {
+        let _ = (key, value);
+        None
+    }
+
     /// `dmsetup message`: the words after the sector. The answer is what the command prints. May block.
     fn message(&self, words: &[&str]) -> Result<String, Error> {
         let _ = words;
@@ -246,6 +252,12 @@ impl Ctr<'_> {
     /// kernel's for a failed look-up. May block.
     pub fn device(&mut self, arg: &Arg, message: &str) -> Result<Arc<dyn BlockDevice>, ArgError> {
         let opened = self.opener.open(&arg.text, self.read_only, false);
+        opened.map_err(|e| ArgError::new(message).errno(e.errno).hint(e.message).at(arg))
+    }
+
+    /// As [`device`](Self::device), but only to be read, whatever the table is.
+    pub fn device_to_read(&mut self, arg: &Arg, message: &str) -> Result<Arc<dyn BlockDevice>, ArgError> {
+        let opened = self.opener.open(&arg.text, true, false);
         opened.map_err(|e| ArgError::new(message).errno(e.errno).hint(e.message).at(arg))
     }
 

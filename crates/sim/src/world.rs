@@ -140,6 +140,16 @@ impl Sim {
         images
     }
 
+    /// What would be on each device's platters if the power went now, in the order in which the devices were made. The
+    /// world goes on: many cuts can be looked at in one run.
+    pub fn what_if(&self) -> Vec<Image> {
+        let mut world = self.lock();
+        match &world.images {
+            Some(images) => images.clone(),
+            None => world.survivors(),
+        }
+    }
+
     pub(crate) fn lock(&self) -> MutexGuard<'_, World> {
         self.0.world.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -214,15 +224,24 @@ impl World {
         if self.images.is_some() {
             return Vec::new();
         }
+        let images = self.survivors();
+        for (disk, image) in self.disks.iter_mut().zip(&images) {
+            disk.restart_with(image);
+        }
+        self.images = Some(images);
         let mut flying: Vec<Event> = self.events.drain().map(|Reverse(e)| e).collect();
         flying.sort_by_key(|e| e.sequence);
-        for event in &flying {
-            self.disks[event.pending.disk].in_flight(&event.pending.bio);
-        }
-        let rng = &mut self.rng;
-        self.images = Some(self.disks.iter_mut().map(|disk| disk.survive(rng)).collect());
         let spinning: Vec<Bio> = self.rotating.iter().flat_map(Spindle::cut).collect();
         flying.into_iter().map(|e| e.pending.bio).chain(spinning).collect()
+    }
+
+    /// What is on the platters if the power goes now, as chance has it.
+    fn survivors(&mut self) -> Vec<Image> {
+        let mut flying: Vec<&Event> = self.events.iter().map(|Reverse(e)| e).collect();
+        flying.sort_by_key(|e| e.sequence);
+        let rng = &mut self.rng;
+        let of = |index: usize| flying.iter().map(|e| &e.pending).filter(move |p| p.disk == index);
+        self.disks.iter().enumerate().map(|(index, disk)| disk.survive(of(index).map(|p| &p.bio), rng)).collect()
     }
 
     pub(crate) fn is_off(&self) -> bool {

@@ -29,6 +29,12 @@ pub static OPTIONS: &[DeviceOption] = &[
         set: |md, value| switch(value).map(|on| md.set_compile(on)),
     },
     DeviceOption {
+        key: "no_space_timeout",
+        values: "a number of seconds, 0 for ever, and a device with a thin-pool",
+        meaning: "how long writes to a thin-pool without space wait for some; 60 unless set",
+        set: |md, value| md.set_target_option("no_space_timeout", value),
+    },
+    DeviceOption {
         key: "read_ahead",
         values: "a number of sectors, or auto",
         meaning: "what dmsetup shows as read ahead; udm itself never reads ahead",

@@ -63,6 +63,13 @@ impl MappedDevice {
         sum
     }
 
+    /// Changes an option of the active table's targets. `None`: none has it, or not with that value.
+    pub fn set_target_option(&self, key: &str, value: &str) -> Option<()> {
+        let table = self.table(TableSlot::Active)?;
+        let set = table.targets().filter_map(|target| target.set_option(key, value)).count();
+        (set > 0).then_some(())
+    }
+
     /// The read-ahead that tools show, in sectors: what was set, or as the kernel derives it, twice the optimal I/O
     /// size but at least 128 KiB (`blk_apply_bdi_limits`, `block/blk-settings.c`, 6.12). udm itself never reads ahead.
     pub fn read_ahead(&self) -> u32 {

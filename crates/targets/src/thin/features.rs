@@ -1,6 +1,5 @@
-//! The feature words of a pool: how they are read, printed, and kept where every channel can see them.
+//! The feature words of a pool: how they are read and printed.
 
-use std::sync::atomic::{AtomicU32, Ordering};
 use udm_base::{ArgError, Args};
 
 /// How many words there are at most: the kernel's five, and udm's.
@@ -118,47 +117,6 @@ const WORDS: &[&str] = &[
     "unmap_zero_writes",
 ];
 
-/// The features in force, for everybody who only looks.
-#[derive(Default)]
-pub(super) struct LiveFeatures(AtomicU32);
-
-const DISCARD: u32 = 1;
-const PASSDOWN: u32 = 1 << 1;
-const ERROR: u32 = 1 << 2;
-const SKIPS: u32 = 1 << 3;
-
-impl LiveFeatures {
-    pub(super) fn set(&self, features: &Features) {
-        let bits = [
-            (features.discard, DISCARD),
-            (features.passdown, PASSDOWN),
-            (features.error_if_no_space, ERROR),
-            (features.skips(), SKIPS),
-        ];
-        self.0.store(bits.iter().map(|(on, bit)| if *on { *bit } else { 0 }).sum(), Ordering::Relaxed);
-    }
-
-    fn has(&self, bit: u32) -> bool {
-        self.0.load(Ordering::Relaxed) & bit != 0
-    }
-
-    pub(super) fn discard(&self) -> bool {
-        self.has(DISCARD)
-    }
-
-    pub(super) fn passdown(&self) -> bool {
-        self.has(PASSDOWN)
-    }
-
-    pub(super) fn error_if_no_space(&self) -> bool {
-        self.has(ERROR)
-    }
-
-    pub(super) fn skips(&self) -> bool {
-        self.has(SKIPS)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -179,7 +137,12 @@ mod tests {
                     enable_zero_writes unmap_zero_writes"),
             ),
             ("9", Err("Invalid number of pool feature arguments: expected at most 8, found 9")),
-            ("x", Err("Invalid number of pool feature arguments: expected a number of feature words as a decimal number, found \"x\"")),
+            (
+                "x",
+                Err(
+                    "Invalid number of pool feature arguments: expected a number of feature words as a decimal number, found \"x\"",
+                ),
+            ),
             ("2 read_only", Err("not enough arguments: expected 2 feature words after it, found 1")),
         ] {
             let got = Features::parse(&mut Args::parse(input));

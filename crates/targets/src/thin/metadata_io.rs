@@ -41,25 +41,29 @@ impl BlockIo for MetadataIo {
     fn read(&self, at: u64, into: Box<Block>) -> IoFuture<'_, Box<Block>> {
         Box::pin(async move {
             let operation = self.operation(Op::Read, OpFlags::NONE, at)?;
-            match self.pool()?.do_and_wait(operation, Memory::Read(into)).await {
-                (Status::Ok, Memory::Read(block)) => Ok(block),
-                _ => Err(IoError::Failed),
-            }
+            block_of(self.pool()?.do_and_wait(operation, Memory::Block(into)).await)
         })
     }
 
-    fn write(&self, blocks: Vec<(u64, Arc<Block>)>) -> IoFuture<'_, ()> {
+    fn write(&self, blocks: Vec<(u64, Box<Block>)>) -> IoFuture<'_, Vec<(u64, Box<Block>)>> {
         Box::pin(async move {
             let pool = self.pool()?;
             let mut out = Vec::with_capacity(blocks.len());
             for (at, block) in blocks {
-                let operation = self.operation(Op::Write, OpFlags::NONE, at)?;
-                out.push(pool.do_and_wait(operation, Memory::Write(block)));
+                let operation = self.operation(Op::Write, OpFlags::NONE, at);
+                out.push((at, operation.map(|operation| pool.do_and_wait(operation, Memory::Block(block)))));
             }
             // Every one is awaited, whatever becomes of the others: nothing is in flight afterwards.
-            let mut all = Ok(());
-            for one in out {
-                all = all.and(ended(one.await.0));
+            let mut all = Ok(Vec::with_capacity(out.len()));
+            for (at, one) in out {
+                let block = match one {
+                    Ok(awaited) => block_of(awaited.await),
+                    Err(e) => Err(e),
+                };
+                all = all.and_then(|mut blocks| {
+                    blocks.push((at, block?));
+                    Ok(blocks)
+                });
             }
             all
         })
@@ -68,21 +72,30 @@ impl BlockIo for MetadataIo {
     fn flush(&self) -> IoFuture<'_, ()> {
         Box::pin(async move {
             let operation = self.operation(Op::Flush, OpFlags::NONE, 0)?;
-            ended(self.pool()?.do_and_wait(operation, Memory::None).await.0)
+            match self.pool()?.do_and_wait(operation, Memory::None).await {
+                (Status::Ok, _) => Ok(()),
+                _ => Err(IoError::Failed),
+            }
         })
     }
 
-    fn write_fua(&self, at: u64, block: Arc<Block>) -> IoFuture<'_, ()> {
+    fn write_fua(&self, at: u64, block: Box<Block>) -> IoFuture<'_, Box<Block>> {
         Box::pin(async move {
             let fua = self.dev.limits().fua;
             let flags = if fua { OpFlags::FUA } else { OpFlags::NONE };
             let operation = self.operation(Op::Write, flags, at)?;
-            ended(self.pool()?.do_and_wait(operation, Memory::Write(block)).await.0)?;
-            if fua { Ok(()) } else { self.flush().await }
+            let block = block_of(self.pool()?.do_and_wait(operation, Memory::Block(block)).await)?;
+            if !fua {
+                self.flush().await?;
+            }
+            Ok(block)
         })
     }
 }
 
-const fn ended(status: Status) -> Result<(), IoError> {
-    if status.is_ok() { Ok(()) } else { Err(IoError::Failed) }
+fn block_of(done: (Status, Memory)) -> Result<Box<Block>, IoError> {
+    match done {
+        (Status::Ok, Memory::Block(block)) => Ok(block),
+        _ => Err(IoError::Failed),
+    }
 }

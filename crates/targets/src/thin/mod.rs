@@ -19,6 +19,7 @@
 mod features;
 mod flight;
 mod inflight;
+#[allow(dead_code, reason = "tests ask how large it is")]
 mod mapping;
 mod metadata_io;
 mod outbox;

@@ -7,7 +7,8 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use udm_base::{Sector, Sectors};
-use udm_io::{Bio, BlockDevice, Bytes, Copied, CopyJob, Cx, Errand, Lend, Op, OpFlags, Sender, Status};
+use udm_io::kcopyd::{Copied, CopyJob};
+use udm_io::{Bio, BlockDevice, Bytes, Cx, Errand, Lend, Op, OpFlags, Sender, Status};
 use udm_pdata::Block;
 
 /// What is to be sent.
@@ -24,10 +25,8 @@ pub(super) enum Outgoing {
 pub(super) enum Memory {
     /// There is none.
     None,
-    /// A metadata block to be read.
-    Read(Box<Block>),
-    /// A metadata block to be written.
-    Write(Arc<Block>),
+    /// A metadata block.
+    Block(Box<Block>),
 }
 
 /// The memory, and who waits for it.
@@ -47,8 +46,7 @@ impl Lend for Load {
     fn lend(&mut self) -> Bytes<'_> {
         match &mut self.memory {
             Memory::None => Bytes::None,
-            Memory::Read(block) => Bytes::In(&mut block.0),
-            Memory::Write(block) => Bytes::Out(&block.0),
+            Memory::Block(block) => Bytes::In(&mut block.0),
         }
     }
 }

@@ -5,7 +5,6 @@
 //! lock. Who has the lock clears `again` before it polls, and looks at it after it has let go of the lock. So either the kicker gets the
 //! lock, or the holder sees `again`.
 
-use super::features::LiveFeatures;
 use super::inflight::{Drains, Inflight, Ticket};
 use super::mapping::MappingCache;
 use super::outbox::Outgoing;
@@ -18,7 +17,8 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::task::{Context, Poll, Waker};
 use udm_base::{Divisor, Sector, Sectors};
 use udm_core::MappedDevice;
-use udm_io::{BlockDevice, CopyOptions, Cx, Domain, Duty, Kcopyd, Kept, Nanos, OwnWaiter};
+use udm_io::kcopyd::{CopyOptions, Kcopyd};
+use udm_io::{BlockDevice, Cx, Domain, Duty, Kept, Nanos, OwnWaiter};
 
 /// What the mapping cache of a pool may use, in bytes.
 const MAPPING_BYTES: usize = 64 << 20;
@@ -44,8 +44,7 @@ pub(super) enum PoolMode {
 }
 
 impl PoolMode {
-    const ALL: [Self; 5] =
-        [Self::Write, Self::OutOfDataSpace, Self::OutOfMetadataSpace, Self::ReadOnly, Self::Fail];
+    const ALL: [Self; 5] = [Self::Write, Self::OutOfDataSpace, Self::OutOfMetadataSpace, Self::ReadOnly, Self::Fail];
 }
 
 /// Whether volumes may use what they know without asking.
@@ -71,7 +70,8 @@ pub(super) struct Pool {
     pub(super) data: Arc<dyn BlockDevice>,
     /// The size of a data block in sectors.
     pub(super) block: Divisor,
-    pub(super) features: LiveFeatures,
+    /// Whether the pool takes discards, which is settled when it is made.
+    pub(super) discards: bool,
     pub(super) cache: Arc<MappingCache>,
     pub(super) inflight: Inflight,
     mode: AtomicU8,
@@ -103,6 +103,7 @@ pub(super) struct Parts {
     pub(super) metadata: Arc<dyn BlockDevice>,
     pub(super) data: Arc<dyn BlockDevice>,
     pub(super) block: Sectors,
+    pub(super) discards: bool,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -112,7 +113,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Pool {
     /// A pool without a worker yet: see [`start`](Self::start).
     pub(super) fn new(parts: Parts) -> std::io::Result<Arc<Self>> {
-        let Parts { domain, owner, metadata, data, block } = parts;
+        let Parts { domain, owner, metadata, data, block, discards } = parts;
         let copier = Kcopyd::new(&domain, CopyOptions::default())?;
         Ok(Arc::new_cyclic(|this| Self {
             this: this.clone(),
@@ -121,7 +122,7 @@ impl Pool {
             metadata,
             data,
             block: Divisor::new(block.get()),
-            features: LiveFeatures::default(),
+            discards,
             cache: MappingCache::new(MAPPING_BYTES),
             inflight: Inflight::new(),
             mode: AtomicU8::new(PoolMode::Write as u8),

@@ -24,9 +24,7 @@ use std::any::Any;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use udm_base::{Arg, ArgError, Errno, Sector, Sectors};
-use udm_core::{
-    Ctr, Error, Map, Run, StatusKind, TableSlot, Target, TargetDevice, TargetFeatures, TargetType,
-};
+use udm_core::{Ctr, Error, Map, Run, StatusKind, TableSlot, Target, TargetDevice, TargetFeatures, TargetType};
 use udm_formats::thin::superblock::{METADATA_BLOCK, is_data_block_size};
 use udm_formats::thin::{Geometry, MAX_DEVICE, Options};
 use udm_io::{Bio, BlockDevice, Cx, Limits};
@@ -116,7 +114,7 @@ impl Target for PoolTarget {
     fn limits(&self, limits: &mut Limits) {
         // So that tools send I/O that suits the blocks (`pool_io_hints`).
         let block = u32::try_from(self.pool().block_len().bytes()).unwrap_or(u32::MAX);
-        if limits.io_opt == 0 || limits.io_opt % block != 0 {
+        if limits.io_opt == 0 || !limits.io_opt.is_multiple_of(block) {
             limits.io_min = block;
             limits.io_opt = block;
         }
@@ -137,6 +135,13 @@ impl Target for PoolTarget {
     fn message(&self, words: &[&str]) -> Result<String, Error> {
         let message = read_message(words)?;
         self.pool().call(|reply| Command::Message(message, reply))?.map(|()| String::new())
+    }
+
+    fn set_option(&self, key: &str, value: &str) -> Option<()> {
+        // The kernel has this as a parameter of its module, for all pools.
+        let seconds: u64 = value.parse().ok().filter(|_| key == "no_space_timeout")?;
+        self.pool().no_space_timeout.store(seconds.saturating_mul(1_000_000_000), Ordering::Relaxed);
+        Some(())
     }
 
     fn presuspend(&self, _: bool) {
@@ -263,7 +268,7 @@ fn same_pool(
         );
         return Err(ArgError::new("different pool cannot replace a pool").hint(hint).at(arg));
     }
-    if features.discard != pool.features.discard() {
+    if features.discard != pool.discards {
         let hint = "whether a pool takes discards is settled when it is made; remove it first";
         return Err(ArgError::new("Discard support cannot be disabled once enabled").hint(hint));
     }
@@ -280,9 +285,9 @@ fn open(
 ) -> Result<Arc<PoolHandle>, ArgError> {
     const MESSAGE: &str = "Error creating metadata object";
     let owner = Arc::downgrade(ctr.owner);
-    let pool = Pool::new(Parts { domain: ctr.domain.clone(), owner, metadata, data, block });
+    let pool =
+        Pool::new(Parts { domain: ctr.domain.clone(), owner, metadata, data, block, discards: features.discard });
     let pool = pool.map_err(|e| ArgError::new(MESSAGE).errno(Errno::of(&e)).hint(e.to_string()))?;
-    pool.features.set(features);
     // As the kernel: the data space map begins empty, and grows to the data device when the pool is resumed.
     let geometry = Geometry { data_block: block, data_blocks: ctr.len.get() / block.get() };
     let options = Options { read_only: features.read_only, ..Options::default() };
@@ -326,9 +331,4 @@ fn read_message(words: &[&str]) -> Result<MetadataOf, Error> {
             words[0]
         ))),
     }
-}
-
-/// How long a pool's writes wait for space, in whole seconds; 0 for ever (the kernel's module parameter `no_space_timeout`).
-pub(super) fn set_no_space_timeout(pool: &Pool, seconds: u64) {
-    pool.no_space_timeout.store(seconds.saturating_mul(1_000_000_000), Ordering::Relaxed);
 }

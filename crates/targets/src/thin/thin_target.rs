@@ -61,9 +61,8 @@ fn ctr(ctr: &mut Ctr<'_>) -> Result<Box<dyn Target>, ArgError> {
     check_pool(&pool, md, &pool_arg)?;
     let blocks = ctr.len.get().div_ceil(pool.0.block.get());
     let opened = pool.0.call(|reply| Command::Open { id, blocks, reply }).and_then(|opened| opened);
-    let device = opened.map_err(|e| {
-        ArgError::new("Couldn't open thin internal device").errno(e.errno).hint(e.message).at(&id_arg)
-    })?;
+    let device = opened
+        .map_err(|e| ArgError::new("Couldn't open thin internal device").errno(e.errno).hint(e.message).at(&id_arg))?;
     let volume = Volume::new(device, pool_device, origin);
     Ok(Box::new(Thin { volume, pool, pool_len, discards }))
 }

@@ -19,10 +19,17 @@ pub struct Disk {
     held: Mutex<Vec<Bio>>,
     pub holding: AtomicBool,
     pub failing: AtomicBool,
+    pub hold_if: Mutex<Option<Filter>>,
+    pub fail_if: Mutex<Option<Filter>>,
+    /// What all disks of the rig were asked, in order.
+    pub all: Log,
 }
 
+pub type Filter = Box<dyn Fn(&Bio) -> bool + Send>;
+pub type Log = Arc<Mutex<Vec<String>>>;
+
 impl Disk {
-    pub fn new(name: &str, sectors: u64, limits: Limits) -> Arc<Self> {
+    pub fn new(name: &str, sectors: u64, limits: Limits, all: &Log) -> Arc<Self> {
         Arc::new(Self {
             name: name.into(),
             memory: Memory::new(Sectors::new(sectors)).unwrap(),
@@ -31,7 +38,15 @@ impl Disk {
             held: Mutex::default(),
             holding: AtomicBool::new(false),
             failing: AtomicBool::new(false),
+            hold_if: Mutex::default(),
+            fail_if: Mutex::default(),
+            all: all.clone(),
         })
+    }
+
+    /// What it holds.
+    pub fn memory(&self) -> &Memory {
+        &self.memory
     }
 
     /// What was asked since the last call.
@@ -64,9 +79,11 @@ impl BlockDevice for Disk {
     fn submit(&self, _: &Cx<'_>, bio: Bio) -> Option<Bio> {
         let fua = if bio.flags().contains(OpFlags::FUA) { " fua" } else { "" };
         self.log.lock().unwrap().push(format!("{bio:?}{fua}"));
-        if self.failing.load(Ordering::Relaxed) {
+        self.all.lock().unwrap().push(format!("{}: {bio:?}{fua}", self.name));
+        let is = |filter: &Mutex<Option<Filter>>| filter.lock().unwrap().as_ref().is_some_and(|f| f(&bio));
+        if self.failing.load(Ordering::Relaxed) || is(&self.fail_if) {
             bio.end(Status::Io);
-        } else if self.holding.load(Ordering::Relaxed) {
+        } else if self.holding.load(Ordering::Relaxed) || is(&self.hold_if) {
             self.held.lock().unwrap().push(bio);
         } else {
             let status = self.memory.serve(&bio);
@@ -97,6 +114,7 @@ pub struct Rig {
     pub domain: Domain,
     pub registry: Registry,
     disks: Disks,
+    all: Log,
 }
 
 impl Default for Rig {
@@ -107,7 +125,10 @@ impl Default for Rig {
 
 impl Rig {
     pub fn with_types(types: &'static [&'static TargetType]) -> Self {
-        let domain = Domain::default();
+        Self::with(types, Domain::default())
+    }
+
+    pub fn with(types: &'static [&'static TargetType], domain: Domain) -> Self {
         let disks: Disks = Arc::default();
         let known = disks.clone();
         let host = move |r: &HostRequest<'_>| -> Result<Arc<dyn BlockDevice>, Error> {
@@ -116,7 +137,12 @@ impl Rig {
                 None => Err(Error::new(Errno::ENOENT, format!("{}: no such file", r.spec))),
             }
         };
-        Self { registry: Registry::new(domain.clone(), types, Box::new(host)), domain, disks }
+        Self { registry: Registry::new(domain.clone(), types, Box::new(host)), domain, disks, all: Log::default() }
+    }
+
+    /// What all disks were asked since the last call, in order.
+    pub fn log(&self) -> Vec<String> {
+        std::mem::take(&mut self.all.lock().unwrap())
     }
 
     pub fn disk(&self, name: &str, sectors: u64) -> Arc<Disk> {
@@ -124,7 +150,7 @@ impl Rig {
     }
 
     pub fn disk_with(&self, name: &str, sectors: u64, limits: Limits) -> Arc<Disk> {
-        let disk = Disk::new(name, sectors, limits);
+        let disk = Disk::new(name, sectors, limits, &self.all);
         self.disks.lock().unwrap().insert(name.into(), disk.clone());
         disk
     }
@@ -177,4 +203,68 @@ pub fn read(io: &BlockingIo, sector: u64, count: u64) -> Vec<u8> {
 
 pub fn write(io: &BlockingIo, sector: u64, count: u64, generation: u64) {
     io.write(Sector::new(sector), &pattern(sector, count, generation), OpFlags::NONE).unwrap();
+}
+
+/// A client that has several requests out, and looks at each when it likes.
+pub struct Client {
+    channel: Channel,
+    dev: Attached,
+    buffers: HashMap<u64, Vec<u8>>,
+    ended: HashMap<u64, Status>,
+    next: u64,
+}
+
+impl Client {
+    pub fn new(rig: &Rig, md: &Arc<MappedDevice>) -> Self {
+        let channel = rig.domain.channel().unwrap();
+        let dev = channel.attach(md.clone());
+        Self { channel, dev, buffers: HashMap::new(), ended: HashMap::new(), next: 0 }
+    }
+
+    pub fn write(&mut self, sector: u64, data: Vec<u8>, flags: OpFlags) -> u64 {
+        self.submit(Op::Write, flags, sector, data)
+    }
+
+    pub fn read(&mut self, sector: u64, count: u64) -> u64 {
+        self.submit(Op::Read, OpFlags::NONE, sector, vec![0xaa; count as usize * 512])
+    }
+
+    fn submit(&mut self, op: Op, flags: OpFlags, sector: u64, mut data: Vec<u8>) -> u64 {
+        self.next += 1;
+        // SAFETY: the buffer is kept until the completion has been taken.
+        assert!(unsafe { self.channel.submit(self.dev, op, flags, Sector::new(sector), &mut data, self.next) });
+        self.buffers.insert(self.next, data);
+        self.next
+    }
+
+    pub fn range(&mut self, op: Op, flags: OpFlags, sector: u64, count: u64) -> u64 {
+        self.next += 1;
+        let (sector, count) = (Sector::new(sector), Sectors::new(count));
+        assert!(self.channel.submit_range(self.dev, op, flags, sector, count, self.next));
+        self.next
+    }
+
+    /// Polls until nothing moves any more, and says how a request ended, if it did.
+    pub fn status(&mut self, token: u64) -> Option<Status> {
+        while self.channel.poll() > 0 {}
+        while let Some(done) = self.channel.completed() {
+            self.ended.insert(done.token, done.status);
+        }
+        self.ended.get(&token).copied()
+    }
+
+    /// Waits for a request.
+    pub fn wait(&mut self, token: u64) -> Status {
+        loop {
+            if let Some(status) = self.status(token) {
+                return status;
+            }
+            self.channel.wait(None, &mut Vec::new()).unwrap();
+        }
+    }
+
+    /// What a read that has ended brought.
+    pub fn data(&self, token: u64) -> &[u8] {
+        &self.buffers[&token]
+    }
 }

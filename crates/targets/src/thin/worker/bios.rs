@@ -4,7 +4,7 @@ use super::{AfterCommit, Event, Worker};
 use crate::thin::mapping::{Known, Place};
 use crate::thin::outbox::Outgoing;
 use crate::thin::pool::PoolMode;
-use crate::thin::volume::{Durability, Volume};
+use crate::thin::volume::{Durability, ThinDevice, Volume};
 use std::sync::Arc;
 use udm_base::{Sector, Sectors};
 use udm_formats::thin::Mapping;
@@ -72,7 +72,7 @@ impl Worker {
     async fn within(&mut self, io: Within) {
         // One leaf tells of many blocks. For a write that is going to change one of them the one is enough.
         let fill = io.bio.op() == Op::Read && io.volume.device.mappings.lookup(io.block) == Known::Unknown;
-        if fill && let Err(e) = self.fill(&io).await {
+        if fill && let Err(e) = self.fill(io.volume.device.clone(), io.block).await {
             tracing::error!("thin device {}: {e}", io.dev());
             return io.bio.end(Status::Io);
         }
@@ -87,12 +87,12 @@ impl Worker {
     }
 
     /// Tells the mapping cache all that the leaf around a block says.
-    async fn fill(&mut self, io: &Within) -> Result<(), udm_formats::thin::Error> {
+    async fn fill(&mut self, device: Arc<ThinDevice>, block: u64) -> Result<(), udm_formats::thin::Error> {
         let mut mapped = Vec::new();
-        let range = self.metadata.leaf(io.dev(), io.block, &mut mapped).await?;
+        let range = self.metadata.leaf(device.id, block, &mut mapped).await?;
         let place = |m: Mapping| Place { data: m.data, shared: m.shared };
         let mapped: Vec<(u64, Place)> = mapped.into_iter().map(|(block, m)| (block, place(m))).collect();
-        io.volume.device.mappings.fill(io.block, range, &mapped);
+        device.mappings.fill(block, range, &mapped);
         Ok(())
     }
 

@@ -12,8 +12,9 @@ impl Worker {
     /// Commits for those who wait for it, or because it is time.
     pub(super) async fn commit_if_due(&mut self) {
         let asked = !self.after_commit.is_empty();
-        let late = || self.last_commit.after(COMMIT_PERIOD_NS) <= self.now();
-        if !asked && !(self.metadata.is_dirty() && self.pool.mode() <= PoolMode::OutOfDataSpace && late()) {
+        let can = self.metadata.is_dirty() && self.pool.mode() <= PoolMode::OutOfDataSpace;
+        let late = can && self.last_commit.after(COMMIT_PERIOD_NS) <= self.now();
+        if !asked && !late {
             return;
         }
         let committed = self.commit().await;
@@ -89,7 +90,7 @@ impl Worker {
     fn holds(&self) -> Vec<Range<u64>> {
         let of_job = |job: &Job| match job {
             Job::Prepare(prepare) if prepare.lost => Vec::new(),
-            Job::Prepare(prepare) => vec![prepare.data..prepare.data + 1],
+            Job::Prepare(prepare) => Vec::from([prepare.data..prepare.data + 1]),
             Job::Discard(discard) => discard.held.clone(),
         };
         self.jobs.values().flat_map(of_job).chain(self.holding.iter().cloned()).collect()
@@ -181,13 +182,8 @@ impl Worker {
         }
         if old != mode {
             tracing::info!("thin-pool: mode changed from {old:?} to {mode:?}");
-            self.publish_features();
             self.pool.event();
         }
-    }
-
-    pub(super) fn publish_features(&self) {
-        self.pool.features.set(&self.features);
     }
 
     /// `check_low_water_mark`
@@ -227,14 +223,11 @@ impl Worker {
 
     /// `do_no_space_timeout`: who waits for space has waited long enough.
     pub(super) fn check_times(&mut self) {
-        if self.pool.mode() == PoolMode::OutOfDataSpace
-            && self.no_space_deadline().is_some_and(|at| at <= self.now())
-        {
+        if self.pool.mode() == PoolMode::OutOfDataSpace && self.no_space_deadline().is_some_and(|at| at <= self.now()) {
             tracing::warn!("thin-pool: no space came in time: switching to error_if_no_space");
             self.gave_up_waiting = true;
             self.pool.event();
             self.end_waiting(Some(Status::NoSpace));
         }
     }
-
 }

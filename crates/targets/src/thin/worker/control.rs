@@ -48,19 +48,34 @@ pub(in crate::thin) enum MetadataOf {
 /// What a control thread asks for.
 pub(in crate::thin) enum Command {
     /// Take these features, and the sizes that table and devices have now (`pool_preresume`).
-    Bind { features: Features, low_water: u64, data_blocks: u64, metadata_blocks: u64, reply: Reply<Done> },
+    Bind {
+        features: Features,
+        low_water: u64,
+        data_blocks: u64,
+        metadata_blocks: u64,
+        reply: Reply<Done>,
+    },
     /// Bios are served from now on.
     Resume(Reply<Done>),
     /// Answered when nothing is in flight any more; bios wait.
     Suspend(Reply<Done>),
     Commit(Reply<Done>),
     Message(MetadataOf, Reply<Done>),
-    Open { id: u32, blocks: u64, reply: Reply<Result<Arc<ThinDevice>, Error>> },
+    Open {
+        id: u32,
+        blocks: u64,
+        reply: Reply<Result<Arc<ThinDevice>, Error>>,
+    },
     /// With a commit before, or without.
     Status(bool, Reply<PoolStatus>),
     VolumeStatus(u32, Reply<Result<VolumeStatus, Error>>),
     /// How far from a block on blocks are mapped, or not.
-    Extent { id: u32, from: u64, to: u64, reply: Reply<Result<(bool, u64), Error>> },
+    Extent {
+        id: u32,
+        from: u64,
+        to: u64,
+        reply: Reply<Result<(bool, u64), Error>>,
+    },
     /// Gives back what waits for a volume.
     Requeue(Arc<Volume>, Reply<Done>),
     Close(Reply<Done>),
@@ -218,7 +233,6 @@ impl Worker {
     async fn bind(&mut self, features: Features, low_water: u64, data: u64, metadata: u64) -> Done {
         self.features = features;
         self.low_water = low_water;
-        self.publish_features();
         let wanted = match self.pool.mode() {
             _ if features.read_only => PoolMode::ReadOnly,
             // A pool that was read-only for its table's sake, or has been repaired.
@@ -369,7 +383,8 @@ impl Worker {
     pub(super) async fn step_deletion(&mut self) -> bool {
         let Some((mut deletion, reply)) = self.deletions.pop_front() else { return false };
         if self.pool.mode() > PoolMode::OutOfDataSpace {
-            let message = format!("thin device {} is deleted in part: the pool has become read-only", deletion.device());
+            let message =
+                format!("thin device {} is deleted in part: the pool has become read-only", deletion.device());
             reply.give(Err(Error::new(Errno::EIO, message)));
             return true;
         }

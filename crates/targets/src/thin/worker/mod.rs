@@ -10,7 +10,7 @@ mod control;
 mod discard;
 mod prepare;
 
-pub(super) use control::{Command, MetadataOf, PoolStatus, Reply, VolumeStatus};
+pub(super) use control::{Command, MetadataOf, PoolStatus, Reply};
 
 use super::features::Features;
 use super::pool::{Pool, pause};

@@ -10,7 +10,8 @@ use crate::thin::pool::PoolMode;
 use crate::thin::volume::{Durability, Volume};
 use std::sync::Arc;
 use udm_base::{Sector, Sectors};
-use udm_io::{Bio, CopyFrom, CopyJob, CopyTo, Op, OpFlags, Status};
+use udm_io::kcopyd::{CopyFrom, CopyJob, CopyTo};
+use udm_io::{Bio, Op, OpFlags, Status};
 
 /// A data block that will be mapped once it holds what it has to hold.
 pub(super) struct Prepare {

@@ -1,0 +1,46 @@
+//! From an empty metadata device to volumes and snapshots, and back after everything was closed.
+
+use super::pools::*;
+use super::rig::*;
+
+#[test]
+fn a_pool_lives_on_after_it_was_closed() {
+    let pool = Pool::new(64, "");
+    let thin = pool.thin("thin", 0, 32);
+    let io = pool.rig.io(&thin);
+    assert_eq!(read(&io, 0, 16), zeroes(16), "nothing was written yet");
+    write(&io, 5, 20, 1);
+    write(&io, 120, 300, 2);
+    assert_eq!(read(&io, 5, 20), pattern(5, 20, 1));
+    assert_eq!(read(&io, 120, 300), pattern(120, 300, 2));
+    assert_eq!(read(&io, 25, 95), zeroes(95), "the rest of the block was zeroed");
+    assert_eq!((pool.used(), info(&thin)), (4, "512 511".into()));
+    io.flush().unwrap();
+
+    let snap = pool.snap("snap", 1, 0, 32);
+    let old = pool.rig.io(&snap);
+    write(&io, 121, 10, 3);
+    assert_eq!(read(&old, 120, 300), pattern(120, 300, 2), "the snapshot stays as it was");
+    assert_eq!(read(&io, 121, 10), pattern(121, 10, 3));
+    assert_eq!(read(&io, 131, 289), pattern(131, 289, 2), "what was not written was copied");
+    assert_eq!(pool.used(), 6);
+    write(&old, 0, 128, 4);
+    assert_eq!(read(&old, 0, 128), pattern(0, 128, 4));
+    assert_eq!(read(&io, 5, 20), pattern(5, 20, 1));
+    drop((io, old, thin, snap));
+
+    for name in ["thin", "snap", "pool"] {
+        pool.remove(name);
+    }
+    let Pool { rig, metadata, data, md, .. } = pool;
+    drop(md);
+    check_metadata(&rig, &metadata);
+    let pool = Pool::again(rig, metadata, data, 64);
+    let (thin, snap) = (pool.activate("thin", 0, 32), pool.activate("snap", 1, 32));
+    let (io, old) = (pool.rig.io(&thin), pool.rig.io(&snap));
+    assert_eq!(read(&io, 121, 10), pattern(121, 10, 3));
+    assert_eq!(read(&io, 131, 289), pattern(131, 289, 2));
+    assert_eq!(read(&old, 120, 300), [pattern(120, 8, 4), pattern(128, 292, 2)].concat());
+    drop((io, old, thin, snap));
+    pool.check();
+}
