@@ -185,6 +185,14 @@ fn references_to_data_blocks_can_be_held_over_an_unmapping() {
 }
 
 #[test]
+fn unmapping_what_is_not_mapped_makes_nothing_dirty() {
+    let mut pair = Pair::new(256, 100, Options::default());
+    apply(&mut pair, &[Op::CreateThin(1), Op::Write(1, 10, 3), Op::Commit]);
+    apply(&mut pair, &[Op::Remove(1, 0, 10), Op::Remove(1, 13, u64::MAX), Op::Remove(1, 12, 11)]);
+    assert!(!pair.metadata.is_dirty() && !pair.metadata.changed_since_commit(1));
+}
+
+#[test]
 fn mapping_a_block_to_where_it_is_takes_no_reference() {
     let mut pair = Pair::new(256, 100, Options::default());
     apply(&mut pair, &[Op::CreateThin(1), Op::Write(1, 0, 3), Op::Commit]);
