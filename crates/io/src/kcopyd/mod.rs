@@ -151,10 +151,10 @@ pub struct CopyStats {
 pub struct Kcopyd(Arc<Inner>);
 
 impl Kcopyd {
-    /// A copier for channels of `domain`. Takes its memory with the first job. Fails when the domain's keeper cannot be
-    /// started. May block briefly.
+    /// A copier for channels of `domain`. Takes address space for its pool, and memory as it is used. Fails when there is
+    /// none, or the domain's keeper cannot be started. May block briefly.
     pub fn new(domain: &Domain, options: CopyOptions) -> io::Result<Self> {
-        let inner = Arc::new(Inner::new(options));
+        let inner = Arc::new(Inner::new(options)?);
         let weak = Arc::downgrade(&inner);
         inner.keep(domain.keep(weak)?);
         Ok(Self(inner))
