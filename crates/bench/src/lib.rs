@@ -13,6 +13,7 @@
 pub mod cli;
 mod crew;
 mod error;
+mod experiment;
 mod fill;
 mod floor;
 mod job;
