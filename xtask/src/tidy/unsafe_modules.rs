@@ -43,6 +43,7 @@ pub(super) const UNSAFE_MODULES: &[(&str, &str)] = &[
     ("crates/io/src/nbd/client/driver.rs", "sends from the memory of bios"),
     ("crates/io/src/nbd/client/fuzz.rs", "memory of a bio that there is not"),
     ("crates/io/src/nbd/client/receive.rs", "receives into the memory of bios"),
+    ("crates/targets/src/thin/flight.rs", "frames and redirections of the bios of thin volumes"),
     ("crates/targets/src/snapshot/flight.rs", "frames and redirections of bios that snapshots keep"),
     ("crates/udm/src/startup.rs", "the action of a signal, and inherited descriptors"),
 ];
