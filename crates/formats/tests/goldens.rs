@@ -100,7 +100,7 @@ fn thin_pools_of_the_kernel() {
         assert_eq!(metadata.snap_root().map_or("-".into(), |root| root.to_string()), status[8], "{name}");
         assert_eq!(metadata.needs_check(), status.contains(&"needs_check"), "{name}");
 
-        let origin = text.contains("/dev/mapper/ext").then(|| pattern(9, 0, 10280, 1)).unwrap_or_default();
+        let origin = if text.contains("/dev/mapper/ext") { pattern(9, 0, 10280, 1) } else { Vec::new() };
         let data = if name == "deep-64k" { Vec::new() } else { image("thin", &name, "data") };
         for words in lines(&text, "volume") {
             let (dev, sectors): (u32, usize) = (words[1].parse().unwrap(), words[2].parse().unwrap());
