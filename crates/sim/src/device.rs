@@ -231,10 +231,8 @@ impl Disk {
     /// What is on the platters after the power has gone, as chance has it. Of the bios in `flight` part may have arrived.
     pub(crate) fn survive<'a>(&self, flight: impl Iterator<Item = &'a Bio>, rng: &mut Rng) -> Image {
         let mut image = self.durable.clone();
-        let flying: Vec<Write> = flight
-            .filter(|bio| bio.op().is_write())
-            .map(|bio| self.write_of(bio, u64::MAX, bio.sectors()))
-            .collect();
+        let flying: Vec<Write> =
+            flight.filter(|bio| bio.op().is_write()).map(|bio| self.write_of(bio, u64::MAX, bio.sectors())).collect();
         let mut writes: Vec<&Write> = self.cache.iter().chain(&flying).collect();
         // Mostly in order; sometimes the cache was written back in another.
         if rng.one_in(4) {

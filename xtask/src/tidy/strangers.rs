@@ -36,9 +36,9 @@ fn says_thin(text: &str) -> bool {
         before = *c;
         start
     });
-    starts.map(|(at, _)| text[at..].to_lowercase()).any(|rest| {
-        rest.starts_with("thin") && !rest.starts_with("thing") && !rest.starts_with("think")
-    })
+    starts
+        .map(|(at, _)| text[at..].to_lowercase())
+        .any(|rest| rest.starts_with("thin") && !rest.starts_with("thing") && !rest.starts_with("think"))
 }
 
 /// The contents of a plain string literal.
