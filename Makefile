@@ -1,7 +1,8 @@
 # The short names of what one does here. Each target is one command that also works by itself.
 
-.PHONY: help demo test bench docs fuzz golden
+.PHONY: help demo test bench docs fuzz golden fio-engine
 SECONDS ?= 60
+export FIO_SRC
 
 help:
 	@echo 'make demo    build udm, serve a stack of devices, write and read it back'
@@ -9,6 +10,7 @@ help:
 	@echo 'make bench   the table of speeds in BENCHMARKS.md, measured here'
 	@echo 'make docs    the book and the API documentation, into out/docs and target/doc'
 	@echo 'make fuzz    random input against every parser, SECONDS=60 each'
+	@echo 'make fio-engine FIO_SRC=dir   fio'\''s external engine, into out/fio-engine'
 	@echo 'make golden  record the expected outputs again from the real programs'
 
 demo:
@@ -30,3 +32,6 @@ fuzz:
 
 golden:
 	scripts/golden.sh
+
+fio-engine:
+	fio-engine/build.sh

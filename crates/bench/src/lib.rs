@@ -11,12 +11,11 @@
 //! - A buffer belongs to the device or to the job, never to both: see `queue`.
 
 pub mod cli;
-mod concise;
 mod crew;
 mod error;
+mod experiment;
 mod fill;
 mod floor;
-mod host;
 mod job;
 mod lane;
 mod latency;
@@ -26,12 +25,13 @@ mod queue;
 mod report;
 mod rng;
 mod rounds;
+#[allow(dead_code, reason = "proto")]
+mod snapshot_cow;
 mod stack;
 mod statistics;
 mod subject;
 mod verify;
 
-pub use concise::{ConciseDevice, parse_concise};
 pub use error::Error;
 pub use latency::Latencies;
 pub use load::{Fill, Lat, Load, Rw, Verify};

@@ -1,11 +1,10 @@
-//! The devices of a concise specification, for as long as a measurement lasts.
+//! The devices of a concise specification, to be measured.
 
-use crate::concise::parse_concise;
-use crate::{Error, Subject, host};
-use std::path::Path;
+use crate::{Error, Subject};
 use std::sync::Arc;
-use udm_core::{MappedDevice, Registry, SuspendOptions};
+use udm_core::MappedDevice;
 use udm_io::Domain;
+use udm_stack::StackError;
 
 /// A change to how a device serves its bios (`udm set`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -17,35 +16,22 @@ pub enum Setting {
 }
 
 /// Mapped devices of their own registry.
-pub struct Stack {
-    registry: Registry,
-}
+pub struct Stack(udm_stack::Stack);
 
 impl Stack {
     /// Makes every device of `concise` and makes it live. May block: it opens devices.
     pub fn new(domain: &Domain, concise: &str) -> Result<Self, Error> {
-        let devices = parse_concise(concise).map_err(|e| Error::Stack(format!("--concise: {e}")))?;
-        let registry = Registry::new(domain.clone(), udm_targets::TARGETS, host::opener(domain));
-        for device in devices {
-            let failed = |e: udm_core::Error| Error::Stack(format!("--concise: {}: {}", device.name, e.message));
-            let md = registry.create(&device.name, &device.uuid, device.minor).map_err(failed)?;
-            md.load(&device.lines, device.read_only, Path::new(".")).map_err(failed)?;
-            md.resume(SuspendOptions::default(), &|| false).map_err(failed)?;
-        }
-        Ok(Self { registry })
+        udm_stack::Stack::new(domain, concise).map(Self).map_err(refused)
     }
 
     /// Whether it has a device of that name.
     pub fn has(&self, name: &str) -> bool {
-        self.registry.by_name(name).is_some()
+        self.0.has(name)
     }
 
     /// The device of that name.
     pub fn device(&self, name: &str) -> Result<Arc<MappedDevice>, Error> {
-        self.registry.by_name(name).ok_or_else(|| {
-            let names: Vec<_> = self.registry.list().iter().map(|md| md.device_name()).collect();
-            Error::Stack(format!("no device {name:?} in --concise; it has {}", names.join(", ")))
-        })
+        self.0.device(name).map_err(refused)
     }
 
     /// The device of that name, to be measured.
@@ -65,16 +51,6 @@ impl Stack {
     }
 }
 
-impl Drop for Stack {
-    /// Devices go from the top, since those beneath are held open.
-    fn drop(&mut self) {
-        let mut left = self.registry.list();
-        loop {
-            let before = left.len();
-            left.retain(|md| self.registry.remove(md, false).is_err());
-            if left.is_empty() || left.len() == before {
-                break;
-            }
-        }
-    }
+fn refused(e: StackError) -> Error {
+    Error::Stack(format!("--concise: {e}"))
 }

@@ -9,7 +9,7 @@ use crate::pattern::Pattern;
 use crate::queue::Queue;
 use crate::rng::Rng;
 use crate::verify::{self, Verifier};
-use crate::{Error, crew, fill, host, job};
+use crate::{Error, crew, fill, job};
 use std::path::Path;
 use std::sync::Arc;
 use udm_base::Sectors;
@@ -93,7 +93,7 @@ impl Subject {
     /// Blocks.
     pub fn open(domain: &Domain, name: &str, spec: &str, read_only: bool) -> Result<Self, Error> {
         let request = HostRequest { spec, cwd: Path::new("."), read_only, exclusive: false };
-        let dev = host::open(domain, &request).map_err(|e| Error::Stack(e.message))?;
+        let dev = udm_stack::open(domain, &request).map_err(|e| Error::Stack(e.message))?;
         Ok(Self::shared(name, dev))
     }
 

@@ -51,8 +51,6 @@ pub(crate) struct Disk {
     current: Image,
     /// Writes that have completed and may still be lost, oldest first.
     cache: Vec<Write>,
-    /// Writes that were in flight when the power went.
-    flying: Vec<Write>,
     /// Writes that have completed, ever.
     completed: u64,
     faults: Vec<Fault>,
@@ -83,7 +81,6 @@ impl SimDevice {
             durable: image.clone(),
             current: image,
             cache: Vec::new(),
-            flying: Vec::new(),
             completed: 0,
             faults: Vec::new(),
             options: options.clone(),
@@ -231,19 +228,12 @@ impl Disk {
         Write { number, sector: bio.sector(), sectors: done, data, dead: Vec::new() }
     }
 
-    /// Notes a bio that was in flight when the power went: part of it may have arrived.
-    pub(crate) fn in_flight(&mut self, bio: &Bio) {
-        if bio.op().is_write() {
-            let write = self.write_of(bio, u64::MAX, bio.sectors());
-            self.flying.push(write);
-        }
-    }
-
-    /// What is on the platters after the power has gone, as chance has it.
-    pub(crate) fn survive(&mut self, rng: &mut Rng) -> Image {
+    /// What is on the platters after the power has gone, as chance has it. Of the bios in `flight` part may have arrived.
+    pub(crate) fn survive<'a>(&self, flight: impl Iterator<Item = &'a Bio>, rng: &mut Rng) -> Image {
         let mut image = self.durable.clone();
-        let mut writes = std::mem::take(&mut self.cache);
-        writes.append(&mut self.flying);
+        let flying: Vec<Write> =
+            flight.filter(|bio| bio.op().is_write()).map(|bio| self.write_of(bio, u64::MAX, bio.sectors())).collect();
+        let mut writes: Vec<&Write> = self.cache.iter().chain(&flying).collect();
         // Mostly in order; sometimes the cache was written back in another.
         if rng.one_in(4) {
             for i in (1..writes.len()).rev() {
@@ -252,12 +242,17 @@ impl Disk {
         }
         // How lucky this cut is: all, none, or any mix.
         let luck = rng.below(5);
-        for write in &writes {
+        for write in writes {
             write.survive(&mut image, luck, rng);
         }
+        image
+    }
+
+    /// Has lost its cache, and is left with `image`.
+    pub(crate) fn restart_with(&mut self, image: &Image) {
+        self.cache.clear();
         self.durable = image.clone();
         self.current = image.clone();
-        image
     }
 }
 

@@ -6,6 +6,9 @@
 //! [`Sim::power_cut`] takes the power from all of them at once, and returns what is on their platters: an [`Image`]
 //! each, from which the devices of the next `Sim` are made.
 //!
+//! A [`RotatingDisk`] is for questions about time: its seeks, its revolutions and its elevator are modelled, and what it takes
+//! is exact.
+//!
 //! # Invariants
 //! - The same seed and the same calls on one thread give the same world, bit for bit.
 //! - What a FLUSH or FUA that has completed covers is in every image. Of each other write, completed or in flight, an
@@ -16,8 +19,10 @@ mod device;
 mod executor;
 mod fault;
 pub mod golden;
+pub mod history;
 mod image;
 mod rng;
+mod rotating;
 mod world;
 
 pub use device::{SimDevice, SimOptions};
@@ -25,4 +30,5 @@ pub use executor::SimExecutor;
 pub use fault::Fault;
 pub use image::Image;
 pub use rng::Rng;
+pub use rotating::{DiskModel, DiskStats, Head, Keep, RotatingDisk, RotatingOptions, Service};
 pub use world::{Sim, SimClock};

@@ -1,6 +1,7 @@
 //! The world of a simulation: its clock, its chance, its devices, and the power that they share.
 
 use crate::device::{Disk, Pending};
+use crate::rotating::Spindle;
 use crate::{Image, Rng, SimExecutor};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -42,6 +43,7 @@ struct Shared {
 pub(crate) struct World {
     pub(crate) rng: Rng,
     pub(crate) disks: Vec<Disk>,
+    pub(crate) rotating: Vec<Spindle>,
     events: BinaryHeap<Reverse<Event>>,
     sequence: u64,
     /// Writes that have completed, on all devices, and after how many the power goes.
@@ -82,6 +84,7 @@ impl Sim {
         let world = World {
             rng: Rng::new(seed),
             disks: Vec::new(),
+            rotating: Vec::new(),
             events: BinaryHeap::new(),
             sequence: 0,
             writes: 0,
@@ -137,6 +140,16 @@ impl Sim {
         images
     }
 
+    /// What would be on each device's platters if the power went now, in the order in which the devices were made. The
+    /// world goes on: many cuts can be looked at in one run.
+    pub fn what_if(&self) -> Vec<Image> {
+        let mut world = self.lock();
+        match &world.images {
+            Some(images) => images.clone(),
+            None => world.survivors(),
+        }
+    }
+
     pub(crate) fn lock(&self) -> MutexGuard<'_, World> {
         self.0.world.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -148,8 +161,10 @@ impl Sim {
     /// Lets time pass until the next event, or `timer`, and completes what is due.
     fn idle(&self, timer: Option<Nanos>) {
         let mut world = self.lock();
+        // What was submitted up to now is what a disk chooses from.
+        let turned = world.rotating.iter().filter_map(|disk| disk.turn(self.now())).min();
         let next = world.events.peek().map(|Reverse(e)| e.at);
-        match next.into_iter().chain(timer).min() {
+        match next.into_iter().chain(turned).chain(timer).min() {
             Some(at) => {
                 world.idle_rounds = 0;
                 self.0.clock.advance_to(at);
@@ -164,6 +179,13 @@ impl Sim {
             }
         }
         let now = self.now();
+        let landed: Vec<Bio> = world.rotating.iter().flat_map(|disk| disk.done(now)).collect();
+        if !landed.is_empty() {
+            // Outside the lock: a bio that ends may submit the next.
+            drop(world);
+            landed.into_iter().for_each(|bio| bio.end(Status::Ok));
+            world = self.lock();
+        }
         while world.events.peek().is_some_and(|Reverse(e)| e.at <= now) {
             let Reverse(Event { pending, .. }) = world.events.pop().expect("just seen");
             let ended = world.run(pending);
@@ -202,14 +224,24 @@ impl World {
         if self.images.is_some() {
             return Vec::new();
         }
+        let images = self.survivors();
+        for (disk, image) in self.disks.iter_mut().zip(&images) {
+            disk.restart_with(image);
+        }
+        self.images = Some(images);
         let mut flying: Vec<Event> = self.events.drain().map(|Reverse(e)| e).collect();
         flying.sort_by_key(|e| e.sequence);
-        for event in &flying {
-            self.disks[event.pending.disk].in_flight(&event.pending.bio);
-        }
+        let spinning: Vec<Bio> = self.rotating.iter().flat_map(Spindle::cut).collect();
+        flying.into_iter().map(|e| e.pending.bio).chain(spinning).collect()
+    }
+
+    /// What is on the platters if the power goes now, as chance has it.
+    fn survivors(&mut self) -> Vec<Image> {
+        let mut flying: Vec<&Event> = self.events.iter().map(|Reverse(e)| e).collect();
+        flying.sort_by_key(|e| e.sequence);
         let rng = &mut self.rng;
-        self.images = Some(self.disks.iter_mut().map(|disk| disk.survive(rng)).collect());
-        flying.into_iter().map(|e| e.pending.bio).collect()
+        let of = |index: usize| flying.iter().map(|e| &e.pending).filter(move |p| p.disk == index);
+        self.disks.iter().enumerate().map(|(index, disk)| disk.survive(of(index).map(|p| &p.bio), rng)).collect()
     }
 
     pub(crate) fn is_off(&self) -> bool {

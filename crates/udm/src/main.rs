@@ -4,12 +4,12 @@
 
 mod connect;
 mod daemon;
-mod engine;
 mod exports;
 mod local;
 mod own;
 mod places;
 mod run;
+mod snapshot;
 mod startup;
 mod world;
 

@@ -4,6 +4,7 @@ use crate::connect;
 use crate::daemon;
 use crate::places::Places;
 use crate::run::{self, RunArgs};
+use crate::snapshot::{self, SnapshotArgs};
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use serde_json::Value;
 use std::ffi::OsString;
@@ -40,6 +41,8 @@ enum OwnCommand {
     Export(ExportArgs),
     /// Change an option of a device
     Set(SetArgs),
+    /// Look into the COW device of a snapshot: what changed, and how full it is
+    Snapshot(SnapshotArgs),
     /// Measure how fast a device is; `udm bench --help` tells more
     #[command(disable_help_flag = true)]
     Bench(BenchArgs),
@@ -111,6 +114,7 @@ pub(crate) fn main(argv: Vec<OsString>) -> u8 {
             let socket = places().map(|places| places.nbd()).ok();
             return udm_bench::cli::run(args.words.clone(), socket.as_deref());
         }
+        OwnCommand::Snapshot(args) => snapshot::run(args, places().ok().as_ref()),
         OwnCommand::Set(args) => places().and_then(|places| set(&places, args)),
     };
     result.unwrap_or_else(|message| {

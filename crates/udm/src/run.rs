@@ -3,12 +3,13 @@
 use crate::daemon::{Stop, flush_all, parse_address, tcp_uri};
 use crate::exports::MappedExports;
 use crate::local::LocalTransport;
-use crate::{engine, world};
+use crate::world;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use udm_core::Registry;
 use udm_export::nbd::{Listen, Server};
+use udm_io::Domain;
 use udm_io::nbd::uri::{Endpoint, Uri};
 
 /// How long clients may take to receive their last answers.
@@ -43,7 +44,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<u8, String> {
         }
         None => {}
     }
-    let registry = engine::registry();
+    let registry = udm_stack::registry(Domain::default());
     if !create(&registry, &args.concise) {
         return Ok(1);
     }

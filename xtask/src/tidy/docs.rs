@@ -44,6 +44,7 @@ const COMMANDS: &[(&str, &str)] = &[
     ("bench", "bench"),
     ("export", "export"),
     ("set", "set"),
+    ("snapshot", "snapshot"),
 ];
 
 pub(super) fn check(tree: &Tree) -> Vec<Finding> {

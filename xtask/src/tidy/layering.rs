@@ -16,11 +16,13 @@ const FLOORS: &[(&str, u8)] = &[
     ("udm-export", 4),
     ("udm-control", 4),
     ("udm-client", 5),
-    ("udm-bench", 5),
-    ("udm", 6),
+    ("udm-stack", 5),
+    ("udm-bench", 6),
+    ("udm-capi", 6),
+    ("udm", 7),
     // Not part of the house: nothing in it may lean on these.
-    ("udm-fuzz", 7),
-    ("xtask", 7),
+    ("udm-fuzz", 8),
+    ("xtask", 8),
 ];
 
 /// The simulator may test every floor.

@@ -44,12 +44,35 @@ impl MappedDevice {
         let _operation = lock(&self.operation);
         self.check_alive()?;
         let registry = self.registry()?;
+        // Kept until the new table runs: its targets may take over from the old one's.
+        let mut old = None;
         if lock(&self.control).inactive.is_some() {
             self.suspend_locked(options, cancel)?;
-            let old = self.swap_tables();
-            drop(old);
+            old = self.swap_tables();
         }
-        if lock(&self.control).suspended { self.start(&registry) } else { Ok(()) }
+        let started = if lock(&self.control).suspended { self.start(&registry) } else { Ok(()) };
+        drop(old);
+        started
+    }
+
+    /// Runs `work` while no bio is in flight in the device and none comes, without a word to its targets
+    /// (`dm_internal_suspend_fast`, `drivers/md/dm.c`, 6.12). A device that is suspended, or has no table, stays as it is.
+    /// Blocks until the bios in flight are done.
+    pub fn while_suspended<T>(self: &Arc<Self>, work: impl FnOnce() -> T) -> Result<T, Error> {
+        let _operation = lock(&self.operation);
+        self.check_alive()?;
+        let registry = self.registry()?;
+        let running = lock(&self.held).mode == Mode::Running;
+        if !running {
+            return Ok(work());
+        }
+        self.close_gate(&registry, Mode::Suspended);
+        self.wait_idle(&registry, &|| false);
+        let done = work();
+        if let Some(table) = self.table(crate::table::TableSlot::Active) {
+            self.open_gate(&registry, &table);
+        }
+        Ok(done)
     }
 
     fn check_alive(&self) -> Result<(), Error> {
@@ -136,6 +159,13 @@ impl MappedDevice {
         for placed in table.placed() {
             placed.target.preresume()?;
         }
+        self.open_gate(registry, &table);
+        table.each(Target::resume);
+        Ok(())
+    }
+
+    /// From here on bios find a plan again, those first that were held.
+    fn open_gate(self: &Arc<Self>, registry: &RegistryCore, table: &Arc<Table>) {
         let mut trash = Trash::default();
         let held = {
             let _plans = lock(&registry.plans);
@@ -150,8 +180,7 @@ impl MappedDevice {
         };
         lock(&self.control).suspended = false;
         held.into_iter().for_each(Bio::resubmit);
-        table.each(Target::resume);
-        Ok(())
+        drop(trash);
     }
 
     /// Puts a plan in the place of the one there is, and frees that after a grace period. Under the registry's `plans` lock.

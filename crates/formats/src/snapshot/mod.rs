@@ -17,22 +17,26 @@
 
 mod area;
 mod batch;
+mod changes;
 mod chunk;
 mod error;
 mod exception;
 mod header;
 mod layout;
+mod picture;
 mod reader;
 mod store;
 mod transient;
 
 pub use area::AreaReader;
 pub use batch::{AreaWrite, Batch, Content};
+pub use changes::{Change, Changes};
 pub use chunk::{ChunkSize, Geometry, Piece};
 pub use error::{Error, ErrorKind};
 pub use exception::{Exception, Run, runs};
 pub use header::{Header, Probe};
 pub use layout::{EXCEPTION_BYTES, HEADER_BYTES, MAGIC, VERSION};
+pub use picture::{Picture, size};
 pub use reader::{Loaded, Reader};
 pub use store::{Full, Merge, Store, Usage};
 pub use transient::Transient;

@@ -24,7 +24,6 @@ pub(crate) use log::{open as open_log, tail as log_tail};
 pub(crate) use stop::Stop;
 pub(crate) use tcp::{parse_address, tcp_uri};
 
-use crate::engine;
 use crate::exports::MappedExports;
 use crate::places::Places;
 use lock::LockError;
@@ -39,6 +38,7 @@ use tracing::{error, info, warn};
 use udm_control::second::UnderwayList;
 use udm_core::Registry;
 use udm_export::nbd::{Listen, Server};
+use udm_io::Domain;
 
 /// The exit code of a daemon that found another in its directory.
 pub(crate) const EXIT_HELD: u8 = 3;
@@ -88,7 +88,7 @@ pub(crate) fn run(places: Places, detached: bool) -> Result<(), StartError> {
     let bind = |path: &std::path::Path| {
         Listener::bind(path).map_err(|e| StartError::from(format!("cannot listen on {}: {e}", path.display())))
     };
-    let registry = engine::registry();
+    let registry = udm_stack::registry(Domain::default());
     let exports = Arc::new(MappedExports::all(&registry));
     let nbd = Server::builder().listen(Listen::Unix(places.nbd())).start(registry.domain(), exports);
     let nbd = nbd.map_err(|e| e.to_string())?;

@@ -26,6 +26,10 @@ const PAGES: &[(&str, &str)] = &[
     ),
     ("docs/src/commands/run.md", "truncate -s 16M image.raw"),
     ("docs/src/commands/set.md", ""),
+    (
+        "docs/src/commands/snapshot.md",
+        r"truncate -s 1M origin.img; { printf 'SnAp\1\0\0\0\1\0\0\0\20\0\0\0'; head -c 100000 /dev/zero; } > cow.img",
+    ),
     ("docs/src/commands/splitname.md", ""),
     (
         "docs/src/commands/table.md",

@@ -1,0 +1,118 @@
+/* libudm: the Linux device mapper in user space, in a program of one's own.
+ *
+ * A stack is the devices of one concise specification, as `udm create --concise` takes it; any thread may use it. A queue is
+ * one thread's way to one device: only the thread that opened it uses and closes it.
+ *
+ *     udm_stack *stack;
+ *     udm_queue *queue;
+ *     if (udm_stack_open("disk,,,,0 2097152 ram", &stack) < 0) errx(1, "%s", udm_error());
+ *     if (udm_queue_open(stack, "disk", 32, &queue) < 0) errx(1, "%s", udm_error());
+ *     struct iovec memory = { buffer, 4096 };
+ *     struct udm_request read = { .op = UDM_READ, .offset = 0, .length = 4096, .iov = &memory, .iovcnt = 1, .token = 7 };
+ *     struct udm_completion done;
+ *     udm_queue_submit(queue, &read);
+ *     udm_queue_wait(queue, &done, 1, 1, UDM_FOREVER);
+ *
+ * Calls answer 0 or a count, or an errno negated, whose text udm_error() has.
+ */
+#ifndef UDM_H
+#define UDM_H
+
+#include <stdint.h>
+#include <sys/uio.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct udm_stack udm_stack;
+typedef struct udm_queue udm_queue;
+
+/* What went wrong in this thread's last call that failed: which device, what was expected, what was found. Stays until the
+ * thread's next failure. Never null. */
+const char *udm_error(void);
+
+/* Makes every device of `concise` and makes it live. May block: it opens devices. Close it with udm_stack_close. */
+int udm_stack_open(const char *concise, udm_stack **stack);
+
+/* Takes the devices down. Every queue must be closed before. Null is allowed. May block. */
+void udm_stack_close(udm_stack *stack);
+
+/* udm_device_info.flags */
+enum {
+	UDM_DEVICE_READ_ONLY = 1, /* writes are refused */
+	UDM_DEVICE_DISCARD = 2,   /* takes UDM_DISCARD */
+	UDM_DEVICE_POLL = 4,      /* UDM_HIPRI requests can be polled for */
+};
+
+struct udm_device_info {
+	uint64_t size;               /* in bytes */
+	uint32_t logical_block_size; /* in bytes: offsets and lengths are multiples of it */
+	uint32_t memory_alignment;   /* in bytes: other memory is copied */
+	uint32_t discard_granularity; /* in bytes; 0 when it takes none */
+	uint32_t flags;
+};
+
+/* What the device is like now; null names the last of the specification. */
+int udm_device_info(const udm_stack *stack, const char *device, struct udm_device_info *info);
+
+/* udm_request.op */
+enum {
+	UDM_READ = 0,
+	UDM_WRITE = 1,
+	UDM_FLUSH = 2,        /* what completed before is durable when it completes; offset and length are 0 */
+	UDM_DISCARD = 3,
+	UDM_WRITE_ZEROES = 4,
+};
+
+/* udm_request.flags */
+enum {
+	UDM_FUA = 1,      /* a write: durable when it completes */
+	UDM_HIPRI = 2,    /* polled: to be completed by udm_queue_poll alone where the device can */
+	UDM_NO_UNMAP = 4, /* zeroes: stay allocated */
+};
+
+struct udm_request {
+	uint32_t op;
+	uint32_t flags;
+	uint64_t offset; /* in bytes; a multiple of 512 */
+	uint64_t length; /* in bytes; a multiple of 512 */
+	/* Reads and writes: memory of `length` bytes. It stays until the completion has been taken; so does the list when it
+	 * has more than one entry. */
+	const struct iovec *iov;
+	uint32_t iovcnt;
+	uint32_t reserved; /* 0 */
+	uint64_t token;    /* comes back with the completion */
+};
+
+struct udm_completion {
+	uint64_t token;
+	int32_t result; /* 0, or an errno negated */
+	uint32_t reserved;
+};
+
+#define UDM_FOREVER UINT64_MAX
+
+/* A way to a device for this thread, with at most `depth` (1 to 65536) requests out. Null names the last device. A process
+ * has at most 256 queues at a time. */
+int udm_queue_open(const udm_stack *stack, const char *device, unsigned int depth, udm_queue **queue);
+
+/* Every request must have completed. Null is allowed. */
+void udm_queue_close(udm_queue *queue);
+
+/* Submits a request; the struct itself may go at once. -EAGAIN when as many are out as the queue is deep: poll first. A
+ * request that the device refuses completes with an error. Never blocks. */
+int udm_queue_submit(udm_queue *queue, const struct udm_request *request);
+
+/* Starts what is queued and takes at most `max` completions. Never blocks. */
+int udm_queue_poll(udm_queue *queue, struct udm_completion *out, unsigned int max);
+
+/* As udm_queue_poll, but sleeps until `min` have completed, nothing is out, or `timeout_ns` have passed. Returns how many
+ * there are, which may be fewer than `min`. */
+int udm_queue_wait(udm_queue *queue, struct udm_completion *out, unsigned int min, unsigned int max, uint64_t timeout_ns);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

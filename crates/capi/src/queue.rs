@@ -1,0 +1,252 @@
+//! Queues: one thread's way to one device.
+
+use crate::error::{Failure, answer, ended};
+use crate::stack::UdmStack;
+use libc::iovec;
+use std::ffi::{c_char, c_int, c_uint};
+use std::time::Duration;
+use udm_base::{Errno, SECTOR_SIZE, Sector, Sectors};
+use udm_io::{Attached, Channel, Completion, Nanos, Op, OpFlags, Segment};
+
+/// As many requests as a queue can have out at a time.
+const MAX_DEPTH: c_uint = 65536;
+
+/// A thread's way to a device: `udm_queue` of the header.
+pub struct UdmQueue {
+    channel: Channel,
+    dev: Attached,
+}
+
+/// A request: `struct udm_request` of the header.
+#[repr(C)]
+pub struct UdmRequest {
+    op: u32,
+    flags: u32,
+    offset: u64,
+    length: u64,
+    iov: *const iovec,
+    iovcnt: u32,
+    reserved: u32,
+    token: u64,
+}
+
+/// A request that has ended: `struct udm_completion` of the header.
+#[repr(C)]
+pub struct UdmCompletion {
+    token: u64,
+    result: i32,
+    reserved: u32,
+}
+
+const FUA: u32 = 1;
+const HIPRI: u32 = 2;
+const NO_UNMAP: u32 = 4;
+
+// An iovec is a segment: the caller's list goes down without a copy.
+const _: () = assert!(
+    size_of::<Segment>() == size_of::<iovec>()
+        && std::mem::offset_of!(iovec, iov_base) == 0
+        && std::mem::offset_of!(iovec, iov_len) == size_of::<usize>()
+);
+
+impl UdmRequest {
+    fn op(&self) -> Result<Op, Failure> {
+        match self.op {
+            0 => Ok(Op::Read),
+            1 => Ok(Op::Write),
+            2 => Ok(Op::Flush),
+            3 => Ok(Op::Discard),
+            4 => Ok(Op::WriteZeroes),
+            other => Err(Failure::new(Errno::EINVAL, format!("operation {other}: expected 0 to 4"))),
+        }
+    }
+
+    fn op_flags(&self) -> Result<OpFlags, Failure> {
+        let unknown = self.flags & !(FUA | HIPRI | NO_UNMAP);
+        if unknown != 0 {
+            return Err(Failure::new(Errno::EINVAL, format!("flags {unknown:#x} are none; expected 1, 2 and 4")));
+        }
+        let flag = |bit, flag| if self.flags & bit != 0 { flag } else { OpFlags::NONE };
+        Ok(flag(FUA, OpFlags::FUA).with(flag(HIPRI, OpFlags::HIPRI)).with(flag(NO_UNMAP, OpFlags::NO_UNMAP)))
+    }
+
+    fn range(&self) -> Result<(Sector, Sectors), Failure> {
+        let unit = SECTOR_SIZE as u64;
+        if !self.offset.is_multiple_of(unit) || !self.length.is_multiple_of(unit) {
+            let text = format!("bytes {} and {} from there: expected multiples of {unit}", self.offset, self.length);
+            return Err(Failure::new(Errno::EINVAL, text));
+        }
+        Ok((Sector::containing(self.offset), Sectors::in_bytes(self.length)))
+    }
+}
+
+impl UdmQueue {
+    /// # Safety
+    /// The request's list and memory are as the header demands.
+    unsafe fn submit(&self, request: &UdmRequest) -> Result<c_int, Failure> {
+        let (op, flags, (sector, sectors)) = (request.op()?, request.op_flags()?, request.range()?);
+        let taken = if !op.has_payload() {
+            self.channel.submit_range(self.dev, op, flags, sector, sectors, request.token)
+        } else if request.iov.is_null() || request.iovcnt == 0 {
+            return Err(Failure::null("the request's memory"));
+        } else if request.iovcnt == 1 {
+            // SAFETY: a list of one, by the caller's promise.
+            let iovec { iov_base, iov_len } = unsafe { *request.iov };
+            if iov_base.is_null() || iov_len as u64 != request.length {
+                let text = format!("{iov_len} bytes of memory for a request of {}", request.length);
+                return Err(Failure::new(Errno::EINVAL, text));
+            }
+            // SAFETY: the caller lends the memory until the completion.
+            let memory = unsafe { std::slice::from_raw_parts_mut(iov_base.cast::<u8>(), iov_len) };
+            // SAFETY: as above.
+            unsafe { self.channel.submit(self.dev, op, flags, sector, memory, request.token) }
+        } else {
+            // SAFETY: the caller's list stays until the completion, and has the layout of segments.
+            let segs = unsafe { std::slice::from_raw_parts(request.iov.cast::<Segment>(), request.iovcnt as usize) };
+            // SAFETY: as above.
+            unsafe { self.channel.submit_vectored(self.dev, op, flags, sector, sectors, segs, request.token) }
+        };
+        if taken { Ok(0) } else { Err(Failure::new(Errno::EAGAIN, "as many requests are out as the queue is deep")) }
+    }
+
+    /// Takes what has ended, at most `max`.
+    ///
+    /// # Safety
+    /// `out` has room for `max`.
+    unsafe fn take(&self, out: *mut UdmCompletion, max: usize) -> usize {
+        for at in 0..max {
+            let Some(Completion { token, status }) = self.channel.completed() else { return at };
+            // SAFETY: at < max.
+            unsafe { out.add(at).write(UdmCompletion { token, result: ended(status), reserved: 0 }) };
+        }
+        max
+    }
+}
+
+/// See the header.
+///
+/// # Safety
+/// `stack` is open and stays so longer than the queue; `device` is null or leads to a text that ends with a zero,
+/// `queue` to a pointer. Null is refused for the others.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn udm_queue_open(
+    stack: *const UdmStack,
+    device: *const c_char,
+    depth: c_uint,
+    queue: *mut *mut UdmQueue,
+) -> c_int {
+    answer((|| {
+        // SAFETY: the caller's promise.
+        let stack = unsafe { stack.as_ref() }.ok_or_else(|| Failure::null("the stack"))?;
+        if queue.is_null() {
+            return Err(Failure::null("where the queue goes"));
+        }
+        if !(1..=MAX_DEPTH).contains(&depth) {
+            return Err(Failure::new(Errno::EINVAL, format!("a depth of {depth}: expected 1 to {MAX_DEPTH}")));
+        }
+        // SAFETY: the caller's promise.
+        let device = unsafe { stack.device(device) }?;
+        let channel = stack.domain.channel()?;
+        channel.set_depth(depth as usize);
+        let dev = channel.attach(device);
+        // SAFETY: not null, and the caller's promise.
+        unsafe { *queue = Box::into_raw(Box::new(UdmQueue { channel, dev })) };
+        Ok(0)
+    })())
+}
+
+/// See the header.
+///
+/// # Safety
+/// `queue` comes from `udm_queue_open` on this thread and is closed once, with nothing out; or it is null.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn udm_queue_close(queue: *mut UdmQueue) {
+    if !queue.is_null() {
+        // SAFETY: the caller's promise.
+        drop(unsafe { Box::from_raw(queue) });
+    }
+}
+
+/// See the header.
+///
+/// # Safety
+/// `queue` is this thread's; `request` leads to one whose list and memory stay until its completion has been taken.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn udm_queue_submit(queue: *mut UdmQueue, request: *const UdmRequest) -> c_int {
+    // SAFETY: the caller's promise.
+    let (queue, request) = unsafe { (queue.as_ref(), request.as_ref()) };
+    let (Some(queue), Some(request)) = (queue, request) else {
+        return answer(Err(Failure::null("the queue or the request")));
+    };
+    // SAFETY: the caller's promise.
+    answer(unsafe { queue.submit(request) })
+}
+
+/// See the header.
+///
+/// # Safety
+/// `queue` is this thread's; `out` has room for `max`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn udm_queue_poll(queue: *mut UdmQueue, out: *mut UdmCompletion, max: c_uint) -> c_int {
+    // SAFETY: the caller's promise.
+    let Some(queue) = (unsafe { queue.as_ref() }).filter(|_| !out.is_null()) else {
+        return answer(Err(Failure::null("the queue, or where the completions go")));
+    };
+    let max = max.min(c_int::MAX as c_uint) as usize;
+    // What ended at its submission needs no poll.
+    // SAFETY: the caller's promise.
+    let there = unsafe { queue.take(out, max) };
+    if there > 0 {
+        return there as c_int;
+    }
+    queue.channel.poll();
+    // SAFETY: as above.
+    unsafe { queue.take(out, max) as c_int }
+}
+
+/// See the header.
+///
+/// # Safety
+/// `queue` is this thread's; `out` has room for `max`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn udm_queue_wait(
+    queue: *mut UdmQueue,
+    out: *mut UdmCompletion,
+    min: c_uint,
+    max: c_uint,
+    timeout_ns: u64,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    let Some(waited) = (unsafe { queue.as_ref() }).filter(|_| !out.is_null()) else {
+        return answer(Err(Failure::null("the queue, or where the completions go")));
+    };
+    let max = max.min(c_int::MAX as c_uint);
+    let min = min.min(max) as usize;
+    let forever = timeout_ns == u64::MAX;
+    let start = waited.channel.now();
+    let mut there = 0;
+    loop {
+        // SAFETY: room for `max`, of which `there` are used.
+        let more = unsafe { udm_queue_poll(queue, out.add(there), max - there as c_uint) };
+        if more < 0 {
+            return more;
+        }
+        there += more as usize;
+        let spent = since(start, waited.channel.now());
+        if there >= min || waited.channel.outstanding() == 0 || (!forever && spent >= timeout_ns) {
+            return there as c_int;
+        }
+        if more > 0 {
+            continue;
+        }
+        let left = (!forever).then(|| Duration::from_nanos(timeout_ns - spent));
+        if let Err(e) = waited.channel.wait(left, &mut Vec::new()) {
+            // What has been taken already must not be lost by an error.
+            return if there > 0 { there as c_int } else { answer(Err(e.into())) };
+        }
+    }
+}
+
+fn since(start: Nanos, now: Nanos) -> u64 {
+    now.0.saturating_sub(start.0)
+}

@@ -1,0 +1,122 @@
+//! Stacks and their devices.
+
+use crate::error::{Failure, answer};
+use std::ffi::{CStr, c_char, c_int};
+use std::sync::Arc;
+use udm_base::Errno;
+use udm_core::MappedDevice;
+use udm_io::{BlockDevice, Domain};
+use udm_stack::Stack;
+
+/// The devices of one specification: `udm_stack` of the header.
+pub struct UdmStack {
+    pub(crate) domain: Domain,
+    stack: Stack,
+}
+
+impl UdmStack {
+    /// The device called `name`; the last one when it is null.
+    ///
+    /// # Safety
+    /// `name` is null or leads to a text that ends with a zero.
+    pub(crate) unsafe fn device(&self, name: *const c_char) -> Result<Arc<MappedDevice>, Failure> {
+        if name.is_null() {
+            return Ok(self.stack.device(self.stack.top())?);
+        }
+        // SAFETY: the caller's promise.
+        Ok(self.stack.device(unsafe { text(name, "the device's name") }?)?)
+    }
+}
+
+/// What a device is like: `struct udm_device_info` of the header.
+#[repr(C)]
+pub struct UdmDeviceInfo {
+    size: u64,
+    logical_block_size: u32,
+    memory_alignment: u32,
+    discard_granularity: u32,
+    flags: u32,
+}
+
+const READ_ONLY: u32 = 1;
+const DISCARD: u32 = 2;
+const POLL: u32 = 4;
+
+/// # Safety
+/// `at` leads to a text that ends with a zero and stays for `'a`, or is null.
+unsafe fn text<'a>(at: *const c_char, what: &str) -> Result<&'a str, Failure> {
+    if at.is_null() {
+        return Err(Failure::null(what));
+    }
+    // SAFETY: the caller's promise.
+    let text = unsafe { CStr::from_ptr(at) };
+    text.to_str().map_err(|_| Failure::new(Errno::EINVAL, format!("{what} is no UTF-8: {text:?}")))
+}
+
+/// See the header.
+///
+/// # Safety
+/// `concise` leads to a text that ends with a zero, `stack` to a pointer; either may be null, which is refused.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn udm_stack_open(concise: *const c_char, stack: *mut *mut UdmStack) -> c_int {
+    answer((|| {
+        if stack.is_null() {
+            return Err(Failure::null("where the stack goes"));
+        }
+        // SAFETY: the caller's promise.
+        let concise = unsafe { text(concise, "the specification") }?;
+        let domain = Domain::default();
+        let made = Box::new(UdmStack { stack: Stack::new(&domain, concise)?, domain });
+        // SAFETY: not null, and the caller's promise.
+        unsafe { *stack = Box::into_raw(made) };
+        Ok(0)
+    })())
+}
+
+/// See the header.
+///
+/// # Safety
+/// `stack` comes from `udm_stack_open`, is closed once and has no open queue; or it is null.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn udm_stack_close(stack: *mut UdmStack) {
+    if !stack.is_null() {
+        // SAFETY: the caller's promise.
+        drop(unsafe { Box::from_raw(stack) });
+    }
+}
+
+/// See the header.
+///
+/// # Safety
+/// `stack` is open; `device` is null or leads to a text that ends with a zero, `info` to its place. Null is refused for
+/// the others.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn udm_device_info(
+    stack: *const UdmStack,
+    device: *const c_char,
+    info: *mut UdmDeviceInfo,
+) -> c_int {
+    answer((|| {
+        // SAFETY: the caller's promise.
+        let stack = unsafe { stack.as_ref() }.ok_or_else(|| Failure::null("the stack"))?;
+        if info.is_null() {
+            return Err(Failure::null("where the information goes"));
+        }
+        // SAFETY: the caller's promise.
+        let dev = unsafe { stack.device(device) }?;
+        let limits = dev.limits();
+        let flag = |is: bool, flag: u32| if is { flag } else { 0 };
+        let found = UdmDeviceInfo {
+            size: dev.sectors().bytes(),
+            logical_block_size: limits.logical_block_size,
+            memory_alignment: limits.dma_alignment,
+            discard_granularity: limits.discard_granularity,
+            flags: flag(dev.read_only(), READ_ONLY)
+                | flag(limits.max_discard.get() > 0, DISCARD)
+                | flag(dev.can_poll(), POLL),
+        };
+        // SAFETY: not null, and the caller's promise.
+        unsafe { info.write(found) };
+        Ok(0)
+    })())
+}

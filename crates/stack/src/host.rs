@@ -1,0 +1,57 @@
+//! The registry with all targets, and what lies beneath it: files, block devices, `null:` and remote exports.
+
+use std::sync::Arc;
+use std::time::Duration;
+use udm_base::Errno;
+use udm_core::{Error, HostOpener, HostRequest, Registry};
+use udm_io::nbd::uri::{Endpoint, Uri, UriError};
+use udm_io::nbd::{ConnectError, NbdDevice};
+use udm_io::{BlockDevice, Domain, OpenOptions};
+use udm_targets::TARGETS;
+
+/// How long a remote export may take to be reached, and to negotiate.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// An empty registry that knows every target and opens every kind of device. What it opens takes its threads from `domain`.
+pub fn registry(domain: Domain) -> Registry {
+    let opener = domain.clone();
+    Registry::new(domain, TARGETS, Box::new(move |request| open(&opener, request)))
+}
+
+/// An empty registry that knows every target, over what `opener` opens: disks of a simulation, say.
+pub fn registry_over(domain: Domain, opener: Box<HostOpener>) -> Registry {
+    Registry::new(domain, TARGETS, opener)
+}
+
+/// Opens what `request` names, which is no mapped device. Blocks: a server may take 20 s to answer.
+pub fn open(domain: &Domain, request: &HostRequest<'_>) -> Result<Arc<dyn BlockDevice>, Error> {
+    match request.spec.parse::<Uri>() {
+        Ok(uri) => connect(domain, request, uri),
+        Err(UriError::Scheme(_)) => {
+            let options = OpenOptions {
+                read_only: request.read_only,
+                exclusive: request.exclusive,
+                cwd: request.cwd.to_owned(),
+                domain: domain.clone(),
+            };
+            udm_io::open(request.spec, &options).map_err(|e| Error::new(e.errno(), e.to_string()))
+        }
+        Err(e) => Err(Error::new(Errno::EINVAL, e.to_string())),
+    }
+}
+
+fn connect(domain: &Domain, request: &HostRequest<'_>, mut uri: Uri) -> Result<Arc<dyn BlockDevice>, Error> {
+    if let Endpoint::Unix(socket) = &mut uri.endpoint {
+        // As for a file: the client's directory, not the daemon's, and `udm table` prints what loads from anywhere.
+        *socket = request.cwd.join(&*socket);
+    }
+    let dev = NbdDevice::connect(&uri, CONNECT_TIMEOUT, &**domain.executor()).map_err(|e| {
+        let errno = match &e {
+            ConnectError::Connect { source, .. } | ConnectError::Thread { source, .. } => Errno::of(source),
+            ConnectError::Handshake { .. } => Errno::EPROTO,
+            ConnectError::Unusable { .. } => Errno::EINVAL,
+        };
+        Error::new(errno, e.to_string())
+    })?;
+    Ok(dev)
+}

@@ -1,0 +1,187 @@
+//! Making exceptions true: one batch at a time for each snapshot, each with as many as are ready.
+
+use super::shared::Origin;
+use super::state::{Dropped, Keep, State, Todo};
+use std::sync::Arc;
+use udm_base::{AlignedBuf, Sector, Sectors};
+use udm_formats::snapshot::{AreaWrite, Batch, Content, Exception};
+use udm_io::kcopyd::CopyTo;
+use udm_io::{BlockDevice, Errand, Op, OpFlags, Status};
+
+/// More exceptions than these do not wait for others.
+const ENOUGH: usize = 1024;
+
+/// What a batch makes true.
+enum Makes {
+    Exceptions(Vec<u64>),
+    /// The snapshot is invalid.
+    Invalid,
+    /// The latest exceptions are merged, and gone.
+    Merged,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Step {
+    First,
+    Before,
+    Last,
+    After,
+}
+
+/// A batch on its way to the COW device.
+pub(super) struct Commit {
+    batch: Batch,
+    makes: Makes,
+    step: Step,
+    left: usize,
+    failed: bool,
+}
+
+/// An errand's number says whose it is and what for.
+pub(super) const COMMIT: u64 = 0;
+pub(super) const MERGE: u64 = 1;
+
+/// An operation on a device, for a snapshot.
+pub(super) fn errand(
+    dev: &Arc<dyn BlockDevice>,
+    id: u64,
+    what: u64,
+    op: Op,
+    (sector, sectors): (Sector, Sectors),
+    memory: Option<AlignedBuf>,
+) -> Box<Errand<Option<AlignedBuf>>> {
+    let mut errand = Errand::new(dev.clone(), memory);
+    (errand.op, errand.sector, errand.sectors, errand.token) = (op, sector, sectors, id << 1 | what);
+    errand
+}
+
+impl State {
+    /// Begins a batch, if there is something for it.
+    ///
+    /// The first exceptions that are ready go as soon as no more copies are out than they are: so while writers wait
+    /// for one another they share a batch, and a single one waits for nobody.
+    pub(super) fn start_commit(&mut self, origin: &Origin, id: u64, todo: &mut Todo) {
+        let Some(body) = self.body(id) else { return };
+        let (Keep::Persistent(store), None) = (&mut body.keep, &body.commit) else { return };
+        if body.dropped == Dropped::Wanted {
+            let batch = store.invalidate();
+            return self.begin_batch(origin, id, batch, Makes::Invalid, todo);
+        }
+        let pending = &body.pending;
+        let is_ready = |chunk: &&u64| pending.get(chunk).is_some_and(|p| p.copied);
+        let ready = body.order.iter().take_while(is_ready).count();
+        if ready == 0 || (ready < body.copies && ready < ENOUGH) {
+            return;
+        }
+        let chunks: Vec<u64> = body.order.drain(..ready).collect();
+        let exceptions: Vec<Exception> =
+            chunks.iter().map(|old| Exception { old: *old, new: body.pending[old].new }).collect();
+        let batch = store.commit(&exceptions);
+        self.begin_batch(origin, id, batch, Makes::Exceptions(chunks), todo);
+    }
+
+    /// The latest exceptions are in the origin: they are to go.
+    pub(super) fn commit_merge(&mut self, origin: &Origin, id: u64, merged: usize, todo: &mut Todo) {
+        let Some(body) = self.body(id) else { return };
+        let Keep::Persistent(store) = &mut body.keep else { return };
+        let batch = store.merge_commit(merged);
+        self.begin_batch(origin, id, batch, Makes::Merged, todo);
+    }
+
+    fn begin_batch(&mut self, origin: &Origin, id: u64, mut batch: Batch, makes: Makes, todo: &mut Todo) {
+        let first = std::mem::take(&mut batch.first);
+        let Some(body) = self.body(id) else { return };
+        let cow = body.snapshot.cow.clone();
+        body.commit = Some(Commit { batch, makes, step: Step::First, left: first.len() + 1, failed: false });
+        for AreaWrite { sector, sectors, content } in first {
+            match content {
+                Content::Bytes(bytes) => {
+                    todo.errands.push(errand(&cow, id, COMMIT, Op::Write, (sector, sectors), Some(bytes)));
+                }
+                Content::Zeroes => {
+                    self.zero(id, CopyTo { dev: cow.clone(), sector, status: Status::Ok }, sectors, todo)
+                }
+            }
+        }
+        self.commit_step(origin, id, Status::Ok, todo);
+    }
+
+    /// Something that the batch of a snapshot waited for is done.
+    pub(super) fn commit_step(&mut self, origin: &Origin, id: u64, status: Status, todo: &mut Todo) {
+        let Some(body) = self.body(id) else { return };
+        let cow = body.snapshot.cow.clone();
+        let Some(commit) = &mut body.commit else { return };
+        commit.failed |= !status.is_ok();
+        commit.left -= 1;
+        if commit.left > 0 {
+            return;
+        }
+        let limits = cow.limits();
+        let nothing = (Sector::ZERO, Sectors::ZERO);
+        loop {
+            commit.step = match commit.step {
+                _ if commit.failed => break,
+                Step::First => Step::Before,
+                Step::Before => Step::Last,
+                Step::Last => Step::After,
+                Step::After => break,
+            };
+            match commit.step {
+                Step::Last => {
+                    let last = &mut commit.batch.last;
+                    let Content::Bytes(bytes) = std::mem::replace(&mut last.content, Content::Zeroes) else { break };
+                    let mut errand = errand(&cow, id, COMMIT, Op::Write, (last.sector, last.sectors), Some(bytes));
+                    if limits.write_cache && limits.fua {
+                        errand.flags = OpFlags::FUA;
+                    }
+                    todo.errands.push(errand);
+                }
+                Step::Before if limits.write_cache => {
+                    todo.errands.push(errand(&cow, id, COMMIT, Op::Flush, nothing, None));
+                }
+                Step::After if limits.write_cache && !limits.fua => {
+                    todo.errands.push(errand(&cow, id, COMMIT, Op::Flush, nothing, None));
+                }
+                _ => continue,
+            }
+            commit.left = 1;
+            return;
+        }
+        self.committed(origin, id, todo);
+    }
+
+    /// A batch is on the device, or could not be written.
+    fn committed(&mut self, origin: &Origin, id: u64, todo: &mut Todo) {
+        let Some(body) = self.body(id) else { return };
+        let Some(Commit { batch, makes, failed, .. }) = body.commit.take() else { return };
+        if let Keep::Persistent(store) = &mut body.keep {
+            store.finish(&batch, !failed);
+        }
+        match makes {
+            Makes::Invalid => self.has_dropped(origin, id, todo),
+            Makes::Merged => self.merged(origin, id, !failed, todo),
+            Makes::Exceptions(_) if failed => self.invalidate(origin, id, todo),
+            Makes::Exceptions(chunks) => {
+                for chunk in chunks {
+                    self.complete(id, chunk, todo);
+                }
+            }
+        }
+        self.advance(origin, id, todo);
+    }
+
+    /// An errand is back.
+    pub(super) fn errand_back(
+        &mut self,
+        origin: &Origin,
+        errand: Box<Errand<Option<AlignedBuf>>>,
+        status: Status,
+        todo: &mut Todo,
+    ) {
+        let id = errand.token >> 1;
+        match errand.token & 1 {
+            COMMIT => self.commit_step(origin, id, status, todo),
+            _ => self.merge_errand(origin, id, errand, status, todo),
+        }
+    }
+}

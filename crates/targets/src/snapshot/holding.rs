@@ -1,0 +1,511 @@
+//! One target's hold on a snapshot: how it is opened, handed over from table to table, and let go of.
+
+use super::load::{self, Found};
+use super::shared::{Origin, Snapshot, lock, serial};
+use super::state::{Body, Claim, Dropped, Keep, State};
+use super::table::Entry;
+use std::fmt::Write;
+use std::sync::atomic::Ordering::SeqCst;
+use std::sync::{Arc, Weak};
+use udm_base::{Arg, ArgError, Errno, Sector, Sectors};
+use udm_core::{Ctr, Error, MappedDevice, StatusKind};
+use udm_formats::snapshot::{ChunkSize, Transient};
+use udm_io::{BlockDevice, Limits};
+
+/// What a table says besides devices and chunk size.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Features {
+    pub(super) discard_zeroes_cow: bool,
+    pub(super) discard_passdown_origin: bool,
+}
+
+/// A target's hold on a snapshot.
+pub(super) struct Holding {
+    id: u64,
+    pub(super) snapshot: Arc<Snapshot>,
+    pub(super) features: Features,
+    pub(super) merge: bool,
+    /// `P`, `PO` or `N`.
+    store: &'static str,
+    len: Sectors,
+    md: Weak<MappedDevice>,
+}
+
+/// The arguments of a table line.
+struct Parsed {
+    origin: Arg,
+    cow: Arg,
+    store: &'static str,
+    /// `None`: the default, or what the header says.
+    chunk: Option<ChunkSize>,
+    chunk_arg: Arg,
+    features: Features,
+}
+
+fn parse(ctr: &mut Ctr<'_>) -> Result<Parsed, ArgError> {
+    let usage = "<origin> <COW device> P|PO|N <chunk sectors> and maybe features";
+    ctr.args.expect_count(4..=usize::MAX, "requires 4 or more arguments", usage)?;
+    let origin = ctr.args.need("Cannot get origin device", "a device")?;
+    let cow = ctr.args.need("Cannot get COW device", "a device")?;
+    let no_store = "Couldn't create exception store";
+    let kind = ctr.args.need(no_store, "a store: P, PO or N")?;
+    let wrong = |hint: String| ArgError::new(no_store).errno(Errno::EINVAL).hint(hint);
+    // The first letter counts, and of a persistent store the second (`dm_exception_store_create`, 6.12).
+    let upper = kind.text.to_ascii_uppercase();
+    let store = match upper.as_bytes() {
+        [b'P'] => "P",
+        [b'P', b'O', ..] => "PO",
+        [b'P', ..] => {
+            let hint = format!("Unsupported persistent store option: expected P or PO, found {:?}", kind.text);
+            return Err(wrong(hint).at(&kind));
+        }
+        [b'N', ..] => "N",
+        _ => {
+            let hint = format!("Exception store type is not P or N: expected P, PO or N, found {:?}", kind.text);
+            return Err(wrong(hint).at(&kind));
+        }
+    };
+    let (sectors, chunk_arg) = ctr.args.number(no_store, "a chunk size in sectors (Invalid chunk size)")?;
+    let chunk = match sectors {
+        0 if store == "N" => {
+            return Err(ArgError::new("Chunk size not set").hint("expected a chunk size in sectors").at(&chunk_arg));
+        }
+        0 => None,
+        n => Some(ChunkSize::new(Sectors::new(n)).map_err(|what| {
+            wrong(format!("{what}: expected a power of two below 2^22 sectors, found {n}")).at(&chunk_arg)
+        })?),
+    };
+    let features = parse_features(ctr)?;
+    Ok(Parsed { origin, cow, store, chunk, chunk_arg, features })
+}
+
+fn parse_features(ctr: &mut Ctr<'_>) -> Result<Features, ArgError> {
+    let mut features = Features::default();
+    if ctr.args.left() == 0 {
+        return Ok(features);
+    }
+    let message = "Invalid number of feature arguments";
+    let (count, arg) = ctr.args.number(message, "how many features follow")?;
+    if count > 2 || count > ctr.args.left() as u64 {
+        let hint = format!("expected as many as follow, and at most 2, found {count}");
+        return Err(ArgError::new(message).hint(hint).at(&arg));
+    }
+    for _ in 0..count {
+        let word = ctr.args.need(message, "a feature")?;
+        match word.text.to_ascii_lowercase().as_str() {
+            "discard_zeroes_cow" => features.discard_zeroes_cow = true,
+            "discard_passdown_origin" => features.discard_passdown_origin = true,
+            _ => {
+                let hint = format!("expected discard_zeroes_cow or discard_passdown_origin, found {:?}", word.text);
+                return Err(ArgError::new("Unrecognised feature requested").hint(hint).at(&word));
+            }
+        }
+    }
+    if features.discard_passdown_origin && !features.discard_zeroes_cow {
+        let message = "discard_passdown_origin feature depends on discard_zeroes_cow";
+        return Err(ArgError::new(message).hint("add discard_zeroes_cow").at(&arg));
+    }
+    Ok(features)
+}
+
+/// Opens a device to be written, though the table may be for a read-only one, or if it cannot be written, to be read.
+fn open_both<T>(ctr: &mut Ctr<'_>, mut open: impl FnMut(&mut Ctr<'_>) -> Result<T, ArgError>) -> Result<T, ArgError> {
+    let was = std::mem::replace(&mut ctr.read_only, false);
+    let mut opened = open(ctr);
+    if was && opened.is_err() {
+        ctr.read_only = true;
+        opened = open(ctr);
+    }
+    ctr.read_only = was;
+    opened
+}
+
+/// The COW device; with the snapshot that has it already, if that is one of the origin's.
+fn open_cow(
+    ctr: &mut Ctr<'_>,
+    arg: &Arg,
+    known: &[Arc<Snapshot>],
+) -> Result<(Arc<dyn BlockDevice>, Option<Arc<Snapshot>>), ArgError> {
+    let message = "Cannot get COW device";
+    let mut opened = match known {
+        [] => ctr.device_exclusive(arg, message),
+        [first, ..] => ctr.device_exclusive_or(arg, message, Some(&first.cow)),
+    };
+    for snapshot in known.iter().skip(1) {
+        if opened.is_err() {
+            opened = ctr.device_exclusive_or(arg, message, Some(&snapshot.cow));
+        }
+    }
+    let dev = opened?;
+    let whose = known.iter().find(|snapshot| snapshot.cow.id() == dev.id());
+    Ok((whose.map_or(dev, |snapshot| snapshot.cow.clone()), whose.cloned()))
+}
+
+impl Holding {
+    /// Opens what a table line names. Blocks: it reads the store.
+    pub(super) fn open(ctr: &mut Ctr<'_>, merge: bool) -> Result<Self, ArgError> {
+        let Parsed { origin, cow, store, chunk, chunk_arg, features } = parse(ctr)?;
+        let dev = open_both(ctr, |ctr| ctr.device(&origin, "Cannot get origin device"))?;
+        if dev.sectors() < ctr.len {
+            let hint = format!("expected at least the {} sectors of the target, found {}", ctr.len, dev.sectors());
+            return Err(ArgError::new("Cannot get origin device").errno(Errno::EINVAL).hint(hint).at(&origin));
+        }
+        let no_origin =
+            |e: std::io::Error| ArgError::new("Snapshot origin struct allocation failed").hint(e.to_string());
+        let shared = Origin::of(ctr.domain, dev.clone()).map_err(no_origin)?;
+        let same = || {
+            let message = "COW device cannot be the same as origin device";
+            ArgError::new(message).hint(format!("{} is both", dev.name())).at(&cow)
+        };
+        if cow.text == origin.text {
+            return Err(same());
+        }
+        let known: Vec<Arc<Snapshot>> = shared.look(|s| s.bodies.iter().map(|b| b.snapshot.clone()).collect());
+        let (cow_dev, source) = open_both(ctr, |ctr| open_cow(ctr, &cow, &known))?;
+        if shared.is(cow_dev.id()) {
+            return Err(same());
+        }
+        for (what, dev) in [("COW device", &cow_dev), ("origin", &dev)] {
+            let block = Sectors::in_bytes(dev.limits().logical_block_size.into());
+            if let Some(chunk) = chunk.filter(|c| c.sectors().get() % block.get().max(1) != 0) {
+                let hint = format!(
+                    "Chunk size is not a multiple of device blocksize: expected a multiple of the {what}'s {block} \
+                     sectors, found {}",
+                    chunk.sectors()
+                );
+                return Err(ArgError::new("Couldn't create exception store").hint(hint).at(&chunk_arg));
+            }
+        }
+        let md = Arc::downgrade(ctr.owner);
+        let snapshot = match source {
+            Some(snapshot) => {
+                shared.look(|state| may_take_over(state, &snapshot, merge))?;
+                snapshot
+            }
+            None if merge && store == "N" => {
+                return Err(ArgError::new("Snapshot exception store does not support snapshot-merge."));
+            }
+            None => Self::load(ctr, &shared, cow_dev, store, chunk)?,
+        };
+        let claim = Claim { target: serial(), snapshot: snapshot.id, merge, active: false, md: md.clone() };
+        let id = claim.target;
+        shared.look(|state| state.claims.push(claim));
+        // One that nobody has handed over is this target's from the beginning.
+        let _ = snapshot.owner.compare_exchange(0, id, SeqCst, SeqCst);
+        Ok(Self { id, snapshot, features, merge, store, len: ctr.len, md })
+    }
+
+    fn load(
+        ctr: &Ctr<'_>,
+        origin: &Arc<Origin>,
+        cow: Arc<dyn BlockDevice>,
+        store: &str,
+        chunk: Option<ChunkSize>,
+    ) -> Result<Arc<Snapshot>, ArgError> {
+        let persistent = store != "N";
+        let found = match chunk {
+            Some(chunk) if !persistent => {
+                let keep = Keep::Transient(Transient::new(chunk, cow.sectors()));
+                Found { chunk, keep, exceptions: Vec::new(), valid: true }
+            }
+            chunk => load::persistent(ctr.domain, &cow, chunk)?,
+        };
+        let snapshot = Arc::new(Snapshot::new(origin.clone(), cow, found.chunk, persistent, ctr.len));
+        for exception in &found.exceptions {
+            snapshot.exceptions.set(exception.old, Some(Entry { new: exception.new, settled: true }));
+        }
+        let mut body = Body::new(snapshot.clone(), found.keep);
+        if !found.valid {
+            snapshot.valid.store(false, SeqCst);
+            snapshot.dropped.store(true, SeqCst);
+            body.dropped = Dropped::Done;
+        }
+        let usage = body.keep.usage();
+        let percent = usage.allocated.get().saturating_mul(100) / usage.total.get().max(1);
+        body.passed = body.levels.iter().filter(|level| percent >= **level).count();
+        origin.look(|state| state.bodies.push(body));
+        Ok(snapshot)
+    }
+
+    /// Whether bios of this target are the snapshot's.
+    #[inline]
+    pub(super) fn is_owner(&self) -> bool {
+        self.snapshot.owner.load(SeqCst) == self.id
+    }
+
+    /// Whether bios of this target can be served from the snapshot.
+    #[inline]
+    pub(super) fn is_valid(&self) -> bool {
+        self.is_owner() && self.snapshot.valid.load(SeqCst)
+    }
+
+    fn claims(&self) -> (Option<Claim>, Option<Claim>) {
+        self.snapshot.origin.look(|state| {
+            let mine = |c: &&Claim| c.snapshot == self.snapshot.id;
+            let source = state.claims.iter().filter(mine).rfind(|c| c.active).cloned();
+            let heir = state.claims.iter().filter(mine).rfind(|c| !c.active).cloned();
+            (source, heir)
+        })
+    }
+
+    /// `snapshot_preresume`, `drivers/md/dm-snap.c`, 6.12.
+    pub(super) fn preresume(&self) -> Result<(), Error> {
+        let (Some(source), Some(_)) = self.claims() else { return Ok(()) };
+        if source.target == self.id {
+            let message =
+                "Unable to resume snapshot source until handover completes: resume the new table's device first";
+            return Err(Error::new(Errno::EINVAL, message));
+        }
+        let suspended = source.md.upgrade().is_none_or(|md| md.info().suspended);
+        if !suspended {
+            let name = source.md.upgrade().map(|md| md.device_name()).unwrap_or_default();
+            let message =
+                format!("Unable to perform snapshot handover until source is suspended: suspend {name} first");
+            return Err(Error::new(Errno::EINVAL, message));
+        }
+        Ok(())
+    }
+
+    /// `snapshot_resume`, ibid. Blocks while the origin's writes in flight end.
+    pub(super) fn resume(&self) {
+        let origin = self.snapshot.origin.clone();
+        let _switching = lock(&origin.switching);
+        let merges = origin.look(|state| stop_merges(state));
+        let domain = origin.domain.clone();
+        domain.drain(|| origin.look(|state| !is_merging(state)));
+        let above = origin.look(|state| {
+            let claims = state.claims.iter().filter(|c| c.merge && c.active).map(|c| c.md.clone());
+            let all = state.origins.iter().map(|(_, md)| md.clone()).chain(claims);
+            all.filter_map(|md| md.upgrade()).find(|md| !Weak::ptr_eq(&self.md, &Arc::downgrade(md)))
+        });
+        let drained = above.as_ref().map(|md| md.while_suspended(|| self.activate()));
+        if !matches!(drained, Some(Ok(()))) {
+            // No device of the origin's, or one that is being removed: then nothing of it is in flight.
+            self.activate();
+        }
+        origin.with_state_outside(|state, _| {
+            for id in merges {
+                state.body(id).into_iter().for_each(|body| body.merging.start());
+            }
+        });
+    }
+
+    fn activate(&self) {
+        let it = &self.snapshot;
+        it.origin.look(|state| {
+            let claims = &mut state.claims;
+            let Some(mine) = claims.iter_mut().find(|c| c.target == self.id) else { return };
+            let first = !std::mem::replace(&mut mine.active, true);
+            let owner = it.owner.load(SeqCst);
+            let source_there = claims.iter().any(|c| c.target == owner);
+            if first && owner != self.id && source_there {
+                it.owner.store(self.id, SeqCst);
+            }
+            if it.owner.load(SeqCst) == self.id {
+                it.sectors.store(self.len.get(), SeqCst);
+                it.may_overflow.store(self.store == "PO", SeqCst);
+                it.merging.store(self.merge, SeqCst);
+                it.active.store(true, SeqCst);
+                if let Some(body) = state.body(it.id) {
+                    body.md = self.md.clone();
+                }
+            }
+            publish(&it.origin, state);
+        });
+    }
+
+    /// Has the merge stop, and waits until it has.
+    pub(super) fn stop_merge(&self) {
+        if !self.is_owner() {
+            return;
+        }
+        let (origin, id) = (self.snapshot.origin.clone(), self.snapshot.id);
+        origin.look(|state| state.body(id).into_iter().for_each(|body| body.merging.stop()));
+        origin.domain.drain(|| origin.look(|state| state.body(id).is_none_or(|body| !body.merging.is_running())));
+    }
+
+    /// Has the merge go on.
+    pub(super) fn start_merge(&self) {
+        if self.is_owner() {
+            let id = self.snapshot.id;
+            self.snapshot.origin.with_state_outside(|state, _| {
+                state.body(id).into_iter().for_each(|body| body.merging.start());
+            });
+        }
+    }
+
+    /// The target's part of a status or table line.
+    pub(super) fn status(&self, kind: StatusKind) -> String {
+        let it = &self.snapshot;
+        match kind {
+            StatusKind::Info if !self.has_a_hold() || !it.valid.load(SeqCst) => "Invalid".into(),
+            StatusKind::Info if it.merge_failed.load(SeqCst) => "Merge failed".into(),
+            StatusKind::Info if it.overflowed.load(SeqCst) => "Overflow".into(),
+            StatusKind::Info => it
+                .origin
+                .look(|state| state.body(it.id).map(|body| body.keep.usage().to_string()))
+                .unwrap_or_else(|| "Unknown".into()),
+            StatusKind::Table => {
+                let (origin, cow) = (it.origin.dev.name(), it.cow.name());
+                let mut out = format!("{origin} {cow} {} {}", self.store, it.chunk.sectors());
+                let Features { discard_zeroes_cow, discard_passdown_origin } = self.features;
+                let count = u8::from(discard_zeroes_cow) + u8::from(discard_passdown_origin);
+                if count > 0 {
+                    let _ = write!(out, " {count}");
+                }
+                out += if discard_zeroes_cow { " discard_zeroes_cow" } else { "" };
+                out += if discard_passdown_origin { " discard_passdown_origin" } else { "" };
+                out
+            }
+        }
+    }
+
+    /// Whether the snapshot is this target's, or will be.
+    fn has_a_hold(&self) -> bool {
+        let active = self.snapshot.origin.look(|state| state.claims.iter().any(|c| c.target == self.id && c.active));
+        self.is_owner() || (!active && self.snapshot.owner.load(SeqCst) != 0)
+    }
+
+    /// What is measured of it (`STATUSTYPE_IMA`, 6.12).
+    pub(super) fn measurement(&self) -> String {
+        let it = &self.snapshot;
+        let yes = |is: bool| if is { 'y' } else { 'n' };
+        format!(
+            "snap_origin_name={},snap_cow_name={},snap_valid={},snap_merge_failed={},snapshot_overflowed={}",
+            it.origin.dev.name(),
+            it.cow.name(),
+            yes(self.is_valid()),
+            yes(it.merge_failed.load(SeqCst)),
+            yes(it.overflowed.load(SeqCst))
+        )
+    }
+
+    /// Messages of udm's own.
+    pub(super) fn message(&self, words: &[&str]) -> Result<String, Error> {
+        let it = &self.snapshot;
+        match words {
+            ["fill_levels", levels @ ..] => {
+                let level = |word: &&str| word.parse::<u64>().ok().filter(|n| (1..=100).contains(n));
+                let mut levels: Vec<u64> = levels.iter().map(level).collect::<Option<_>>().ok_or_else(|| {
+                    let message = format!("fill_levels: expected percentages from 1 to 100, found {:?}", &words[1..]);
+                    Error::new(Errno::EINVAL, message)
+                })?;
+                levels.sort_unstable();
+                it.origin.look(|state| {
+                    let Some(body) = state.body(it.id) else { return };
+                    let usage = body.keep.usage();
+                    let percent = usage.allocated.get().saturating_mul(100) / usage.total.get().max(1);
+                    body.passed = levels.iter().filter(|level| percent >= **level).count();
+                    body.levels = levels;
+                });
+                Ok(String::new())
+            }
+            ["copy_stats"] => {
+                let s = it.origin.copy_stats();
+                Ok(format!(
+                    "jobs={} merged={} reads={} writes={} bytes_read={} bytes_written={} out_of_order={} \
+                     page_waits={} pool_peak={} outstanding={}",
+                    s.jobs,
+                    s.merged,
+                    s.reads,
+                    s.writes,
+                    s.bytes_read,
+                    s.bytes_written,
+                    s.out_of_order,
+                    s.page_waits,
+                    s.pool_peak,
+                    s.outstanding
+                ))
+            }
+            ["copy_throttle", percent] => {
+                let percent = percent.parse().ok().filter(|n| (1..=100).contains(n)).ok_or_else(|| {
+                    Error::new(Errno::EINVAL, format!("copy_throttle: expected 1 to 100 percent, found {percent:?}"))
+                })?;
+                it.origin.copier.set_throttle(percent);
+                Ok(String::new())
+            }
+            _ => {
+                let message = format!("expected fill_levels, copy_stats or copy_throttle, found {:?}", words.first());
+                Err(Error::new(Errno::EINVAL, message))
+            }
+        }
+    }
+
+    /// Narrows the limits: what is read comes from the origin too.
+    pub(super) fn limits(&self, limits: &mut Limits) {
+        let (write_cache, fua) = (limits.write_cache, limits.fua);
+        limits.stack(&self.snapshot.origin.dev.limits(), Sector::ZERO);
+        if !self.merge {
+            // Flushes are for the COW device only.
+            (limits.write_cache, limits.fua) = (write_cache, fua);
+        }
+        limits.max_write_zeroes = Sectors::ZERO;
+        if self.features.discard_zeroes_cow {
+            limits.max_discard = self.snapshot.chunk.sectors();
+            limits.discard_granularity = u32::try_from(limits.max_discard.bytes()).unwrap_or(1 << 31);
+        } else {
+            limits.max_discard = Sectors::ZERO;
+        }
+    }
+}
+
+impl Drop for Holding {
+    fn drop(&mut self) {
+        let it = &self.snapshot;
+        let (origin, id) = (it.origin.clone(), it.id);
+        if !self.is_owner() {
+            return origin.look(|state| state.claims.retain(|c| c.target != self.id));
+        }
+        if self.merge {
+            self.stop_merge();
+        }
+        // From here on writes to the origin make no exceptions for it.
+        it.active.store(false, SeqCst);
+        origin.look(|state| publish(&origin, state));
+        origin.ring_now();
+        origin.domain.drain(|| origin.look(|state| state.body(id).is_none_or(|body| !body.is_busy())));
+        origin.look(|state| {
+            state.claims.retain(|c| c.target != self.id);
+            // An heir that waits is left with nothing: it is invalid.
+            it.owner.store(0, SeqCst);
+            state.bodies.retain(|body| body.snapshot.id != id);
+        });
+    }
+}
+
+/// `__validate_exception_handover`, `drivers/md/dm-snap.c`, 6.12.
+fn may_take_over(state: &State, snapshot: &Snapshot, merge: bool) -> Result<(), ArgError> {
+    let claims: Vec<&Claim> = state.claims.iter().filter(|c| c.snapshot == snapshot.id).collect();
+    if claims.len() >= 2 || claims.iter().any(|c| !c.active) {
+        let hint = "another table with this COW device is loaded: resume or clear it first";
+        return Err(ArgError::new("Snapshot cow pairing for exception table handover failed").hint(hint));
+    }
+    if merge && state.claims.iter().any(|c| c.merge) {
+        return Err(ArgError::new("A snapshot is already merging.").hint("an origin takes one back at a time"));
+    }
+    if merge && !snapshot.persistent {
+        return Err(ArgError::new("Snapshot exception store does not support snapshot-merge."));
+    }
+    Ok(())
+}
+
+/// Tells writes which snapshots to look at.
+fn publish(origin: &Origin, state: &State) {
+    let active = state.bodies.iter().map(|body| &body.snapshot).filter(|it| it.active.load(SeqCst));
+    origin.publish(active.cloned().collect());
+}
+
+/// Has all merges stop. Returns whose were running.
+fn stop_merges(state: &mut State) -> Vec<u64> {
+    let running = state.bodies.iter_mut().filter(|body| body.merging.is_running());
+    running
+        .map(|body| {
+            body.merging.stop();
+            body.snapshot.id
+        })
+        .collect()
+}
+
+fn is_merging(state: &State) -> bool {
+    state.bodies.iter().any(|body| body.merging.is_running())
+}

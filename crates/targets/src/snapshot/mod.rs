@@ -1,0 +1,29 @@
+//! Snapshots: the targets `snapshot`, `snapshot-origin` and `snapshot-merge`.
+//!
+//! # Who does what
+//! An [`Origin`](shared::Origin) is what all targets on one device share; a [`Snapshot`](shared::Snapshot) is a COW device with
+//! its store, whichever target has it now; a [`Holding`](holding::Holding) is one target's hold on a snapshot. Which chunks have
+//! their exceptions is read without locks; all else hangs on the origin's lock and is done by whoever comes by, inside
+//! their channel: submitters, completions, the keeper. Copies are kcopyd's.
+//!
+//! # Invariants
+//! - A write reaches the origin only when every active snapshot has the chunks beneath it, durably, or says on its
+//!   device that it is invalid.
+//! - Exceptions become true in the order in which their places were given away.
+//! - What a snapshot reads from the origin is counted as long as it is on its way, and nobody writes there meanwhile.
+
+mod commit;
+mod flight;
+mod holding;
+mod load;
+mod merge;
+mod merge_target;
+mod origin_target;
+mod shared;
+mod snapshot_target;
+mod state;
+mod table;
+
+pub(crate) use merge_target::TYPE as MERGE;
+pub(crate) use origin_target::TYPE as ORIGIN;
+pub(crate) use snapshot_target::TYPE as SNAPSHOT;

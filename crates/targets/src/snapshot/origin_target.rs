@@ -1,0 +1,95 @@
+//! # Purpose
+//! A device with snapshots: what is written goes to them first.
+//! # Table
+//! `<start> <length> snapshot-origin <device>`
+//! # Status
+//! Empty.
+//! # Messages
+//! None.
+//! # Differences from the kernel
+//! Writes are not split at chunks: one that covers many waits for all of them, and they are copied at once.
+
+use super::shared::{Origin, serial};
+use std::sync::{Arc, Weak};
+use udm_base::{ArgError, Sector, Sectors};
+use udm_core::{Ctr, Map, MappedDevice, StatusKind, Target, TargetDevice, TargetFeatures, TargetType};
+use udm_io::{Bio, BlockDevice, Cx, Extent};
+
+pub(crate) static TYPE: TargetType =
+    TargetType { name: "snapshot-origin", version: [1, 9, 0], features: TargetFeatures::NONE, ctr };
+
+struct OriginTarget {
+    id: u64,
+    origin: Arc<Origin>,
+    dev: Arc<dyn BlockDevice>,
+    len: Sectors,
+    md: Weak<MappedDevice>,
+}
+
+fn ctr(ctr: &mut Ctr<'_>) -> Result<Box<dyn Target>, ArgError> {
+    ctr.args.expect_count(1..=1, "origin: incorrect number of arguments", "<device>")?;
+    let arg = ctr.args.need("Cannot get target device", "a device")?;
+    let dev = ctr.device(&arg, "Cannot get target device")?;
+    let no_origin = |e: std::io::Error| ArgError::new("Cannot allocate private origin structure").hint(e.to_string());
+    let origin = Origin::of(ctr.domain, dev.clone()).map_err(no_origin)?;
+    Ok(Box::new(OriginTarget { id: serial(), origin, dev, len: ctr.len, md: Arc::downgrade(ctr.owner) }))
+}
+
+impl Target for OriginTarget {
+    fn map(&self, cx: &Cx<'_>, mut bio: Bio, at: Sectors) -> Map<'_> {
+        bio.set_sector(at.from_start());
+        if !bio.op().is_write() {
+            return Map::Remapped(bio, &*self.dev);
+        }
+        match self.origin.write(cx, bio) {
+            Some(bio) => Map::Remapped(bio, &*self.origin.dev),
+            None => Map::Kept,
+        }
+    }
+
+    fn status(&self, kind: StatusKind) -> String {
+        match kind {
+            StatusKind::Info => String::new(),
+            StatusKind::Table => self.dev.name(),
+        }
+    }
+
+    fn devices(&self) -> Vec<TargetDevice> {
+        vec![TargetDevice { dev: self.dev.clone(), start: Sector::ZERO, len: self.len }]
+    }
+
+    fn extents(&self, at: Sectors, sectors: Sectors) -> Vec<Extent> {
+        self.dev.extents(at.from_start(), sectors)
+    }
+
+    fn no_clone(&self) -> bool {
+        true
+    }
+
+    fn takes_discards(&self) -> bool {
+        false
+    }
+
+    fn takes_write_zeroes(&self) -> bool {
+        false
+    }
+
+    fn postsuspend(&self) {
+        self.origin.look(|state| state.origins.retain(|(id, _)| *id != self.id));
+    }
+
+    fn preresume(&self) -> Result<(), udm_core::Error> {
+        // Before the first write: a snapshot that is made from now on waits for what is in flight here.
+        self.origin.look(|state| {
+            state.origins.retain(|(id, _)| *id != self.id);
+            state.origins.push((self.id, self.md.clone()));
+        });
+        Ok(())
+    }
+}
+
+impl Drop for OriginTarget {
+    fn drop(&mut self) {
+        self.origin.look(|state| state.origins.retain(|(id, _)| *id != self.id));
+    }
+}
