@@ -3,7 +3,7 @@
 use super::pools::*;
 use super::rig::*;
 use std::sync::Arc;
-use udm_base::{Sector, Sectors};
+use udm_base::Sector;
 use udm_core::*;
 use udm_io::*;
 use udm_sim::Sim;
@@ -94,24 +94,21 @@ fn the_wait_for_space_is_bounded() {
 /// Metadata run out: nothing is lost, the pool is `ro`, and it is `rw` again when the metadata device has grown.
 #[test]
 fn metadata_that_run_out_make_the_pool_read_only() {
-    let (rig, md) = growing(Rig::default(), 1024, 20, "");
-    let thin = device(&rig, "thin");
-    let io = rig.io(&thin);
-    let mut written = Vec::new();
-    // Each to a leaf of its own, or nearly.
-    let failed = (0..900u64).find(|n| {
-        let block = n * 4;
-        let result = io.write(Sector::new(block * BLOCK), &pattern(block * BLOCK, 8, *n), OpFlags::NONE);
-        if result.is_ok() {
-            written.push((block * BLOCK, *n));
-        }
-        result.is_err()
-    });
-    assert!(failed.is_some(), "{}", info(&md));
+    let (rig, md) = growing(Rig::default(), 64, 100, "");
+    let io = rig.io(&device(&rig, "thin"));
+    write(&io, 0, 8, 1);
+    io.flush().unwrap();
+    write(&io, BLOCK, 8, 2);
+    // Each has a tree of its own.
+    let message = |text: String| md.message(Sector::ZERO, &text.split(' ').collect::<Vec<_>>());
+    let refused = (1..200u32).find_map(|n| message(format!("create_thin {n}")).err());
+    assert_eq!(refused.map(|e| e.errno), Some(udm_base::Errno::EOPNOTSUPP), "{}", info(&md));
     assert!(info(&md).contains(" ro ") && !info(&md).contains("needs_check"), "{}", info(&md));
+    assert_eq!(io.write(Sector::new(9 * BLOCK), &pattern(0, 8, 1), OpFlags::NONE), Err(Status::Io));
+    write(&io, 16, 8, 3);
     let check = || {
-        for (sector, n) in &written {
-            assert!(read(&io, *sector, 8) == pattern(*sector, 8, *n), "{sector}");
+        for (sector, n) in [(0, 1), (BLOCK, 2), (16, 3)] {
+            assert!(read(&io, sector, 8) == pattern(sector, 8, n), "{sector}");
         }
     };
     check();
@@ -120,10 +117,35 @@ fn metadata_that_run_out_make_the_pool_read_only() {
     suspend(&md);
     resume(&md);
     assert!(info(&md).contains(" rw ") && info(&md).contains("/512 "), "{}", info(&md));
-    write(&io, 4000 * BLOCK, 8, 7);
+    write(&io, 9 * BLOCK, 8, 7);
     io.flush().unwrap();
     check();
-    assert_eq!(read(&io, 4000 * BLOCK, 8), pattern(4000 * BLOCK, 8, 7));
+    assert_eq!(read(&io, 9 * BLOCK, 8), pattern(9 * BLOCK, 8, 7));
+}
+
+/// As before, by writes: they commit ahead of the reserve.
+#[test]
+fn writes_leave_the_reserve_to_commits() {
+    let (rig, md) = growing(Rig::default(), 1024, 100, "");
+    let io = rig.io(&device(&rig, "thin"));
+    (0..40).for_each(|n| write(&io, n * BLOCK, 8, n));
+    let message = |text: String| md.message(Sector::ZERO, &text.split(' ').collect::<Vec<_>>());
+    let mut last = Ok(());
+    'all: for snap in 1..200u64 {
+        // Each shares the leaf, and the next write takes it apart.
+        if message(format!("create_snap {snap} 0")).is_err() {
+            break;
+        }
+        for n in 0..3 {
+            let sector = Sector::new((snap * 3 + n) % 40 * BLOCK);
+            last = io.write(sector, &pattern(sector.get(), 8, snap), OpFlags::NONE);
+            if last.is_err() {
+                break 'all;
+            }
+        }
+    }
+    assert!(info(&md).contains(" ro ") && !info(&md).contains("needs_check"), "{last:?}: {}", info(&md));
+    io.flush().unwrap();
 }
 
 #[test]
@@ -135,5 +157,4 @@ fn a_pool_does_not_shrink() {
     rig.load(&md, &growing_table(8, ""), false).unwrap();
     resume(&md);
     write(&rig.io(&device(&rig, "thin")), 0, 8, 1);
-    let _ = Sectors::ZERO;
 }

@@ -75,7 +75,7 @@ fn volumes_need_a_pool_that_runs() {
 fn lines_are_the_kernels() {
     let pool = Pool::new(64, "");
     assert_eq!(shown(&pool.md), "meta data 128 0 0");
-    assert_eq!(pool.status(), "0 7/1024 0/64 - rw discard_passdown queue_if_no_space - 256 skip_zero_writes");
+    assert_eq!(pool.status(), "0 111/1024 0/64 - rw discard_passdown queue_if_no_space - 256 skip_zero_writes");
     let thin = pool.thin("thin", 3, 16);
     let devt = pool.md.devt();
     assert_eq!((shown(&thin), info(&thin)), (format!("{devt} 3"), "0 -".to_owned()));
