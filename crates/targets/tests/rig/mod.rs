@@ -69,6 +69,13 @@ impl Disk {
         n
     }
 
+    /// Serves what was held last.
+    pub fn release_last(&self) {
+        let bio = self.held.lock().unwrap().pop().expect("one is held");
+        let status = self.memory.serve(&bio);
+        bio.end(status);
+    }
+
     pub fn release_with(&self, status: Status) {
         let bios = std::mem::take(&mut *self.held.lock().unwrap());
         bios.into_iter().for_each(|b| b.end(status));
