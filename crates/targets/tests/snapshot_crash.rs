@@ -387,7 +387,9 @@ fn hardship(seed: u64, fault: Option<u64>, cut: bool) {
         world.sim.cut_at_write(world.sim.writes() + 1 + rng.below(120));
     }
     work(&world, &devices, &mut rng, 60, &mut models);
-    let what = |when: &str, md: &Arc<MappedDevice>| format!("seed {seed}, fault {fault:?}, {setup:?}, {when}, {md:?}", setup = setup.snapshots);
+    let what = |when: &str, md: &Arc<MappedDevice>| {
+        format!("seed {seed}, fault {fault:?}, {setup:?}, {when}, {md:?}", setup = setup.snapshots)
+    };
     if !cut {
         world.disks.iter().for_each(|disk| disk.heal());
         for (md, model) in devices.iter().zip(&models) {

@@ -1,7 +1,7 @@
 //! Making exceptions true: one batch at a time for each snapshot, each with as many as are ready.
 
 use super::shared::Origin;
-use super::state::{Dropped, Keep, State, Todo};
+use super::state::{Dropped, Keep, Outgoing, State, Todo};
 use std::sync::Arc;
 use udm_base::{AlignedBuf, Sector, Sectors};
 use udm_formats::snapshot::{AreaWrite, Batch, Content, Exception};
@@ -50,7 +50,7 @@ pub(super) fn errand(
     op: Op,
     (sector, sectors): (Sector, Sectors),
     memory: Option<AlignedBuf>,
-) -> Box<Errand<Option<AlignedBuf>>> {
+) -> Outgoing {
     let mut errand = Errand::new(dev.clone(), memory);
     (errand.op, errand.sector, errand.sectors, errand.token) = (op, sector, sectors, id << 1 | what);
     errand
@@ -173,17 +173,11 @@ impl State {
     }
 
     /// An errand is back.
-    pub(super) fn errand_back(
-        &mut self,
-        origin: &Origin,
-        errand: Box<Errand<Option<AlignedBuf>>>,
-        status: Status,
-        todo: &mut Todo,
-    ) {
+    pub(super) fn errand_back(&mut self, origin: &Origin, errand: &Outgoing, status: Status, todo: &mut Todo) {
         let id = errand.token >> 1;
         match errand.token & 1 {
             COMMIT => self.commit_step(origin, id, status, todo),
-            _ => self.merge_errand(origin, id, errand, status, todo),
+            _ => self.merge_errand(origin, id, errand.memory.as_deref(), status, todo),
         }
     }
 }

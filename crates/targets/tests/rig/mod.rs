@@ -69,6 +69,12 @@ impl Disk {
         n
     }
 
+    /// Makes its first sectors zero, as a COW device must be for a new snapshot.
+    pub fn clear_header(self: &Arc<Self>) {
+        let io = BlockingIo::new(&Domain::default(), self.clone()).unwrap();
+        io.write(Sector::ZERO, &[0; 8192], OpFlags::NONE).unwrap();
+    }
+
     /// Serves what was held last.
     pub fn release_last(&self) {
         let bio = self.held.lock().unwrap().pop().expect("one is held");
