@@ -13,6 +13,7 @@
 pub mod cli;
 mod crew;
 mod error;
+mod experiment;
 mod fill;
 mod floor;
 mod job;
@@ -24,6 +25,8 @@ mod queue;
 mod report;
 mod rng;
 mod rounds;
+#[allow(dead_code, reason = "proto")]
+mod snapshot_cow;
 mod stack;
 mod statistics;
 mod subject;

@@ -3,6 +3,7 @@
 
 use crate::channel::ChannelCore;
 use crate::channel::lock::{Sections, grace_period};
+use crate::kcopyd::CopyOptions;
 use crate::keeper::Keeper;
 use crate::sync::is_asymmetric;
 use crate::{Channel, Clock, Cx, Executor, MonotonicClock, Nanos, ThreadExecutor};
@@ -24,6 +25,7 @@ pub(crate) struct Shared {
     asymmetric: bool,
     idle: Option<Box<IdleFn>>,
     pub(crate) keeper: Keeper,
+    pub(crate) copies: Mutex<Option<CopyOptions>>,
 }
 
 /// A handle on a domain. Clones are the same domain.
@@ -78,7 +80,8 @@ impl DomainBuilder {
         let Self { clock, executor, idle, asymmetric } = self;
         let free = Mutex::new((0..MAX_CHANNELS).rev().collect());
         let cores = [const { OnceLock::new() }; MAX_CHANNELS];
-        Domain(Arc::new(Shared { cores, free, clock, executor, asymmetric, idle, keeper: Keeper::default() }))
+        let (keeper, copies) = (Keeper::default(), Mutex::default());
+        Domain(Arc::new(Shared { cores, free, clock, executor, asymmetric, idle, keeper, copies }))
     }
 }
 
@@ -117,6 +120,12 @@ impl Domain {
     /// The domain's way to start threads.
     pub fn executor(&self) -> &Arc<dyn Executor> {
         &self.0.executor
+    }
+
+    /// Has every copier that is made in this domain from now on work by `options`, whatever its maker asks for: to measure
+    /// one policy beside another.
+    pub fn copy_as(&self, options: CopyOptions) {
+        *self.0.copies.lock().unwrap_or_else(PoisonError::into_inner) = Some(options);
     }
 
     /// Waits until every channel has left the section it is in now, its owner's or a drainer's: afterwards none uses a pointer that was

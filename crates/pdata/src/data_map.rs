@@ -176,10 +176,18 @@ impl Transaction {
         Ok(now)
     }
 
-    /// The two bits of a data block, which exists.
-    pub(crate) fn data_bits(&mut self, block: u64) -> Attempt<u32> {
-        let entry = self.entry(block / ENTRIES_PER_BITMAP)?;
-        let slot = self.cache.find(entry.blocknr.get(), Kind::Bitmap)?;
+    /// The two bits of a data block, which exists. `bitmap` remembers from block to block which bitmap was looked at: blocks
+    /// that are counted together lie together.
+    pub(crate) fn data_bits(&mut self, block: u64, bitmap: &mut Option<(u64, Slot)>) -> Attempt<u32> {
+        let index = block / ENTRIES_PER_BITMAP;
+        let slot = match *bitmap {
+            Some((known, slot)) if known == index => slot,
+            _ => {
+                let entry = self.entry(index)?;
+                self.cache.find(entry.blocknr.get(), Kind::Bitmap)?
+            }
+        };
+        *bitmap = Some((index, slot));
         Ok(bitmap_get(self.cache.block(slot), block % ENTRIES_PER_BITMAP))
     }
 
@@ -208,10 +216,14 @@ impl Transaction {
         Ok(copy)
     }
 
-    /// One reference more or less for a data block whose count is known.
-    pub(crate) fn count_data(&mut self, block: u64, more: bool) -> Result<(), Error> {
+    /// One reference more or less for a data block whose count is known. `bitmap` remembers which one is the transaction's own.
+    pub(crate) fn count_data(&mut self, block: u64, more: bool, bitmap: &mut Option<(u64, Slot)>) -> Result<(), Error> {
         let (index, place) = (block / ENTRIES_PER_BITMAP, block % ENTRIES_PER_BITMAP);
-        let slot = self.own_bitmap(index)?;
+        let slot = match *bitmap {
+            Some((known, slot)) if known == index => slot,
+            _ => self.own_bitmap(index)?,
+        };
+        *bitmap = Some((index, slot));
         let bits = bitmap_get(self.cache.block(slot), place);
         let map = self.data.as_mut().expect("own_bitmap saw it");
         let old = if bits == 3 { map.overflow.get(block).expect("the caller has looked it up") } else { bits };
@@ -275,7 +287,7 @@ impl Transaction {
             if let Some(block) = map.next() {
                 let entry = self.entry(index)?;
                 self.cache.find(entry.blocknr.get(), Kind::Bitmap)?;
-                self.count_data(block, true)?;
+                self.count_data(block, true, &mut None)?;
                 self.data_map()?.cursor = block + 1;
                 return Ok(Some(block));
             }

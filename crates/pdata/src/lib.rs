@@ -3,6 +3,7 @@
 //!
 //! It knows nothing of thin pools, and of no channel: what it reads and writes through is a [`BlockIo`].
 
+pub mod array;
 pub mod block;
 pub mod btree;
 mod cache;

@@ -37,8 +37,8 @@ enum Health {
     Lost,
 }
 
-/// See the module. One owner uses it; every operation takes it by `&mut`. A future that is dropped before its end leaves
-/// memory as whole as an operation that failed does.
+/// See the module. One owner uses it; every operation takes it by `&mut`. To drop the future of a change while it waits is as if
+/// the change had failed: the transaction has to be aborted.
 pub struct Store {
     io: Arc<dyn BlockIo>,
     t: Transaction,
@@ -133,9 +133,11 @@ impl Store {
     async fn change_uncrowded<T>(&mut self, attempt: impl FnMut(&mut Transaction) -> Attempt<T>) -> Result<T, Error> {
         self.prepared = false;
         self.changed = true;
+        // Who drops this future half-way may have been in the middle of several changes that belong together.
+        self.health = Health::Torn;
         let done = self.read(attempt).await;
-        if matches!(&done, Err(error) if !matches!(error, Error::Refused(_))) {
-            self.health = self.health.max_torn();
+        if matches!(&done, Ok(_) | Err(Error::Refused(_))) {
+            self.health = Health::Good;
         }
         done
     }
@@ -161,7 +163,7 @@ impl Store {
     /// Writes blocks that were taken out of the cache, and puts them back as clean.
     async fn write(&mut self, blocks: Vec<(u64, Kind, Box<Block>)>) -> Result<(), Error> {
         let health = self.health;
-        self.health = health.max_torn();
+        self.health = Health::Torn;
         let mut kinds = Vec::with_capacity(blocks.len());
         let mut write = Vec::with_capacity(blocks.len());
         for (at, kind, mut block) in blocks {
@@ -439,12 +441,6 @@ impl Store {
     #[must_use]
     pub fn data_available(&self) -> u64 {
         self.t.data.as_ref().map_or(0, DataMap::available)
-    }
-}
-
-impl Health {
-    fn max_torn(self) -> Self {
-        if self == Self::Lost { Self::Lost } else { Self::Torn }
     }
 }
 

@@ -84,7 +84,7 @@ impl Transaction {
 
     /// The reference count of a data block.
     pub(crate) fn data_count(&mut self, block: u64) -> Attempt<u32> {
-        match self.data_bits(block)? {
+        match self.data_bits(block, &mut None)? {
             3 => self.learn(Space::Data, block),
             bits => Ok(bits),
         }
@@ -92,6 +92,7 @@ impl Transaction {
 
     /// Sees to it that the counts of `refs` can be changed without a wait.
     pub(crate) fn touch(&mut self, refs: &[Ref], from: u64, kind: Kind) -> Attempt<()> {
+        let mut bitmap = None;
         for one in refs {
             match *one {
                 Ref::Uncounted => {}
@@ -101,7 +102,9 @@ impl Transaction {
                 }
                 Ref::Data(block) => {
                     self.check_data(block, from, kind)?;
-                    self.data_count(block)?;
+                    if self.data_bits(block, &mut bitmap)? == 3 {
+                        self.learn(Space::Data, block)?;
+                    }
                 }
             }
         }
@@ -111,11 +114,12 @@ impl Transaction {
     /// One reference more or less for each of `refs`, which were [touched](Self::touch). What loses its last one is free; what it
     /// referred to is the caller's concern.
     pub(crate) fn count(&mut self, refs: &[Ref], more: bool) -> Result<(), Error> {
+        let mut bitmap = None;
         for one in refs {
             match *one {
                 Ref::Uncounted => {}
                 Ref::Metadata(block) => self.count_metadata(block, more)?,
-                Ref::Data(block) => self.count_data(block, more)?,
+                Ref::Data(block) => self.count_data(block, more, &mut bitmap)?,
             }
         }
         Ok(())

@@ -8,7 +8,15 @@ use udm_sim::*;
 
 /// 100 tracks of 10 sectors of 100 ns, skewed by 3; to the next track in 100 ns, over all in 1000.
 fn options() -> RotatingOptions {
-    let model = DiskModel { track: 10, sector_ns: 100, skew: 3, seek_min_ns: 100, seek_full_ns: 1000, tracks: 100 };
+    let model = DiskModel {
+        track: 10,
+        sector_ns: 100,
+        skew: 3,
+        seek_min_ns: 100,
+        seek_full_ns: 1000,
+        tracks: 100,
+        command_ns: 50,
+    };
     let (size, merge) = (Sectors::new(1000), Sectors::new(8));
     RotatingOptions { size, model, requests: 4, merge, keep: Keep::All }
 }
@@ -43,7 +51,7 @@ fn one_way_and_merged() {
         assert_eq!(run(&disk, &sim.domain(), requests), expect, "{requests:?}");
         let stats = disk.stats();
         assert_eq!((stats.seeks, stats.bios), (seeks, requests.len() as u64), "{requests:?}");
-        let busy = stats.seek_ns + stats.rotation_ns + stats.transfer_ns;
+        let busy = stats.command_ns + stats.seek_ns + stats.rotation_ns + stats.transfer_ns;
         assert_eq!(busy, expect.last().unwrap().1, "it is never idle here");
     };
     // One after the other, in whatever order they came: one request.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 use udm_base::Errno;
-use udm_core::{Error, HostRequest, Registry};
+use udm_core::{Error, HostOpener, HostRequest, Registry};
 use udm_io::nbd::uri::{Endpoint, Uri, UriError};
 use udm_io::nbd::{ConnectError, NbdDevice};
 use udm_io::{BlockDevice, Domain, OpenOptions};
@@ -16,6 +16,11 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
 pub fn registry(domain: Domain) -> Registry {
     let opener = domain.clone();
     Registry::new(domain, TARGETS, Box::new(move |request| open(&opener, request)))
+}
+
+/// An empty registry that knows every target, over what `opener` opens: disks of a simulation, say.
+pub fn registry_over(domain: Domain, opener: Box<HostOpener>) -> Registry {
+    Registry::new(domain, TARGETS, opener)
 }
 
 /// Opens what `request` names, which is no mapped device. Blocks: a server may take 20 s to answer.

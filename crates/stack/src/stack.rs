@@ -27,9 +27,14 @@ pub struct Stack {
 impl Stack {
     /// Makes every device of `concise` and makes it live. May block: it opens devices.
     pub fn new(domain: &Domain, concise: &str) -> Result<Self, StackError> {
+        Self::over(registry(domain.clone()), concise)
+    }
+
+    /// The same in a registry that has no devices yet.
+    pub fn over(registry: Registry, concise: &str) -> Result<Self, StackError> {
         let devices = parse_concise(concise).map_err(|message| StackError { errno: Errno::EINVAL, message })?;
         // Made first, so that the devices that came up are taken down in order if one does not.
-        let mut stack = Self { registry: registry(domain.clone()), top: String::new() };
+        let mut stack = Self { registry, top: String::new() };
         for device in devices {
             let failed =
                 |e: udm_core::Error| StackError { errno: e.errno, message: format!("{}: {}", device.name, e.message) };

@@ -13,12 +13,17 @@ declare -A HELD=()
 # ---- devices and placeholders ------------------------------------------------------------------
 # null_blk, because its major number is not a small one that other figures could be taken for.
 DEVICES=(nul0 nul1 nul2 nul3)
-NUMBERS=()
-for name in "${DEVICES[@]}"; do
-    null_block "$name" 128 || exit 1
-    NUMBERS+=("$(cat "/sys/block/$name/dev")")
-done
-modprobe dm-zero || exit 1
+make_devices() {
+    local name
+    NUMBERS=()
+    for name in "${DEVICES[@]}"; do
+        null_block "$name" 128 memory_backed=1 discard=1 || exit 1
+        NUMBERS+=("$(cat "/sys/block/$name/dev")")
+    done
+}
+make_devices
+MADE_FIRST=${NUMBERS[*]}
+for module in dm-zero dm-thin-pool dm-snapshot; do modprobe $module || exit 1; done
 DM_MAJOR=$(awk '$2 == "device-mapper" { print $1 }' /proc/devices)
 
 # What a placeholder stands for in this guest.
@@ -94,16 +99,34 @@ run_command() {
     fi
     dmesg -c > /tmp/kernel
     if [ -s /tmp/kernel ]; then
-        sed -n 's/^\[ *[0-9.]*\] \(.*device-mapper:.*\)/\1/p' /tmp/kernel > /tmp/kernel.dm
+        # Some of it prints what is no text.
+        sed -n '/[^ -~]/d; s/^\[ *[0-9.]*\] \(.*device-mapper:.*\)/\1/p' /tmp/kernel > /tmp/kernel.dm
         show 'k' /tmp/kernel.dm
     fi
     echo "? $status"
 }
 
+# What a read or a write came to: a checksum, ok, or the name of the error that dd told.
+outcome() { # STATUS OK
+    if [ "$1" = absent ]; then echo absent
+    elif [ "$1" = 0 ]; then echo "$2"
+    else case $(cat /tmp/stderr) in
+        *'No space left on device'*) echo ENOSPC ;;
+        *'Input/output error'*) echo EIO ;;
+        *'Operation not supported'*) echo EOPNOTSUPP ;;
+        *) echo "not understood: $(cat /tmp/stderr)" >&2; FAILED=1 ;;
+    esac; fi > /tmp/stdout
+    show '|' /tmp/stdout
+}
+
 run_directive() {
-    local fd path
+    local fd path status=0
     split "$(expand "$1")"
     set -- "${WORDS[@]}"
+    case $1 in
+        # Else they would make or find a file of this name.
+        write | read | discard) if [ ! -b "/dev/mapper/$2" ]; then outcome absent; return; fi ;;
+    esac
     case $1 in
         hold)
             # Looked at first: a redirection that fails would end this script.
@@ -120,6 +143,25 @@ run_directive() {
             unset "HELD[$2]" ;;
         file)
             cp /tmp/stdin "$2" ;;
+        write)
+            timeout 20 bash -c ". $JOB/guest-lib.sh; put /dev/mapper/$2 0 $3 $4 $5" 2> /tmp/stderr || status=$?
+            outcome $status ok ;;
+        read)
+            dd if="/dev/mapper/$2" bs=512 skip="$3" count="$4" iflag=direct of=/tmp/read status=none \
+                2> /tmp/stderr || status=$?
+            outcome $status "crc32 $(busybox crc32 < /tmp/read)" ;;
+        discard)
+            blkdiscard -o $(($3 * 512)) -l $(($4 * 512)) "/dev/mapper/$2" 2> /tmp/stderr || status=$?
+            outcome $status ok ;;
+        until)
+            fd=$2
+            shift 2
+            for ((status = 0; status < 200; status++)); do
+                if dmsetup status "$fd" | grep -qF -- "$*"; then return; fi
+                sleep 0.1
+            done
+            echo "never: $fd says $*" >&2
+            FAILED=1 ;;
         node)
             path=/dev/mapper/$2
             if [ -b "$path" ]; then
@@ -188,6 +230,13 @@ clean_up() {
     done
     [ -z "$(numbers)" ] || { echo "devices are left:"; dmsetup info; FAILED=1; }
     find /dev/mapper -type b -exec rm -f {} +
+    # What was written goes with the device.
+    for name in "${DEVICES[@]}"; do
+        echo 0 > "/sys/kernel/config/nullb/$name/power"
+        rmdir "/sys/kernel/config/nullb/$name"
+    done
+    make_devices
+    [ "${NUMBERS[*]}" = "$MADE_FIRST" ] || { echo "devices have other numbers: ${NUMBERS[*]}"; FAILED=1; }
 }
 
 FAILED=0

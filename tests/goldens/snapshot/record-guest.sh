@@ -37,9 +37,11 @@ begin() {
     run put /dev/mapper/base 1 0 "$SIZE" 1
     start
 }
+# The snapshot first: the origin learns at its resume how small the pieces are that its writes are to be split in. With
+# one that was resumed before, the kernel would copy the first chunk of a large write and lose the others.
 start() {
-    run dmsetup create org --table "0 $SIZE snapshot-origin /dev/mapper/base"
     run dmsetup create snap --table "0 $SIZE snapshot /dev/mapper/base /dev/mapper/cow $STORE $CHUNK"
+    run dmsetup create org --table "0 $SIZE snapshot-origin /dev/mapper/base"
 }
 # keep: the devices as they are on disk, with nothing active over them.
 keep() {

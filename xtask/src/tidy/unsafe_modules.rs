@@ -4,6 +4,7 @@
 /// Paths from the workspace's root, and why.
 pub(super) const UNSAFE_MODULES: &[(&str, &str)] = &[
     ("crates/base/src/aligned.rs", "memory with an alignment that Vec cannot have"),
+    ("crates/bench/src/experiment/zero_check.rs", "reads that no compiler makes wider, and a bio's memory"),
     ("crates/bench/src/floor.rs", "a mapping of anonymous memory"),
     ("crates/bench/src/lane.rs", "passes a buffer on, as its caller promises"),
     ("crates/bench/src/queue.rs", "lends buffers to devices, and takes them back"),
@@ -42,6 +43,7 @@ pub(super) const UNSAFE_MODULES: &[(&str, &str)] = &[
     ("crates/io/src/nbd/client/driver.rs", "sends from the memory of bios"),
     ("crates/io/src/nbd/client/fuzz.rs", "memory of a bio that there is not"),
     ("crates/io/src/nbd/client/receive.rs", "receives into the memory of bios"),
+    ("crates/targets/src/thin/flight.rs", "frames and redirections of the bios of thin volumes"),
     ("crates/targets/src/snapshot/flight.rs", "frames and redirections of bios that snapshots keep"),
     ("crates/udm/src/startup.rs", "the action of a signal, and inherited descriptors"),
 ];

@@ -1,5 +1,6 @@
 //! The command `udm bench`.
 
+mod experiments;
 mod numbers;
 mod options;
 mod progress;
@@ -8,7 +9,7 @@ use crate::report::{Report, human, json};
 use crate::stack::Setting;
 use crate::subject::MEMCPY;
 use crate::{Error, Fill, Load, Stack, Subject, compare};
-use clap::Parser;
+use clap::{CommandFactory, FromArgMatches};
 use options::Options;
 use progress::Progress;
 use std::ffi::OsString;
@@ -21,8 +22,13 @@ use udm_io::nbd::uri::{Endpoint, Uri};
 /// or data was wrong, 2 when the arguments are. `nbd_socket` is the daemon's, where devices that it serves are found
 /// by name; it need not exist. Prints to stdout and stderr. Blocks as long as the measurement takes.
 pub fn run(args: impl IntoIterator<Item = OsString>, nbd_socket: Option<&Path>) -> u8 {
+    let mut args = args.into_iter().peekable();
+    if let Some(name) = args.next_if(|word| word.to_str().is_some_and(experiments::is_one)) {
+        return experiments::run(&name, args);
+    }
     let words = std::iter::once(OsString::from("udm bench")).chain(args);
-    let options = match Options::try_parse_from(words) {
+    let command = Options::command().after_help(experiments::list());
+    let options = match command.try_get_matches_from(words).and_then(|m| Options::from_arg_matches(&m)) {
         Ok(options) => options,
         Err(e) => {
             // Who closed the pipe does not want to read why.

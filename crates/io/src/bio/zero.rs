@@ -109,6 +109,26 @@ mod tests {
         }
     }
 
+    /// Over several pages, where what comes next is fetched ahead.
+    #[test]
+    fn kernels_agree_on_pages() {
+        let mut memory = vec![0; 40_000];
+        for (name, kernel) in kernels::available() {
+            for at in [0, 31, 4095, 4096, 8191, 12_345, 32_767, 32_768, 39_000, 39_998] {
+                for offset in [0, 1, 17] {
+                    let part = &mut memory[offset..];
+                    // SAFETY: the slice is readable; the kernel is one that this CPU has.
+                    let check = |part: &[u8]| unsafe { kernel(part.as_ptr(), part.len()) };
+                    assert!(check(part), "{name}");
+                    let at = at.min(part.len() - 1);
+                    part[at] = 1;
+                    assert!(!check(part), "{name}: {at} at {offset}");
+                    part[at] = 0;
+                }
+            }
+        }
+    }
+
     #[test]
     fn the_best_has_a_name() {
         println!("{}", zero_kernel());

@@ -24,7 +24,7 @@ mod throttle;
 use crate::{BlockDevice, Cx, Domain, Duty, Nanos, OpFlags, OwnWaiter, Status};
 use run::Inner;
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use udm_base::{Sector, Sectors};
 
 /// Where a job that finds too few pages goes.
@@ -51,6 +51,15 @@ pub struct CopyOptions {
     pub requeue: Requeue,
     /// Whether jobs next to each other go together. True unless set.
     pub merge: bool,
+}
+
+impl CopyOptions {
+    /// As the snapshots of Linux 2.6.27 had it: 1 MiB of pages a snapshot (`SNAPSHOT_PAGES`, `drivers/md/dm-snap.c`), pieces of
+    /// 64 KiB (`SUB_JOB_SIZE`, `drivers/md/dm-kcopyd.c`), and no job merged with another. With [`Requeue::Tail`] it is that
+    /// kernel, with [`Requeue::Head`] the one that was mended.
+    pub const fn linux_2_6_27(requeue: Requeue) -> Self {
+        Self { pool: 1 << 20, piece: 64 << 10, pieces: usize::MAX, jobs: usize::MAX, requeue, merge: false }
+    }
 }
 
 impl Default for CopyOptions {
@@ -151,10 +160,12 @@ pub struct CopyStats {
 pub struct Kcopyd(Arc<Inner>);
 
 impl Kcopyd {
-    /// A copier for channels of `domain`. Takes address space for its pool, and memory as it is used. Fails when there is
-    /// none, or the domain's keeper cannot be started. May block briefly.
+    /// A copier for channels of `domain`, which may have other `options` for all ([`Domain::copy_as`]). Takes address space
+    /// for its pool, and memory as it is used. Fails when there is none, or the domain's keeper cannot be started. May block
+    /// briefly.
     pub fn new(domain: &Domain, options: CopyOptions) -> io::Result<Self> {
-        let inner = Arc::new(Inner::new(options)?);
+        let others = *domain.shared_arc().copies.lock().unwrap_or_else(PoisonError::into_inner);
+        let inner = Arc::new(Inner::new(others.unwrap_or(options))?);
         let weak = Arc::downgrade(&inner);
         inner.keep(domain.keep(weak)?);
         Ok(Self(inner))

@@ -23,7 +23,7 @@ pub use remove::remove;
 
 pub(crate) use insert::attempt_insert;
 pub(crate) use lookup::attempt_lookup;
-pub(crate) use remove::attempt_remove;
+pub(crate) use remove::{attempt_remove, own_leaf};
 
 use crate::cache::{Attempt, Slot};
 use crate::error::{Error, Kind};

@@ -2,7 +2,9 @@
 
 #![allow(dead_code, reason = "each test uses its own part")]
 
-use std::collections::BTreeMap;
+pub(crate) mod world;
+
+use std::collections::{BTreeMap, HashMap};
 use std::future::ready;
 use std::sync::{Arc, Mutex};
 
@@ -32,6 +34,8 @@ pub(crate) struct Disk {
     pub(crate) durable: BTreeMap<u64, Box<Block>>,
     /// Writes since the last flush, in order.
     pub(crate) pending: Vec<(u64, Box<Block>)>,
+    /// The last of them for each block.
+    pub(crate) latest: HashMap<u64, usize>,
     pub(crate) reads: u64,
     pub(crate) writes: u64,
     /// The operation with this number, from now on, fails.
@@ -59,20 +63,25 @@ impl Disk {
     }
 
     pub(crate) fn get(&self, at: u64) -> Option<&Block> {
-        let pending = self.pending.iter().rev().find(|(place, _)| *place == at).map(|(_, block)| block);
+        let pending = self.latest.get(&at).map(|i| &self.pending[*i].1);
         pending.or_else(|| self.durable.get(&at)).map(|block| &**block)
     }
 
+    fn put(&mut self, at: u64, block: Box<Block>) {
+        self.latest.insert(at, self.pending.len());
+        self.pending.push((at, block));
+    }
+
     fn flush(&mut self) {
+        self.latest.clear();
         for (at, block) in std::mem::take(&mut self.pending) {
             self.durable.insert(at, block);
         }
     }
 
     fn step(&mut self) {
-        let cut = Cut { durable: self.durable.clone(), pending: self.pending.clone() };
         if let Some(steps) = &mut self.steps {
-            steps.push(cut);
+            steps.push(Cut { durable: self.durable.clone(), pending: self.pending.clone() });
         }
     }
 }
@@ -129,7 +138,7 @@ impl BlockIo for Memory {
         for (i, (at, block)) in blocks.iter().enumerate() {
             // Of writes that failed, some have arrived.
             if !failed || i % 2 == 0 {
-                disk.pending.push((*at, block.clone()));
+                disk.put(*at, block.clone());
             }
         }
         disk.step();
@@ -149,12 +158,15 @@ impl BlockIo for Memory {
     fn write_fua(&self, at: u64, block: Box<Block>) -> IoFuture<'_, Box<Block>> {
         let mut disk = self.disk();
         if disk.fails() {
-            disk.pending.push((at, block));
+            disk.put(at, block);
             return Box::pin(ready(Err(IoError::Failed)));
         }
-        disk.pending.push((at, block.clone()));
-        disk.step();
-        disk.pending.pop();
+        if disk.steps.is_some() {
+            // A superblock is one block: it is there, or not, or torn.
+            disk.pending.push((at, block.clone()));
+            disk.step();
+            disk.pending.pop();
+        }
         disk.durable.insert(at, block.clone());
         disk.step();
         Box::pin(ready(Ok(block)))

@@ -65,6 +65,8 @@ pub struct DiskStats {
     pub bytes_read: u64,
     /// Bytes written.
     pub bytes_written: u64,
+    /// Time for commands.
+    pub command_ns: u64,
     /// Time to get to tracks.
     pub seek_ns: u64,
     /// Time for sectors to come round.
@@ -185,6 +187,7 @@ impl Spindle {
             stats.requests += 1;
             stats.seeks += u64::from(service.moved);
             stats.tracks += if service.moved { service.crossed } else { 0 };
+            stats.command_ns += service.command_ns;
             stats.seek_ns += service.seek_ns;
             stats.rotation_ns += service.rotation_ns;
             stats.transfer_ns += service.transfer_ns;

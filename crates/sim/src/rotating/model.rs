@@ -5,15 +5,16 @@ use udm_base::{SECTOR_SIZE, Sector, Sectors};
 
 /// A disk with one head, whose tracks lie one after the other and all have as many sectors.
 ///
-/// A request takes the sum of three times:
+/// A request takes the sum of four times:
+/// - *command*: `command_ns`, unless it goes on where the last one ended;
 /// - *seek*: none on the same track, else `seek_min_ns + (seek_full_ns - seek_min_ns) · √(tracks crossed / all tracks)`;
 /// - *rotation*: until the first sector comes round under the head. The platter never stops: where it stands is the time,
 ///   modulo a revolution;
 /// - *transfer*: `sector_ns` a sector. Tracks are skewed by `skew` sectors, so that the head, on its way from the end of
 ///   one to the start of the next, loses just these.
 ///
-/// What it leaves out: the disk's cache, reading ahead, zones, a command's own time. A request that was queued in time
-/// and lies where the last one ended begins at once.
+/// A request that was queued in time and lies where the last one ended begins at once: streams are not held up. Left out are
+/// the disk's cache and zones.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DiskModel {
     /// Sectors of a track.
@@ -28,6 +29,9 @@ pub struct DiskModel {
     pub seek_full_ns: u64,
     /// Tracks.
     pub tracks: u64,
+    /// What a request costs before the head moves: the command, and the interrupt of the one before. A disk of the time
+    /// took one command after the other.
+    pub command_ns: u64,
 }
 
 /// Where the head is: over the track of this sector, after the sector before it.
@@ -41,6 +45,8 @@ pub struct Service {
     pub moved: bool,
     /// Tracks crossed.
     pub crossed: u64,
+    /// The command.
+    pub command_ns: u64,
     /// To get to the track.
     pub seek_ns: u64,
     /// Until the first sector came round.
@@ -52,17 +58,25 @@ pub struct Service {
 impl Service {
     /// All of it.
     pub fn ns(&self) -> u64 {
-        self.seek_ns + self.rotation_ns + self.transfer_ns
+        self.command_ns + self.seek_ns + self.rotation_ns + self.transfer_ns
     }
 }
 
 impl DiskModel {
     /// A disk of a desktop of 2007, as in the measurements that this is compared with: 7200 revolutions a minute, 70
-    /// MB/s along the tracks, 8.3 ms for an average seek. `size` is rounded up to whole tracks.
+    /// MB/s along the tracks, 8.3 ms for an average seek, 0.3 ms for a command. `size` is rounded up to whole tracks.
     pub fn desktop(size: Sectors) -> Self {
         let track = 1250;
         let tracks = size.get().div_ceil(track).max(1);
-        Self { track, sector_ns: 6667, skew: 120, seek_min_ns: 700_000, seek_full_ns: 15_000_000, tracks }
+        Self {
+            track,
+            sector_ns: 6667,
+            skew: 120,
+            seek_min_ns: 700_000,
+            seek_full_ns: 15_000_000,
+            tracks,
+            command_ns: 300_000,
+        }
     }
 
     /// A revolution, in nanoseconds.
@@ -96,10 +110,11 @@ impl DiskModel {
         // Going on at the start of the next track is what the skew is for, and no seek.
         let goes_on = head.0 == sector;
         let seek_ns = if goes_on { 0 } else { self.seek_ns(crossed) };
-        let phase = (now + seek_ns) % self.revolution_ns();
+        let command_ns = if goes_on { 0 } else { self.command_ns };
+        let phase = (now + command_ns + seek_ns) % self.revolution_ns();
         let rotation_ns = (self.angle_ns(sector) + self.revolution_ns() - phase) % self.revolution_ns();
         let moved = !goes_on;
-        (Service { moved, crossed, seek_ns, rotation_ns, transfer_ns }, Head(end))
+        (Service { moved, crossed, command_ns, seek_ns, rotation_ns, transfer_ns }, Head(end))
     }
 
     /// When in a revolution a sector comes under the head.
@@ -114,14 +129,15 @@ impl fmt::Display for DiskModel {
         write!(
             f,
             "{:.0} rpm, {} tracks of {} sectors with a skew of {}, {:.1} MB/s along them, seeks {} to {} µs by the root of the \
-             distance, no cache",
+             distance, {} µs a command, no cache",
             60e9 / self.revolution_ns() as f64,
             self.tracks,
             self.track,
             self.skew,
             self.bytes_per_second() / 1e6,
             self.seek_min_ns / 1000,
-            self.seek_full_ns / 1000
+            self.seek_full_ns / 1000,
+            self.command_ns / 1000
         )
     }
 }
@@ -131,8 +147,15 @@ mod tests {
     use super::*;
 
     /// Ten sectors a track of 100 ns each, skewed by 3.
-    const SMALL: DiskModel =
-        DiskModel { track: 10, sector_ns: 100, skew: 3, seek_min_ns: 150, seek_full_ns: 1150, tracks: 100 };
+    const SMALL: DiskModel = DiskModel {
+        track: 10,
+        sector_ns: 100,
+        skew: 3,
+        seek_min_ns: 150,
+        seek_full_ns: 1150,
+        tracks: 100,
+        command_ns: 20,
+    };
 
     fn check(head: u64, now: u64, sector: u64, sectors: u64, expect: (u64, u64, u64)) {
         let (service, end) = SMALL.service(Head(Sector::new(head)), now, Sector::new(sector), Sectors::new(sectors));
@@ -148,18 +171,19 @@ mod tests {
     fn times() {
         // Where the head is, when its sector comes.
         check(0, 0, 0, 1, (0, 0, 100));
-        check(0, 0, 4, 2, (0, 400, 200));
+        check(0, 0, 4, 2, (0, 380, 200));
         // A little too late: a revolution less that.
         check(4, 401, 4, 1, (0, 999, 100));
+        check(3, 381, 4, 1, (0, 999, 100));
         // Over the end of a track: three sectors more.
         check(0, 0, 0, 10, (0, 0, 1000));
         check(0, 0, 0, 11, (0, 0, 1400));
-        check(0, 0, 5, 25, (0, 500, 2500 + 600));
+        check(0, 0, 5, 25, (0, 480, 2500 + 600));
         // To the next track, where the first sector is at 300: there in time.
-        check(5, 500, 10, 1, (249, 551, 100));
+        check(5, 500, 10, 1, (249, 531, 100));
         // 25 tracks of 100: half of the way from least to most.
-        check(0, 0, 250, 1, (650, 850, 100));
-        check(0, 0, 999, 1, (1144, 456, 100));
+        check(0, 0, 250, 1, (650, 830, 100));
+        check(0, 0, 999, 1, (1144, 436, 100));
     }
 
     #[test]

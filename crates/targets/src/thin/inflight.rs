@@ -2,10 +2,12 @@
 //! found its old use has ended.
 //!
 //! # How
-//! A bio that is sent to a data block enters the open epoch, within the section of its channel in which it looked the
-//! block up, and leaves that epoch when it has come back. A [`Drains`], which the pool's worker owns, closes the epoch
-//! by opening another one, lets a grace period pass (who has looked a block up has entered by then), and waits until
-//! nobody is left in the closed one. So: change the mapping, ask for a drain, and when it is over nobody uses what the mapping was.
+//! A bio enters the open epoch *before* it looks its block up, in the same section of its channel, and leaves that epoch
+//! when it has come back from there, or at once if it goes nowhere. A [`Drains`], which the pool's worker owns, closes the epoch by
+//! opening another one, lets a grace period pass (who has seen the epoch open has entered by then), and waits until
+//! nobody is left in the closed one. Who has entered the new epoch looks blocks up after it was opened, and finds what they are now.
+//! So: change the mapping, ask for a drain, and when it is over nobody uses what the mapping was. The other way
+//! round, one who has looked up before the change could still enter the new epoch, and nobody would wait for it.
 //!
 //! # Invariants
 //! - A counter is written by one thread at a time, the one inside its channel, and by no atomic read-modify-write.
@@ -67,10 +69,11 @@ impl Inflight {
         }
     }
 
-    /// A bio of this channel is about to be sent to a data block that was looked up in this section.
+    /// A bio of this channel is about to look its data block up, in this section.
     #[inline]
     pub(super) fn enter(&self, cx: &Cx<'_>) -> Epoch {
-        let epoch = Epoch(self.open.load(Ordering::Relaxed));
+        // Acquired: who sees a new epoch sees the mappings that were changed before it was opened.
+        let epoch = Epoch(self.open.load(Ordering::Acquire));
         let count = &self.lines[cx.id()].0[epoch.bit() & 1];
         count.store(count.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
         epoch
@@ -151,7 +154,7 @@ impl Drains {
             if self.begun == self.ended {
                 let closing = Epoch(inflight.open.load(Ordering::Relaxed));
                 inflight.waits_for.store(SECTIONS, Ordering::Relaxed);
-                inflight.open.store(closing.other().0, Ordering::Relaxed);
+                inflight.open.store(closing.other().0, Ordering::Release);
                 self.grace = Some(domain.grace_beside(cx));
                 self.begun += 1;
             }

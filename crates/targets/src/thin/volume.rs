@@ -1,6 +1,7 @@
 //! A volume: how its bios find their data block, as long as the mapping cache knows it.
 
 use super::flight;
+use super::inflight::Epoch;
 use super::mapping::{Known, Mappings};
 use super::pool::{Gate, Pool};
 use super::worker::Event;
@@ -127,22 +128,51 @@ impl Volume {
             return self.without_payload(cx, bio, at, committed);
         }
         let (block, into) = pool.block.split(at.get());
-        match self.device.mappings.lookup(block) {
-            Known::At(place) if op == Op::Read || !place.shared => {
-                let mut to = &*pool.data;
-                if bio.flags().contains(OpFlags::FUA) && op == Op::Write {
-                    if self.device.durability() != Durability::Committed && committed != Some(place.data) {
-                        return self.defer(cx, bio, at);
-                    }
-                    to = &*self.pool_device;
-                }
-                let epoch = pool.inflight.enter(cx);
-                flight::enter(&mut bio, pool, epoch);
-                bio.set_sector(pool.sector_of(place.data) + Sectors::new(into));
-                Map::Remapped(bio, to)
-            }
+        // Before the look-up: see the module.
+        let epoch = pool.inflight.enter(cx);
+        let known = self.device.mappings.lookup(block);
+        if let Known::At(place) = known
+            && (op == Op::Read || !place.shared)
+            && let Some(to) = self.way(&bio, place.data, committed)
+        {
+            flight::enter(&mut bio, pool, epoch);
+            bio.set_sector(pool.sector_of(place.data) + Sectors::new(into));
+            return Map::Remapped(bio, to);
+        }
+        self.stay(cx, epoch);
+        match known {
             Known::Unmapped if op == Op::Read => self.read_nothing(bio, at),
             _ => self.defer(cx, bio, at),
+        }
+    }
+
+    /// Which device takes a bio to its data block; none, when a commit has to come first.
+    #[inline]
+    fn way(&self, bio: &Bio, data: u64, committed: Option<u64>) -> Option<&dyn BlockDevice> {
+        if bio.op() == Op::Read {
+            return Some(&*self.pool().data);
+        }
+        if committed.is_none() && self.pool().unmaps.load(Ordering::Relaxed) && self.may_unmap(bio) {
+            return None;
+        }
+        if !bio.flags().contains(OpFlags::FUA) {
+            return Some(&*self.pool().data);
+        }
+        let durable = self.device.durability() == Durability::Committed || committed == Some(data);
+        durable.then_some(&*self.pool_device)
+    }
+
+    /// Whether a write is for the worker, because it is zeroes over a whole block.
+    #[cold]
+    fn may_unmap(&self, bio: &Bio) -> bool {
+        bio.sectors() == self.pool().block_len() && bio.is_zero()
+    }
+
+    /// A bio that has entered an epoch goes nowhere.
+    #[inline]
+    fn stay(&self, cx: &Cx<'_>, epoch: Epoch) {
+        if self.pool().inflight.leave(cx, epoch) {
+            self.pool().kick(cx);
         }
     }
 
@@ -156,11 +186,14 @@ impl Volume {
             Op::WriteZeroes => {
                 // One that the worker has sent back is to be written, within the block that it has looked up.
                 let (block, into) = pool.block.split(at.get());
+                let epoch = pool.inflight.enter(cx);
                 let place = match self.device.mappings.lookup(block) {
                     Known::At(place) if !place.shared && committed == Some(place.data) => place,
-                    _ => return self.defer(cx, bio, at),
+                    _ => {
+                        self.stay(cx, epoch);
+                        return self.defer(cx, bio, at);
+                    }
                 };
-                let epoch = pool.inflight.enter(cx);
                 flight::enter(&mut bio, pool, epoch);
                 bio.set_sector(pool.sector_of(place.data) + Sectors::new(into));
                 Map::Remapped(bio, &*self.pool_device)

@@ -72,10 +72,17 @@ pub(crate) fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// An NBD connection that has an export open, and so its device: enough of a client to hold one (the NBD project's
-/// `doc/proto.md`, fixed newstyle, `NBD_OPT_GO`).
+/// An NBD connection that has an export open, and so its device: enough of a client to hold one and to use it, one
+/// request at a time (the NBD project's `doc/proto.md`, fixed newstyle, `NBD_OPT_GO`, simple replies).
 pub(crate) struct NbdHold {
-    _stream: UnixStream,
+    stream: UnixStream,
+}
+
+/// What an NBD request asks for.
+pub(crate) enum Nbd<'a> {
+    Read(u32),
+    Write(&'a [u8]),
+    Trim(u32),
 }
 
 impl NbdHold {
@@ -100,11 +107,38 @@ impl NbdHold {
             let mut data = vec![0; word(16) as usize];
             stream.read_exact(&mut data).map_err(|e| e.to_string())?;
             match word(12) {
-                1 => return Ok(Self { _stream: stream }),
+                1 => return Ok(Self { stream }),
                 error if error & 0x8000_0000 != 0 => return Err(String::from_utf8_lossy(&data).into_owned()),
                 _ => {}
             }
         }
+    }
+
+    /// What was read, or the server's error number.
+    pub(crate) fn request(&mut self, offset: u64, what: &Nbd) -> Result<Vec<u8>, u32> {
+        let (command, length, payload) = match what {
+            Nbd::Read(length) => (0u16, *length, [].as_slice()),
+            Nbd::Write(data) => (1, data.len() as u32, *data),
+            Nbd::Trim(length) => (4, *length, [].as_slice()),
+        };
+        let mut request = 0x2560_9513u32.to_be_bytes().to_vec();
+        request.extend([0; 2]);
+        request.extend(command.to_be_bytes());
+        request.extend([0; 8]);
+        request.extend(offset.to_be_bytes());
+        request.extend(length.to_be_bytes());
+        request.extend(payload);
+        self.stream.write_all(&request).unwrap();
+        let mut reply = [0; 16];
+        self.stream.read_exact(&mut reply).unwrap();
+        assert_eq!(reply[..4], 0x6744_6698u32.to_be_bytes(), "a simple reply");
+        match u32::from_be_bytes(reply[4..8].try_into().unwrap()) {
+            0 => {}
+            errno => return Err(errno),
+        }
+        let mut data = vec![0; if let Nbd::Read(length) = what { *length as usize } else { 0 }];
+        self.stream.read_exact(&mut data).unwrap();
+        Ok(data)
     }
 }
 

@@ -5,6 +5,7 @@
 //! - `@ node` steps: udm has no block device nodes; `udm node add` makes something else, on demand.
 //! - The columns of a step whose output has the kernel's name of a backing device, where udm has none to show: runs of
 //!   spaces there count as one.
+//! - The last word of a pool's status, which tells whether writes of zeroes are skipped: the kernel has none.
 //! - What `exempt.txt` lists, each with its reason. A line that is not needed fails the test too.
 //!
 //! # What stands for the backing devices
@@ -18,7 +19,7 @@ mod common;
 mod exempt;
 mod parse;
 
-use common::{NbdHold, Place, stderr, stdout};
+use common::{Nbd, NbdHold, Place, stderr, stdout};
 use exempt::Exemptions;
 use parse::{Act, Step, parse, words};
 use std::collections::HashMap;
@@ -92,6 +93,8 @@ impl Replay {
             text = text.replace(&format!("@DEV{i}_NAME@"), &token);
         }
         let nodes = self.place.dir().join("dev").display().to_string();
+        // What a pool says beyond the kernel's, at its line's end.
+        let text = text.replace(" skip_zero_writes\n", " \n").replace(" enable_zero_writes\n", " \n");
         text.replace(&nodes, "@DM_DIR@").replace("/dev/mapper", "@DM_DIR@").replace("@DM_MAJOR@", DM_MAJOR)
     }
 
@@ -111,9 +114,56 @@ impl Replay {
                 }
                 "release" => self.held.remove(name).map(drop).ok_or_else(|| format!("{name} is not held")),
                 "node" => Ok(()),
+                "write" | "read" | "discard" => self.data(step, word, name),
+                "until" => {
+                    let (name, text) = name.split_once(' ').ok_or("expected a name and a text")?;
+                    let mut last = String::new();
+                    for _ in 0..200 {
+                        last = stdout(&self.place.udm(["status", name]));
+                        if last.contains(text) {
+                            return Ok(());
+                        }
+                        std::thread::sleep(std::time::Duration::from_millis(50));
+                    }
+                    Err(format!("  never {text:?}, but {last:?}\n"))
+                }
                 other => Err(format!("there is no step {other:?}")),
             },
         }
+    }
+
+    /// Reads, writes or discards through the device's export. The arguments: name, sector, count, and what to write.
+    fn data(&self, step: &Step, what: &str, line: &str) -> Result<(), String> {
+        let words: Vec<_> = line.split(' ').collect();
+        let number = |at: usize| -> Result<u64, String> {
+            words.get(at).and_then(|w| w.parse().ok()).ok_or_else(|| format!("word {at} of {line:?} is no number"))
+        };
+        let (sector, count) = (number(1)?, number(2)?);
+        let outcome = match NbdHold::open(&self.place.dir().join("nbd.sock"), words[0]) {
+            Err(_) => "absent".into(),
+            Ok(mut nbd) => {
+                let bytes = count as u32 * 512;
+                let result = match what {
+                    "read" => nbd.request(sector * 512, &Nbd::Read(bytes)),
+                    "discard" => nbd.request(sector * 512, &Nbd::Trim(bytes)),
+                    _ => put(&mut nbd, sector, count, number(3)? as u32),
+                };
+                match (result, what) {
+                    (Ok(data), "read") => {
+                        let mut sum = flate2::Crc::new();
+                        sum.update(&data);
+                        format!("crc32 {:08x}", sum.sum())
+                    }
+                    (Ok(_), _) => "ok".into(),
+                    (Err(28), _) => "ENOSPC".into(),
+                    (Err(5), _) => "EIO".into(),
+                    (Err(95), _) => "EOPNOTSUPP".into(),
+                    (Err(errno), _) => format!("error {errno}"),
+                }
+            }
+        };
+        let (got, expect) = (format!("{outcome}\n"), &step.stdout);
+        if !step.compare_stdout || got == *expect { Ok(()) } else { Err(difference(expect, &got)) }
     }
 
     fn command(&self, step: &Step, line: &str) -> Result<(), String> {
@@ -147,6 +197,19 @@ impl Replay {
         }
         if told.is_empty() { Ok(()) } else { Err(format!("{told}  stderr: {}", stderr(&output))) }
     }
+}
+
+/// Writes the pattern of volume 0 in the pieces in which `put` of `tests/lab/guest-lib.sh` does: up to the next whole
+/// 64 KiB, those one by one, the rest. The first error ends it.
+fn put(nbd: &mut NbdHold, sector: u64, count: u64, generation: u32) -> Result<Vec<u8>, u32> {
+    let end = sector + count;
+    let mut at = sector;
+    while at < end {
+        let next = ((at / 128 + 1) * 128).min(end);
+        nbd.request(at * 512, &Nbd::Write(&udm_sim::golden::pattern(0, at, next - at, generation)))?;
+        at = next;
+    }
+    Ok(Vec::new())
 }
 
 fn squeezed(text: &str) -> String {

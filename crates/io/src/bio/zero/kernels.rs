@@ -9,7 +9,7 @@ use super::Kernel;
 pub(super) fn available() -> impl Iterator<Item = (&'static str, Kernel)> {
     let all: [(&str, bool, Kernel); _] = [
         #[cfg(target_arch = "x86_64")]
-        ("avx512", is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512bw"), avx512),
+        ("avx512", is_x86_feature_detected!("avx512bw") && is_x86_feature_detected!("avx512vl"), avx512),
         #[cfg(target_arch = "x86_64")]
         ("avx2", is_x86_feature_detected!("avx2"), avx2),
         #[cfg(target_arch = "aarch64")]
@@ -19,10 +19,10 @@ pub(super) fn available() -> impl Iterator<Item = (&'static str, Kernel)> {
     all.into_iter().filter_map(|(name, there, kernel)| there.then_some((name, kernel)))
 }
 
-/// The shape: `$load` reads a vector of `$width` bytes, `$or` combines two, `$is_zero` looks at one; `$step` vectors at a time.
-/// `$short` answers for less than one vector.
+/// The shape: `$load` reads a vector of `$width` bytes, `$or` combines two, `$is_zero` looks at one; `$step` vectors at a
+/// time. `$fetch` asks for a line that is read later, `$short` answers for less than one vector.
 macro_rules! scan {
-    ($at:ident, $len:ident, $width:literal, $step:literal, $load:expr, $or:expr, $is_zero:expr, $short:expr) => {{
+    ($at:ident, $len:ident, $width:literal, $step:literal, $load:expr, $or:expr, $is_zero:expr, $fetch:expr, $short:expr) => {{
         if $len < $width {
             return $short($at, $len);
         }
@@ -33,18 +33,17 @@ macro_rules! scan {
         // From the first aligned address behind the first byte; what is before is in the first vector.
         let mut here = $at.add($width - $at.addr() % $width);
         while here.addr() + $width * $step <= last.addr() {
-            let mut found = [$load(here); $step];
-            for (index, found) in found.iter_mut().enumerate() {
-                *found = $load(here.add(index * $width));
-            }
-            let mut left = $step / 2;
-            while left > 0 {
-                for index in 0..left {
-                    found[index] = $or(found[index], found[index + left]);
+            // What the CPU fetches ahead ends with the page, and begins anew some lines into the next one.
+            if here.addr() % PAGE < $width * $step && here.addr() + 2 * PAGE <= last.addr() {
+                for line in 0..AHEAD {
+                    $fetch(here.add(PAGE - here.addr() % PAGE + line * LINE));
                 }
-                left /= 2;
             }
-            if !$is_zero(found[0]) {
+            let mut found = $load(here);
+            for index in 1..$step {
+                found = $or(found, $load(here.add(index * $width)));
+            }
+            if !$is_zero(found) {
                 return false;
             }
             here = here.add($width * $step);
@@ -59,10 +58,19 @@ macro_rules! scan {
     }};
 }
 
+const PAGE: usize = 4096;
+const LINE: usize = 64;
+/// Lines that are asked for at the beginning of the next page. From memory 3 made 30 GB/s of 26, more or less of them less.
+const AHEAD: usize = 3;
+
+/// With vectors of 32 bytes nevertheless: from the second cache these are as fast as 64 at a time, and from memory faster (26
+/// against 22 GB/s on Zen 4), since what the CPU fetches ahead goes by loads. What AVX-512 adds is to combine three
+/// vectors at once, and to read less than one.
+///
 /// # Safety
-/// As [`Kernel`]: AVX-512F and BW.
+/// As [`Kernel`]: AVX-512F, BW and VL.
 #[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx512f,avx512bw")]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl")]
 unsafe fn avx512(at: *const u8, len: usize) -> bool {
     use std::arch::x86_64::*;
     // SAFETY: every read is within the bytes, which the caller says are readable.
@@ -70,14 +78,15 @@ unsafe fn avx512(at: *const u8, len: usize) -> bool {
         scan!(
             at,
             len,
-            64,
-            16,
-            |p: *const u8| _mm512_loadu_si512(p.cast()),
-            |a, b| _mm512_or_si512(a, b),
-            |v| _mm512_test_epi64_mask(v, v) == 0,
+            32,
+            8,
+            |p: *const u8| _mm256_loadu_si256(p.cast()),
+            |a, b| _mm256_or_si256(a, b),
+            |v| _mm256_test_epi64_mask(v, v) == 0,
+            |p: *const u8| _mm_prefetch::<_MM_HINT_T0>(p.cast()),
             |p: *const u8, n: usize| {
-                let v = _mm512_maskz_loadu_epi8(!(u64::MAX << n), p.cast());
-                _mm512_test_epi64_mask(v, v) == 0
+                let v = _mm256_maskz_loadu_epi8(!(u32::MAX << n), p.cast());
+                _mm256_test_epi64_mask(v, v) == 0
             }
         )
     }
@@ -95,10 +104,11 @@ unsafe fn avx2(at: *const u8, len: usize) -> bool {
             at,
             len,
             32,
-            16,
+            8,
             |p: *const u8| _mm256_loadu_si256(p.cast()),
             |a, b| _mm256_or_si256(a, b),
             |v| _mm256_testz_si256(v, v) == 1,
+            |p: *const u8| _mm_prefetch::<_MM_HINT_T0>(p.cast()),
             |p, n| portable(p, n)
         )
     }
@@ -131,6 +141,7 @@ unsafe fn portable(at: *const u8, len: usize) -> bool {
             |p: *const u8| p.cast::<u64>().read_unaligned(),
             |a: u64, b: u64| a | b,
             |v: u64| v == 0,
+            |_: *const u8| (),
             |p: *const u8, n: usize| (0..n).all(|i| p.add(i).read() == 0)
         )
     }

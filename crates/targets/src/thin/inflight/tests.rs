@@ -47,10 +47,10 @@ impl BlockDevice for Users {
     fn submit(&self, cx: &Cx<'_>, bio: Bio) -> Option<Bio> {
         match bio.op() {
             Op::Read | Op::Write | Op::WriteZeroes => {
-                let place = self.current.load(Ordering::Acquire);
+                let epoch = Epoch::from_bit(self.inflight.enter(cx).bit());
                 // Where a grace period is needed.
                 std::thread::yield_now();
-                let epoch = Epoch::from_bit(self.inflight.enter(cx).bit());
+                let place = self.current.load(Ordering::Acquire);
                 self.users[place].fetch_add(1, Ordering::Relaxed);
                 self.out[cx.id()].lock().unwrap().push((bio, place, epoch));
             }

@@ -1,0 +1,60 @@
+//! Experiments: measurements that answer a question, with their own devices, rounds, limits and a picture.
+//!
+//! [`EXPERIMENTS`] is the one list of them. Each gives a [`Report`]: rows, charts and what was done, which is written as JSON,
+//! Markdown and SVG. What a row's fields mean is told at [`Row`].
+//!
+//! # Invariants
+//! - What is compared takes turns: [`turns`] runs each of several ways once a round, and figures are medians of rounds.
+//! - A row says what was compared, its limit and the verdict; a report without a limit has no verdict.
+//! - What a run leaves outside of its folder is nothing.
+
+mod chart;
+mod machine;
+mod report;
+mod row;
+mod turns;
+mod zero_check;
+
+pub(crate) use chart::{Bar, Chart, Group, Tone};
+pub(crate) use report::Report;
+pub(crate) use row::{Limit, Row, Unit};
+pub(crate) use turns::{Figures, Way, turns};
+
+use crate::Error;
+use std::path::Path;
+use udm_io::Domain;
+
+/// One experiment.
+pub(crate) struct Experiment {
+    /// As it is called on the command line and in files.
+    pub(crate) name: &'static str,
+    /// What it shows, in a line.
+    pub(crate) about: &'static str,
+    /// Whether it makes files beside its results, so that it cannot do without a folder.
+    pub(crate) wants_folder: bool,
+    pub(crate) run: fn(&Setting<'_>) -> Result<Report, Error>,
+}
+
+/// Every experiment, in the order of `udm bench seeds`.
+pub(crate) static EXPERIMENTS: &[Experiment] = &[zero_check::EXPERIMENT];
+
+#[allow(dead_code, reason = "for experiments that follow")]
+/// What an experiment is given.
+pub(crate) struct Setting<'a> {
+    pub(crate) domain: &'a Domain,
+    /// Less of everything: to see that it works.
+    pub(crate) quick: bool,
+    /// Where files may be made, which are gone afterwards. Without `--out` there is none.
+    pub(crate) folder: Option<&'a Path>,
+    /// Tells how far it is: on a terminal a line that changes, else lines.
+    pub(crate) progress: &'a dyn Fn(&str),
+    /// The command that repeats the run.
+    pub(crate) command: String,
+}
+
+impl Setting<'_> {
+    /// `full`, or `quick` if less of everything will do.
+    pub(crate) fn or_quick<T>(&self, full: T, quick: T) -> T {
+        if self.quick { quick } else { full }
+    }
+}
