@@ -92,7 +92,7 @@ fn run(setting: &Setting<'_>) -> Result<Report, Error> {
 fn run_with(setting: &Setting<'_>, size: Size) -> Result<Report, Error> {
     let folder = setting.folder.expect("the experiment wants a folder");
     let image = source_tree::make(folder, size, RANDOM, setting.progress)?;
-    let pool = Pool::new(setting, folder, size.image)?;
+    let pool = Pool::new(setting, size.image)?;
 
     (setting.progress)("writing the file system to the origin");
     let origin = pool.volume("origin", 1)?;
@@ -114,6 +114,7 @@ fn run_with(setting: &Setting<'_>, size: Size) -> Result<Report, Error> {
             experiment: EXPERIMENT.name,
             row: case.name.to_owned(),
             policy: Some(case.policy.name().to_owned()),
+            disk: Some("ram".to_owned()),
             chunk: Some(BLOCK as u64),
             size: match case.writes {
                 Writes::Of(bytes) => Some(bytes as u64),
@@ -145,6 +146,7 @@ fn run_with(setting: &Setting<'_>, size: Size) -> Result<Report, Error> {
             experiment: EXPERIMENT.name,
             row: "copy that skips, beside its origin".to_owned(),
             policy: Some(Policy::Skip.name().to_owned()),
+            disk: Some("ram".to_owned()),
             chunk: Some(BLOCK as u64),
             seed_figure: Some(SEED.1),
             seed_ratio: Some(SEED.1 / SEED.0),
@@ -190,7 +192,7 @@ fn run_with(setting: &Setting<'_>, size: Size) -> Result<Report, Error> {
     })
 }
 
-/// A pool on files, and the registry it lives in.
+/// A pool in memory, and the registry it lives in. Of the memory, only what is written is used.
 struct Pool<'a> {
     setting: &'a Setting<'a>,
     registry: Registry,
@@ -215,26 +217,17 @@ fn failed(md: &str, op: &'static str, at: u64, bytes: usize) -> impl Fn(Status) 
 }
 
 impl<'a> Pool<'a> {
-    fn new(setting: &'a Setting<'a>, folder: &Path, volume: u64) -> Result<Self, Error> {
+    fn new(setting: &'a Setting<'a>, volume: u64) -> Result<Self, Error> {
         let blocks = volume.div_ceil(BLOCK as u64);
-        // Room for the origin and one whole copy. The metadata's size is what a table asks for at most times over.
+        // Room for the origin and one whole copy.
         let data_sectors = 2 * blocks * BLOCK_SECTORS;
-        let mut specs = Vec::new();
-        for (name, bytes) in [("meta.img", 32 << 20), ("data.img", data_sectors * 512)] {
-            let path = folder.join(name);
-            let made = File::create(&path).and_then(|file| {
-                file.set_len(bytes)?;
-                path.canonicalize()
-            });
-            let made = made.map_err(|source| Error::System { what: format!("making {}", path.display()), source })?;
-            // As tables spell a space.
-            specs.push(made.display().to_string().replace('\\', "\\\\").replace(' ', "\\ "));
-        }
         let table = |features: &str| {
-            format!("0 {data_sectors} thin-pool {} {} {BLOCK_SECTORS} 0 {features}", specs[0], specs[1])
+            format!("0 {data_sectors} thin-pool /dev/mapper/meta /dev/mapper/data {BLOCK_SECTORS} 0 {features}")
         };
         let tables = [table("1 enable_zero_writes"), table("0")];
         let pool = Self { setting, registry: udm_stack::registry(setting.domain.clone()), blocks, tables };
+        pool.device("meta", "0 65536 ram")?;
+        pool.device("data", &format!("0 {data_sectors} ram"))?;
         pool.device("pool", &pool.tables[0])?;
         Ok(pool)
     }
