@@ -36,7 +36,7 @@ pub(crate) struct Experiment {
 }
 
 /// Every experiment, in the order of `udm bench seeds`.
-pub(crate) static EXPERIMENTS: &[Experiment] = &[zero_check::EXPERIMENT];
+pub(crate) static EXPERIMENTS: &[Experiment] = &[zero_check::EXPERIMENT, crate::snapshot_cow::EXPERIMENT];
 
 #[allow(dead_code, reason = "for experiments that follow")]
 /// What an experiment is given.
