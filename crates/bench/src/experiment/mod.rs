@@ -38,7 +38,8 @@ pub(crate) struct Experiment {
 }
 
 /// Every experiment, in the order of `udm bench seeds`.
-pub(crate) static EXPERIMENTS: &[Experiment] = &[zero_skip::EXPERIMENT, zero_check::EXPERIMENT];
+pub(crate) static EXPERIMENTS: &[Experiment] =
+    &[zero_skip::EXPERIMENT, zero_check::EXPERIMENT, crate::snapshot_cow::EXPERIMENT];
 
 /// What an experiment is given.
 pub(crate) struct Setting<'a> {
