@@ -89,7 +89,8 @@ impl Target for PoolTarget {
         match kind {
             StatusKind::Table => {
                 let (metadata, data) = (pool.metadata.name(), pool.data.name());
-                format!("{metadata} {data} {} {} {}", pool.block.get(), self.low_water, self.features.words())
+                // The kernel's line ends with a space, too.
+                format!("{metadata} {data} {} {} {} ", pool.block.get(), self.low_water, self.features.words())
             }
             StatusKind::Info if pool.mode() == PoolMode::Fail => "Fail".into(),
             StatusKind::Info => match pool.call(|reply| Command::Status(true, reply)) {
