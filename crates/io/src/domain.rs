@@ -70,6 +70,8 @@ impl DomainBuilder {
     #[must_use]
     pub fn idle(mut self, idle: impl Fn(Option<Nanos>) + Send + Sync + 'static) -> Self {
         self.idle = Some(Box::new(idle));
+        // Few threads, that look at each other often: a fence on both sides is cheaper than a system call on one.
+        self.asymmetric = false;
         self
     }
 

@@ -171,6 +171,10 @@ impl Job {
                 while writer.out() > 0 {
                     writer.collect()?;
                 }
+                writer.flush();
+                while writer.out() > 0 {
+                    writer.collect()?;
+                }
                 Ok(Times { written, synced: clock.now().since(start) })
             },
         )

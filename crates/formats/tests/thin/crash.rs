@@ -146,6 +146,47 @@ fn an_abort_that_cannot_read_leaves_metadata_that_always_fail() {
 }
 
 #[test]
+fn a_power_cut_while_a_device_is_deleted_in_parts_leaves_some_of_it() {
+    let setup =
+        [Op::CreateThin(1), Op::Write(1, 0, 9000), Op::CreateThin(2), Op::Write(2, 0, 300), Op::CreateSnap(3, 1)];
+    let mut rng = Rng::new(9);
+    let mut parts = 0;
+    for cut in (0..).step_by(7) {
+        let mut pair = Pair::new(1024, 10_000, OPTIONS);
+        for op in setup.iter().chain(&[Op::Write(3, 100, 500), Op::Commit]) {
+            pair.apply(op).expect("a healthy device");
+        }
+        pair.disk.cut_at(cut);
+        let done = pair.apply(&Op::Delete(3, true)).is_ok();
+        let disk = pair.disk.after_power_cut(&mut rng);
+        let mut contents = audit(&disk.image());
+        let left = contents.devices.remove(&3);
+        let before = pair.committed.devices.get(&3).map(|(_, blocks)| blocks.clone()).unwrap_or_default();
+        let mut others = pair.committed.devices.clone();
+        others.remove(&3);
+        assert_eq!(contents.devices, others, "the others are untouched");
+        if let Some((_, left)) = &left {
+            assert!(left.iter().all(|(block, value)| before.get(block) == Some(value)), "nothing else is mapped");
+            parts += usize::from(left.len() < before.len());
+        }
+        if done {
+            assert!(left.is_none());
+            break;
+        }
+
+        let geometry = Geometry { data_block: DATA_BLOCK, data_blocks: 10_000 };
+        let mut metadata = block_on(Metadata::open(disk.io(), &geometry, OPTIONS)).expect("it opens");
+        if left.is_some() {
+            let mut deletion = block_on(metadata.delete(3)).expect("it is there");
+            while !block_on(deletion.step(&mut metadata)).expect("a step") {}
+            block_on(metadata.commit()).expect("a commit");
+        }
+        assert_eq!(audit(&disk.image()).devices, others);
+    }
+    assert!(parts > 0, "some cut fell into the middle");
+}
+
+#[test]
 fn a_power_cut_while_formatting_leaves_no_pool_or_a_whole_one() {
     let geometry = Geometry { data_block: DATA_BLOCK, data_blocks: DATA_BLOCKS };
     let mut rng = Rng::new(3);

@@ -7,3 +7,4 @@ mod disk;
 mod model;
 mod oracle;
 mod restored;
+mod rules;

@@ -108,7 +108,7 @@ impl BlockDevice for Disk {
     }
 }
 
-type Disks = Arc<Mutex<HashMap<String, Arc<Disk>>>>;
+type Disks = Arc<Mutex<HashMap<String, Arc<dyn BlockDevice>>>>;
 
 pub struct Rig {
     pub domain: Domain,
@@ -151,8 +151,13 @@ impl Rig {
 
     pub fn disk_with(&self, name: &str, sectors: u64, limits: Limits) -> Arc<Disk> {
         let disk = Disk::new(name, sectors, limits, &self.all);
-        self.disks.lock().unwrap().insert(name.into(), disk.clone());
+        self.add(name, disk.clone());
         disk
+    }
+
+    /// A device that tables can name.
+    pub fn add(&self, name: &str, dev: Arc<dyn BlockDevice>) {
+        self.disks.lock().unwrap().insert(name.into(), dev);
     }
 
     /// A running device; `{name}` in the table is that device's number.

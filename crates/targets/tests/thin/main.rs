@@ -4,5 +4,11 @@
 #[path = "../rig/mod.rs"]
 mod rig;
 
+mod commits;
+mod discards;
+mod failures;
 mod lifecycle;
 mod pools;
+mod reuse;
+mod zero_skip;
+mod zero_writes;

@@ -14,7 +14,9 @@ impl Worker {
         let asked = !self.after_commit.is_empty();
         let can = self.metadata.is_dirty() && self.pool.mode() <= PoolMode::OutOfDataSpace;
         let late = can && self.last_commit.after(COMMIT_PERIOD_NS) <= self.now();
-        if !asked && !late {
+        // What was freed can be had after the commit.
+        let short = can && self.freed && self.pool.mode() == PoolMode::OutOfDataSpace;
+        if !asked && !late && !short {
             return;
         }
         let committed = self.commit().await;

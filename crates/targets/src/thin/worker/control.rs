@@ -233,6 +233,7 @@ impl Worker {
     async fn bind(&mut self, features: Features, low_water: u64, data: u64, metadata: u64) -> Done {
         self.features = features;
         self.low_water = low_water;
+        self.pool.unmaps.store(features.unmaps(), std::sync::atomic::Ordering::Relaxed);
         let wanted = match self.pool.mode() {
             _ if features.read_only => PoolMode::ReadOnly,
             // A pool that was read-only for its table's sake, or has been repaired.
