@@ -362,11 +362,17 @@ impl Origin {
 
     /// Makes the list of snapshots that writes look at. Those that come from now on look at it.
     pub(super) fn publish(&self, list: List) {
-        *lock(&self.list) = list;
-        self.version.fetch_add(1, SeqCst);
+        *lock(&self.list) = list.clone();
+        let version = self.version.fetch_add(1, SeqCst) + 1;
+        // A channel that writes no more would keep snapshots that are gone, and their COW devices open.
+        for place in &self.places {
+            let before = std::mem::replace(&mut *lock(&place.known), (version, list.clone()));
+            drop(before);
+        }
     }
 
-    /// Whether a write changes nothing that any snapshot still reads. Takes a lock that only this channel takes.
+    /// Whether a write changes nothing that any snapshot still reads. Takes a lock that only this channel
+    /// takes, but for a moment when a snapshot comes or goes.
     pub(super) fn is_free(&self, cx: &Cx<'_>, sector: Sector, sectors: Sectors) -> bool {
         let mut known = lock(&self.places[cx.id()].known);
         let version = self.version.load(SeqCst);

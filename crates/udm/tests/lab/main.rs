@@ -12,6 +12,7 @@
 mod common;
 mod guest;
 mod host;
+mod kernel_made;
 mod model;
 mod snapshot;
 mod thin;
@@ -21,6 +22,16 @@ fn seed() -> u64 {
     let seed = std::env::var("UDM_LAB_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or(1);
     println!("UDM_LAB_SEED={seed}");
     seed
+}
+
+#[test]
+fn pools_that_the_kernel_made() {
+    kernel_made::pools();
+}
+
+#[test]
+fn stores_that_the_kernel_made() {
+    kernel_made::stores();
 }
 
 #[test]
