@@ -48,7 +48,7 @@ fn thin_pools_go_to_the_kernel_and_back() {
 #[ignore = "boots a guest six times: two minutes"]
 fn exception_stores_go_to_the_kernel_and_back() {
     if guest::available() {
-        for (kind, chunk, seed) in [("P", 16, seed()), ("PO", 64, seed() + 1)] {
+        for (kind, chunk, seed) in [("P", 16, seed()), ("PO", 32, seed() + 1)] {
             snapshot::there_and_back(kind, chunk, seed);
         }
     }
