@@ -106,6 +106,11 @@ impl Cache {
         Ok(Slot(place))
     }
 
+    /// Whether block `at` is in memory.
+    pub(crate) fn has(&self, at: u64) -> bool {
+        self.places.contains_key(&at)
+    }
+
     fn held(&self, slot: Slot) -> &Held {
         self.slots[slot.0 as usize].as_ref().expect("slots stay within an operation")
     }

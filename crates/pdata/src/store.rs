@@ -230,10 +230,7 @@ impl Store {
         self.health = Health::Lost;
         self.io.write_fua(at, superblock).await.map_err(Error::Write)?;
         self.health = health;
-        self.t.metadata.committed();
-        if let Some(data) = &mut self.t.data {
-            data.committed();
-        }
+        self.t.committed();
         self.changed = false;
         Ok(())
     }
@@ -259,6 +256,7 @@ impl Store {
         }
         // Also blocks that were written early are not what they were; they are in nobody's use.
         self.t.cache.drop_all();
+        self.t.replaced.clear();
         self.t.data = self.t.data.take().and_then(DataMap::abort);
         self.health = Health::Good;
         self.prepared = false;

@@ -307,7 +307,6 @@ fn open(
     let pool =
         Pool::new(Parts { domain: ctr.domain.clone(), owner, metadata, data, block, discards: features.discard });
     let pool = pool.map_err(|e| ArgError::new(MESSAGE).errno(Errno::of(&e)).hint(e.to_string()))?;
-    // As the kernel: the data space map begins empty, and grows to the data device when the pool is resumed.
     let geometry = Geometry { data_block: block, data_blocks: ctr.len.get() / block.get() };
     let options = Options { read_only: features.read_only, ..Options::default() };
     let opened = pool.open(geometry, options, !features.read_only);
