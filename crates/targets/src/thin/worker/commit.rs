@@ -71,6 +71,7 @@ impl Worker {
             return Err(udm_pdata::Error::Write(udm_pdata::IoError::Failed).into());
         }
         self.metadata.commit().await?;
+        self.parted = false;
         self.note_committed();
         Ok(())
     }

@@ -77,6 +77,9 @@ pub(super) struct Worker {
     holding: Vec<std::ops::Range<u64>>,
     /// Something was unmapped since the last commit, and may be in use by what is in flight.
     freed: bool,
+    /// Since the last commit a device has given up data blocks that another has too. If the power goes they are its again: so
+    /// until the next commit no block is one device's alone.
+    parted: bool,
     last_commit: Nanos,
     /// When writes began to wait for space.
     no_space_since: Option<Nanos>,
@@ -108,6 +111,7 @@ impl Worker {
             suspending: Vec::new(),
             holding: Vec::new(),
             freed: false,
+            parted: false,
             last_commit,
             no_space_since: None,
             gave_up_waiting: false,
