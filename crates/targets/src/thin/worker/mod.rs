@@ -125,8 +125,11 @@ impl Worker {
             }
             self.check_times();
             self.commit_if_due().await;
-            if self.pool.is_patient() {
-                busy |= self.step_deletion().await;
+            if self.pool.is_patient() && self.step_deletion().await {
+                busy = true;
+                // What the events before have put into the outbox does not wait for the whole of it.
+                self.pool.poll_again();
+                pause().await;
             }
             self.check_suspended();
             if self.close_if_asked().await {
