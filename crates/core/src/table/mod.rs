@@ -46,6 +46,8 @@ pub struct Table {
     devices: Vec<Arc<dyn BlockDevice>>,
     /// How many of them, from the front, bios are mapped to; the rest targets keep for themselves.
     mapped_to: usize,
+    /// Those that core flushes.
+    flushed: Vec<Arc<dyn BlockDevice>>,
     /// The mapped ones of them, held open.
     _holds: Vec<OpenDevice>,
 }
@@ -125,6 +127,9 @@ impl Table {
         }
         check_blocks(&placed, &limits)?;
         let mapped_to = devices.len();
+        let by_core = placed.iter().filter(|p| !p.target.flushes_beneath()).flat_map(|p| p.target.devices());
+        let by_core: Vec<DeviceId> = by_core.map(|d| d.dev.id()).collect();
+        let flushed = devices.iter().filter(|d| by_core.contains(&d.id())).cloned().collect();
         for dev in placed.iter().flat_map(|p| p.target.keeps()) {
             if !devices.iter().any(|known| known.id() == dev.id()) {
                 devices.push(dev);
@@ -145,7 +150,16 @@ impl Table {
         let holds = devices.iter().filter_map(|d| d.as_any().downcast_ref::<MappedDevice>());
         let holds = holds.map(|md| md.open_for_table()).collect::<Result<Vec<_>, _>>();
         let holds = holds.map_err(|e| TableError { errno: e.errno, ..TableError::new(0, e.message) })?;
-        Ok(Self { placed, len: end - Sector::ZERO, limits, read_only: cx.read_only, devices, mapped_to, _holds: holds })
+        Ok(Self {
+            placed,
+            len: end - Sector::ZERO,
+            limits,
+            read_only: cx.read_only,
+            devices,
+            mapped_to,
+            flushed,
+            _holds: holds,
+        })
     }
 
     /// How many mapped devices lie on the longest way down, the table's own included. Devices beneath may be reloaded,
@@ -174,9 +188,14 @@ impl Table {
         &self.devices
     }
 
-    /// Those of the devices that bios are mapped to, and flushed.
-    pub(crate) fn flushed(&self) -> &[Arc<dyn BlockDevice>] {
+    /// Those of the devices that bios are mapped to.
+    pub(crate) fn mapped_to(&self) -> &[Arc<dyn BlockDevice>] {
         &self.devices[..self.mapped_to]
+    }
+
+    /// Those of the devices that core sends flushes to.
+    pub(crate) fn flushed(&self) -> &[Arc<dyn BlockDevice>] {
+        &self.flushed
     }
 
     /// The targets, in order.
