@@ -44,8 +44,8 @@ pub struct Table {
     read_only: bool,
     /// Every device beneath, once.
     devices: Vec<Arc<dyn BlockDevice>>,
-    /// How many of them, from the front, bios are mapped to; the rest targets keep for themselves.
-    mapped_to: usize,
+    /// From which of them on bios are mapped to them; those before, targets keep for themselves.
+    mapped_from: usize,
     /// Those that core flushes.
     flushed: Vec<Arc<dyn BlockDevice>>,
     /// The mapped ones of them, held open.
@@ -126,15 +126,19 @@ impl Table {
             limits.max_write_zeroes = if first { own.max_write_zeroes } else { zeroes.max(own.max_write_zeroes) };
         }
         check_blocks(&placed, &limits)?;
-        let mapped_to = devices.len();
         let by_core = placed.iter().filter(|p| !p.target.flushes_beneath()).flat_map(|p| p.target.devices());
         let by_core: Vec<DeviceId> = by_core.map(|d| d.dev.id()).collect();
         let flushed = devices.iter().filter(|d| by_core.contains(&d.id())).cloned().collect();
+        // Before the others, as the kernel's targets open them: metadata before data, an origin before its COW device.
+        let mut kept: Vec<Arc<dyn BlockDevice>> = Vec::new();
         for dev in placed.iter().flat_map(|p| p.target.keeps()) {
-            if !devices.iter().any(|known| known.id() == dev.id()) {
-                devices.push(dev);
+            if !kept.iter().chain(&devices).any(|known| known.id() == dev.id()) {
+                kept.push(dev);
             }
         }
+        let mapped_from = kept.len();
+        kept.append(&mut devices);
+        let devices = kept;
         let level = 1 + depth::levels(&devices);
         if level + cx.above >= LEVELS {
             let above = cx.above;
@@ -156,7 +160,7 @@ impl Table {
             limits,
             read_only: cx.read_only,
             devices,
-            mapped_to,
+            mapped_from,
             flushed,
             _holds: holds,
         })
@@ -183,14 +187,15 @@ impl Table {
         self.read_only
     }
 
-    /// Every device beneath, once each, in the order of their first use.
+    /// Every device beneath, once each: those that targets keep for themselves, then the others in the order of their
+    /// first use.
     pub fn devices(&self) -> &[Arc<dyn BlockDevice>] {
         &self.devices
     }
 
     /// Those of the devices that bios are mapped to.
     pub(crate) fn mapped_to(&self) -> &[Arc<dyn BlockDevice>] {
-        &self.devices[..self.mapped_to]
+        &self.devices[self.mapped_from..]
     }
 
     /// Those of the devices that core sends flushes to.

@@ -370,7 +370,8 @@ impl Origin {
         drop(old);
     }
 
-    /// Whether a write changes nothing that any snapshot still reads. Takes a lock that only this channel takes.
+    /// Whether a write changes nothing that any snapshot still reads. Takes a lock that only this channel
+    /// takes, but for a moment when a snapshot comes or goes.
     pub(super) fn is_free(&self, cx: &Cx<'_>, sector: Sector, sectors: Sectors) -> bool {
         let mut known = lock(&self.places[cx.id()].known);
         let version = self.version.load(SeqCst);
