@@ -1,5 +1,8 @@
 //! Snapshots in the simulated world: random work, the power goes, and afterwards each snapshot shows the frozen origin with
 //! what was written to it, and the origin what was written to that.
+//!
+//! `UDM_CRASH_POINTS` says how many cuts each test looks at, `UDM_CRASH_SEED` where to begin, and with `UDM_CRASH_ONLY` one
+//! seed runs alone: `cargo xtask crash` sets them.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -353,16 +356,26 @@ fn finish_merge(world: &World, md: &Arc<MappedDevice>, what: &str) {
     panic!("{what}: the merge does not end");
 }
 
-fn seeds(default: u64) -> u64 {
-    std::env::var("UDM_SEEDS").ok().and_then(|s| s.parse().ok()).unwrap_or(default)
+fn number(name: &str, default: u64) -> u64 {
+    std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
+}
+
+/// The seeds to run for so many points, `each` of a seed.
+fn seeds(points: u64, each: u64) -> std::ops::Range<u64> {
+    if std::env::var_os("UDM_CRASH_ONLY").is_some() {
+        let only = number("UDM_CRASH_ONLY", 0);
+        return only..only + 1;
+    }
+    let first = number("UDM_CRASH_SEED", 0);
+    first..first + number("UDM_CRASH_POINTS", points).div_ceil(each)
 }
 
 #[test]
 fn a_merge_goes_on_after_a_power_cut() {
-    for seed in 0..seeds(6) {
-        let writes = crash_merging(seed * 1000 + 7, None);
+    for seed in seeds(60, 12) {
+        let writes = crash_merging(seed, None);
         for i in 0..12 {
-            crash_merging(seed * 1000 + 7, Some(writes * i / 12));
+            crash_merging(seed, Some(writes * i / 12));
         }
     }
 }
@@ -408,26 +421,26 @@ fn hardship(seed: u64, fault: Option<u64>, cut: bool) {
 
 #[test]
 fn an_operation_that_fails_costs_at_most_the_snapshot() {
-    for seed in 0..seeds(8) {
+    for seed in seeds(64, 16) {
         for n in 0..16 {
-            hardship(seed * 100 + 3, Some(n), n % 3 == 0);
+            hardship(seed, Some(n), n % 3 == 0);
         }
     }
 }
 
 #[test]
 fn a_cow_device_that_is_full_costs_at_most_the_snapshot() {
-    for seed in 0..seeds(8) * 6 {
+    for seed in seeds(40, 1) {
         hardship(seed, None, seed % 2 == 0);
     }
 }
 
 #[test]
 fn nothing_acknowledged_is_lost_and_snapshots_stay_what_they_were() {
-    for seed in 0..seeds(8) {
-        let writes = crash(seed * 1000, None);
+    for seed in seeds(96, 12) {
+        let writes = crash(seed, None);
         for i in 0..12 {
-            crash(seed * 1000, Some(writes * i / 12));
+            crash(seed, Some(writes * i / 12));
         }
     }
 }
