@@ -362,9 +362,16 @@ impl Origin {
     pub(super) fn publish(&self, list: List) {
         *lock(&self.list) = list;
         self.version.fetch_add(1, SeqCst);
+        // A list holds snapshots, which hold their COW devices and this origin: a channel that does not come by any more must
+        // not keep an old one.
+        let nothing: List = Arc::new([]);
+        let forget = |place: &Place| std::mem::replace(&mut *lock(&place.known), (0, nothing.clone()));
+        let old: Vec<(u64, List)> = self.places.iter().map(forget).collect();
+        drop(old);
     }
 
-    /// Whether a write changes nothing that any snapshot still reads. Takes a lock that only this channel takes.
+    /// Whether a write changes nothing that any snapshot still reads. Takes a lock that only this channel
+    /// takes, but for a moment when a snapshot comes or goes.
     pub(super) fn is_free(&self, cx: &Cx<'_>, sector: Sector, sectors: Sectors) -> bool {
         let mut known = lock(&self.places[cx.id()].known);
         let version = self.version.load(SeqCst);

@@ -173,6 +173,11 @@ impl Rig {
         self.disks.lock().unwrap().insert(name.into(), dev);
     }
 
+    /// The device that tables know by that name.
+    pub fn named(&self, name: &str) -> Option<Arc<dyn BlockDevice>> {
+        self.disks.lock().unwrap().get(name).cloned()
+    }
+
     /// A running device; `{name}` in the table is that device's number.
     pub fn device(&self, name: &str, table: &str) -> Arc<MappedDevice> {
         let md = self.registry.create(name, "", None).unwrap();
