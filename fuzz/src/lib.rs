@@ -37,6 +37,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "nbd-requests", run: targets::nbd::fuzz_requests, words: targets::nbd::WORDS },
     Target { name: "nbd-server", run: targets::nbd::fuzz_server, words: targets::nbd::WORDS },
     Target { name: "nbd-uri", run: targets::nbd::fuzz_uri, words: targets::nbd::URI_WORDS },
+    Target { name: "pdata", run: targets::pdata::fuzz_pdata, words: targets::pdata::WORDS },
     Target { name: "snapshot-areas", run: targets::snapshot::fuzz_areas, words: targets::snapshot::WORDS },
     Target { name: "snapshot-header", run: targets::snapshot::fuzz_header, words: targets::snapshot::WORDS },
     Target { name: "table", run: targets::table::fuzz_table, words: targets::table::WORDS },

@@ -11,11 +11,11 @@ use crate::oracle::thin_check;
 
 const DATA_BLOCKS: u64 = 5000;
 const OPTIONS: Options = Options { read_only: false, cache_bytes: 1 << 20 };
-const SCRIPTS: u64 = 6;
+const SCRIPTS: u64 = 4;
 const OPS: usize = 30;
 
 fn pair() -> Pair {
-    Pair::new(1024, DATA_BLOCKS, OPTIONS)
+    Pair::new(400, DATA_BLOCKS, OPTIONS)
 }
 
 /// Commits often, and never in the middle of a deletion, where the model does not know what is left.

@@ -229,6 +229,19 @@ fn a_metadata_snapshot_keeps_everything_as_it_was() {
 }
 
 #[test]
+fn a_reference_that_is_held_over_commits_does_not_become_durable_with_a_metadata_snapshot() {
+    let mut pair = Pair::new(256, 100, Options::default());
+    apply(&mut pair, &[Op::CreateThin(1), Op::Write(1, 0, 3), Op::Commit]);
+    block_on(pair.metadata.inc_data(50..60)).unwrap();
+    block_on(pair.metadata.reserve_snap()).unwrap();
+    // The audit finds no reference that nothing accounts for.
+    audit(&pair.disk.image());
+    block_on(pair.metadata.dec_data(50..60)).unwrap();
+    block_on(pair.metadata.commit()).unwrap();
+    assert!(audit(&pair.disk.image()).held.is_some());
+}
+
+#[test]
 fn many_snapshots_of_one_device() {
     let mut pair = Pair::new(4096, 20_000, Options { cache_bytes: 1 << 20, ..Options::default() });
     apply(&mut pair, &[Op::CreateThin(0), Op::Write(0, 0, 600), Op::Commit]);

@@ -351,6 +351,10 @@ impl Duty for Pool {
         let linger = self.linger.load(Ordering::Relaxed);
         (linger > now.0).then(|| now.after(PATIENCE_NS))
     }
+
+    fn waits_for_others(&self) -> bool {
+        lock(&self.drains).is_waiting()
+    }
 }
 
 /// Polls to pending once, so that what is in the outbox goes out first.

@@ -206,7 +206,7 @@ fn the_switch_is_thrown_on_a_live_pool() {
     resume(&pool.md);
     write_zeroes(&io, 0, 8);
     assert_eq!(pool.used(), 1);
-    assert_eq!(shown(&pool.md), "meta data 128 0 1 enable_zero_writes");
+    assert_eq!(shown(&pool.md), "meta data 128 0 1 enable_zero_writes ");
     pool.rig.reload(&pool.md, &pool.table(""));
     write_zeroes(&io, BLOCK, 8);
     assert_eq!((pool.used(), skipped(&thin).0), (1, 3));
