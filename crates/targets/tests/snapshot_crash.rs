@@ -62,6 +62,7 @@ fn version_of(bytes: &[u8], sector: u64) -> Option<u64> {
 
 struct World {
     sim: Sim,
+    disks: Vec<Arc<SimDevice>>,
     domain: Domain,
     registry: Registry,
 }
@@ -81,18 +82,20 @@ impl World {
         let limits = Limits { write_cache: true, fua: setup.fua, ..Limits::default() };
         let sizes = [("/o".to_owned(), SIZE)].into_iter();
         let cows = (0..setup.snapshots.len()).map(|i| (format!("/c{i}"), setup.cow));
-        let mut disks: HashMap<String, Arc<dyn BlockDevice>> = HashMap::new();
+        let (mut disks, mut kept) = (HashMap::<String, Arc<dyn BlockDevice>>::new(), Vec::new());
         for (i, (name, size)) in sizes.chain(cows).enumerate() {
             let options = SimOptions { limits, ..SimOptions::new(Sectors::new(size)) };
             let image = images.as_ref().map_or_else(|| first_image(&name), |images| images[i].clone());
-            disks.insert(name, Arc::new(SimDevice::with_image(&sim, options, image)));
+            let disk = Arc::new(SimDevice::with_image(&sim, options, image));
+            kept.push(disk.clone());
+            disks.insert(name, disk);
         }
         let domain = sim.domain();
         let host = move |r: &HostRequest<'_>| {
             disks.get(r.spec).cloned().ok_or_else(|| Error::new(Errno::ENOENT, format!("{}: no such file", r.spec)))
         };
         let registry = Registry::new(domain.clone(), udm_targets::TARGETS, Box::new(host));
-        Self { sim, domain, registry }
+        Self { sim, disks: kept, domain, registry }
     }
 
     fn device(&self, name: &str, table: &str) -> Result<Arc<MappedDevice>, Error> {
@@ -177,6 +180,20 @@ fn work(world: &World, devices: &[Arc<MappedDevice>], rng: &mut Rng, steps: u64,
                 }
             }
         }
+    }
+}
+
+fn status(md: &Arc<MappedDevice>) -> String {
+    md.table(TableSlot::Active).unwrap().targets().next().unwrap().status(StatusKind::Info)
+}
+
+/// Each sector of a device holds one of the versions that the model allows; or it is an invalid snapshot, and says so.
+fn check_or_invalid(world: &World, md: &Arc<MappedDevice>, model: &Model, what: &str) {
+    if status(md) == "Invalid" {
+        let io = BlockingIo::new(&world.domain, md.clone()).unwrap();
+        assert_eq!(io.read(Sector::ZERO, &mut [0; 512]), Err(Status::Io), "{what}");
+    } else {
+        check(world, md, model, what);
     }
 }
 
@@ -322,7 +339,7 @@ fn crash_merging(seed: u64, cut: Option<u64>) -> u64 {
 /// Lets time pass until nothing is left to merge.
 fn finish_merge(world: &World, md: &Arc<MappedDevice>, what: &str) {
     for _ in 0..100_000 {
-        let status = md.table(TableSlot::Active).unwrap().targets().next().unwrap().status(StatusKind::Info);
+        let status = status(md);
         let (allocated, metadata) = status
             .split_once('/')
             .and_then(|(a, rest)| Some((a.to_owned(), rest.split_once(' ')?.1.to_owned())))
@@ -347,6 +364,61 @@ fn a_merge_goes_on_after_a_power_cut() {
         for i in 0..12 {
             crash_merging(seed * 1000 + 7, Some(writes * i / 12));
         }
+    }
+}
+
+/// A COW device without room for all, or a disk on which one operation fails: snapshots may become invalid and are it then
+/// for good; what is not invalid is right, and the origin always.
+fn hardship(seed: u64, fault: Option<u64>, cut: bool) {
+    let mut rng = Rng::new(seed);
+    let mut setup = setup(&mut rng);
+    if fault.is_none() {
+        setup.cow = 96 + 32 * rng.below(6);
+    }
+    let world = World::new(seed, &setup, None);
+    let devices = open(&world, &setup);
+    let mut models: Vec<Model> = devices.iter().map(|_| Model::new()).collect();
+    if let Some(n) = fault {
+        let op = [Op::Write, Op::Write, Op::Read, Op::Flush][rng.below(4) as usize];
+        let disk = rng.below(world.disks.len() as u64) as usize;
+        world.disks[disk].inject(Fault::new(Status::Io).on(op).after(n).times(1));
+    }
+    if cut {
+        world.sim.cut_at_write(world.sim.writes() + 1 + rng.below(120));
+    }
+    work(&world, &devices, &mut rng, 60, &mut models);
+    let what = |when: &str, md: &Arc<MappedDevice>| {
+        format!("seed {seed}, fault {fault:?}, {setup:?}, {when}, {md:?}", setup = setup.snapshots)
+    };
+    if !cut {
+        world.disks.iter().for_each(|disk| disk.heal());
+        for (md, model) in devices.iter().zip(&models) {
+            check_or_invalid(&world, md, model, &what("at once", md));
+        }
+    }
+    let images = world.sim.power_cut();
+    drop(devices);
+    let world = World::new(seed + 1, &setup, Some(images));
+    let devices = open(&world, &setup);
+    assert_ne!(status(&devices[0]), "Invalid");
+    for (md, model) in devices.iter().zip(&models) {
+        check_or_invalid(&world, md, model, &what("after the cut", md));
+    }
+}
+
+#[test]
+fn an_operation_that_fails_costs_at_most_the_snapshot() {
+    for seed in 0..seeds(8) {
+        for n in 0..16 {
+            hardship(seed * 100 + 3, Some(n), n % 3 == 0);
+        }
+    }
+}
+
+#[test]
+fn a_cow_device_that_is_full_costs_at_most_the_snapshot() {
+    for seed in 0..seeds(8) * 6 {
+        hardship(seed, None, seed % 2 == 0);
     }
 }
 

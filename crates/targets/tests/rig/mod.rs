@@ -69,6 +69,19 @@ impl Disk {
         n
     }
 
+    /// Makes its first sectors zero, as a COW device must be for a new snapshot.
+    pub fn clear_header(self: &Arc<Self>) {
+        let io = BlockingIo::new(&Domain::default(), self.clone()).unwrap();
+        io.write(Sector::ZERO, &[0; 8192], OpFlags::NONE).unwrap();
+    }
+
+    /// Serves what was held last.
+    pub fn release_last(&self) {
+        let bio = self.held.lock().unwrap().pop().expect("one is held");
+        let status = self.memory.serve(&bio);
+        bio.end(status);
+    }
+
     pub fn release_with(&self, status: Status) {
         let bios = std::mem::take(&mut *self.held.lock().unwrap());
         bios.into_iter().for_each(|b| b.end(status));
