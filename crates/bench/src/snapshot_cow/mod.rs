@@ -271,9 +271,12 @@ fn on_files(setting: &Setting<'_>) -> Result<Vec<Row>, Error> {
         let found = turns(rounds, &mut ways, |round| {
             (setting.progress)(&format!("snapshot-cow on files, writes of {size}, round {round} of {rounds}"));
         })?;
-        for (name, chunk) in
-            [("origin 8K", CHUNKS[0]), ("origin 512K", CHUNKS[1]), ("snapshot 8K", CHUNKS[0]), ("snapshot 512K", CHUNKS[1])]
-        {
+        for (name, chunk) in [
+            ("origin 8K", CHUNKS[0]),
+            ("origin 512K", CHUNKS[1]),
+            ("snapshot 8K", CHUNKS[0]),
+            ("snapshot 512K", CHUNKS[1]),
+        ] {
             let ratios = found.ratios(name, "plain");
             let row = Row {
                 row: format!("files: update {}M by {size}, fsync: {name}", total >> 20),

@@ -32,8 +32,11 @@ impl Files {
         let longest = Job { kind: Kind::Create, order: Order::Sequential, total, size: 1 << 20 };
         let volume_len = longest.reaches().next_multiple_of(1 << 20);
         let files = Self { volume, cow, volume_len, total };
-        for (path, len, byte) in [(&files.volume, volume_len, 0x5a), (&files.cow, volume_len + volume_len / 16 + (16 << 20), 0)] {
-            fill(path, len, byte).map_err(|source| Error::System { what: format!("{}: filling it", path.display()), source })?;
+        for (path, len, byte) in
+            [(&files.volume, volume_len, 0x5a), (&files.cow, volume_len + volume_len / 16 + (16 << 20), 0)]
+        {
+            fill(path, len, byte)
+                .map_err(|source| Error::System { what: format!("{}: filling it", path.display()), source })?;
         }
         Ok(files)
     }

@@ -10,7 +10,10 @@ const MIB: u64 = 1 << 20;
 /// 2008: `dd bs=4096`, with and without fsync, on another and faster disk, with the chunks that lvm2 gave then.
 pub(super) fn figure(run: &Run) -> Option<f64> {
     let case = &run.case;
-    if case.job.order != super::workload::Order::Sequential || case.subject == Subject::Snapshot || case.policy == Policy::Udm {
+    if case.job.order != super::workload::Order::Sequential
+        || case.subject == Subject::Snapshot
+        || case.policy == Policy::Udm
+    {
         return None;
     }
     match case.job.size {
@@ -43,9 +46,15 @@ fn of_2008(run: &Run) -> Option<f64> {
     let column = [10, 100, 1000].iter().position(|mib| case.job.total == mib * MIB)?;
     let is_origin = case.subject == Subject::Origin && case.place == Place::SameDisk && case.chunk == 8192;
     let rows = match (case.subject, case.policy) {
-        (Subject::Plain, _) => [[555.03, 608.98, 123.29], [114.27, 72.78, 76.65], [152.34, 1267.27, 124.04], [130.56, 77.81, 77.84]],
-        (_, Policy::Tail) if is_origin => [[511.46, 610.72, 11.81], [7.10, 6.77, 8.13], [431.63, 917.41, 12.75], [7.79, 7.43, 8.12]],
-        (_, Policy::Head) if is_origin => [[537.06, 589.44, 46.21], [31.63, 29.19, 29.23], [487.59, 897.65, 37.76], [34.12, 30.07, 26.85]],
+        (Subject::Plain, _) => {
+            [[555.03, 608.98, 123.29], [114.27, 72.78, 76.65], [152.34, 1267.27, 124.04], [130.56, 77.81, 77.84]]
+        }
+        (_, Policy::Tail) if is_origin => {
+            [[511.46, 610.72, 11.81], [7.10, 6.77, 8.13], [431.63, 917.41, 12.75], [7.79, 7.43, 8.12]]
+        }
+        (_, Policy::Head) if is_origin => {
+            [[537.06, 589.44, 46.21], [31.63, 29.19, 29.23], [487.59, 897.65, 37.76], [34.12, 30.07, 26.85]]
+        }
         _ => return None,
     };
     let row = usize::from(case.job.kind == Kind::Update) * 2 + usize::from(run.fsync);
