@@ -9,3 +9,4 @@ pub mod nbd;
 pub mod snapshot;
 pub mod table;
 pub mod thin;
+pub mod thin_tools;
