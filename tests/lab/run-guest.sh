@@ -71,15 +71,25 @@ add_disk() { # NAME SIZE-OR-FILE DEVICE
 for i in "${!DISKS[@]}"; do add_disk "disk$i" "${DISKS[$i]}" virtio-blk-pci; done
 for i in "${!NVMES[@]}"; do add_disk "nvme$i" "${NVMES[$i]}" nvme; done
 
-: > "$TEMP/console"
-timeout -k 5 "$LIMIT" "${QEMU[@]}" < /dev/null 2> "$TEMP/qemu.err" &
-PID=$!
-trap 'kill $PID 2>/dev/null || true; rm -f "$TEMP"/*.raw' EXIT
-# The firmware's chatter comes before the guest's first line.
-tail -n +1 -f "$TEMP/console" --pid=$PID | sed -u -n 's/\r$//; /LAB: up/,/reboot: Power down/p' &
-STATUS=0
-wait $PID || STATUS=$?
-wait || true
+PID=
+trap '[ -z "$PID" ] || kill "$PID" 2>/dev/null || true; rm -f "$TEMP"/*.raw' EXIT
+boot() {
+    : > "$TEMP/console"
+    timeout -k 5 "$LIMIT" "${QEMU[@]}" < /dev/null 2> "$TEMP/qemu.err" &
+    PID=$!
+    # The firmware's chatter comes before the guest's first line.
+    tail -n +1 -f "$TEMP/console" --pid=$PID | sed -u -n 's/\r$//; /LAB: up/,/reboot: Power down/p' &
+    STATUS=0
+    wait $PID || STATUS=$?
+    wait || true
+}
+# An emulated kernel that patches its own text on one CPU while another runs it panics now and then before the script
+# begins. Then nothing has been done, and it is booted again.
+for attempt in 1 2 3; do
+    boot
+    if grep -q 'LAB: up' "$TEMP/console" || ! grep -q 'Kernel panic' "$TEMP/console"; then break; fi
+    [ $attempt = 3 ] || note "the guest panicked while booting; once more"
+done
 [ $STATUS != 124 ] || echo "time limit of $LIMIT s reached" >&2
 [ ! -s "$TEMP/qemu.err" ] || sed 's/^/qemu: /' "$TEMP/qemu.err" >&2
 [ -s "$JOB/rc" ] || {

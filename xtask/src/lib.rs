@@ -3,7 +3,9 @@
 //! `cargo xtask` (see `main.rs`) is the way in from a shell. Nothing here is
 //! part of the product; the product's crates must not depend on it.
 
+mod cargo;
 pub mod ci;
+pub mod crash;
 pub mod fuzz;
 pub mod loom;
 pub mod tidy;

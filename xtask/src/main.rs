@@ -8,6 +8,7 @@ usage: cargo xtask <chore>
   ci      fmt, clippy, tidy, tests, licences: what a change must pass
   tidy    the rules of STYLE.md and DESIGN.md that a program can check
   fuzz    random input against the parsers; `cargo xtask fuzz --help` for its options
+  crash   power cuts of pools and snapshots in the simulator; `cargo xtask crash --help` for its options
   loom    every order of what threads do to a channel, model-checked; about a minute with the build";
 
 fn main() -> ExitCode {
@@ -19,6 +20,7 @@ fn main() -> ExitCode {
         ("ci", []) => xtask::ci::run(&root),
         ("tidy", []) => tidy(&root),
         ("loom", []) => xtask::loom::run(&root),
+        ("crash", options) => xtask::crash::run(&root, options),
         ("fuzz", options) => xtask::fuzz::run(&root, options),
         ("help" | "--help" | "-h", _) => {
             println!("{USAGE}");

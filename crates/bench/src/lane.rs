@@ -22,8 +22,8 @@ pub(crate) trait Lane {
     /// Starts and takes in what can be; returns how much moved.
     fn poll(&mut self) -> usize;
 
-    /// Sleeps until there is something to poll, or for a while.
-    fn wait(&mut self) -> std::io::Result<()>;
+    /// Sleeps until there is something to poll, or for `most`.
+    fn wait(&mut self, most: Duration) -> std::io::Result<()>;
 
     /// Whether the lane is to be polled rather than slept on.
     fn spins(&self) -> bool;
@@ -61,9 +61,8 @@ impl Lane for ChannelLane {
         self.channel.poll()
     }
 
-    fn wait(&mut self) -> std::io::Result<()> {
-        // A hundredth of a second, so that a device that hangs does not hide the end of the run.
-        self.channel.wait(Some(Duration::from_millis(10)), &mut Vec::new())
+    fn wait(&mut self, most: Duration) -> std::io::Result<()> {
+        self.channel.wait(Some(most), &mut Vec::new())
     }
 
     fn spins(&self) -> bool {
@@ -104,7 +103,7 @@ impl Lane for FloorLane {
         0
     }
 
-    fn wait(&mut self) -> std::io::Result<()> {
+    fn wait(&mut self, _: Duration) -> std::io::Result<()> {
         Ok(())
     }
 

@@ -25,7 +25,6 @@ mod queue;
 mod report;
 mod rng;
 mod rounds;
-#[allow(dead_code, reason = "proto")]
 mod snapshot_cow;
 mod stack;
 mod statistics;

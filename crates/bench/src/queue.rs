@@ -7,6 +7,7 @@
 //! what is out before its memory goes.
 
 use crate::lane::Lane;
+use std::time::Duration;
 use udm_base::AlignedBuf;
 use udm_io::{Op, Status};
 
@@ -87,6 +88,13 @@ impl<L: Lane> Queue<L> {
     /// Nothing was there: polls, and waits if that brings nothing.
     #[inline(never)]
     pub(crate) fn idle(&mut self) -> std::io::Result<()> {
+        // So that a device that hangs does not hide the end of the run.
+        self.idle_for(Duration::from_millis(10))
+    }
+
+    /// The same, and waits for `most` at the longest.
+    #[inline(never)]
+    pub(crate) fn idle_for(&mut self, most: Duration) -> std::io::Result<()> {
         if self.lane.poll() > 0 {
             return Ok(());
         }
@@ -94,7 +102,7 @@ impl<L: Lane> Queue<L> {
             std::hint::spin_loop();
             return Ok(());
         }
-        self.lane.wait()
+        self.lane.wait(most)
     }
 
     /// Waits for everything that is out.

@@ -70,6 +70,8 @@ impl DomainBuilder {
     #[must_use]
     pub fn idle(mut self, idle: impl Fn(Option<Nanos>) + Send + Sync + 'static) -> Self {
         self.idle = Some(Box::new(idle));
+        // Few threads, that look at each other often: a fence on both sides is cheaper than a system call on one.
+        self.asymmetric = false;
         self
     }
 
@@ -219,9 +221,9 @@ impl Shared {
         &*self.executor
     }
 
-    /// Serves the channels with own bios out whose threads are elsewhere.
-    pub(crate) fn serve_own(&self) {
-        self.cores().filter(|core| core.has_own()).for_each(ChannelCore::poll_for_owner);
+    /// Serves the channels with own bios out, or all, whose threads are elsewhere.
+    pub(crate) fn serve_own(&self, all: bool) {
+        self.cores().filter(|core| all || core.has_own()).for_each(ChannelCore::poll_for_owner);
     }
 
     fn cores(&self) -> impl Iterator<Item = &ChannelCore> {

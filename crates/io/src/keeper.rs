@@ -21,6 +21,12 @@ pub trait Duty: Send + Sync {
     /// As long as a time is given, rings cost nothing and change nothing: a duty that is busy off and on gives one for a
     /// while longer.
     fn attend(self: Arc<Self>, cx: &Cx<'_>) -> Option<Nanos>;
+
+    /// Whether it waits for bios of others, on whatever channel they are out: then every channel whose thread is elsewhere is
+    /// served. Asked after [`attend`](Self::attend), when that gave a time.
+    fn waits_for_others(&self) -> bool {
+        false
+    }
 }
 
 /// No time.
@@ -129,7 +135,7 @@ fn run(domain: &Domain, ready: &mpsc::Sender<io::Result<Waker>>) {
         channel.poll();
         let next = channel.with_cx(|cx| round(&entries, cx));
         if next.is_some() {
-            shared.serve_own();
+            shared.serve_own(wait_for_others(&entries));
         }
         drop(entries);
         let timeout = next.map(|at| Duration::from_nanos(at.since(channel.now())));
@@ -179,6 +185,11 @@ fn round(entries: &[Arc<Entry>], cx: &Cx<'_>) -> Option<Nanos> {
         }
     }
     next_due(entries)
+}
+
+fn wait_for_others(entries: &[Arc<Entry>]) -> bool {
+    let scheduled = entries.iter().filter(|e| e.next.load(Ordering::Relaxed) != NEVER);
+    scheduled.filter_map(|e| e.duty.upgrade()).any(|duty| duty.waits_for_others())
 }
 
 fn next_due(entries: &[Arc<Entry>]) -> Option<Nanos> {

@@ -41,6 +41,11 @@ impl Memory {
         Sectors::in_bytes(self.len as u64)
     }
 
+    /// The first byte's address.
+    pub(crate) fn as_ptr(&self) -> *mut u8 {
+        self.base.as_ptr()
+    }
+
     /// Does the bio's operation at its sector, and says how it went. The caller ends it.
     #[inline]
     pub fn serve(&self, bio: &Bio) -> Status {

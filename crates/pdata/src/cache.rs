@@ -106,6 +106,11 @@ impl Cache {
         Ok(Slot(place))
     }
 
+    /// Whether block `at` is in memory.
+    pub(crate) fn has(&self, at: u64) -> bool {
+        self.places.contains_key(&at)
+    }
+
     fn held(&self, slot: Slot) -> &Held {
         self.slots[slot.0 as usize].as_ref().expect("slots stay within an operation")
     }
@@ -133,12 +138,6 @@ impl Cache {
     /// A block of memory; its bytes are anything.
     pub(crate) fn memory(&mut self) -> Box<Block> {
         self.spare.pop().unwrap_or_else(Block::zeroed)
-    }
-
-    fn give_back(&mut self, block: Box<Block>) {
-        if self.spare.len() < SPARE {
-            self.spare.push(block);
-        }
     }
 
     /// Keeps `block`, in the place of what was kept for its number.
@@ -204,12 +203,14 @@ impl Cache {
         self.places.len() > self.capacity
     }
 
-    /// Evicts until the bound is met, or gives blocks that have to be written first: those that were not used for longest.
+    /// Evicts until the bound is met, and somewhat more, so that it is not reached again at once; or takes blocks out that
+    /// have to be written, many at a time: those that were not used for longest.
     pub(crate) fn room(&mut self) -> Vec<(u64, Kind, Box<Block>)> {
         let mut write = Vec::new();
+        let goal = self.capacity - self.capacity / 32;
         // A full round at most makes every block unused, a second one finds it so.
         let mut steps = 2 * self.slots.len() + 1;
-        while self.places.len() + write.len() > self.capacity && write.len() < BATCH && steps > 0 {
+        while self.places.len() > goal && write.len() < BATCH && steps > 0 {
             steps -= 1;
             self.hand = (self.hand + 1) % self.slots.len();
             let Some(held) = self.slots[self.hand].as_mut() else { continue };
@@ -224,6 +225,13 @@ impl Cache {
             }
         }
         write
+    }
+
+    /// Memory that is not needed any more.
+    pub(crate) fn give_back(&mut self, block: Box<Block>) {
+        if self.spare.len() < SPARE {
+            self.spare.push(block);
+        }
     }
 
     /// Takes blocks that have to be written, a batch at a time, lowest slot first.

@@ -5,7 +5,7 @@
 //! is committed. (`dm-space-map-disk.c`, `dm-space-map-common.c`, 6.12.)
 
 use crate::btree;
-use crate::cache::{Attempt, NumberMap, Slot};
+use crate::cache::{Attempt, NumberMap, Slot, Stop};
 use crate::error::{Error, Kind};
 use crate::layout::{ENTRIES_PER_BITMAP, IndexEntry, SpaceMapRoot, WORDS_PER_BITMAP, bitmap_get, bitmap_set};
 use crate::metadata_map::{bitmap_word, zero_pairs};
@@ -197,7 +197,12 @@ impl Transaction {
         let at = entry.now.blocknr.get();
         let slot = match self.cache.find(at, Kind::Bitmap) {
             Ok(slot) => slot,
-            Err(_) => panic!("the bitmap was looked at before"),
+            Err(Stop::Failed(error)) => return Err(error),
+            Err(Stop::Need(..)) => {
+                // It was looked at before, so that its block was given out since.
+                let field = "the reference count of this block";
+                return Err(Error::damage(at, Kind::Bitmap, field, 0, "at least 1: it is a bitmap of data"));
+            }
         };
         if self.metadata.is_fresh(at) {
             return Ok(slot);
@@ -206,9 +211,10 @@ impl Transaction {
         if bits != 1 {
             return Err(Error::damage(at, Kind::Bitmap, "the reference count of this block", bits, 1));
         }
-        let new = self.metadata.alloc()?;
+        let new = self.alloc()?;
         let copy = self.cache.insert_copy(new, Kind::Bitmap, slot);
-        self.count_metadata(at, false)?;
+        self.metadata.add(at, false)?;
+        self.replaced.push(at);
         let map = self.data_map()?;
         let entry = map.entries.get_mut(&index).expect("seen above");
         entry.now.blocknr = new.into();

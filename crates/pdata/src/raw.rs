@@ -10,6 +10,6 @@ impl Store {
     /// # Errors
     /// As [`btree::insert`](crate::btree::insert).
     pub async fn alloc_block(&mut self) -> Result<u64, Error> {
-        self.change(|t| Ok(t.metadata.alloc()?)).await
+        self.change(|t| Ok(t.alloc()?)).await
     }
 }

@@ -156,12 +156,12 @@ impl Store {
             if write.is_empty() {
                 return Ok(());
             }
-            self.write(write).await?;
+            self.write(write, false).await?;
         }
     }
 
-    /// Writes blocks that were taken out of the cache, and puts them back as clean.
-    async fn write(&mut self, blocks: Vec<(u64, Kind, Box<Block>)>) -> Result<(), Error> {
+    /// Writes blocks that were taken out of the cache, and puts them back as clean or lets them go.
+    async fn write(&mut self, blocks: Vec<(u64, Kind, Box<Block>)>, keep: bool) -> Result<(), Error> {
         let health = self.health;
         self.health = Health::Torn;
         let mut kinds = Vec::with_capacity(blocks.len());
@@ -174,7 +174,11 @@ impl Store {
         }
         let written = self.io.write(write).await.map_err(Error::Write)?;
         for ((at, block), kind) in written.into_iter().zip(kinds) {
-            self.t.cache.insert(at, kind, block, false);
+            if keep {
+                self.t.cache.insert(at, kind, block, false);
+            } else {
+                self.t.cache.give_back(block);
+            }
         }
         self.health = health;
         Ok(())
@@ -215,7 +219,7 @@ impl Store {
         let mut write = self.t.metadata.changed();
         while !write.is_empty() {
             let rest = write.split_off(write.len().min(256));
-            self.write_maps(write).await?;
+            self.write(write, false).await?;
             write = rest;
         }
         loop {
@@ -223,28 +227,15 @@ impl Store {
             if write.is_empty() {
                 break;
             }
-            self.write(write).await?;
+            self.write(write, true).await?;
         }
         let health = std::mem::replace(&mut self.health, Health::Torn);
         self.io.flush().await.map_err(Error::Write)?;
         self.health = Health::Lost;
         self.io.write_fua(at, superblock).await.map_err(Error::Write)?;
         self.health = health;
-        self.t.metadata.committed();
-        if let Some(data) = &mut self.t.data {
-            data.committed();
-        }
+        self.t.committed();
         self.changed = false;
-        Ok(())
-    }
-
-    /// Writes blocks of the metadata space map, which are not kept in the cache.
-    async fn write_maps(&mut self, blocks: Vec<(u64, Kind, Box<Block>)>) -> Result<(), Error> {
-        let places: Vec<u64> = blocks.iter().map(|(at, ..)| *at).collect();
-        self.write(blocks).await?;
-        for at in places {
-            self.t.cache.remove(at);
-        }
         Ok(())
     }
 
@@ -259,6 +250,7 @@ impl Store {
         }
         // Also blocks that were written early are not what they were; they are in nobody's use.
         self.t.cache.drop_all();
+        self.t.replaced.clear();
         self.t.data = self.t.data.take().and_then(DataMap::abort);
         self.health = Health::Good;
         self.prepared = false;

@@ -23,6 +23,8 @@ pub(crate) struct Transaction {
     pub(crate) data: Option<DataMap>,
     /// Memory for what a block refers to.
     refs: Vec<Ref>,
+    /// Bitmaps of data that the last commit has and this transaction no more: they are looked at until the next commit.
+    pub(crate) replaced: Vec<u64>,
 }
 
 /// The roots of both space maps.
@@ -36,7 +38,7 @@ pub struct Roots {
 
 impl Transaction {
     pub(crate) fn new(cache: Cache, metadata: MetadataMap) -> Self {
-        Self { cache, metadata, data: None, refs: Vec::new() }
+        Self { cache, metadata, data: None, refs: Vec::new(), replaced: Vec::new() }
     }
 
     /// Whether `block` is a metadata block.
@@ -127,17 +129,26 @@ impl Transaction {
 
     /// One reference more or less for a metadata block whose count is known.
     pub(crate) fn count_metadata(&mut self, block: u64, more: bool) -> Result<(), Error> {
-        let left = self.metadata.add(block, more)?;
-        if left == 0 && self.metadata.is_fresh(block) {
-            // It may be given out again at once, and nobody must write what it was.
+        if self.metadata.add(block, more)? == 0 {
+            // It may be given out again, at once if it is fresh, and nobody must write what it was.
             self.cache.remove(block);
         }
         Ok(())
     }
 
+    /// A free block, with one reference from now on.
+    pub(crate) fn alloc(&mut self) -> Result<u64, Error> {
+        let at = self.metadata.alloc()?;
+        if self.cache.has(at) {
+            let field = "the reference count of this block";
+            return Err(Error::damage(at, Kind::Bitmap, field, 0, "at least 1: something refers to it"));
+        }
+        Ok(at)
+    }
+
     /// A new block of zeroes.
     pub(crate) fn new_block(&mut self, kind: Kind) -> Result<Slot, Error> {
-        let at = self.metadata.alloc()?;
+        let at = self.alloc()?;
         Ok(self.cache.insert_zeroed(at, kind))
     }
 
@@ -186,7 +197,7 @@ impl Transaction {
             self.touch(list, at, kind)?;
             self.metadata_count(at)?;
         }
-        let new = self.metadata.alloc()?;
+        let new = self.alloc()?;
         let copy = self.cache.insert_copy(new, kind, slot);
         self.count(list, true)?;
         self.count_metadata(at, false)?;
@@ -239,6 +250,17 @@ impl Transaction {
 
     pub(crate) fn is_crowded(&self) -> bool {
         self.metadata.overflow.is_crowded() || self.data.as_ref().is_some_and(|data| data.overflow.is_crowded())
+    }
+
+    /// What is now is committed.
+    pub(crate) fn committed(&mut self) {
+        self.metadata.committed();
+        if let Some(data) = &mut self.data {
+            data.committed();
+        }
+        for at in self.replaced.drain(..) {
+            self.cache.remove(at);
+        }
     }
 
     pub(crate) fn roots(&self) -> Roots {

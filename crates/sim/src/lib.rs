@@ -19,6 +19,7 @@ mod device;
 mod executor;
 mod fault;
 pub mod golden;
+pub mod history;
 mod image;
 mod rng;
 mod rotating;

@@ -144,3 +144,23 @@ fn when_the_power_goes() {
     let done: Vec<_> = std::iter::from_fn(|| channel.completed()).map(|c| c.status).collect();
     assert_eq!(done, [Status::Gone; 9]);
 }
+
+#[test]
+fn who_waits_for_a_while_waits_no_longer() {
+    let sim = Sim::new(1);
+    let disk = RotatingDisk::new(&sim, RotatingOptions::desktop(Sectors::in_bytes(1 << 30)));
+    let channel = sim.domain().channel().unwrap();
+    let on = channel.attach(Arc::new(disk));
+    let for_ns = |ns| {
+        channel.wait(Some(std::time::Duration::from_nanos(ns)), &mut Vec::new()).unwrap();
+        channel.poll();
+    };
+    for_ns(1000);
+    assert_eq!(channel.now(), Nanos(1000));
+    let mut memory = [0; 512];
+    assert!(unsafe { channel.submit(on, Op::Read, OpFlags::NONE, Sector::new(700_000), &mut memory, 0) });
+    for_ns(2000);
+    assert_eq!((channel.now(), channel.completed()), (Nanos(3000), None), "the head is on its way");
+    for_ns(1_000_000_000);
+    assert!(channel.completed().is_some() && channel.now() < Nanos(40_000_000), "it has come");
+}

@@ -6,6 +6,7 @@ pub mod control;
 pub mod daemon;
 pub mod ioctl;
 pub mod nbd;
+pub mod pdata;
 pub mod snapshot;
 pub mod table;
 pub mod thin;

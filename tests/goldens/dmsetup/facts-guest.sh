@@ -7,7 +7,7 @@ echo "dmsetup  $(dmsetup version | sed -n 's/^Library version: *//p')"
 echo "driver   $(dmsetup version | sed -n 's/^Driver version: *//p')"
 echo
 echo "# Versions of all its targets, with every dm module loaded: name, version, module."
-rmmod dm-zero 2> /dev/null
+rmmod dm-zero dm-thin-pool dm-snapshot 2> /dev/null
 for module in $(find "/lib/modules/$(uname -r)/kernel/drivers/md" -name 'dm-*.ko*' |
     sed 's|.*/||; s|\.ko.*||' | sort); do
     before=$(dmsetup targets | awk '{ print $1 }' | sort)

@@ -253,5 +253,6 @@ for file in scenarios/*.golden; do
     cp "/tmp/$name" "recorded/$name"
     echo "recorded $name: $(grep -c '^[$] ' "recorded/$name") commands"
 done
+bash ./limits-guest.sh > recorded/limits.txt || FAILED=1
 bash ./facts-guest.sh > recorded/targets.txt || FAILED=1
 exit $FAILED

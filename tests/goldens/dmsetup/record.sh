@@ -20,7 +20,7 @@ JOB=$(mktemp -d)
 trap 'rm -rf "$JOB"' EXIT
 mkdir "$JOB/scenarios" "$JOB/recorded"
 cp "${FILES[@]}" "$JOB/scenarios/"
-"$LAB_SCRIPTS/run-guest.sh" -o "$JOB" -t 1800 -f facts-guest.sh record-guest.sh ||
+"$LAB_SCRIPTS/run-guest.sh" -o "$JOB" -t 1800 -f facts-guest.sh -f limits-guest.sh record-guest.sh ||
     { echo "the guest did not record everything; nothing was changed" >&2; exit 1; }
 
 if [ $CHECK = 1 ]; then

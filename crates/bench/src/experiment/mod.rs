@@ -12,8 +12,10 @@ mod chart;
 mod machine;
 mod report;
 mod row;
+mod source_tree;
 mod turns;
 mod zero_check;
+mod zero_skip;
 
 pub(crate) use chart::{Bar, Chart, Group, Tone};
 pub(crate) use report::Report;
@@ -36,9 +38,9 @@ pub(crate) struct Experiment {
 }
 
 /// Every experiment, in the order of `udm bench seeds`.
-pub(crate) static EXPERIMENTS: &[Experiment] = &[zero_check::EXPERIMENT];
+pub(crate) static EXPERIMENTS: &[Experiment] =
+    &[zero_skip::EXPERIMENT, zero_check::EXPERIMENT, crate::snapshot_cow::EXPERIMENT];
 
-#[allow(dead_code, reason = "for experiments that follow")]
 /// What an experiment is given.
 pub(crate) struct Setting<'a> {
     pub(crate) domain: &'a Domain,

@@ -89,3 +89,23 @@ impl Drop for Files {
         let _ = fs::remove_file(&self.cow);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_after_the_other_on_the_same_files() {
+        let folder = tempfile::tempdir().unwrap();
+        let files = Files::new(folder.path(), 2 << 20).unwrap();
+        let domain = Domain::default();
+        for subject in [Subject::Origin, Subject::Snapshot, Subject::Origin, Subject::Plain] {
+            let speed = files.speed(&domain, subject, 8192, 65536).unwrap();
+            assert!(speed.is_finite() && speed > 0.0, "{subject}");
+        }
+        let at = |file: &PathBuf| fs::metadata(file).is_ok();
+        assert!(at(&files.volume) && at(&files.cow));
+        drop(files);
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+    }
+}

@@ -9,6 +9,7 @@ use crate::lane::{ChannelLane, Lane};
 use crate::queue::{Queue, Slot};
 use crate::rng::Rng;
 use std::sync::Arc;
+use std::time::Duration;
 use udm_io::{BlockDevice, Domain, Op, Status};
 
 /// Bytes of a block of the file system.
@@ -18,6 +19,9 @@ const JOURNAL: u64 = 8 << 20;
 const FILES: u64 = 64 << 20;
 /// Data between two blocks of pointers, as in ext3: a block holds 1024 of them.
 const POINTED: u64 = 4 << 20;
+
+/// How long the writer waits at a time; what it has put into the cache meanwhile goes to the device together.
+const TICK: Duration = Duration::from_millis(1);
 
 /// Whether the file is new.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -171,6 +175,10 @@ impl Job {
                 while writer.out() > 0 {
                     writer.collect()?;
                 }
+                writer.flush();
+                while writer.out() > 0 {
+                    writer.collect()?;
+                }
                 Ok(Times { written, synced: clock.now().since(start) })
             },
         )
@@ -221,7 +229,7 @@ impl<L: Lane> Writer<'_, L> {
             any = true;
         }
         if !any {
-            self.queue.idle()?;
+            self.queue.idle_for(TICK)?;
         }
         Ok(())
     }

@@ -44,8 +44,8 @@ pub struct Table {
     read_only: bool,
     /// Every device beneath, once.
     devices: Vec<Arc<dyn BlockDevice>>,
-    /// How many of them, from the front, bios are mapped to; the rest targets keep for themselves.
-    mapped_to: usize,
+    /// From which of them on bios are mapped to them; those before targets keep for themselves.
+    mapped_from: usize,
     /// The mapped ones of them, held open.
     _holds: Vec<OpenDevice>,
 }
@@ -124,12 +124,16 @@ impl Table {
             limits.max_write_zeroes = if first { own.max_write_zeroes } else { zeroes.max(own.max_write_zeroes) };
         }
         check_blocks(&placed, &limits)?;
-        let mapped_to = devices.len();
+        // Before the others, as the kernel's targets open them: metadata before data, an origin before its COW device.
+        let mut kept: Vec<Arc<dyn BlockDevice>> = Vec::new();
         for dev in placed.iter().flat_map(|p| p.target.keeps()) {
-            if !devices.iter().any(|known| known.id() == dev.id()) {
-                devices.push(dev);
+            if !kept.iter().chain(&devices).any(|known| known.id() == dev.id()) {
+                kept.push(dev);
             }
         }
+        let mapped_from = kept.len();
+        kept.append(&mut devices);
+        let devices = kept;
         let level = 1 + depth::levels(&devices);
         if level + cx.above >= LEVELS {
             let above = cx.above;
@@ -145,7 +149,15 @@ impl Table {
         let holds = devices.iter().filter_map(|d| d.as_any().downcast_ref::<MappedDevice>());
         let holds = holds.map(|md| md.open_for_table()).collect::<Result<Vec<_>, _>>();
         let holds = holds.map_err(|e| TableError { errno: e.errno, ..TableError::new(0, e.message) })?;
-        Ok(Self { placed, len: end - Sector::ZERO, limits, read_only: cx.read_only, devices, mapped_to, _holds: holds })
+        Ok(Self {
+            placed,
+            len: end - Sector::ZERO,
+            limits,
+            read_only: cx.read_only,
+            devices,
+            mapped_from,
+            _holds: holds,
+        })
     }
 
     /// How many mapped devices lie on the longest way down, the table's own included. Devices beneath may be reloaded,
@@ -169,14 +181,15 @@ impl Table {
         self.read_only
     }
 
-    /// Every device beneath, once each, in the order of their first use.
+    /// Every device beneath, once each: those that targets keep for themselves, then the others in the order of their
+    /// first use.
     pub fn devices(&self) -> &[Arc<dyn BlockDevice>] {
         &self.devices
     }
 
     /// Those of the devices that bios are mapped to, and flushed.
     pub(crate) fn flushed(&self) -> &[Arc<dyn BlockDevice>] {
-        &self.devices[..self.mapped_to]
+        &self.devices[self.mapped_from..]
     }
 
     /// The targets, in order.

@@ -11,11 +11,11 @@ use crate::oracle::thin_check;
 
 const DATA_BLOCKS: u64 = 5000;
 const OPTIONS: Options = Options { read_only: false, cache_bytes: 1 << 20 };
-const SCRIPTS: u64 = 6;
+const SCRIPTS: u64 = 4;
 const OPS: usize = 30;
 
 fn pair() -> Pair {
-    Pair::new(1024, DATA_BLOCKS, OPTIONS)
+    Pair::new(400, DATA_BLOCKS, OPTIONS)
 }
 
 /// Commits often, and never in the middle of a deletion, where the model does not know what is left.
@@ -143,6 +143,47 @@ fn an_abort_that_cannot_read_leaves_metadata_that_always_fail() {
     assert!(matches!(block_on(pair.metadata.commit()), Err(Error::Failed)));
     assert!(matches!(block_on(pair.metadata.find(0, 0)), Err(Error::Failed)));
     assert!(matches!(block_on(pair.metadata.abort()), Err(Error::Failed)));
+}
+
+#[test]
+fn a_power_cut_while_a_device_is_deleted_in_parts_leaves_some_of_it() {
+    let setup =
+        [Op::CreateThin(1), Op::Write(1, 0, 9000), Op::CreateThin(2), Op::Write(2, 0, 300), Op::CreateSnap(3, 1)];
+    let mut rng = Rng::new(9);
+    let mut parts = 0;
+    for cut in (0..).step_by(7) {
+        let mut pair = Pair::new(1024, 10_000, OPTIONS);
+        for op in setup.iter().chain(&[Op::Write(3, 100, 500), Op::Commit]) {
+            pair.apply(op).expect("a healthy device");
+        }
+        pair.disk.cut_at(cut);
+        let done = pair.apply(&Op::Delete(3, true)).is_ok();
+        let disk = pair.disk.after_power_cut(&mut rng);
+        let mut contents = audit(&disk.image());
+        let left = contents.devices.remove(&3);
+        let before = pair.committed.devices.get(&3).map(|(_, blocks)| blocks.clone()).unwrap_or_default();
+        let mut others = pair.committed.devices.clone();
+        others.remove(&3);
+        assert_eq!(contents.devices, others, "the others are untouched");
+        if let Some((_, left)) = &left {
+            assert!(left.iter().all(|(block, value)| before.get(block) == Some(value)), "nothing else is mapped");
+            parts += usize::from(left.len() < before.len());
+        }
+        if done {
+            assert!(left.is_none());
+            break;
+        }
+
+        let geometry = Geometry { data_block: DATA_BLOCK, data_blocks: 10_000 };
+        let mut metadata = block_on(Metadata::open(disk.io(), &geometry, OPTIONS)).expect("it opens");
+        if left.is_some() {
+            let mut deletion = block_on(metadata.delete(3)).expect("it is there");
+            while !block_on(deletion.step(&mut metadata)).expect("a step") {}
+            block_on(metadata.commit()).expect("a commit");
+        }
+        assert_eq!(audit(&disk.image()).devices, others);
+    }
+    assert!(parts > 0, "some cut fell into the middle");
 }
 
 #[test]

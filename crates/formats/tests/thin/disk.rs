@@ -46,6 +46,7 @@ struct State {
     pending: Vec<(u64, Box<Block>)>,
     /// How many blocks were written and flushes made.
     writes: u64,
+    reads: u64,
     /// The write or flush of this number fails.
     fail_at: Option<u64>,
     /// From the write or flush of this number on everything fails.
@@ -108,6 +109,10 @@ impl Disk {
     /// Writes and flushes so far.
     pub(crate) fn writes(&self) -> u64 {
         self.state().writes
+    }
+
+    pub(crate) fn reads(&self) -> u64 {
+        self.state().reads
     }
 
     /// Lets the write or flush number `at`, counted from now, fail.
@@ -183,7 +188,8 @@ impl BlockIo for Disk {
     }
 
     fn read(&self, at: u64, mut into: Box<Block>) -> IoFuture<'_, Box<Block>> {
-        let state = self.state();
+        let mut state = self.state();
+        state.reads += 1;
         if at >= state.blocks {
             return Box::pin(ready(Err(IoError::PastEnd)));
         }

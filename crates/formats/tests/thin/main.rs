@@ -4,6 +4,8 @@ mod audit;
 mod crash;
 mod damage;
 mod disk;
+mod kernel;
 mod model;
 mod oracle;
 mod restored;
+mod rules;

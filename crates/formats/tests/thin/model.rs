@@ -311,8 +311,8 @@ pub(crate) fn script(seed: u64, len: usize) -> Vec<Op> {
     proptest::collection::vec(op(), len).new_tree(&mut runner).expect("a script").current()
 }
 
-/// Runs `ops` on a small pool.
-pub(crate) fn run(ops: &[Op], cache_bytes: usize) {
+/// Runs `ops` on a small pool; thin_check looks after each commit, or at the end.
+fn run(ops: &[Op], cache_bytes: usize, check_each: bool) {
     let mut pair = Pair::new(1024, 5000, Options { read_only: false, cache_bytes });
     pair.apply(&Op::CreateThin(0)).expect("a first device");
     for op in ops {
@@ -325,6 +325,9 @@ pub(crate) fn run(ops: &[Op], cache_bytes: usize) {
         }
         if matches!(op, Op::Commit) {
             pair.compare_disk();
+            if check_each {
+                thin_check(&pair.disk.image());
+            }
         }
     }
     pair.compare();
@@ -337,14 +340,22 @@ pub(crate) fn run(ops: &[Op], cache_bytes: usize) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 96, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
     #[test]
     fn metadata_is_a_map_of_maps(ops in proptest::collection::vec(op(), 1..60)) {
-        run(&ops, 16 << 20);
+        run(&ops, 16 << 20, false);
     }
 
     #[test]
     fn so_it_is_with_hardly_a_cache(ops in proptest::collection::vec(op(), 1..60)) {
-        run(&ops, 0);
+        run(&ops, 0, false);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 16, ..ProptestConfig::default() })]
+    #[test]
+    fn thin_check_is_content_after_every_commit(ops in proptest::collection::vec(op(), 20..60)) {
+        run(&ops, 1 << 20, true);
     }
 }

@@ -102,7 +102,8 @@ impl Channel {
         });
         if let Some(idle) = self.shared.idle() {
             if !ready {
-                idle(due.into_iter().chain(timer).min());
+                let until = timeout.map(|timeout| self.now().after(timeout.as_nanos() as u64));
+                idle(due.into_iter().chain(timer).chain(until).min());
             }
             return Ok(());
         }

@@ -160,12 +160,12 @@ pub struct CopyStats {
 pub struct Kcopyd(Arc<Inner>);
 
 impl Kcopyd {
-    /// A copier for channels of `domain`, which may have other `options` for all ([`Domain::copy_as`]). Takes its memory with the first job. Fails when the domain's keeper cannot be
-    /// started. May block briefly.
+    /// A copier for channels of `domain`, which may have other `options` for all ([`Domain::copy_as`]). Takes address space
+    /// for its pool, and memory as it is used. Fails when there is none, or the domain's keeper cannot be started. May block
+    /// briefly.
     pub fn new(domain: &Domain, options: CopyOptions) -> io::Result<Self> {
         let others = *domain.shared_arc().copies.lock().unwrap_or_else(PoisonError::into_inner);
-        let options = others.unwrap_or(options);
-        let inner = Arc::new(Inner::new(options));
+        let inner = Arc::new(Inner::new(others.unwrap_or(options))?);
         let weak = Arc::downgrade(&inner);
         inner.keep(domain.keep(weak)?);
         Ok(Self(inner))

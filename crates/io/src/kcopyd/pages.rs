@@ -21,10 +21,6 @@ impl Pages {
         Self { free: BTreeMap::from([(0, total)]), left: total, total, least: total }
     }
 
-    pub(super) fn total(&self) -> u32 {
-        self.total
-    }
-
     pub(super) fn left(&self) -> u32 {
         self.left
     }

@@ -6,11 +6,11 @@ use super::pages::{PAGE, Pages, Run};
 use super::queue::Queue;
 use super::throttle::Throttle;
 use super::{Copied, CopyFrom, CopyJob, CopyOptions, CopyStats};
-use crate::{BlockDevice, Cx, Kept, Nanos, Op, OpFlags, Segment, Status};
+use crate::{BlockDevice, Cx, Kept, Memory, Nanos, Op, OpFlags, Segment, Status};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use udm_base::{AlignedBuf, Sector, Sectors};
+use udm_base::{Sector, Sectors};
 
 /// Reads and writes that one section submits at most, so that others get their turn while devices answer at once.
 const BUDGET: u32 = 256;
@@ -31,7 +31,8 @@ pub(super) struct Inner {
     /// Who has increased it from 0 runs; others leave it to that one.
     turn: AtomicUsize,
     state: Mutex<State>,
-    memory: OnceLock<AlignedBuf>,
+    /// Takes pages of the system only as they are used.
+    memory: Memory,
     kept: OnceLock<Kept>,
 }
 
@@ -155,7 +156,7 @@ impl<T> Slots<T> {
 }
 
 impl Inner {
-    pub(super) fn new(options: CopyOptions) -> Self {
+    pub(super) fn new(options: CopyOptions) -> std::io::Result<Self> {
         let pages = u32::try_from(options.pool.div_ceil(PAGE)).unwrap_or(u32::MAX).max(1);
         let piece = (options.piece / PAGE).clamp(1, pages as usize);
         let state = State {
@@ -176,14 +177,14 @@ impl Inner {
             section: (usize::MAX, 0),
             used: 0,
         };
-        Self {
+        Ok(Self {
             options,
             piece: Sectors::in_bytes((piece * PAGE) as u64),
             turn: AtomicUsize::new(0),
             state: Mutex::new(state),
-            memory: OnceLock::new(),
+            memory: Memory::new(Sectors::in_bytes(u64::from(pages) * PAGE as u64))?,
             kept: OnceLock::new(),
-        }
+        })
     }
 
     pub(super) fn keep(&self, kept: Kept) {
@@ -501,9 +502,8 @@ impl State {
             let pages = sectors.as_len().div_ceil(PAGE) as u32;
             let taken = self.pages.take(pages, &mut piece.runs);
             assert!(taken, "looked before");
-            let memory = inner.memory.get_or_init(|| AlignedBuf::zeroed(self.pages.total() as usize * PAGE));
             for &(page, count) in &piece.runs {
-                let start = memory.as_ptr().wrapping_add(page as usize * PAGE);
+                let start = inner.memory.as_ptr().wrapping_add(page as usize * PAGE);
                 // SAFETY: these pages are the piece's until it has given them back, after its last write.
                 piece.segs.push(unsafe { Segment::new(start, count as usize * PAGE) });
             }

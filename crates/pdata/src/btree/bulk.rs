@@ -136,7 +136,7 @@ async fn write(store: &mut Store, block: Box<Block>) -> Result<(u64, u64), Error
     let key = Node::checked(&block).key(0);
     let mut block = Some(block);
     let at = (store.change(|t| {
-        let at = t.metadata.alloc()?;
+        let at = t.alloc()?;
         t.cache.insert(at, Kind::Node, block.take().expect("this is done once"), true);
         Ok(at)
     }))

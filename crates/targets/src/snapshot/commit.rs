@@ -1,14 +1,15 @@
 //! Making exceptions true: one batch at a time for each snapshot, each with as many as are ready.
 
 use super::shared::Origin;
-use super::state::{Dropped, Keep, State, Todo};
+use super::state::{Dropped, Keep, Outgoing, State, Todo};
 use std::sync::Arc;
 use udm_base::{AlignedBuf, Sector, Sectors};
 use udm_formats::snapshot::{AreaWrite, Batch, Content, Exception};
 use udm_io::kcopyd::CopyTo;
 use udm_io::{BlockDevice, Errand, Op, OpFlags, Status};
 
-/// More exceptions than these do not wait for others.
+/// So many exceptions do not wait for others when as many are ready as are not, and so many never do.
+const SOME: usize = 64;
 const ENOUGH: usize = 1024;
 
 /// What a batch makes true.
@@ -49,7 +50,7 @@ pub(super) fn errand(
     op: Op,
     (sector, sectors): (Sector, Sectors),
     memory: Option<AlignedBuf>,
-) -> Box<Errand<Option<AlignedBuf>>> {
+) -> Outgoing {
     let mut errand = Errand::new(dev.clone(), memory);
     (errand.op, errand.sector, errand.sectors, errand.token) = (op, sector, sectors, id << 1 | what);
     errand
@@ -58,8 +59,8 @@ pub(super) fn errand(
 impl State {
     /// Begins a batch, if there is something for it.
     ///
-    /// The first exceptions that are ready go as soon as no more copies are out than they are: so while writers wait
-    /// for one another they share a batch, and a single one waits for nobody.
+    /// Those that are ready go when no copy is out any more, as in the kernel, so that all who wait share a batch and a single
+    /// one waits for nobody; or when they are many, so that those who write much do not stop for each batch.
     pub(super) fn start_commit(&mut self, origin: &Origin, id: u64, todo: &mut Todo) {
         let Some(body) = self.body(id) else { return };
         let (Keep::Persistent(store), None) = (&mut body.keep, &body.commit) else { return };
@@ -70,7 +71,8 @@ impl State {
         let pending = &body.pending;
         let is_ready = |chunk: &&u64| pending.get(chunk).is_some_and(|p| p.copied);
         let ready = body.order.iter().take_while(is_ready).count();
-        if ready == 0 || (ready < body.copies && ready < ENOUGH) {
+        let many = ready >= ENOUGH || (ready >= SOME && ready >= body.copies);
+        if ready == 0 || (body.copies > 0 && !many) {
             return;
         }
         let chunks: Vec<u64> = body.order.drain(..ready).collect();
@@ -171,17 +173,11 @@ impl State {
     }
 
     /// An errand is back.
-    pub(super) fn errand_back(
-        &mut self,
-        origin: &Origin,
-        errand: Box<Errand<Option<AlignedBuf>>>,
-        status: Status,
-        todo: &mut Todo,
-    ) {
+    pub(super) fn errand_back(&mut self, origin: &Origin, errand: &Outgoing, status: Status, todo: &mut Todo) {
         let id = errand.token >> 1;
         match errand.token & 1 {
             COMMIT => self.commit_step(origin, id, status, todo),
-            _ => self.merge_errand(origin, id, errand, status, todo),
+            _ => self.merge_errand(origin, id, errand.memory.as_deref(), status, todo),
         }
     }
 }

@@ -120,12 +120,11 @@ fn open_both<T>(ctr: &mut Ctr<'_>, mut open: impl FnMut(&mut Ctr<'_>) -> Result<
     opened
 }
 
+/// A COW device, and the snapshot that has it already.
+type Cow = (Arc<dyn BlockDevice>, Option<Arc<Snapshot>>);
+
 /// The COW device; with the snapshot that has it already, if that is one of the origin's.
-fn open_cow(
-    ctr: &mut Ctr<'_>,
-    arg: &Arg,
-    known: &[Arc<Snapshot>],
-) -> Result<(Arc<dyn BlockDevice>, Option<Arc<Snapshot>>), ArgError> {
+fn open_cow(ctr: &mut Ctr<'_>, arg: &Arg, known: &[Arc<Snapshot>]) -> Result<Cow, ArgError> {
     let message = "Cannot get COW device";
     let mut opened = match known {
         [] => ctr.device_exclusive(arg, message),
@@ -270,7 +269,7 @@ impl Holding {
     pub(super) fn resume(&self) {
         let origin = self.snapshot.origin.clone();
         let _switching = lock(&origin.switching);
-        let merges = origin.look(|state| stop_merges(state));
+        let merges = origin.look(stop_merges);
         let domain = origin.domain.clone();
         domain.drain(|| origin.look(|state| !is_merging(state)));
         let above = origin.look(|state| {

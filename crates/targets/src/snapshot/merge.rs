@@ -15,7 +15,7 @@ use std::sync::atomic::Ordering::SeqCst;
 use udm_base::{AlignedBuf, Sector, Sectors};
 use udm_formats::snapshot::{AreaReader, Exception, Merge, runs};
 use udm_io::kcopyd::{CopyFrom, CopyTo};
-use udm_io::{Bio, Errand, Op, Status};
+use udm_io::{Bio, Op, Status};
 
 /// Chunks of a round at most, and their bytes unless one is more.
 const ROUND: usize = 256;
@@ -198,12 +198,12 @@ impl State {
         &mut self,
         origin: &Origin,
         id: u64,
-        errand: Box<Errand<Option<AlignedBuf>>>,
+        memory: Option<&[u8]>,
         status: Status,
         todo: &mut Todo,
     ) {
         let Some(body) = self.body(id) else { return };
-        match (body.merging.phase, body.merging.area.take(), &errand.memory) {
+        match (body.merging.phase, body.merging.area.take(), memory) {
             (_, _, _) if !status.is_ok() => self.merge_fails(id, todo),
             (Phase::Loading, Some(mut area), Some(bytes)) => match area.feed(bytes) {
                 Ok(()) => self.load(id, area, todo),

@@ -10,7 +10,7 @@
 //! exception's maker sees the read, and keeps the origin's writers waiting.
 
 use super::flight;
-use super::state::{State, Todo};
+use super::state::{Outgoing, State, Todo};
 use super::table::Exceptions;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::SeqCst};
@@ -19,9 +19,7 @@ use udm_base::{AlignedBuf, Sector, Sectors};
 use udm_core::MappedDevice;
 use udm_formats::snapshot::ChunkSize;
 use udm_io::kcopyd::{Copied, CopyJob, CopyOptions, CopyStats, Kcopyd};
-use udm_io::{
-    Bio, BlockDevice, Cx, DeviceId, Domain, Duty, Errand, Kept, MAX_CHANNELS, Nanos, OwnWaiter, Sender, Status,
-};
+use udm_io::{Bio, BlockDevice, Cx, DeviceId, Domain, Duty, Kept, MAX_CHANNELS, Nanos, OwnWaiter, Sender, Status};
 
 /// Counters of reads on their way to the origin, which chunks share.
 const COUNTERS: usize = 1024;
@@ -342,7 +340,7 @@ impl Origin {
         raise(events);
     }
 
-    fn send(&self, cx: &Cx<'_>, errand: Box<Errand<Option<AlignedBuf>>>) {
+    fn send(&self, cx: &Cx<'_>, errand: Outgoing) {
         if let Err(errand) = cx.send(errand, self.arc()) {
             let level = Cx::own_level(&*errand.dev);
             lock(&self.state).later.errands.push(errand);
@@ -364,9 +362,16 @@ impl Origin {
     pub(super) fn publish(&self, list: List) {
         *lock(&self.list) = list;
         self.version.fetch_add(1, SeqCst);
+        // A list holds snapshots, which hold their COW devices and this origin: a channel that does not come by any more must
+        // not keep an old one.
+        let nothing: List = Arc::new([]);
+        let forget = |place: &Place| std::mem::replace(&mut *lock(&place.known), (0, nothing.clone()));
+        let old: Vec<(u64, List)> = self.places.iter().map(forget).collect();
+        drop(old);
     }
 
-    /// Whether a write changes nothing that any snapshot still reads. Takes a lock that only this channel takes.
+    /// Whether a write changes nothing that any snapshot still reads. Takes a lock that only this channel
+    /// takes, but for a moment when a snapshot comes or goes.
     pub(super) fn is_free(&self, cx: &Cx<'_>, sector: Sector, sectors: Sectors) -> bool {
         let mut known = lock(&self.places[cx.id()].known);
         let version = self.version.load(SeqCst);
@@ -415,13 +420,13 @@ fn raise(events: Vec<Weak<MappedDevice>>) {
 
 impl Copied for Origin {
     fn copied(self: Arc<Self>, cx: &Cx<'_>, job: Box<CopyJob>) {
-        self.with_state(cx, |state, todo| state.copied(&self, job, todo));
+        self.with_state(cx, |state, todo| state.copied(&self, &job, todo));
     }
 }
 
 impl Sender<Option<AlignedBuf>> for Origin {
-    fn back(self: Arc<Self>, cx: &Cx<'_>, errand: Box<Errand<Option<AlignedBuf>>>, status: Status) {
-        self.with_state(cx, |state, todo| state.errand_back(&self, errand, status, todo));
+    fn back(self: Arc<Self>, cx: &Cx<'_>, errand: Outgoing, status: Status) {
+        self.with_state(cx, |state, todo| state.errand_back(&self, &errand, status, todo));
     }
 }
 

@@ -14,15 +14,21 @@ use udm_formats::snapshot::{Full, Store, Transient, Usage};
 use udm_io::kcopyd::{CopyFrom, CopyJob, CopyTo};
 use udm_io::{Bio, Errand, Op, Status};
 
+/// An operation of a snapshot's own, in the box in which it goes and comes back.
+pub(super) type Outgoing = Box<Errand<Option<AlignedBuf>>>;
+
+/// A copy, likewise.
+type Copy = Box<CopyJob>;
+
 /// What is to be done when the lock is free.
 #[derive(Default)]
 pub(super) struct Todo {
     /// To be submitted to where they point.
     pub(super) bios: Vec<Bio>,
     pub(super) ends: Vec<(Bio, Status)>,
-    pub(super) errands: Vec<Box<Errand<Option<AlignedBuf>>>>,
-    pub(super) copies: Vec<Box<CopyJob>>,
-    pub(super) zeroes: Vec<Box<CopyJob>>,
+    pub(super) errands: Vec<Outgoing>,
+    pub(super) copies: Vec<Copy>,
+    pub(super) zeroes: Vec<Copy>,
     pub(super) events: Vec<Weak<MappedDevice>>,
 }
 
@@ -375,7 +381,7 @@ impl State {
     }
 
     /// A copy is done.
-    pub(super) fn copied(&mut self, origin: &Origin, job: Box<CopyJob>, todo: &mut Todo) {
+    pub(super) fn copied(&mut self, origin: &Origin, job: &CopyJob, todo: &mut Todo) {
         let status = job.status();
         match self.copies.remove(&job.token) {
             Some(CopyOf::Exceptions(of)) => {

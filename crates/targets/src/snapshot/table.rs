@@ -56,7 +56,7 @@ impl Exceptions {
     /// For chunks below `chunks`.
     pub(super) fn new(chunks: u64) -> Self {
         let mut depth = 0;
-        while chunks.max(1) - 1 >> (BITS * (depth + 1)) != 0 {
+        while (chunks.max(1) - 1).checked_shr(BITS * (depth + 1)).unwrap_or(0) != 0 {
             depth += 1;
         }
         Self { depth, root: Node::new(depth) }

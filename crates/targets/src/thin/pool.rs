@@ -72,6 +72,8 @@ pub(super) struct Pool {
     pub(super) block: Divisor,
     /// Whether the pool takes discards, which is settled when it is made.
     pub(super) discards: bool,
+    /// Whether zeroes over a whole block are the worker's, who unmaps it.
+    pub(super) unmaps: AtomicBool,
     pub(super) cache: Arc<MappingCache>,
     pub(super) inflight: Inflight,
     mode: AtomicU8,
@@ -123,6 +125,7 @@ impl Pool {
             data,
             block: Divisor::new(block.get()),
             discards,
+            unmaps: AtomicBool::new(false),
             cache: MappingCache::new(MAPPING_BYTES),
             inflight: Inflight::new(),
             mode: AtomicU8::new(PoolMode::Write as u8),
@@ -347,6 +350,10 @@ impl Duty for Pool {
         }
         let linger = self.linger.load(Ordering::Relaxed);
         (linger > now.0).then(|| now.after(PATIENCE_NS))
+    }
+
+    fn waits_for_others(&self) -> bool {
+        lock(&self.drains).is_waiting()
     }
 }
 

@@ -21,8 +21,8 @@ use super::features::Features;
 use super::pool::{Gate, Parts, Pool, PoolMode};
 use super::worker::{Command, MetadataOf, PoolStatus};
 use std::any::Any;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use udm_base::{Arg, ArgError, Errno, Sector, Sectors};
 use udm_core::{Ctr, Error, Map, Run, StatusKind, TableSlot, Target, TargetDevice, TargetFeatures, TargetType};
 use udm_formats::thin::superblock::{METADATA_BLOCK, is_data_block_size};
@@ -46,6 +46,10 @@ pub(super) struct PoolTarget {
 
 /// Keeps a pool open: its tables and volumes have it together.
 pub(super) struct PoolHandle(pub(super) Arc<Pool>);
+
+/// Every pool that is open, for the devices that no other may have. Files and the host's devices are opened exclusively,
+/// mapped devices are not.
+static POOLS: Mutex<Vec<Weak<PoolHandle>>> = Mutex::new(Vec::new());
 
 fn ctr(ctr: &mut Ctr<'_>) -> Result<Box<dyn Target>, ArgError> {
     let usage = "<metadata device> <data device> <block sectors> <low water blocks> [<n> <feature>…]";
@@ -89,7 +93,8 @@ impl Target for PoolTarget {
         match kind {
             StatusKind::Table => {
                 let (metadata, data) = (pool.metadata.name(), pool.data.name());
-                format!("{metadata} {data} {} {} {}", pool.block.get(), self.low_water, self.features.words())
+                // The kernel's line ends with a space, too.
+                format!("{metadata} {data} {} {} {} ", pool.block.get(), self.low_water, self.features.words())
             }
             StatusKind::Info if pool.mode() == PoolMode::Fail => "Fail".into(),
             StatusKind::Info => match pool.call(|reply| Command::Status(true, reply)) {
@@ -284,16 +289,39 @@ fn open(
     arg: &Arg,
 ) -> Result<Arc<PoolHandle>, ArgError> {
     const MESSAGE: &str = "Error creating metadata object";
+    // Held to the end, so that of two tables for the same devices one comes second.
+    let mut pools = POOLS.lock().unwrap_or_else(PoisonError::into_inner);
+    pools.retain(|pool| pool.strong_count() > 0);
+    let others: Vec<_> = pools.iter().filter_map(Weak::upgrade).collect();
+    for (dev, message) in
+        [(&metadata, "metadata device already in use by a pool"), (&data, "data device already in use by a pool")]
+    {
+        let uses =
+            |other: &PoolHandle| [&other.0.metadata, &other.0.data].into_iter().any(|used| same_device(used, dev));
+        if others.iter().any(|other| uses(other)) {
+            let hint = format!("{} belongs to another pool until that one is removed", dev.name());
+            return Err(ArgError::new(message).errno(Errno::EBUSY).hint(hint).at(arg));
+        }
+    }
     let owner = Arc::downgrade(ctr.owner);
     let pool =
         Pool::new(Parts { domain: ctr.domain.clone(), owner, metadata, data, block, discards: features.discard });
     let pool = pool.map_err(|e| ArgError::new(MESSAGE).errno(Errno::of(&e)).hint(e.to_string()))?;
-    // As the kernel: the data space map begins empty, and grows to the data device when the pool is resumed.
     let geometry = Geometry { data_block: block, data_blocks: ctr.len.get() / block.get() };
     let options = Options { read_only: features.read_only, ..Options::default() };
     let opened = pool.open(geometry, options, !features.read_only);
     opened.map_err(|e| ArgError::new(MESSAGE).errno(e.errno).hint(e.message).at(arg))?;
-    Ok(Arc::new(PoolHandle(pool)))
+    let handle = Arc::new(PoolHandle(pool));
+    pools.push(Arc::downgrade(&handle));
+    drop(pools);
+    // Outside the lock: what was a pool's last holder closes it.
+    drop(others);
+    Ok(handle)
+}
+
+/// Whether they are one device of one registry: the numbers of mapped devices are given by each registry anew.
+fn same_device(a: &Arc<dyn BlockDevice>, b: &Arc<dyn BlockDevice>) -> bool {
+    std::ptr::addr_eq(Arc::as_ptr(a), Arc::as_ptr(b))
 }
 
 /// Reads a message's words.

@@ -149,11 +149,23 @@ impl Volume {
     /// Which device takes a bio to its data block; none, when a commit has to come first.
     #[inline]
     fn way(&self, bio: &Bio, data: u64, committed: Option<u64>) -> Option<&dyn BlockDevice> {
-        if !bio.flags().contains(OpFlags::FUA) || bio.op() == Op::Read {
+        if bio.op() == Op::Read {
+            return Some(&*self.pool().data);
+        }
+        if committed.is_none() && self.pool().unmaps.load(Ordering::Relaxed) && self.may_unmap(bio) {
+            return None;
+        }
+        if !bio.flags().contains(OpFlags::FUA) {
             return Some(&*self.pool().data);
         }
         let durable = self.device.durability() == Durability::Committed || committed == Some(data);
         durable.then_some(&*self.pool_device)
+    }
+
+    /// Whether a write is for the worker, because it is zeroes over a whole block.
+    #[cold]
+    fn may_unmap(&self, bio: &Bio) -> bool {
+        bio.sectors() == self.pool().block_len() && bio.is_zero()
     }
 
     /// A bio that has entered an epoch goes nowhere.

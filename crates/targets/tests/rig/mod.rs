@@ -69,6 +69,19 @@ impl Disk {
         n
     }
 
+    /// Makes its first sectors zero, as a COW device must be for a new snapshot.
+    pub fn clear_header(self: &Arc<Self>) {
+        let io = BlockingIo::new(&Domain::default(), self.clone()).unwrap();
+        io.write(Sector::ZERO, &[0; 8192], OpFlags::NONE).unwrap();
+    }
+
+    /// Serves what was held last.
+    pub fn release_last(&self) {
+        let bio = self.held.lock().unwrap().pop().expect("one is held");
+        let status = self.memory.serve(&bio);
+        bio.end(status);
+    }
+
     pub fn release_with(&self, status: Status) {
         let bios = std::mem::take(&mut *self.held.lock().unwrap());
         bios.into_iter().for_each(|b| b.end(status));
@@ -108,7 +121,7 @@ impl BlockDevice for Disk {
     }
 }
 
-type Disks = Arc<Mutex<HashMap<String, Arc<Disk>>>>;
+type Disks = Arc<Mutex<HashMap<String, Arc<dyn BlockDevice>>>>;
 
 pub struct Rig {
     pub domain: Domain,
@@ -151,8 +164,18 @@ impl Rig {
 
     pub fn disk_with(&self, name: &str, sectors: u64, limits: Limits) -> Arc<Disk> {
         let disk = Disk::new(name, sectors, limits, &self.all);
-        self.disks.lock().unwrap().insert(name.into(), disk.clone());
+        self.add(name, disk.clone());
         disk
+    }
+
+    /// A device that tables can name.
+    pub fn add(&self, name: &str, dev: Arc<dyn BlockDevice>) {
+        self.disks.lock().unwrap().insert(name.into(), dev);
+    }
+
+    /// The device that tables know by that name.
+    pub fn named(&self, name: &str) -> Option<Arc<dyn BlockDevice>> {
+        self.disks.lock().unwrap().get(name).cloned()
     }
 
     /// A running device; `{name}` in the table is that device's number.

@@ -4,5 +4,17 @@
 #[path = "../rig/mod.rs"]
 mod rig;
 
+mod commits;
+mod discards;
+mod failures;
 mod lifecycle;
+mod messages;
+mod origins;
 mod pools;
+mod reuse;
+mod snapshots;
+mod space;
+mod suspension;
+mod tables;
+mod zero_skip;
+mod zero_writes;

@@ -41,6 +41,20 @@ impl Pool {
         Self { rig, metadata, data, md, blocks }
     }
 
+    /// The pool on copies of its disks as they are now, as if the power had gone.
+    pub(crate) fn as_after_power_cut(&self) -> Self {
+        let rig = Rig::default();
+        let copy = |name: &str, from: &Arc<Disk>| {
+            let disk = rig.disk(name, from.sectors().get());
+            let all = read(&BlockingIo::new(&self.rig.domain, from.clone()).unwrap(), 0, from.sectors().get());
+            let io = BlockingIo::new(&rig.domain, disk.clone()).unwrap();
+            io.write(Sector::ZERO, &all, OpFlags::NONE).unwrap();
+            disk
+        };
+        let (metadata, data) = (copy("meta", &self.metadata), copy("data", &self.data));
+        Self::again(rig, metadata, data, self.blocks)
+    }
+
     pub(crate) fn table(&self, features: &str) -> String {
         table(self.blocks, features)
     }

@@ -12,6 +12,7 @@
 mod common;
 mod guest;
 mod host;
+mod kernel_made;
 mod model;
 mod snapshot;
 mod thin;
@@ -21,6 +22,16 @@ fn seed() -> u64 {
     let seed = std::env::var("UDM_LAB_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or(1);
     println!("UDM_LAB_SEED={seed}");
     seed
+}
+
+#[test]
+fn pools_that_the_kernel_made() {
+    kernel_made::pools();
+}
+
+#[test]
+fn stores_that_the_kernel_made() {
+    kernel_made::stores();
 }
 
 #[test]
@@ -37,7 +48,7 @@ fn thin_pools_go_to_the_kernel_and_back() {
 #[ignore = "boots a guest six times: two minutes"]
 fn exception_stores_go_to_the_kernel_and_back() {
     if guest::available() {
-        for (kind, chunk, seed) in [("P", 16, seed()), ("PO", 64, seed() + 1)] {
+        for (kind, chunk, seed) in [("P", 16, seed()), ("PO", 32, seed() + 1)] {
             snapshot::there_and_back(kind, chunk, seed);
         }
     }

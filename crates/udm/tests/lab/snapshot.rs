@@ -101,7 +101,8 @@ pub(crate) fn there_and_back(kind: &str, chunk: u64, seed: u64) {
     drop(host);
 
     // udm begins to merge, the kernel ends it.
-    by_udm("used again", &disks, &mut model, &mut rng, 200);
+    // Many chunks: udm merges some hundred at a time, and stops between.
+    by_udm("used again", &disks, &mut model, &mut rng, 700);
     if udm_merges_a_part(&disks, &model) {
         kernel_merges_the_rest(&disks, &model);
     }

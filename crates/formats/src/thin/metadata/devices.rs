@@ -3,7 +3,7 @@
 use udm_pdata::{Root, btree};
 
 use super::{Device, MAX_DEVICE, Metadata};
-use crate::thin::error::{Error, Field};
+use crate::thin::error::Error;
 use crate::thin::superblock::LOCATION;
 use crate::thin::values::{BlockTime, Details, DiskDetails, MAX_TIME};
 
@@ -125,12 +125,7 @@ impl Metadata {
             return Err(Error::Details { dev, what });
         };
         if root == LOCATION {
-            return Err(Error::superblock(
-                LOCATION,
-                Field::MappingRoot,
-                &format!("the root of thin device {dev}"),
-                &"none",
-            ));
+            return Err(Error::Details { dev, what: "the root of its mappings is block 0, the superblock".into() });
         }
         let device = Device { details: details.into(), root, changed: false, owned_in: 0 };
         self.devices.insert(dev, device);

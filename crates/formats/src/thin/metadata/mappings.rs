@@ -136,15 +136,22 @@ impl Metadata {
     /// # Errors
     /// As [`find`](Self::find), and [`Error::Details`] when the device says that fewer are mapped.
     pub async fn remove_range(&mut self, dev: u32, from: u64, to: u64) -> Result<u64, Error> {
+        self.check()?;
+        if self.is_read_only() {
+            return Err(Error::ReadOnly);
+        }
+        // To unmap what is not mapped makes nothing dirty.
+        let Device { root, .. } = self.device(dev).await?;
+        match btree::lookup_ge::<BlockTime>(&mut self.store, root, from).await? {
+            Some((first, _)) if first < to => {}
+            _ => return Ok(0),
+        }
         let last = self.begin()?;
         let done = self.try_remove_range(dev, from, to).await;
         self.end(last, done)
     }
 
     async fn try_remove_range(&mut self, dev: u32, from: u64, to: u64) -> Result<u64, Error> {
-        if from >= to {
-            return self.device(dev).await.map(|_| 0);
-        }
         let mut next = Some(from);
         let mut removed = 0;
         while let Some(from) = next {

@@ -81,7 +81,7 @@ pub struct Run {
 }
 
 /// What the open transaction makes of the superblock's fields.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 struct Open {
     root: u64,
     details_root: u64,

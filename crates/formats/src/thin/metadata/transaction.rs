@@ -114,7 +114,9 @@ impl Metadata {
         Ok(())
     }
 
-    /// Commits, then takes a metadata snapshot: a copy of the superblock whose trees stay as they are now. Commit afterwards.
+    /// Commits what changed in trees, then takes a metadata snapshot: a copy of the superblock whose trees stay as they are now. Commit
+    /// afterwards. When only references to data blocks were taken or given back since the last commit, nothing is committed here: a
+    /// caller that holds some over its commits commits itself first.
     ///
     /// # Errors
     /// [`Error::SnapHeld`], those of [`commit`](Self::commit).
@@ -123,7 +125,9 @@ impl Metadata {
         if let Some(held) = self.snap_root() {
             return Err(Error::SnapHeld(held));
         }
-        self.commit().await?;
+        if self.open != Open::of(&self.committed) || self.devices.values().any(|device| device.changed) {
+            self.commit().await?;
+        }
         let last = self.begin()?;
         let done = self.try_reserve_snap().await;
         self.end(last, done)

@@ -14,7 +14,9 @@ impl Worker {
         let asked = !self.after_commit.is_empty();
         let can = self.metadata.is_dirty() && self.pool.mode() <= PoolMode::OutOfDataSpace;
         let late = can && self.last_commit.after(COMMIT_PERIOD_NS) <= self.now();
-        if !asked && !late {
+        // What was freed can be had after the commit.
+        let short = can && self.freed && self.pool.mode() == PoolMode::OutOfDataSpace;
+        if !asked && !late && !short {
             return;
         }
         let committed = self.commit().await;
@@ -39,12 +41,12 @@ impl Worker {
         match self.commit_now().await {
             Ok(()) => {
                 self.check_metadata_space();
-                self.check_data_space();
                 if self.pool.mode() <= PoolMode::OutOfDataSpace
                     && let Err(e) = self.take_holds().await
                 {
                     self.metadata_failed("holding blocks", &e).await;
                 }
+                self.check_data_space();
                 true
             }
             Err(e) => {
@@ -90,7 +92,7 @@ impl Worker {
     fn holds(&self) -> Vec<Range<u64>> {
         let of_job = |job: &Job| match job {
             Job::Prepare(prepare) if prepare.lost => Vec::new(),
-            Job::Prepare(prepare) => Vec::from([prepare.data..prepare.data + 1]),
+            Job::Prepare(prepare) => std::iter::once(prepare.data..prepare.data + 1).collect(),
             Job::Discard(discard) => discard.held.clone(),
         };
         self.jobs.values().flat_map(of_job).chain(self.holding.iter().cloned()).collect()

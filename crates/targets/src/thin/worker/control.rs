@@ -6,11 +6,10 @@ use crate::thin::inflight::Ticket;
 use crate::thin::pool::{Gate, Pool, PoolMode};
 use crate::thin::volume::{ThinDevice, Volume};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 use udm_base::Errno;
 use udm_core::Error;
 use udm_formats::thin;
-use udm_io::{Status, Waker};
+use udm_io::Status;
 
 /// What most commands answer.
 pub(in crate::thin) type Done = Result<(), Error>;
@@ -82,7 +81,7 @@ pub(in crate::thin) enum Command {
 }
 
 /// Where an answer is left.
-pub(in crate::thin) struct Reply<T>(Arc<(Mutex<Option<T>>, Waker)>);
+pub(in crate::thin) struct Reply<T>(Arc<Mutex<Option<T>>>);
 
 impl<T> Clone for Reply<T> {
     fn clone(&self) -> Self {
@@ -92,43 +91,35 @@ impl<T> Clone for Reply<T> {
 
 impl<T> Reply<T> {
     pub(in crate::thin) fn give(&self, answer: T) {
-        *self.0.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(answer);
-        self.0.1.wake();
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(answer);
     }
 
     fn take(&self) -> Option<T> {
-        self.0.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 }
-
-/// How long a control thread sleeps before it looks again by itself.
-const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
 impl Pool {
     /// Asks the worker and waits for the answer, running it if nobody does. Blocks. Not from inside a channel.
     pub(in crate::thin) fn call<T>(&self, command: impl FnOnce(Reply<T>) -> Command) -> Result<T, Error> {
         let channel = self.domain.channel();
         let channel = channel.map_err(|e| Error::new(Errno::of(&e), format!("the pool cannot be asked: {e}")))?;
-        let reply = Reply(Arc::new((Mutex::new(None), channel.waker())));
+        let reply = Reply(Arc::default());
         self.push(Event::Command(command(reply.clone())));
         self.wait_for(&channel, &reply)
     }
 
-    /// Waits for an answer to what has been left to the worker.
+    /// Waits for an answer to what has been left to the worker. Meanwhile it is run from here, and channels whose threads sleep
+    /// elsewhere are served: bios of theirs may be what it waits for.
     fn wait_for<T>(&self, channel: &udm_io::Channel, reply: &Reply<T>) -> Result<T, Error> {
-        loop {
+        let mut answer = None;
+        self.domain.drain(|| {
             channel.with_cx(|cx| self.kick_patiently(cx));
             channel.poll();
-            if let Some(answer) = reply.take() {
-                return Ok(answer);
-            }
-            if self.has_ended() {
-                return Err(Error::new(Errno::ENXIO, "the pool is closed"));
-            }
-            if channel.wait(Some(LOOK_AGAIN), &mut Vec::new()).is_err() {
-                std::thread::yield_now();
-            }
-        }
+            answer = reply.take();
+            answer.is_some() || self.has_ended()
+        });
+        answer.or_else(|| reply.take()).ok_or_else(|| Error::new(Errno::ENXIO, "the pool is closed"))
     }
 
     /// Opens the metadata, as a worker that will answer; then serves the pool until it is closed.
@@ -140,13 +131,17 @@ impl Pool {
     ) -> Result<(), Error> {
         let cannot = |e: std::io::Error| Error::new(Errno::of(&e), format!("the pool cannot be started: {e}"));
         let channel = self.domain.channel().map_err(cannot)?;
-        let reply = Reply::<Done>(Arc::new((Mutex::new(None), channel.waker())));
+        let reply = Reply::<Done>(Arc::default());
         let (pool, opened) = (self.clone(), reply.clone());
         let io = super::super::metadata_io::MetadataIo::new(Arc::downgrade(self), self.metadata.clone());
         let worker = async move {
-            let metadata = match format {
-                true => thin::Metadata::open_or_format(io, &geometry, options).await,
-                false => thin::Metadata::open(io, &geometry, options).await,
+            let metadata = match thin::Metadata::open(io.clone(), &geometry, options).await {
+                // As the kernel: the data space map begins empty, and grows when the pool is resumed.
+                Err(thin::Error::Unformatted) if format => {
+                    let empty = thin::Geometry { data_blocks: 0, ..geometry };
+                    thin::Metadata::format(io, &empty, options).await
+                }
+                opened => opened,
             };
             match metadata {
                 Ok(metadata) => {
@@ -233,6 +228,7 @@ impl Worker {
     async fn bind(&mut self, features: Features, low_water: u64, data: u64, metadata: u64) -> Done {
         self.features = features;
         self.low_water = low_water;
+        self.pool.unmaps.store(features.unmaps(), std::sync::atomic::Ordering::Relaxed);
         let wanted = match self.pool.mode() {
             _ if features.read_only => PoolMode::ReadOnly,
             // A pool that was read-only for its table's sake, or has been repaired.

@@ -135,6 +135,7 @@ impl Worker {
         let Discard { volume, bio, start, held, .. } = job;
         let waiting = self.cells.end(volume.device.id, start);
         self.look_again(waiting);
+        self.freed |= !held.is_empty();
         for run in held {
             if let Err(e) = self.metadata.dec_data(run).await {
                 bio.end(Status::Io);

@@ -1,0 +1,88 @@
+//! What the real kernel made (`tests/goldens/thin`, `tests/goldens/snapshot`): opened here, every volume has the checksum
+//! that the kernel read, and its status; and the same commands, given here, come to the same volumes and statuses.
+#![allow(missing_docs)]
+
+mod record;
+#[path = "../rig/mod.rs"]
+mod rig;
+mod world;
+
+use record::{Line, Record};
+use world::World;
+
+/// What is in a record beside the commands, so that they alone do not come to the same.
+const NOT_REPLAYED: &[(&str, &str)] = &[
+    ("grown-64k", "its devices grow"),
+    ("deep-64k", "written by fio"),
+    ("needs-check-64k", "full when the kernel's layout of the metadata is full"),
+    ("area-full-8k", "written by a loop"),
+    ("areas-8k", "written by a loop"),
+    ("half-merged-8k", "stopped half-way by its clock"),
+    ("half-merged-po-16k", "stopped half-way by its clock"),
+];
+
+/// What is done at the end of a record, to see what it holds: from the last command that makes the snapshot or, for a
+/// pool, its table and its live volumes.
+#[test]
+fn pools_open() {
+    for record in Record::all("thin") {
+        let Some(data) = record.image("data") else { continue };
+        let world = World::new(&record.name);
+        world.disk("meta", record.image("meta").expect("a pool has metadata"));
+        world.disk("data", data);
+        if let Some(sectors) = record.lines("origin").next().map(|words| words[1].parse().expect("sectors")) {
+            world.disk("ext", udm_sim::golden::pattern(9, 0, sectors, 1));
+        }
+        world.open_pool(&record);
+        world.check_volumes(&record);
+    }
+}
+
+#[test]
+fn exception_stores_open() {
+    for record in Record::all("snapshot") {
+        let world = World::new(&record.name);
+        world.disk("base", record.image("origin").expect("a store has an origin"));
+        world.disk("cow", record.image("cow").expect("a store has a COW device"));
+        let made = |name: &str| record.commands().rposition(|words| words[..3] == ["dmsetup", "create", name]);
+        let Some(snap) = made("snap") else { panic!("{}: no snapshot", record.name) };
+        let commands: Vec<Vec<&str>> = record.commands().collect();
+        let merged_away = commands[snap..].iter().any(|words| words[..3] == ["dmsetup", "create", "merge"]);
+        if merged_away {
+            world.expect_base(&record);
+            continue;
+        }
+        for at in [Some(snap), made("org")].into_iter().flatten() {
+            world.run(&commands[at]).unwrap_or_else(|e| panic!("{}: {e}", record.name));
+        }
+        world.check_last(&record);
+    }
+}
+
+#[test]
+fn commands_come_to_the_same() {
+    for record in Record::all("thin").into_iter().chain(Record::all("snapshot")) {
+        if NOT_REPLAYED.iter().any(|(name, _)| *name == record.name) {
+            continue;
+        }
+        let world = World::new(&record.name);
+        for (name, what) in [("meta", "meta"), ("data", "data"), ("base", "origin"), ("cow", "cow")] {
+            if let Some(image) = record.image(what) {
+                world.disk(name, vec![0; image.len()]);
+            }
+        }
+        if let Some(sectors) = record.lines("origin").next().map(|words| words[1].parse().expect("sectors")) {
+            world.disk("ext", udm_sim::golden::pattern(9, 0, sectors, 1));
+        }
+        for (at, line) in record.parsed().iter().enumerate() {
+            match line {
+                Line::Command(words, succeeds) => {
+                    let done = world.run(words);
+                    assert_eq!(done.is_ok(), *succeeds, "{}: {}: {done:?}", record.name, words.join(" "));
+                }
+                Line::Volume(name, sectors, sha) => world.check_volume(name, *sectors, sha),
+                Line::Status(name, line) => world.check_status(name, line, at),
+            }
+        }
+    }
+}
