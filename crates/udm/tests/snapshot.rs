@@ -4,7 +4,7 @@ mod common;
 
 use common::{Place, stderr, stdout};
 use serde_json::{Value, json};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use udm_base::{Sector, Sectors};
 use udm_formats::snapshot::{Batch, ChunkSize, Content, Exception, Geometry, Store};
 
@@ -163,4 +163,41 @@ fn a_device_of_the_daemon() {
     for name in ["lvol-cow", "/dev/mapper/lvol-cow"] {
         assert_eq!(json_of(&place, &["snapshot", "info", name, "--json"])["exceptions"], 1);
     }
+}
+
+#[test]
+fn what_the_kernel_wrote() {
+    let goldens = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/goldens/snapshot");
+    let place = Place::new();
+    let mut seen = 0;
+    for entry in std::fs::read_dir(&goldens).unwrap() {
+        let record = entry.unwrap().path();
+        if record.extension().is_none_or(|extension| extension != "txt") {
+            continue;
+        }
+        let unpack = |what: &str| {
+            let packed = std::fs::read(record.with_extension(format!("{what}.pages.gz"))).unwrap();
+            file(&place, what, &udm_sim::golden::unpack(&packed).unwrap())
+        };
+        unpack("cow");
+        unpack("origin");
+        let text = std::fs::read_to_string(&record).unwrap();
+        // The last status is of what is kept: `status NAME START LENGTH TARGET STATUS…`.
+        let of_snapshots =
+            text.lines().filter(|line| line.starts_with("status snap ") || line.starts_with("status merge "));
+        let status = of_snapshots.last().unwrap().split(' ').skip(5).collect::<Vec<_>>().join(" ");
+        let output = place.udm(["snapshot", "info", "cow"]);
+        assert!(output.status.success(), "{record:?}: {}", stderr(&output));
+        let info = stdout(&output);
+        if status == "Invalid" {
+            assert!(info.contains("State:        Invalid\n"), "{record:?}: {info}");
+        } else {
+            assert!(info.contains(&format!("Status:       {status}\n")), "{record:?}: {status}\n{info}");
+            let diff = json_of(&place, &["snapshot", "diff", "cow", "--origin", "origin", "--json", "--svg", "a.svg"]);
+            let all = json_of(&place, &["snapshot", "info", "cow", "--json"]);
+            assert!(diff["changed"].as_u64() <= all["changed"].as_u64(), "{record:?}");
+        }
+        seen += 1;
+    }
+    assert!(seen > 10, "{seen} records");
 }
