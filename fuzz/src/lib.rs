@@ -41,8 +41,10 @@ pub const TARGETS: &[Target] = &[
     Target { name: "snapshot-areas", run: targets::snapshot::fuzz_areas, words: targets::snapshot::WORDS },
     Target { name: "snapshot-header", run: targets::snapshot::fuzz_header, words: targets::snapshot::WORDS },
     Target { name: "table", run: targets::table::fuzz_table, words: targets::table::WORDS },
+    Target { name: "thin-check", run: targets::thin_tools::fuzz_check, words: &[] },
     Target { name: "thin-pool", run: targets::thin::fuzz_thin_pool, words: &[] },
     Target { name: "thin-superblock", run: targets::thin::fuzz_thin_superblock, words: targets::thin::WORDS },
+    Target { name: "thin-xml", run: targets::thin_tools::fuzz_xml, words: targets::thin_tools::WORDS },
 ];
 
 impl Target {

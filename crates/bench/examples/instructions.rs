@@ -1,9 +1,12 @@
 //! What `tests/instructions.rs` runs under callgrind: `instructions DEVICE BS DEPTH IOS [SETTING]…` does random reads
-//! of one device of [`STACK`], and nothing else in `udm_bench::job::run`.
+//! of one device of [`STACK`], or of `thin`, and nothing else in `udm_bench::job::run`. With `write` it writes.
 
+use std::path::Path;
 use std::process::ExitCode;
-use udm_bench::{Fill, Lat, Load, Rw, Setting, Stack, measure};
-use udm_io::Domain;
+use udm_base::Sector;
+use udm_bench::{Fill, Lat, Load, Rw, Setting, Stack, Subject, measure};
+use udm_core::{SuspendOptions, TableLine};
+use udm_io::{BlockingIo, Domain, OpFlags};
 
 /// Every device that is counted. All sizes are powers of two, so that stripes need no division.
 const STACK: &str = "n,,,,0 131072 linear null:size=64M 0;n2,,,,0 131072 linear /dev/mapper/n 0;\
@@ -27,8 +30,9 @@ fn run(words: &[&str]) -> Result<(), Box<dyn std::error::Error>> {
         return Err("expected DEVICE BS DEPTH IOS [SETTING]…".into());
     };
     let domain = Domain::default();
+    let (writes, settings): (Vec<&str>, Vec<&str>) = settings.iter().partition(|s| **s == "write");
     let load = Load {
-        rw: Rw::RandRead,
+        rw: if writes.is_empty() { Rw::RandRead } else { Rw::RandWrite },
         bs: bs.parse()?,
         iodepth: depth.parse()?,
         number_ios: Some(ios.parse()?),
@@ -38,13 +42,18 @@ fn run(words: &[&str]) -> Result<(), Box<dyn std::error::Error>> {
         ..Load::default()
     };
     if *device == "null" {
-        let subject = udm_bench::Subject::open(&domain, "null", "null:size=64M", true)?;
+        let subject = Subject::open(&domain, "null", "null:size=64M", true)?;
+        measure(&domain, &subject, &load)?;
+        return Ok(());
+    }
+    if *device == "thin" {
+        let (_pool, subject) = thin(&domain)?;
         measure(&domain, &subject, &load)?;
         return Ok(());
     }
     let stack = Stack::new(&domain, STACK)?;
     for setting in settings {
-        match *setting {
+        match setting {
             // Each device by itself, as if its neighbours could not be looked through.
             "compile=0" => ["n", "n2", "n3", "n8", "s", "r", "l", "z"]
                 .iter()
@@ -55,4 +64,27 @@ fn run(words: &[&str]) -> Result<(), Box<dyn std::error::Error>> {
     }
     measure(&domain, &stack.subject(device)?, &load)?;
     Ok(())
+}
+
+/// A thin volume in memory, every block of which has data, and its pool.
+fn thin(domain: &Domain) -> Result<(udm_stack::Stack, Subject), Box<dyn std::error::Error>> {
+    const BLOCK: u64 = 128;
+    const BLOCKS: u64 = 256;
+    let stack = udm_stack::Stack::new(
+        domain,
+        "meta,,,,0 32768 ram;data,,,,0 65536 ram;pool,,,,0 65536 thin-pool /dev/mapper/meta /dev/mapper/data 128 0",
+    )?;
+    stack.device("pool")?.message(Sector::ZERO, &["create_thin", "0"]).map_err(|e| e.message)?;
+    let md = stack.registry().create("thin", "", None).map_err(|e| e.message)?;
+    let table = TableLine::parse_all(&format!("0 {} thin /dev/mapper/pool 0", BLOCK * BLOCKS))?;
+    md.load(&table, false, Path::new("/")).map_err(|e| e.message)?;
+    md.resume(SuspendOptions::default(), &|| false).map_err(|e| e.message)?;
+    let io = BlockingIo::new(domain, md.clone())?;
+    let failed = |status| format!("writing the volume: {status:?}");
+    for block in 0..BLOCKS {
+        io.write(Sector::new(block * BLOCK), &[7; 512], OpFlags::NONE).map_err(failed)?;
+    }
+    // Committed, so that nothing is left to be done meanwhile.
+    io.flush().map_err(failed)?;
+    Ok((stack, Subject::device("thin", md)))
 }

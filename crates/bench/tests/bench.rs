@@ -300,7 +300,7 @@ fn exit_codes() {
 fn a_device_that_is_not_there_is_answered_with_those_that_are() {
     let stack = Stack::new(&Domain::default(), "r,,,,0 8 ram;l,,,,0 8 linear /dev/mapper/r 0").unwrap();
     let error = stack.subject("x").err().unwrap().to_string();
-    assert_eq!(error, "no device \"x\" in --concise; it has l, r");
+    assert_eq!(error, "--concise: no device \"x\" in the specification; it has l, r");
     let error = Stack::new(&Domain::default(), "r,,,,0 8 rom").err().unwrap().to_string();
     assert!(error.contains("r: ") && error.contains("ram"), "{error}");
 }

@@ -184,6 +184,12 @@ pub trait Target: Send + Sync + 'static {
         false
     }
 
+    /// Whether it sees to it itself that a flush reaches the devices beneath it: then core sends none there. Only with
+    /// [`wants_flush`](Self::wants_flush).
+    fn flushes_beneath(&self) -> bool {
+        false
+    }
+
     /// A bio that was remapped `at` sectors into the target has failed. Returns whether that is an event. Called on the
     /// completion path: must not block.
     fn failed(&self, at: Sectors, status: Status) -> bool {

@@ -234,3 +234,28 @@ fn a_channel_waits_for_own_bios_and_sends_others_elsewhere() {
     assert_eq!(next.id(), id);
     dev.end(1);
 }
+
+/// A clock that the test moves.
+#[derive(Default)]
+struct Hands(std::sync::atomic::AtomicU64);
+
+impl Clock for Hands {
+    fn now(&self) -> Nanos {
+        // Every look takes a while.
+        Nanos(self.0.fetch_add(100_000_000, SeqCst))
+    }
+}
+
+#[test]
+fn a_channel_does_not_wait_for_ever_and_its_own_bios_still_come_home() {
+    let domain = DomainBuilder::default().clock(Arc::new(Hands::default())).build();
+    let (dev, ended) = (Arc::new(Holding::default()), Arc::new(Ended::default()));
+    let (there, seen) = (dev.clone(), ended.clone());
+    let channel = inside(&domain, move |cx| assert!(flush(cx, 1, &*there, &seen)));
+    drop(channel);
+    assert!(ended.lock().unwrap().is_empty(), "it was kept");
+    dev.end(1);
+    let done = ended.clone();
+    domain.drain(|| !done.lock().unwrap().is_empty());
+    assert_eq!(*ended.lock().unwrap(), [Status::Ok]);
+}

@@ -100,6 +100,11 @@ impl DataMap {
         self.nr_blocks.saturating_sub(self.unavailable)
     }
 
+    /// How many counts and entries the trees have to be told.
+    pub(crate) fn remembered(&self) -> usize {
+        self.dirty + self.overflow.remembered()
+    }
+
     pub(crate) fn committed(&mut self) {
         self.unavailable = self.nr_allocated;
         self.overflow.forget();

@@ -205,9 +205,10 @@ impl MetadataMap {
         self.nr_blocks - self.unavailable
     }
 
-    /// Blocks that the commit itself may take: every bitmap and the index move once.
+    /// Blocks that are kept for the commit: every bitmap and the index move once, and what the transaction remembered has
+    /// to reach its trees.
     pub(crate) fn reserve(&self) -> u64 {
-        self.maps.len() as u64 + 1
+        self.maps.len() as u64 + 1 + (self.nr_blocks / 16).min(64)
     }
 
     /// The two bits of `block`, which exists.
@@ -272,9 +273,9 @@ impl MetadataMap {
         Ok(new)
     }
 
-    /// A block that is free, with one reference from now on.
-    pub(crate) fn alloc(&mut self) -> Result<u64, Error> {
-        if self.available() <= self.reserve() {
+    /// A block that is free, with one reference from now on; out of the reserve if this is for the `commit`.
+    pub(crate) fn alloc(&mut self, commit: bool) -> Result<u64, Error> {
+        if !commit && self.available() <= self.reserve() {
             return Err(Error::NoSpace(Space::Metadata));
         }
         self.alloc_reserved()

@@ -64,8 +64,11 @@ impl<'a> Node<'a> {
         Ok(Self { block })
     }
 
-    /// `block`, of which [`check`] has seen that it is a node, or that was made here.
-    pub(crate) fn checked(block: &'a Block) -> Self {
+    /// `block`, of which [`read`](Self::read) has seen that it is a node, or that was made here.
+    ///
+    /// Of any other block the methods may panic.
+    #[must_use]
+    pub fn checked(block: &'a Block) -> Self {
         Self { block }
     }
 

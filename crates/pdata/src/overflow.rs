@@ -19,9 +19,6 @@ pub(crate) struct Overflow {
     dirty: usize,
 }
 
-/// Counts that are kept at most before they are written to the tree.
-const MOST: usize = 1 << 16;
-
 impl Overflow {
     pub(crate) fn new(root: u64) -> Self {
         Self { root, ..Self::default() }
@@ -43,9 +40,14 @@ impl Overflow {
         self.dirty += usize::from(before.is_none_or(|big| !big.dirty));
     }
 
-    /// Whether it is time to write to the tree.
-    pub(crate) fn is_crowded(&self) -> bool {
-        self.known.len() > MOST
+    /// How many counts are in memory.
+    pub(crate) fn known(&self) -> usize {
+        self.known.len()
+    }
+
+    /// How many counts the tree has to be told.
+    pub(crate) fn remembered(&self) -> usize {
+        self.dirty
     }
 
     /// What the tree has to be told, lowest block first.

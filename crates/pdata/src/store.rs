@@ -6,7 +6,7 @@ use crate::block::{Block, BlockIo};
 use crate::btree;
 use crate::cache::{Attempt, Cache, Stop};
 use crate::data_map::DataMap;
-use crate::error::{Error, Kind};
+use crate::error::{Error, Kind, Space};
 use crate::layout;
 use crate::metadata_map::MetadataMap;
 use crate::transaction::{Roots, Transaction};
@@ -301,7 +301,7 @@ impl Store {
     /// When a block cannot be read or is damaged.
     pub async fn ref_count(&mut self, block: u64) -> Result<u32, Error> {
         self.check_given(Ref::Metadata(block))?;
-        self.read(|t| t.metadata_count(block)).await
+        self.read(|t| t.peek_count(Space::Metadata, block)).await
     }
 
     /// Metadata blocks there are.
@@ -414,7 +414,7 @@ impl Store {
     /// When a block cannot be read or is damaged.
     pub async fn data_ref_count(&mut self, block: u64) -> Result<u32, Error> {
         self.check_given(Ref::Data(block))?;
-        self.read(|t| t.data_count(block)).await
+        self.read(|t| t.peek_count(Space::Data, block)).await
     }
 
     /// Data blocks there are.

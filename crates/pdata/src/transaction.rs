@@ -25,7 +25,12 @@ pub(crate) struct Transaction {
     refs: Vec<Ref>,
     /// Bitmaps of data that the last commit has and this transaction no more: they are looked at until the next commit.
     pub(crate) replaced: Vec<u64>,
+    /// Whether what is done now belongs to a commit.
+    settling: bool,
 }
+
+/// Counts and places that are remembered at most before they are written to their trees.
+const MOST: usize = 1 << 16;
 
 /// The roots of both space maps.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -38,7 +43,7 @@ pub struct Roots {
 
 impl Transaction {
     pub(crate) fn new(cache: Cache, metadata: MetadataMap) -> Self {
-        Self { cache, metadata, data: None, refs: Vec::new(), replaced: Vec::new() }
+        Self { cache, metadata, data: None, refs: Vec::new(), replaced: Vec::new(), settling: false }
     }
 
     /// Whether `block` is a metadata block.
@@ -59,6 +64,13 @@ impl Transaction {
 
     /// Makes the count of `block`, whose bits say three or more, known.
     fn learn(&mut self, space: Space, block: u64) -> Attempt<u32> {
+        let count = self.large_count(space, block)?;
+        self.overflow(space).learn(block, count);
+        Ok(count)
+    }
+
+    /// The count of `block`, whose bits say three or more.
+    fn large_count(&mut self, space: Space, block: u64) -> Attempt<u32> {
         if let Some(count) = self.overflow(space).get(block) {
             return Ok(count);
         }
@@ -72,11 +84,10 @@ impl Transaction {
             };
             return Err(Error::damage(root, Kind::Node, field, format!("{found} (block {block})"), "3 or more").into());
         };
-        self.overflow(space).learn(block, count);
         Ok(count)
     }
 
-    /// The reference count of a metadata block, which exists.
+    /// The reference count of a metadata block, which exists and whose count can be changed afterwards.
     pub(crate) fn metadata_count(&mut self, block: u64) -> Attempt<u32> {
         match self.metadata.bits(block) {
             3 => self.learn(Space::Metadata, block),
@@ -84,12 +95,13 @@ impl Transaction {
         }
     }
 
-    /// The reference count of a data block.
-    pub(crate) fn data_count(&mut self, block: u64) -> Attempt<u32> {
-        match self.data_bits(block, &mut None)? {
-            3 => self.learn(Space::Data, block),
-            bits => Ok(bits),
-        }
+    /// The reference count of a block, for who only wants to know.
+    pub(crate) fn peek_count(&mut self, space: Space, block: u64) -> Attempt<u32> {
+        let bits = match space {
+            Space::Metadata => self.metadata.bits(block),
+            Space::Data => self.data_bits(block, &mut None)?,
+        };
+        if bits == 3 { self.large_count(space, block) } else { Ok(bits) }
     }
 
     /// Sees to it that the counts of `refs` can be changed without a wait.
@@ -138,7 +150,7 @@ impl Transaction {
 
     /// A free block, with one reference from now on.
     pub(crate) fn alloc(&mut self) -> Result<u64, Error> {
-        let at = self.metadata.alloc()?;
+        let at = self.metadata.alloc(self.settling)?;
         if self.cache.has(at) {
             let field = "the reference count of this block";
             return Err(Error::damage(at, Kind::Bitmap, field, 0, "at least 1: something refers to it"));
@@ -154,7 +166,8 @@ impl Transaction {
 
     /// Fails before anything is changed when fewer than `blocks` are left.
     pub(crate) fn need_space(&self, blocks: u64) -> Result<(), Error> {
-        if self.metadata.available() < self.metadata.reserve() + blocks {
+        let kept = if self.settling { 0 } else { self.metadata.reserve() };
+        if self.metadata.available() < kept + blocks {
             return Err(Error::NoSpace(Space::Metadata));
         }
         Ok(())
@@ -216,6 +229,13 @@ impl Transaction {
 
     /// Tells the trees of large counts, and the data map's index, what changed.
     pub(crate) fn settle(&mut self) -> Attempt<()> {
+        self.settling = true;
+        let done = self.try_settle();
+        self.settling = false;
+        done
+    }
+
+    fn try_settle(&mut self) -> Attempt<()> {
         if self.data.is_some() {
             self.settle_counts(Space::Data)?;
             self.settle_index()?;
@@ -225,6 +245,7 @@ impl Transaction {
 
     fn settle_counts(&mut self, space: Space) -> Attempt<()> {
         if !self.overflow(space).is_dirty() {
+            self.overflow(space).forget();
             return Ok(());
         }
         let changes = self.overflow(space).changes();
@@ -248,8 +269,14 @@ impl Transaction {
         Ok(())
     }
 
+    /// Whether [`settle`](Self::settle) should not wait for the commit: much is remembered, or there may soon be too little space
+    /// for it to reach its trees.
     pub(crate) fn is_crowded(&self) -> bool {
-        self.metadata.overflow.is_crowded() || self.data.as_ref().is_some_and(|data| data.overflow.is_crowded())
+        let data = self.data.as_ref().map_or(0, DataMap::remembered);
+        let remembered = data + self.metadata.overflow.remembered();
+        let known = self.data.as_ref().map_or(0, |data| data.overflow.known()) + self.metadata.overflow.known();
+        known > MOST
+            || remembered != 0 && self.metadata.available() <= self.metadata.reserve() + 2 * remembered as u64 + 32
     }
 
     /// What is now is committed.

@@ -1,5 +1,8 @@
 //! Snapshots in the simulated world: random work, the power goes, and afterwards each snapshot shows the frozen origin with
 //! what was written to it, and the origin what was written to that.
+//!
+//! `UDM_CRASH_POINTS` says how many cuts each test looks at, `UDM_CRASH_SEED` where to begin, and with `UDM_CRASH_ONLY` one
+//! seed runs alone: `cargo xtask crash` sets them.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -25,16 +28,26 @@ fn content(version: u64, sector: u64) -> [u8; 512] {
 
 /// What the sectors of a device may hold: the last version that is durable, and those since.
 #[derive(Clone)]
-struct Model(Vec<Versions>);
+struct Model {
+    sectors: Vec<Versions>,
+    /// Whether a write has failed since the last that went well: then a flush settles nothing.
+    uncertain: Vec<bool>,
+}
 
 impl Model {
     fn new() -> Self {
-        Self((0..SIZE).map(|_| vec![0]).collect())
+        Self::of(vec![0; SIZE as usize])
     }
 
-    /// A write that has ended, well or not.
+    fn of(versions: Vec<u64>) -> Self {
+        Self { uncertain: vec![false; versions.len()], sectors: versions.into_iter().map(|v| vec![v]).collect() }
+    }
+
+    /// A write that has gone well.
     fn write(&mut self, at: u64, len: u64, version: u64, durable: bool) {
-        for sector in &mut self.0[at as usize..(at + len) as usize] {
+        let range = at as usize..(at + len) as usize;
+        self.uncertain[range.clone()].fill(false);
+        for sector in &mut self.sectors[range] {
             if durable {
                 sector.clear();
             }
@@ -42,15 +55,27 @@ impl Model {
         }
     }
 
+    /// A write that has failed: it may have happened, or part of it.
+    fn failed(&mut self, at: u64, len: u64, version: u64) {
+        let range = at as usize..(at + len) as usize;
+        self.uncertain[range.clone()].fill(true);
+        for sector in &mut self.sectors[range] {
+            let last = *sector.last().expect("never empty");
+            sector.extend([version, last]);
+        }
+    }
+
     fn flushed(&mut self) {
-        for sector in &mut self.0 {
-            *sector = vec![*sector.last().expect("never empty")];
+        for (sector, uncertain) in self.sectors.iter_mut().zip(&self.uncertain) {
+            if !uncertain {
+                *sector = vec![*sector.last().expect("never empty")];
+            }
         }
     }
 
     /// What it holds now, if nothing is lost.
     fn now(&self) -> Vec<u64> {
-        self.0.iter().map(|v| *v.last().expect("never empty")).collect()
+        self.sectors.iter().map(|v| *v.last().expect("never empty")).collect()
     }
 }
 
@@ -170,14 +195,7 @@ fn work(world: &World, devices: &[Arc<MappedDevice>], rng: &mut Rng, steps: u64,
                 None if done.status.is_ok() => model.flushed(),
                 None => {}
                 Some((at, len, version, fua)) if done.status.is_ok() => model.write(at, len, version, fua),
-                // It may have happened, or part of it.
-                Some((at, len, version, _)) => {
-                    for sector in &mut model.0[at as usize..(at + len) as usize] {
-                        let last = *sector.last().expect("never empty");
-                        sector.push(version);
-                        sector.push(last);
-                    }
-                }
+                Some((at, len, version, _)) => model.failed(at, len, version),
             }
         }
     }
@@ -204,7 +222,7 @@ fn check(world: &World, md: &Arc<MappedDevice>, model: &Model, what: &str) {
     io.read(Sector::ZERO, &mut bytes).unwrap_or_else(|s| panic!("{what}: {s:?}"));
     for (sector, bytes) in bytes.chunks_exact(512).enumerate() {
         let found = version_of(bytes, sector as u64);
-        let allowed = &model.0[sector];
+        let allowed = &model.sectors[sector];
         assert!(
             found.is_some_and(|v| allowed.contains(&v)),
             "{what}: sector {sector} holds {found:?}, not {allowed:?}"
@@ -243,7 +261,7 @@ fn crash(seed: u64, cut: Option<u64>) -> u64 {
     work(&world, &devices, &mut rng, 60, &mut models);
     if cut.is_none() {
         for (md, model) in devices.iter().zip(&models) {
-            let now = Model(model.now().into_iter().map(|v| vec![v]).collect());
+            let now = Model::of(model.now());
             check(&world, md, &now, &format!("seed {seed}, no cut, {md:?}"));
         }
     }
@@ -270,7 +288,7 @@ fn read_all(world: &World, md: &Arc<MappedDevice>) -> Model {
     let mut bytes = vec![0; SIZE as usize * 512];
     io.read(Sector::ZERO, &mut bytes).unwrap();
     let versions = bytes.chunks_exact(512).zip(0..);
-    Model(versions.map(|(bytes, sector)| vec![version_of(bytes, sector).expect("a version")]).collect())
+    Model::of(versions.map(|(bytes, sector)| version_of(bytes, sector).expect("a version")).collect())
 }
 
 /// Takes the first snapshot back while it is used through the origin's device, with a power cut or two in between.
@@ -309,7 +327,7 @@ fn crash_merging(seed: u64, cut: Option<u64>) -> u64 {
     if cut.is_none() {
         finish_merge(&world, &devices[0], &what("no cut", &devices[0]));
         for (md, model) in devices.iter().zip(&models) {
-            let now = Model(model.now().into_iter().map(|v| vec![v]).collect());
+            let now = Model::of(model.now());
             check(&world, md, &now, &what("no cut", md));
         }
     }
@@ -353,16 +371,26 @@ fn finish_merge(world: &World, md: &Arc<MappedDevice>, what: &str) {
     panic!("{what}: the merge does not end");
 }
 
-fn seeds(default: u64) -> u64 {
-    std::env::var("UDM_SEEDS").ok().and_then(|s| s.parse().ok()).unwrap_or(default)
+fn number(name: &str, default: u64) -> u64 {
+    std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
+}
+
+/// The seeds to run for so many points, `each` of a seed.
+fn seeds(points: u64, each: u64) -> std::ops::Range<u64> {
+    if std::env::var_os("UDM_CRASH_ONLY").is_some() {
+        let only = number("UDM_CRASH_ONLY", 0);
+        return only..only + 1;
+    }
+    let first = number("UDM_CRASH_SEED", 0);
+    first..first + number("UDM_CRASH_POINTS", points).div_ceil(each)
 }
 
 #[test]
 fn a_merge_goes_on_after_a_power_cut() {
-    for seed in 0..seeds(6) {
-        let writes = crash_merging(seed * 1000 + 7, None);
+    for seed in seeds(60, 12) {
+        let writes = crash_merging(seed, None);
         for i in 0..12 {
-            crash_merging(seed * 1000 + 7, Some(writes * i / 12));
+            crash_merging(seed, Some(writes * i / 12));
         }
     }
 }
@@ -408,26 +436,26 @@ fn hardship(seed: u64, fault: Option<u64>, cut: bool) {
 
 #[test]
 fn an_operation_that_fails_costs_at_most_the_snapshot() {
-    for seed in 0..seeds(8) {
+    for seed in seeds(64, 16) {
         for n in 0..16 {
-            hardship(seed * 100 + 3, Some(n), n % 3 == 0);
+            hardship(seed, Some(n), n % 3 == 0);
         }
     }
 }
 
 #[test]
 fn a_cow_device_that_is_full_costs_at_most_the_snapshot() {
-    for seed in 0..seeds(8) * 6 {
+    for seed in seeds(40, 1) {
         hardship(seed, None, seed % 2 == 0);
     }
 }
 
 #[test]
 fn nothing_acknowledged_is_lost_and_snapshots_stay_what_they_were() {
-    for seed in 0..seeds(8) {
-        let writes = crash(seed * 1000, None);
+    for seed in seeds(96, 12) {
+        let writes = crash(seed, None);
         for i in 0..12 {
-            crash(seed * 1000, Some(writes * i / 12));
+            crash(seed, Some(writes * i / 12));
         }
     }
 }

@@ -59,7 +59,7 @@ fn bad_tables_say_where_and_what() {
         ),
         (
             "0 10 qqqqqqqq",
-            "line 1: unknown target type: found \"qqqqqqqq\"; known are error, linear, loop, ram, striped, thin, thin-pool, zero\n  0 10 qqqqqqqq\n       ^^^^^^^^",
+            "line 1: unknown target type: found \"qqqqqqqq\"; known are error, linear, loop, ram, snapshot, snapshot-merge, snapshot-origin, striped, thin, thin-pool, zero\n  0 10 qqqqqqqq\n       ^^^^^^^^",
         ),
         (
             "0 10 zero x",

@@ -11,6 +11,7 @@ mod places;
 mod run;
 mod snapshot;
 mod startup;
+mod thin;
 mod world;
 
 use places::Places;

@@ -5,6 +5,7 @@ use crate::daemon;
 use crate::places::Places;
 use crate::run::{self, RunArgs};
 use crate::snapshot::{self, SnapshotArgs};
+use crate::thin::{self, ThinArgs};
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use serde_json::Value;
 use std::ffi::OsString;
@@ -41,6 +42,8 @@ enum OwnCommand {
     Export(ExportArgs),
     /// Change an option of a device
     Set(SetArgs),
+    /// Check, dump, restore and look into a thin pool's metadata
+    Thin(ThinArgs),
     /// Look into the COW device of a snapshot: what changed, and how full it is
     Snapshot(SnapshotArgs),
     /// Measure how fast a device is; `udm bench --help` tells more
@@ -95,7 +98,7 @@ pub(crate) fn is_command(word: &str) -> bool {
 
 /// Runs one of udm's own commands, or prints its help. Returns the exit code.
 pub(crate) fn main(argv: Vec<OsString>) -> u8 {
-    let own = match Own::try_parse_from(argv) {
+    let own = match Own::try_parse_from(thin::attach_values(argv)) {
         Ok(own) => own,
         Err(error) => {
             let _ = error.print();
@@ -114,6 +117,7 @@ pub(crate) fn main(argv: Vec<OsString>) -> u8 {
             let socket = places().map(|places| places.nbd()).ok();
             return udm_bench::cli::run(args.words.clone(), socket.as_deref());
         }
+        OwnCommand::Thin(args) => thin::run(args),
         OwnCommand::Snapshot(args) => snapshot::run(args, places().ok().as_ref()),
         OwnCommand::Set(args) => places().and_then(|places| set(&places, args)),
     };

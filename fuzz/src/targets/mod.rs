@@ -10,3 +10,4 @@ pub mod pdata;
 pub mod snapshot;
 pub mod table;
 pub mod thin;
+pub mod thin_tools;

@@ -45,6 +45,14 @@ const COMMANDS: &[(&str, &str)] = &[
     ("export", "export"),
     ("set", "set"),
     ("snapshot", "snapshot"),
+    ("thin check", "thin"),
+    ("thin dump", "thin"),
+    ("thin restore", "thin"),
+    ("thin repair", "thin"),
+    ("thin delta", "thin"),
+    ("thin ls", "thin"),
+    ("thin rmap", "thin"),
+    ("thin metadata-size", "thin"),
 ];
 
 pub(super) fn check(tree: &Tree) -> Vec<Finding> {

@@ -13,6 +13,7 @@ mod machine;
 mod report;
 mod row;
 mod source_tree;
+mod thin;
 mod turns;
 mod zero_check;
 mod zero_skip;
@@ -39,7 +40,7 @@ pub(crate) struct Experiment {
 
 /// Every experiment, in the order of `udm bench seeds`.
 pub(crate) static EXPERIMENTS: &[Experiment] =
-    &[zero_skip::EXPERIMENT, zero_check::EXPERIMENT, crate::snapshot_cow::EXPERIMENT];
+    &[thin::EXPERIMENT, zero_skip::EXPERIMENT, zero_check::EXPERIMENT, crate::snapshot_cow::EXPERIMENT];
 
 /// What an experiment is given.
 pub(crate) struct Setting<'a> {

@@ -236,7 +236,7 @@ impl BlockDevice for MappedDevice {
 
     fn can_poll(&self) -> bool {
         self.table(TableSlot::Active)
-            .is_some_and(|t| !t.flushed().is_empty() && t.flushed().iter().all(|d| d.can_poll()))
+            .is_some_and(|t| !t.mapped_to().is_empty() && t.mapped_to().iter().all(|d| d.can_poll()))
     }
 
     fn extents(&self, sector: Sector, sectors: Sectors) -> Vec<Extent> {

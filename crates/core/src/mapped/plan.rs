@@ -335,6 +335,6 @@ fn narrower(below: &Table, top: &Table) -> bool {
 }
 
 /// Whether what completes with FUA is durable without more.
-fn does_fua(limits: &Limits) -> bool {
+pub(super) fn does_fua(limits: &Limits) -> bool {
     limits.fua || !limits.write_cache
 }

@@ -1,7 +1,7 @@
 //! Bios that cannot go as they are: split at borders, cloned, fanned out or written out as zeroes.
 
 use super::MappedDevice;
-use super::plan::Plan;
+use super::plan::{Plan, does_fua};
 use super::submit::own_done;
 use crate::table::{Placed, TableSlot};
 use std::sync::atomic::Ordering;
@@ -63,17 +63,18 @@ impl MappedDevice {
                 bio.fail(Status::NotSupported);
             } else {
                 let Some(clone) = part.clone(cx, bio, plan) else { return true };
-                self.send(cx, clone, &part, plan);
+                self.send(cx, clone, &part);
             }
             bio.set_word((part.offset + part.len).get());
         }
         false
     }
 
-    fn send(&self, cx: &Cx<'_>, mut clone: Bio, part: &Part<'_>, plan: &Plan) {
+    fn send(&self, cx: &Cx<'_>, mut clone: Bio, part: &Part<'_>) {
         self.count(cx, &mut clone);
         let flags = clone.flags();
-        if flags.contains(OpFlags::FUA) && !plan.fua && part.op.is_write() {
+        // By the target's own limits: one that does FUA itself has to hear of it, whatever its neighbours are.
+        if flags.contains(OpFlags::FUA) && !does_fua(&part.placed.limits) && part.op.is_write() {
             clone.set_flags(flags.without(OpFlags::FUA));
             // Above the count: the clone stays in flight, and so the table in its place, until the flushes are done.
             // SAFETY: the device is held by whoever submitted the parent.

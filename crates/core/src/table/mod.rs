@@ -44,8 +44,10 @@ pub struct Table {
     read_only: bool,
     /// Every device beneath, once.
     devices: Vec<Arc<dyn BlockDevice>>,
-    /// From which of them on bios are mapped to them; those before targets keep for themselves.
+    /// From which of them on bios are mapped to them; those before, targets keep for themselves.
     mapped_from: usize,
+    /// Those that core flushes.
+    flushed: Vec<Arc<dyn BlockDevice>>,
     /// The mapped ones of them, held open.
     _holds: Vec<OpenDevice>,
 }
@@ -124,6 +126,9 @@ impl Table {
             limits.max_write_zeroes = if first { own.max_write_zeroes } else { zeroes.max(own.max_write_zeroes) };
         }
         check_blocks(&placed, &limits)?;
+        let by_core = placed.iter().filter(|p| !p.target.flushes_beneath()).flat_map(|p| p.target.devices());
+        let by_core: Vec<DeviceId> = by_core.map(|d| d.dev.id()).collect();
+        let flushed = devices.iter().filter(|d| by_core.contains(&d.id())).cloned().collect();
         // Before the others, as the kernel's targets open them: metadata before data, an origin before its COW device.
         let mut kept: Vec<Arc<dyn BlockDevice>> = Vec::new();
         for dev in placed.iter().flat_map(|p| p.target.keeps()) {
@@ -156,6 +161,7 @@ impl Table {
             read_only: cx.read_only,
             devices,
             mapped_from,
+            flushed,
             _holds: holds,
         })
     }
@@ -187,9 +193,14 @@ impl Table {
         &self.devices
     }
 
-    /// Those of the devices that bios are mapped to, and flushed.
-    pub(crate) fn flushed(&self) -> &[Arc<dyn BlockDevice>] {
+    /// Those of the devices that bios are mapped to.
+    pub(crate) fn mapped_to(&self) -> &[Arc<dyn BlockDevice>] {
         &self.devices[self.mapped_from..]
+    }
+
+    /// Those of the devices that core sends flushes to.
+    pub(crate) fn flushed(&self) -> &[Arc<dyn BlockDevice>] {
+        &self.flushed
     }
 
     /// The targets, in order.

@@ -3,6 +3,7 @@
 mod error;
 mod metadata;
 pub mod superblock;
+pub mod tools;
 mod values;
 
 pub use error::{Error, Field};

@@ -327,6 +327,11 @@ impl Holding {
 }
 
 impl Inner {
+    /// Keeps the domain for bios that are out.
+    pub(super) fn keep_domain(&mut self, keep: Arc<Shared>) {
+        self.keep = Some(keep);
+    }
+
     /// Bios that are out, of every level.
     pub(crate) fn out(&self) -> usize {
         self.slabs.iter().map(Slab::out).sum()

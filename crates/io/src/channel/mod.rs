@@ -112,7 +112,8 @@ impl Attached {
 /// One thread's way to submit bios. It cannot leave its thread.
 ///
 /// Dropping it waits for what its own rings and timers still hold, and for bios that a worker submitted on it for
-/// itself ([`Cx::submit_own`]), wherever they are. The submitter's bios that a device keeps elsewhere are left behind
+/// itself ([`Cx::submit_own`]), wherever they are: those that do not come within seconds, because a device beneath is
+/// suspended, are left to the domain's keeper. The submitter's bios that a device keeps elsewhere are left behind
 /// safely, and are forgotten when they come home.
 pub struct Channel {
     core: NonNull<ChannelCore>,
@@ -378,6 +379,7 @@ impl Channel {
 impl Drop for Channel {
     fn drop(&mut self) {
         self.inside(|core, _| core.close_own());
+        let began = self.now();
         // What rings and timers hold comes back by itself, soon. Looked at and left in one go: else a thief could start
         // something new on a ring in between.
         let (home, sources, attached) = loop {
@@ -386,8 +388,11 @@ impl Drop for Channel {
                 // SAFETY: inside; nothing is called that reaches the channel.
                 let inner = unsafe { core.inner() };
                 let busy = inner.sources.iter().any(|(_, s)| s.is_busy());
-                if inner.timers.next().is_some() || busy || inner.own.out() > 0 {
+                if inner.timers.next().is_some() || busy {
                     return None;
+                }
+                if inner.own.out() > 0 {
+                    return core.is_patience_over(began).then_some(None);
                 }
                 inner.completions.clear();
                 inner.slabs[0].set_limit(256);
@@ -397,10 +402,12 @@ impl Drop for Channel {
                 if !home {
                     core.disown(self.shared.clone());
                 }
-                Some((home, sources, attached))
+                Some(Some((home, sources, attached)))
             });
             match left {
-                Some(left) => break left,
+                Some(Some(left)) => break left,
+                // A device keeps them, maybe for as long as it is suspended.
+                Some(None) => return self.core().leave_to_keeper(self.shared.clone()),
                 None => self.shared.idle_or(std::thread::yield_now),
             }
         };

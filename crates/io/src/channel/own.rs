@@ -6,7 +6,8 @@
 //! and called when something of it has come home ([`Cx::when_own`]).
 //!
 //! # When the channel ends
-//! A channel that is being dropped gives no more of them, tells those who wait, and stays until the last has come home. So a
+//! A channel that is being dropped gives no more of them, tells those who wait, and stays until the last has come home; or,
+//! when a device beneath keeps some for long, leaves its place to the keeper. So a
 //! worker's I/O never fails because the thread that happened to run it went away; who is refused for this reason
 //! ([`Cx::can_own`]) leaves its work to another channel.
 
@@ -14,12 +15,16 @@ use super::core::ChannelCore;
 use super::slab::Slab;
 use super::{Cx, LEVELS};
 use crate::bio::{Bio, Record};
-use crate::{BlockDevice, Op, OpFlags, Segment, Status};
+use crate::domain::Shared;
+use crate::{BlockDevice, Nanos, Op, OpFlags, Segment, Status};
 use std::collections::VecDeque;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use udm_base::{Sector, Sectors};
+
+/// How long a channel that is dropped waits for its own bios.
+const PATIENCE_NS: u64 = 5_000_000_000;
 
 /// Bios of one's own that each level of a channel can have out.
 pub const OWN_MAX: usize = 256;
@@ -95,6 +100,21 @@ impl ChannelCore {
         // Only written inside: no read-modify-write.
         let now = self.own_out.load(Ordering::Relaxed).wrapping_add_signed(change);
         self.own_out.store(now, Ordering::Relaxed);
+    }
+
+    /// Whether a channel that is dropped has waited long enough for its own bios.
+    pub(super) fn is_patience_over(&self, began: Nanos) -> bool {
+        self.clock.now().since(began) > PATIENCE_NS
+    }
+
+    /// Outside: nobody's channel any more, but own bios are out on it. The keeper serves it as long as they are. The number
+    /// stays taken, and the domain there.
+    #[cold]
+    pub(super) fn leave_to_keeper(&self, keep: Arc<Shared>) {
+        self.lock.enter();
+        // SAFETY: inside; the reference ends with the expression.
+        unsafe { self.inner() }.keep_domain(keep);
+        self.lock.exit();
     }
 
     /// Inside, before the channel ends: gives no more bios of one's own, and tells those who wait for some.

@@ -28,7 +28,7 @@ pub(crate) use remove::{attempt_remove, own_leaf};
 use crate::cache::{Attempt, Slot};
 use crate::error::{Error, Kind};
 use crate::node::Node;
-use crate::transaction::{Transaction, node_refs};
+use crate::transaction::Transaction;
 use crate::value::Value;
 
 /// No tree is deeper: with the fewest entries that nodes have, 2^64 keys take fewer levels.

@@ -2,7 +2,7 @@
 
 use super::lookup::find_leaf;
 use super::remove::{mend, own_leaf};
-use super::{MAX_DEPTH, Span, check_node, node_refs, too_deep};
+use super::{MAX_DEPTH, Span, check_node, too_deep};
 use crate::cache::{Attempt, Slot};
 use crate::error::{Error, Kind};
 use crate::node::{self, Node};
@@ -129,21 +129,15 @@ fn drop_entries<V: Value>(t: &mut Transaction, root: &mut u64, from: u64, to: u6
     Ok(())
 }
 
-/// Drops what entries `first..last` of the node in `slot` refer to. Nothing after it may stop the attempt.
+/// Drops what entries `first..last` of the leaf in `slot` refer to. Nothing after it may stop the attempt.
 fn drop_refs<V: Value>(t: &mut Transaction, slot: Slot, first: usize, last: usize) -> Attempt<()> {
-    let mut list = Vec::new();
-    node_refs::<V>(t.node(slot), &mut list);
-    // Either no value is counted, or all are.
-    if let Some(refs) = list.get(first..last) {
-        let at = t.cache.at(slot);
-        for one in refs {
-            if let Ref::Metadata(block) = one {
-                let found = format!("metadata block {block}");
-                return Err(Error::damage(at, Kind::Node, "what a value refers to", found, "data").into());
-            }
-        }
-        t.touch(refs, at, Kind::Node)?;
-        t.count(refs, false)?;
+    let node = t.node(slot);
+    let refs = (first..last).map(|i| V::decode(node.value(i)).refers_to());
+    let list: Vec<Ref> = refs.filter(|one| *one != Ref::Uncounted).collect();
+    if list.iter().any(|one| matches!(one, Ref::Metadata(_))) {
+        return Err(Error::Refused("a range of values that refer to metadata cannot be removed".into()).into());
     }
-    Ok(())
+    let at = t.cache.at(slot);
+    t.touch(&list, at, Kind::Node)?;
+    Ok(t.count(&list, false)?)
 }

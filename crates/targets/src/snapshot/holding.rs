@@ -338,6 +338,8 @@ impl Holding {
         let it = &self.snapshot;
         match kind {
             StatusKind::Info if !self.has_a_hold() || !it.valid.load(SeqCst) => "Invalid".into(),
+            // One that waits for its exceptions has an empty store, of which not even the chunk is known.
+            StatusKind::Info if !self.is_owner() => format!("0/{} 0", it.cow.sectors()),
             StatusKind::Info if it.merge_failed.load(SeqCst) => "Merge failed".into(),
             StatusKind::Info if it.overflowed.load(SeqCst) => "Overflow".into(),
             StatusKind::Info => it

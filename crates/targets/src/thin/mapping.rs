@@ -98,9 +98,12 @@ mod entry {
     }
 }
 
+/// Slots of nodes. Their number is in the type, so that an index cut to it needs no check.
+type Part = [AtomicU64; PART];
+
 /// The directory of one volume.
 struct Directory {
-    parts: Box<[OnceLock<Box<[AtomicU64]>>]>,
+    parts: Box<[OnceLock<Box<Part>>]>,
     /// Blocks that were exclusive in an earlier era are shared.
     era: AtomicU64,
 }
@@ -109,7 +112,7 @@ impl Directory {
     #[inline]
     fn node(&self, block: u64) -> Option<&AtomicU64> {
         let at = (block / NODE_BLOCKS) as usize;
-        self.parts.get(at / PART)?.get()?.get(at % PART)
+        Some(&self.parts.get(at / PART)?.get()?[at % PART])
     }
 }
 
@@ -175,28 +178,44 @@ impl Mappings {
     #[inline]
     pub(super) fn lookup(&self, block: u64) -> Known {
         let Some(node) = self.directory.node(block) else { return Known::Unknown };
-        for _ in 0..TRIES {
-            let up = look(node);
-            if up == 0 {
-                break;
-            }
-            #[cfg(test)]
-            tests::linger(tests::Step::Node);
-            let leaf = &self.cache.words.of(slot::unit(up), NODE)[leaf_of(block)];
-            let down = look(leaf);
-            #[cfg(test)]
-            tests::linger(tests::Step::Leaf);
-            let found = if down & slot::TAG == 0 { 0 } else { find(&self.cache.words, down, index_of(block)).1 };
-            #[cfg(test)]
-            tests::linger(tests::Step::Entry);
-            // Acquired what was found: if it is from another use of the memory, the slots are seen to have changed.
-            fence(Ordering::Acquire);
-            let unchanged = |at: &AtomicU64, then: u64| (at.load(Ordering::Acquire) ^ then) & !slot::USED == 0;
-            if unchanged(leaf, down) && unchanged(node, up) {
-                return self.meaning(down, found);
-            }
+        match self.look(node, block) {
+            Some(known) => known,
+            None => self.look_again(node, block),
         }
-        Known::Unknown
+    }
+
+    /// After something moved beneath a lookup.
+    #[cold]
+    #[inline(never)]
+    fn look_again(&self, node: &AtomicU64, block: u64) -> Known {
+        (0..TRIES).find_map(|_| self.look(node, block)).unwrap_or(Known::Unknown)
+    }
+
+    /// What is known of a block, unless something moves meanwhile.
+    #[inline]
+    fn look(&self, node: &AtomicU64, block: u64) -> Option<Known> {
+        let words = &self.cache.words;
+        let up = look(node);
+        if up == 0 {
+            return Some(Known::Unknown);
+        }
+        #[cfg(test)]
+        tests::linger(tests::Step::Node);
+        let leaf = words.word(slot::unit(up), leaf_of(block));
+        let down = look(leaf);
+        #[cfg(test)]
+        tests::linger(tests::Step::Leaf);
+        let found = match slot::class(down) {
+            DENSE if down & slot::TAG != 0 => words.word(slot::unit(down), index_of(block)).load(Ordering::Acquire),
+            0 => 0,
+            _ => find_sparse(words, down, index_of(block)),
+        };
+        #[cfg(test)]
+        tests::linger(tests::Step::Entry);
+        // Acquired what was found: if it is from another use of the memory, the slots are seen to have changed.
+        fence(Ordering::Acquire);
+        let unchanged = |at: &AtomicU64, then: u64| (at.load(Ordering::Acquire) ^ then) & !slot::USED == 0;
+        (unchanged(leaf, down) && unchanged(node, up)).then(|| self.meaning(down, found))
     }
 
     #[inline]
@@ -393,7 +412,10 @@ impl Mappings {
             }
             inner.directories += BYTES;
         }
-        let part = part.get_or_init(|| (0..PART).map(|_| AtomicU64::new(0)).collect());
+        let part = part.get_or_init(|| {
+            let slots: Box<[AtomicU64]> = (0..PART).map(|_| AtomicU64::new(0)).collect();
+            slots.try_into().expect("as many as there are in the type")
+        });
         if part[at % PART].load(Ordering::Relaxed) == 0 {
             let Some(piece) = self.take(inner, NODE, block / NODE_BLOCKS * NODE_BLOCKS) else { return false };
             part[at % PART].store(slot::new(NODE, piece, inner.stamp(), false), Ordering::Release);
@@ -522,6 +544,12 @@ const fn leaf_of(block: u64) -> usize {
 #[inline]
 const fn index_of(block: u64) -> usize {
     block as usize % FAN
+}
+
+/// What is in a leaf that is no dense one. A word that is no slot leads nowhere: then the node has changed.
+#[inline(never)]
+fn find_sparse(words: &Words, slot: u64, index: usize) -> u64 {
+    if slot & slot::TAG == 0 { 0 } else { find(words, slot, index).1 }
 }
 
 /// A block's word in its leaf, or where it could be put, and what is there.

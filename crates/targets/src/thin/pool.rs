@@ -237,6 +237,11 @@ impl Pool {
         lock(&self.drains).is_over(ticket)
     }
 
+    /// Has the worker polled once more before it counts as idle.
+    pub(super) fn poll_again(&self) {
+        self.again.store(true, Ordering::SeqCst);
+    }
+
     /// Runs the worker, if nobody does, until it has nothing more to do. Never blocks.
     pub(super) fn kick(&self, cx: &Cx<'_>) {
         self.again.store(true, Ordering::SeqCst);

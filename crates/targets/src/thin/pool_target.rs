@@ -308,7 +308,8 @@ fn open(
         Pool::new(Parts { domain: ctr.domain.clone(), owner, metadata, data, block, discards: features.discard });
     let pool = pool.map_err(|e| ArgError::new(MESSAGE).errno(Errno::of(&e)).hint(e.to_string()))?;
     let geometry = Geometry { data_block: block, data_blocks: ctr.len.get() / block.get() };
-    let options = Options { read_only: features.read_only, ..Options::default() };
+    // A pool that its table makes read-only can be made writeable by the next one; opening writes nothing.
+    let options = Options { read_only: pool.metadata.read_only(), ..Options::default() };
     let opened = pool.open(geometry, options, !features.read_only);
     opened.map_err(|e| ArgError::new(MESSAGE).errno(e.errno).hint(e.message).at(arg))?;
     let handle = Arc::new(PoolHandle(pool));

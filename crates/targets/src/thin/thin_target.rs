@@ -149,6 +149,10 @@ impl Target for Thin {
         true
     }
 
+    fn flushes_beneath(&self) -> bool {
+        true
+    }
+
     fn zero_skips(&self) -> ZeroSkips {
         self.volume.zero_skips()
     }

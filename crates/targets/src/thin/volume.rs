@@ -181,8 +181,8 @@ impl Volume {
     fn without_payload(&self, cx: &Cx<'_>, mut bio: Bio, at: Sectors, committed: Option<u64>) -> Map<'_> {
         let pool = &*self.device.pool;
         match bio.op() {
-            // Core flushes what lies beneath.
-            Op::Flush if self.device.durability() == Durability::Committed => Map::Ended(bio, Status::Ok),
+            // A commit would flush the data device, too; without one that is all there is to do.
+            Op::Flush if self.device.durability() == Durability::Committed => Map::Remapped(bio, &*self.pool_device),
             Op::WriteZeroes => {
                 // One that the worker has sent back is to be written, within the block that it has looked up.
                 let (block, into) = pool.block.split(at.get());

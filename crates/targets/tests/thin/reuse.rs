@@ -8,8 +8,9 @@ use udm_io::*;
 /// the pool commits and looks again.
 #[test]
 fn a_freed_block_is_used_after_the_commit() {
-    for passdown in [true, false] {
-        let pool = Pool::new(2, if passdown { "" } else { "1 no_discard_passdown" });
+    // With `error_if_no_space` it must not even seem for a moment that there is none.
+    for features in ["", "1 no_discard_passdown", "1 error_if_no_space"] {
+        let pool = Pool::new(2, features);
         let thin = pool.thin("thin", 0, 16);
         let io = pool.rig.io(&thin);
         write(&io, 0, 2 * BLOCK, 1);

@@ -11,10 +11,28 @@ pub(crate) const SECTORS: u64 = 16384 + 40;
 #[derive(Clone, Debug)]
 pub(crate) enum Op {
     Create(u32),
-    Snap { id: u32, of: u32 },
+    Snap {
+        id: u32,
+        of: u32,
+    },
     Delete(u32),
-    Put { id: u32, sector: u64, count: u64, generation: u32 },
-    Discard { id: u32, sector: u64, count: u64 },
+    Put {
+        id: u32,
+        sector: u64,
+        count: u64,
+        generation: u32,
+    },
+    /// Zeroes, by plain writes.
+    Zero {
+        id: u32,
+        sector: u64,
+        count: u64,
+    },
+    Discard {
+        id: u32,
+        sector: u64,
+        count: u64,
+    },
 }
 
 /// The volumes of a pool by their ids.
@@ -40,6 +58,9 @@ impl Pool {
             Op::Put { id, sector, count, generation } => {
                 let bytes = pattern(id as u16, sector, count, generation);
                 self.volumes.get_mut(&id).unwrap()[sector as usize * 512..][..bytes.len()].copy_from_slice(&bytes);
+            }
+            Op::Zero { id, sector, count } => {
+                self.volumes.get_mut(&id).unwrap()[sector as usize * 512..][..count as usize * 512].fill(0);
             }
             Op::Discard { id, sector, count } => {
                 let (from, to) = (sector.next_multiple_of(self.block), (sector + count) / self.block * self.block);
@@ -85,8 +106,10 @@ impl Pool {
             _ => (rng.below(SECTORS), 1 + rng.below(block * 3)),
         };
         let count = count.min(SECTORS - sector);
-        if rng.one_in(5) {
-            return Op::Discard { id, sector, count };
+        match rng.below(10) {
+            0 | 1 => return Op::Discard { id, sector, count },
+            2 => return Op::Zero { id, sector, count },
+            _ => {}
         }
         self.generation += 1;
         Op::Put { id, sector, count, generation: self.generation }

@@ -85,6 +85,7 @@ fn by_udm(what: &str, disks: &Disks, pool: &mut Pool, rng: &mut Rng, many: usize
             Op::Put { id, sector, count, generation } => {
                 host.write(&format!("t{id}"), sector, &udm_sim::golden::pattern(id as u16, sector, count, generation));
             }
+            Op::Zero { id, sector, count } => host.write(&format!("t{id}"), sector, &vec![0; count as usize * 512]),
             Op::Discard { id, sector, count } => host.discard(&format!("t{id}"), sector, count),
         }
     }
@@ -122,6 +123,10 @@ fn by_kernel(what: &str, disks: &Disks, pool: &mut Pool, rng: &mut Rng, many: us
             Op::Put { id, sector, count, generation } => {
                 writeln!(script, "put /dev/mapper/t{id} {id} {sector} {count} {generation}")
             }
+            Op::Zero { id, sector, count } => writeln!(
+                script,
+                "dd if=/dev/zero of=/dev/mapper/t{id} bs=512 seek={sector} count={count} oflag=direct conv=notrunc status=none"
+            ),
             Op::Discard { id, sector, count } => {
                 let (offset, length) = (sector * 512, count * 512);
                 writeln!(script, "blkdiscard -o {offset} -l {length} /dev/mapper/t{id}")

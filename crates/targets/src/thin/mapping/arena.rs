@@ -49,8 +49,11 @@ impl Page {
     }
 }
 
+/// The words of one allocation. Their number is in the type, so that an index cut to it needs no check.
+type Chunk = [AtomicU64; CHUNK_PAGES * FAN];
+
 /// The words, which anybody may read.
-pub(super) struct Words(Box<[OnceLock<Box<[AtomicU64]>>]>);
+pub(super) struct Words(Box<[OnceLock<Box<Chunk>>]>);
 
 impl Words {
     pub(super) fn new(budget: usize) -> Self {
@@ -58,16 +61,29 @@ impl Words {
         Self((0..chunks).map(|_| OnceLock::new()).collect())
     }
 
+    /// Word `at` of the piece that begins at `unit`.
+    #[inline]
+    pub(super) fn word(&self, unit: usize, at: usize) -> &AtomicU64 {
+        &self.chunk(unit)[(unit * UNIT + at) % (CHUNK_PAGES * FAN)]
+    }
+
     /// The words of a piece.
     #[inline]
     pub(super) fn of(&self, unit: usize, class: usize) -> &[AtomicU64] {
-        let chunk = self.0[unit / (PAGE_UNITS * CHUNK_PAGES)].get().expect("pieces are cut from what is there");
         let first = unit % (PAGE_UNITS * CHUNK_PAGES) * UNIT;
-        &chunk[first..first + units(class) * UNIT]
+        &self.chunk(unit)[first..first + units(class) * UNIT]
+    }
+
+    #[inline]
+    fn chunk(&self, unit: usize) -> &Chunk {
+        self.0[unit / (PAGE_UNITS * CHUNK_PAGES)].get().expect("pieces are cut from what is there")
     }
 
     fn make(&self, page: usize) {
-        self.0[page / CHUNK_PAGES].get_or_init(|| (0..CHUNK_PAGES * FAN).map(|_| AtomicU64::new(0)).collect());
+        self.0[page / CHUNK_PAGES].get_or_init(|| {
+            let words: Box<[AtomicU64]> = (0..CHUNK_PAGES * FAN).map(|_| AtomicU64::new(0)).collect();
+            words.try_into().expect("as many as there are in the type")
+        });
     }
 }
 

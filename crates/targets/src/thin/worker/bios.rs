@@ -1,6 +1,7 @@
 //! What becomes of a bio that its volume could not map (`process_cell` and what it calls, `drivers/md/dm-thin.c`, 6.12).
 
 use super::{AfterCommit, Event, Worker};
+use crate::thin::flight;
 use crate::thin::mapping::{Known, Place};
 use crate::thin::outbox::Outgoing;
 use crate::thin::pool::PoolMode;
@@ -51,7 +52,17 @@ impl Worker {
     }
 
     fn flush(&mut self, volume: &Arc<Volume>, bio: Bio) {
-        self.end_durably(volume, bio, true);
+        match volume.device.durability() {
+            Durability::Committed => self.flush_data(volume, bio),
+            Durability::Changed => self.after_commit.push(AfterCommit::Flush(volume.clone(), bio)),
+            Durability::Lost => bio.end(Status::Io),
+        }
+    }
+
+    /// Sends a flush on to the data device.
+    pub(super) fn flush_data(&mut self, volume: &Arc<Volume>, mut bio: Bio) {
+        flight::point(&mut bio, &*volume.pool_device);
+        self.pool.put(Outgoing::Bio(bio));
     }
 
     /// Ends a bio that is done, after a commit if it has to be durable and something of its device is not.

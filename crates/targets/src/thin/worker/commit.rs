@@ -19,10 +19,14 @@ impl Worker {
         if !asked && !late && !short {
             return;
         }
+        let before = self.commits;
         let committed = self.commit().await;
         for one in std::mem::take(&mut self.after_commit) {
             match one {
                 AfterCommit::End(bio) => bio.end(if committed { Status::Ok } else { Status::Io }),
+                AfterCommit::Flush(_, bio) if self.commits > before => bio.end(Status::Ok),
+                AfterCommit::Flush(volume, bio) if committed => self.flush_data(&volume, bio),
+                AfterCommit::Flush(_, bio) => bio.end(Status::Io),
                 AfterCommit::Again(volume, bio, at) if committed => self.again(&volume, bio, at),
                 AfterCommit::Again(_, bio, _) => bio.end(Status::Io),
             }
@@ -71,6 +75,7 @@ impl Worker {
             return Err(udm_pdata::Error::Write(udm_pdata::IoError::Failed).into());
         }
         self.metadata.commit().await?;
+        self.commits += 1;
         self.note_committed();
         Ok(())
     }

@@ -42,6 +42,8 @@ pub(super) enum Event {
 enum AfterCommit {
     /// It is done, and then durable.
     End(Bio),
+    /// It is a flush: of the data device too, which a commit flushes.
+    Flush(Arc<Volume>, Bio),
     /// It goes to its block, which is durably at that data block then.
     Again(Arc<Volume>, Bio, Option<u64>),
 }
@@ -78,6 +80,8 @@ pub(super) struct Worker {
     /// Something was unmapped since the last commit, and may be in use by what is in flight.
     freed: bool,
     last_commit: Nanos,
+    /// How many commits there were that had something to commit.
+    commits: u64,
     /// When writes began to wait for space.
     no_space_since: Option<Nanos>,
     /// Waiting for space was given up, whatever the table says.
@@ -109,6 +113,7 @@ impl Worker {
             holding: Vec::new(),
             freed: false,
             last_commit,
+            commits: 0,
             no_space_since: None,
             gave_up_waiting: false,
             closing: None,
@@ -125,8 +130,11 @@ impl Worker {
             }
             self.check_times();
             self.commit_if_due().await;
-            if self.pool.is_patient() {
-                busy |= self.step_deletion().await;
+            if self.pool.is_patient() && self.step_deletion().await {
+                busy = true;
+                // What the events before have put into the outbox does not wait for the whole of it.
+                self.pool.poll_again();
+                pause().await;
             }
             self.check_suspended();
             if self.close_if_asked().await {
