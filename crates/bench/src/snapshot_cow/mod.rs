@@ -1,5 +1,6 @@
 //! `snapshot-cow`: what a snapshot costs who writes, and how much of it is order (seed 003).
 
+mod memory;
 mod modelled;
 mod real;
 mod seed;
@@ -80,6 +81,7 @@ impl Run {
 fn run(setting: &Setting<'_>) -> Result<Report, Error> {
     let runs = measure(setting)?;
     let mut rows: Vec<Row> = judged(&runs);
+    rows.extend(in_memory(setting)?);
     rows.extend(on_files(setting)?);
     rows.extend(runs.iter().map(|run| plain_row(&runs, run)));
     for row in &mut rows {
@@ -250,6 +252,34 @@ fn judged(runs: &[Run]) -> Vec<Row> {
         rows.push(row.judged(Limit::AtLeast(NEAR)));
     }
     rows
+}
+
+/// Pages that copies may take, in MiB.
+const POOL: f64 = 32.0;
+
+fn in_memory(setting: &Setting<'_>) -> Result<Vec<Row>, Error> {
+    let (total, chunk) = (setting.or_quick(10 << 30, 256 * MIB), 64 << 10);
+    (setting.progress)("snapshot-cow, memory with eight snapshots");
+    let found = memory::run(total, chunk)?;
+    let snapshots = memory::SNAPSHOTS;
+    let row = |row: String| Row {
+        row,
+        policy: Some(Policy::Udm.name().to_owned()),
+        disk: Some("modelled, own disk".to_owned()),
+        chunk: Some(chunk),
+        size: Some(MIB),
+        unit: Unit::None,
+        ..Row::default()
+    };
+    let peak = Row {
+        figure: Some(found.peak as f64 / MIB as f64),
+        ..row(format!("memory: {snapshots} snapshots, {}M of writes queued at once: MiB of pages at most", total >> 20))
+    };
+    let reads = Row {
+        figure: Some(found.read as f64 / total as f64),
+        ..row(format!("memory: {snapshots} snapshots: bytes read of the origin for each that is written"))
+    };
+    Ok(vec![peak.judged(Limit::AtMost(POOL)), reads.judged(Limit::Exactly(1.0))])
 }
 
 /// Bytes that are written to files.
