@@ -646,6 +646,24 @@ fn snapshots_of_snapshots_and_stacks_beneath() {
     assert_eq!(w.read(&second, 0, SIZE), expect);
 }
 
+/// A write of a whole chunk of a snapshot has ended beneath, but the thread that sent it does not look. The origin's writers
+/// share a batch with it, and do not wait for that thread.
+#[test]
+fn an_origins_writers_do_not_wait_for_a_thread_that_does_not_look() {
+    let w = world(&[1 << 16]);
+    let snap = w.snap("snap", 0, "P 8");
+    let (mut first, mut second) = (Client::new(&w.rig, &snap), Client::new(&w.rig, &w.origin));
+    w.cows[0].holding.store(true, Ordering::SeqCst);
+    let whole = first.write(0, pattern(0, 8, 2), OpFlags::NONE);
+    assert_eq!((first.status(whole), w.cows[0].held()), (None, 1));
+    w.cows[0].holding.store(false, Ordering::SeqCst);
+    let write = second.write(64, pattern(64, 8, 3), OpFlags::NONE);
+    assert_eq!(second.status(write), None);
+    std::thread::scope(|threads| threads.spawn(|| w.cows[0].release()).join().unwrap());
+    assert_eq!(second.wait(write), Status::Ok);
+    assert_eq!(first.wait(whole), Status::Ok);
+}
+
 /// Threads write to the origin and to snapshots while others read what must not change; snapshots come and go meanwhile.
 #[test]
 fn many_threads_see_what_was_frozen() {
@@ -730,4 +748,35 @@ fn copies_stay_within_their_memory() {
     assert_eq!((value("bytes_read"), value("bytes_written")), (48 << 20, 8 * (48 << 20)), "{stats}");
     assert_eq!(value("out_of_order"), 0);
     assert!(value("reads") <= 100, "in long pieces: {stats}");
+}
+
+#[test]
+fn a_snapshot_of_a_thin_whose_pool_lies_on_an_origin() {
+    let w = world(&[4096, 1 << 16]);
+    let rig = &w.rig;
+    rig.disk("/meta", 8192);
+    rig.disk("/data", 32768);
+    rig.device("data", "0 32768 snapshot-origin /data");
+    let below = rig.device("below", "0 32768 snapshot /data /c1 P 32");
+    let pool = rig.device("pool", "0 32768 thin-pool /meta {data} 128 0");
+    pool.message(Sector::ZERO, &["create_thin", "0"]).unwrap();
+    let thin = rig.device("thin", "0 2048 thin {pool} 0");
+    let top = rig.device("top", "0 2048 snapshot-origin {thin}");
+    w.write(&top, 100, 200, 1);
+    let snap = rig.device("snap", "0 2048 snapshot {thin} /c0 PO 16");
+    for i in 0..60 {
+        w.write(&top, i * 31 % 1900, 1 + i % 100, 10 + i);
+        w.write(&snap, 1000 + i * 7 % 900, 1 + i % 20, 100 + i);
+        rig.io(&top).flush().unwrap();
+    }
+    assert_eq!(w.read(&snap, 100, 200), pattern(100, 200, 1));
+    assert_eq!(w.read(&snap, 300, 700), vec![0; 700 * 512]);
+    assert_eq!(w.read(&snap, 1000 + 59 * 7, 20), pattern(1000 + 59 * 7, 20, 159));
+    assert_eq!(w.read(&top, 1829, 60), pattern(1829, 60, 69));
+    assert_eq!(w.read(&below, 0, 32768), vec![0; 32768 * 512], "beneath it is frozen too");
+    for md in [&snap, &top, &thin, &pool] {
+        suspend(md);
+        resume(md);
+    }
+    assert_eq!(w.read(&snap, 100, 200), pattern(100, 200, 1));
 }
