@@ -163,7 +163,7 @@ fn run(setting: &Setting<'_>) -> Result<Report, Error> {
             format!(
                 "A pool with blocks of 64 KiB over `ram`, whose memory was written before; volumes of {} MiB; requests of 4 KiB, {DEPTH} at \
                  a time, by one thread. Reads and rewrites are beside `linear` over the same memory, in turns.",
-                blocks * BLOCK >> 20
+                (blocks * BLOCK) >> 20
             ),
             "A first write goes to the first page of a block that has none; the same writes again are the rewrite that is taken off. \
              Where the block is zeroed or copied, what plain memory takes for that, at as cold addresses, is taken off too. What is \
