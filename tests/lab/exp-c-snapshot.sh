@@ -1,7 +1,7 @@
 #!/bin/bash
 # GUEST: what writes cost the kernel when the volume has one snapshot, beside a plain volume. A new snapshot for each row.
 #
-#   run-guest.sh -d 2500M -t 1800 exp-c-snapshot.sh [MIB,... [KINDS [CHUNKS [MODES]]]]
+#   MEM=6G run-guest.sh -d 2500M -t 1800 exp-c-snapshot.sh [MIB,... [KINDS [CHUNKS [MODES]]]]
 #
 # KINDS: brd, virtio (/dev/vda). CHUNKS: sectors. MODES: nofsync (the last close writes everything back), fsync, held
 # (somebody else has the device open, so that dd fills the page cache only), direct.

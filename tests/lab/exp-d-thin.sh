@@ -57,5 +57,5 @@ for how in default nodiscard; do
     echo "pool: $(dmsetup status pool)"
     for i in 0 1 2; do dmsetup remove t$i; done
     dmsetup remove pool
-    thin_check /dev/mapper/meta > /dev/null && echo "thin_check: clean"
+    thin_check /dev/mapper/meta > /dev/null 2>&1 && echo "thin_check: clean"
 done

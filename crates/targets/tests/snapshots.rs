@@ -646,6 +646,24 @@ fn snapshots_of_snapshots_and_stacks_beneath() {
     assert_eq!(w.read(&second, 0, SIZE), expect);
 }
 
+/// A write of a whole chunk of a snapshot has ended beneath, but the thread that sent it does not look. The origin's writers
+/// share a batch with it, and do not wait for that thread.
+#[test]
+fn an_origins_writers_do_not_wait_for_a_thread_that_does_not_look() {
+    let w = world(&[1 << 16]);
+    let snap = w.snap("snap", 0, "P 8");
+    let (mut first, mut second) = (Client::new(&w.rig, &snap), Client::new(&w.rig, &w.origin));
+    w.cows[0].holding.store(true, Ordering::SeqCst);
+    let whole = first.write(0, pattern(0, 8, 2), OpFlags::NONE);
+    assert_eq!((first.status(whole), w.cows[0].held()), (None, 1));
+    w.cows[0].holding.store(false, Ordering::SeqCst);
+    let write = second.write(64, pattern(64, 8, 3), OpFlags::NONE);
+    assert_eq!(second.status(write), None);
+    std::thread::scope(|threads| threads.spawn(|| w.cows[0].release()).join().unwrap());
+    assert_eq!(second.wait(write), Status::Ok);
+    assert_eq!(first.wait(whole), Status::Ok);
+}
+
 /// Threads write to the origin and to snapshots while others read what must not change; snapshots come and go meanwhile.
 #[test]
 fn many_threads_see_what_was_frozen() {

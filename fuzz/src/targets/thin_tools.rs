@@ -118,9 +118,12 @@ pub fn fuzz_xml(data: &[u8]) {
     assert_eq!(again.as_deref(), Some(&first[..]), "and dumps to the same again");
 }
 
+/// An image, and its blocks with what each is.
+type Image = (Vec<u8>, Vec<(usize, Kind)>);
+
 /// A small pool with a device whose mappings take two levels, and shared blocks.
-fn image() -> &'static (Vec<u8>, Vec<(usize, Kind)>) {
-    static IMAGE: OnceLock<(Vec<u8>, Vec<(usize, Kind)>)> = OnceLock::new();
+fn image() -> &'static Image {
+    static IMAGE: OnceLock<Image> = OnceLock::new();
     IMAGE.get_or_init(|| {
         let mut xml = String::from(
             "<superblock uuid=\"\" time=\"1\" transaction=\"1\" data_block_size=\"128\" nr_data_blocks=\"1000\">",

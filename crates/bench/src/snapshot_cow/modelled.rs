@@ -7,7 +7,8 @@ use std::fmt;
 use std::sync::Arc;
 use udm_base::{Errno, Sectors};
 use udm_core::HostRequest;
-use udm_io::BlockDevice;
+use udm_io::kcopyd::CopyOptions;
+use udm_io::{BlockDevice, Domain};
 use udm_sim::{Keep, RotatingDisk, RotatingOptions, Sim};
 use udm_stack::{Stack, registry_over};
 
@@ -80,17 +81,28 @@ pub(crate) fn disk() -> String {
     RotatingOptions::desktop(Sectors::in_bytes(DISK)).model.to_string()
 }
 
-impl Case {
-    /// Runs it, in simulated time: the same each time. Takes about a second for a gigabyte. `seed` is of random places.
-    pub(crate) fn run(&self, seed: u64) -> Result<Measured, Error> {
+/// Two disks, `/disk0` and `/disk1`, that keep nothing of what is written.
+pub(super) struct World {
+    pub(super) domain: Domain,
+    disks: [RotatingDisk; 2],
+}
+
+impl World {
+    /// Disks of `size` bytes. All copies are made by `copies`, if that is given.
+    pub(super) fn new(seed: u64, size: u64, copies: Option<CopyOptions>) -> Self {
         let sim = Sim::new(seed);
-        let make = || RotatingOptions { keep: Keep::Nothing, ..RotatingOptions::desktop(Sectors::in_bytes(DISK)) };
+        let make = || RotatingOptions { keep: Keep::Nothing, ..RotatingOptions::desktop(Sectors::in_bytes(size)) };
         let disks = [RotatingDisk::new(&sim, make()), RotatingDisk::new(&sim, make())];
         let domain = sim.domain();
-        if let Some(options) = self.policy.copies() {
+        if let Some(options) = copies {
             domain.copy_as(options);
         }
-        let known = disks.clone();
+        Self { domain, disks }
+    }
+
+    /// The devices of a specification.
+    pub(super) fn stack(&self, concise: &str) -> Result<Stack, Error> {
+        let known = self.disks.clone();
         let opener = move |request: &HostRequest<'_>| -> Result<Arc<dyn BlockDevice>, udm_core::Error> {
             match request.spec {
                 "/disk0" => Ok(Arc::new(known[0].clone())),
@@ -98,17 +110,25 @@ impl Case {
                 other => Err(udm_core::Error::new(Errno::ENOENT, format!("{other}: no such disk"))),
             }
         };
-        let registry = registry_over(domain.clone(), Box::new(opener));
-        let stack = Stack::over(registry, &self.concise()).map_err(|e| Error::Stack(e.to_string()))?;
+        let registry = registry_over(self.domain.clone(), Box::new(opener));
+        Stack::over(registry, concise).map_err(|e| Error::Stack(e.to_string()))
+    }
+}
+
+impl Case {
+    /// Runs it, in simulated time: the same each time. Takes about a second for a gigabyte. `seed` is of random places.
+    pub(crate) fn run(&self, seed: u64) -> Result<Measured, Error> {
+        let world = World::new(seed, DISK, self.policy.copies());
+        let stack = world.stack(&self.concise())?;
         let name = match self.subject {
             Subject::Plain => "volume",
             Subject::Origin => "origin",
             Subject::Snapshot => "snapshot",
         };
         let device = stack.device(name).map_err(|e| Error::Stack(e.to_string()))?;
-        let before = disks.each_ref().map(RotatingDisk::stats);
-        let times = self.job.run(&domain, device, Cache::OF_2007, seed).map_err(|e| e.of(name))?;
-        let after = disks.each_ref().map(RotatingDisk::stats);
+        let before = world.disks.each_ref().map(RotatingDisk::stats);
+        let times = self.job.run(&world.domain, device, Cache::OF_2007, seed).map_err(|e| e.of(name))?;
+        let after = world.disks.each_ref().map(RotatingDisk::stats);
         let mut measured = Measured { times, seeks: 0, moved: 0 };
         for (before, after) in before.iter().zip(&after) {
             measured.seeks += after.seeks - before.seeks;

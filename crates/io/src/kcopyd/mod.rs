@@ -21,7 +21,7 @@ mod queue;
 mod run;
 mod throttle;
 
-use crate::{BlockDevice, Cx, Domain, Duty, Nanos, OpFlags, OwnWaiter, Status};
+use crate::{BlockDevice, Cx, Domain, Duty, Nanos, Op, OpFlags, OwnWaiter, Status};
 use run::Inner;
 use std::io;
 use std::sync::{Arc, PoisonError};
@@ -153,6 +153,16 @@ pub struct CopyStats {
     pub pool_peak: u64,
     /// Jobs that wait or are under way now.
     pub outstanding: u64,
+}
+
+impl CopyStats {
+    /// How many of an operation were started, and their bytes.
+    fn of(&mut self, op: Op) -> (&mut u64, &mut u64) {
+        match op {
+            Op::Read => (&mut self.reads, &mut self.bytes_read),
+            _ => (&mut self.writes, &mut self.bytes_written),
+        }
+    }
 }
 
 /// A copier with a pool and a queue of its own. Clones are the same one; one is held until all jobs are done.

@@ -333,6 +333,9 @@ impl Inner {
         let landing = unsafe { Box::from_raw(word) };
         let mut state = self.lock();
         state.spare.push(landing.emptied());
+        // It is counted when it goes.
+        let (count, sum) = state.stats.of(op);
+        (*count, *sum) = (*count - 1, sum.saturating_sub(range.1.checked_bytes().unwrap_or(u64::MAX)));
         state.ready.push_front(io);
         drop(state);
         if !cx.when_own(level, self.clone()) {
@@ -545,10 +548,7 @@ impl State {
                 (to.dev.clone(), to.sector, if makes { Op::WriteZeroes } else { Op::Write })
             }
         };
-        let (count, sum) = match op {
-            Op::Read => (&mut self.stats.reads, &mut self.stats.bytes_read),
-            _ => (&mut self.stats.writes, &mut self.stats.bytes_written),
-        };
+        let (count, sum) = self.stats.of(op);
         (*count, *sum) = (*count + 1, sum.saturating_add(bytes));
         let flags = if op == Op::Read { OpFlags::NONE } else { job.flags };
         Departure { dev, op, flags, range: (sector + piece.at, piece.sectors), segs: &raw const *piece.segs, landing }

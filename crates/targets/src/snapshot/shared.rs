@@ -447,6 +447,11 @@ impl Duty for Origin {
         let idle = now.since(Nanos(self.last_busy.load(SeqCst)));
         (idle < LINGER_NS).then(|| now.after(LINGER_NS))
     }
+
+    fn waits_for_others(&self) -> bool {
+        // Exceptions wait for clients' writes of whole chunks and for reads of the origin, whoever has sent them.
+        lock(&self.state).is_busy()
+    }
 }
 
 /// By chunk.

@@ -51,6 +51,7 @@ unsafe fn came_back(cx: &Cx<'_>, bio: Bio, word: *const ()) -> Option<Bio> {
     // SAFETY: the contract.
     let (pool, job) = *unsafe { Box::from_raw(word.cast_mut().cast::<(Arc<Pool>, u64)>()) };
     pool.push(Event::Overwritten(job, bio));
+    pool.detours.fetch_sub(1, std::sync::atomic::Ordering::AcqRel);
     pool.kick(cx);
     None
 }

@@ -87,6 +87,8 @@ pub(super) struct Pool {
     again: AtomicBool,
     /// Operations of the worker's own that are out.
     out: AtomicUsize,
+    /// Clients' bios that fill blocks, and come back to the worker: on whatever channel they are out, others may wait for them.
+    pub(super) detours: AtomicUsize,
     /// When the worker has something to do that no event brings; `u64::MAX` never.
     deadline: AtomicU64,
     /// When the keeper may stop looking, and wait until it is rung.
@@ -137,6 +139,7 @@ impl Pool {
             worker: Mutex::default(),
             again: AtomicBool::new(false),
             out: AtomicUsize::new(0),
+            detours: AtomicUsize::new(0),
             deadline: AtomicU64::new(u64::MAX),
             linger: AtomicU64::new(0),
             ended: AtomicBool::new(false),
@@ -257,7 +260,7 @@ impl Pool {
                 break;
             }
         }
-        let idle = self.out.load(Ordering::Acquire) == 0 && !lock(&self.drains).is_waiting();
+        let idle = self.out.load(Ordering::Acquire) == 0 && !self.waits_for_others();
         if !idle || self.deadline.load(Ordering::Relaxed) != u64::MAX {
             self.ring();
         }
@@ -345,7 +348,7 @@ impl Duty for Pool {
         self.kick_patiently(cx);
         let now = cx.now();
         let deadline = self.deadline.load(Ordering::Relaxed);
-        if self.out.load(Ordering::Acquire) > 0 || lock(&self.drains).is_waiting() {
+        if self.out.load(Ordering::Acquire) > 0 || self.waits_for_others() {
             self.linger.store(now.after(LINGER_NS).0, Ordering::Relaxed);
             return Some(now.after(PATIENCE_NS));
         }
@@ -358,7 +361,7 @@ impl Duty for Pool {
     }
 
     fn waits_for_others(&self) -> bool {
-        lock(&self.drains).is_waiting()
+        self.detours.load(Ordering::Acquire) > 0 || lock(&self.drains).is_waiting()
     }
 }
 

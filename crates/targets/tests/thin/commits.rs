@@ -47,7 +47,7 @@ fn a_block_is_mapped_after_it_was_filled() {
     let pool = Pool::new(16, "");
     let thin = pool.thin("thin", 0, 16);
     let mut client = Client::new(&pool.rig, &thin);
-    for (sector, count) in [(0, BLOCK), (BLOCK, 8)] {
+    for (used, (sector, count)) in [(0, BLOCK), (BLOCK, 8)].into_iter().enumerate() {
         *pool.data.hold_if.lock().unwrap() = Some(Box::new(|bio| bio.op().is_write()));
         let token = client.write(sector, pattern(sector, count, 1), OpFlags::NONE);
         assert_eq!(client.status(token), None);
@@ -58,6 +58,7 @@ fn a_block_is_mapped_after_it_was_filled() {
         for pool in [before, after] {
             let io = pool.rig.io(&pool.activate("thin", 0, 16));
             assert_eq!(read(&io, sector, count), zeroes(count));
+            assert_eq!(pool.used(), used as u64, "the block that is being filled belongs to nobody");
             drop(io);
             pool.check();
         }

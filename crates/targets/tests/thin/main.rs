@@ -6,6 +6,7 @@ mod rig;
 
 mod commits;
 mod discards;
+mod doubts;
 mod failures;
 mod lifecycle;
 mod messages;

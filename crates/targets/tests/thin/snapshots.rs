@@ -29,6 +29,7 @@ fn a_snapshot_of_a_volume_in_use_waits_for_writers() {
         let before = client.write(8, pattern(8, 8, 2), OpFlags::NONE);
         assert_eq!(client.status(before), None, "it is on its way to the disk");
         message("create_snap 1 0");
+        assert_eq!(client.status(before), Some(Status::Ok), "seed {seed}: done when the message is answered");
         let after = client.write(16, pattern(16, 8, 3), OpFlags::NONE);
         assert_eq!((client.wait(before), client.wait(after)), (Status::Ok, Status::Ok));
         let snap = rig.device("snap", &format!("0 {} thin {{pool}} 1", 16 * BLOCK));

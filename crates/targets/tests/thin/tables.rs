@@ -74,7 +74,7 @@ fn volumes_need_a_pool_that_runs() {
 #[test]
 fn lines_are_the_kernels() {
     let pool = Pool::new(64, "");
-    assert_eq!(shown(&pool.md), "meta data 128 0 0");
+    assert_eq!(shown(&pool.md), "meta data 128 0 0 ");
     assert_eq!(pool.status(), "0 111/1024 0/64 - rw discard_passdown queue_if_no_space - 256 skip_zero_writes");
     let thin = pool.thin("thin", 3, 16);
     let devt = pool.md.devt();
@@ -116,7 +116,7 @@ fn lines_are_the_kernels() {
             continue;
         }
         resume(&pool.md);
-        assert_eq!(shown(&pool.md), format!("meta data 128 0 {table}"));
+        assert_eq!(shown(&pool.md), format!("meta data 128 0 {table} "));
         assert!(pool.status().ends_with(status), "{features}: {}", pool.status());
     }
     drop((thin, other));
@@ -149,7 +149,7 @@ fn limits_are_the_blocks() {
     assert_eq!((limits.io_min, limits.io_opt, limits.write_cache, limits.fua), (65536, 65536, true, true));
     let table = pool.md.table(TableSlot::Active).unwrap();
     let names: Vec<String> = table.devices().iter().map(|d| d.name()).collect();
-    assert_eq!(names, ["data", "meta"]);
+    assert_eq!(names, ["meta", "data"]);
     drop((thin, table));
     pool.check();
 }

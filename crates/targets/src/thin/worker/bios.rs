@@ -114,6 +114,7 @@ impl Worker {
             return self.again(&io.volume, io.bio, None);
         }
         if self.is_zeroes_over_all(&io) && self.pool.mode() <= PoolMode::OutOfDataSpace {
+            self.parted |= mapping.shared;
             return self.unmap(io).await;
         }
         if mapping.shared {

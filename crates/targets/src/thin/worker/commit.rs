@@ -75,6 +75,7 @@ impl Worker {
             return Err(udm_pdata::Error::Write(udm_pdata::IoError::Failed).into());
         }
         self.metadata.commit().await?;
+        self.parted = false;
         self.commits += 1;
         self.note_committed();
         Ok(())

@@ -4,7 +4,7 @@ use super::{Event, Worker};
 use crate::thin::features::Features;
 use crate::thin::inflight::Ticket;
 use crate::thin::pool::{Gate, Pool, PoolMode};
-use crate::thin::volume::{ThinDevice, Volume};
+use crate::thin::volume::{Durability, ThinDevice, Volume};
 use std::sync::{Arc, Mutex, PoisonError};
 use udm_base::Errno;
 use udm_core::Error;
@@ -384,6 +384,7 @@ impl Worker {
             reply.give(Err(Error::new(Errno::EIO, message)));
             return true;
         }
+        self.parted = true;
         match deletion.step(&mut self.metadata).await {
             Ok(true) => self.finish_message(Ok(()), &reply).await,
             Ok(false) => self.deletions.push_back((deletion, reply)),
@@ -404,6 +405,10 @@ impl Worker {
         }
         self.metadata.details(id).await.map_err(|e| refused(&e))?;
         let device = ThinDevice::new(self.pool.clone(), id, blocks);
+        if self.metadata.changed_since_commit(id) {
+            // By those who had it open before.
+            device.set_durability(Durability::Changed);
+        }
         self.devices.insert(id, Arc::downgrade(&device));
         Ok(device)
     }

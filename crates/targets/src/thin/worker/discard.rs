@@ -61,6 +61,10 @@ impl Worker {
         if runs.is_empty() {
             return Ok(runs);
         }
+        if self.parted && self.passes_down() && !self.commit().await {
+            // What only this device has now may be another's after a restart. As for a pool that has failed before.
+            return Ok(Vec::new());
+        }
         // From here on the blocks' bios come to the worker.
         volume.device.mappings.clear(blocks.clone());
         self.metadata.remove_range(dev, blocks.start, blocks.end).await?;
@@ -80,6 +84,7 @@ impl Worker {
     async fn hold_unshared(&mut self, run: Range<u64>, held: &mut Vec<Range<u64>>) -> Result<(), Error> {
         for data in run {
             if self.metadata.is_shared(data).await? {
+                self.parted = true;
                 self.metadata.dec_data(data..data + 1).await?;
                 continue;
             }

@@ -79,6 +79,9 @@ pub(super) struct Worker {
     holding: Vec<std::ops::Range<u64>>,
     /// Something was unmapped since the last commit, and may be in use by what is in flight.
     freed: bool,
+    /// Since the last commit a device has given up data blocks that another has too. If the power goes they are its again: so
+    /// until the next commit no block is one device's alone.
+    parted: bool,
     last_commit: Nanos,
     /// How many commits there were that had something to commit.
     commits: u64,
@@ -112,6 +115,7 @@ impl Worker {
             suspending: Vec::new(),
             holding: Vec::new(),
             freed: false,
+            parted: false,
             last_commit,
             commits: 0,
             no_space_since: None,

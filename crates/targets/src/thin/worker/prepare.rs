@@ -134,6 +134,7 @@ impl Worker {
         // What is to be durable is made so by the commit that follows, which flushes the data device.
         job.fua = bio.flags().contains(OpFlags::FUA);
         bio.set_flags(bio.flags().without(OpFlags::FUA));
+        pool.detours.fetch_add(1, std::sync::atomic::Ordering::AcqRel);
         let detoured = flight::detour(bio, &pool, id, sector);
         pool.put(Outgoing::Bio(detoured));
     }
@@ -219,6 +220,7 @@ impl Worker {
             return self.metadata_failed("mapping a block", &e).await;
         }
         self.freed |= breaks;
+        self.parted |= breaks;
         volume.device.set_durability(Durability::Changed);
         volume.device.mappings.set(block, Known::At(Place { data, shared: false }));
         self.look_again(waiting);
