@@ -316,6 +316,12 @@ impl Store {
         self.t.metadata.available()
     }
 
+    /// How many of [`nr_free`](Self::nr_free) nobody but a commit gets.
+    #[must_use]
+    pub fn nr_reserved(&self) -> u64 {
+        self.t.metadata.reserve()
+    }
+
     /// Lets the metadata grow to `nr_blocks` (or the most that a space map can count); the device has that many.
     ///
     /// # Errors

@@ -175,14 +175,15 @@ impl Holding {
                 return Err(ArgError::new("Couldn't create exception store").hint(hint).at(&chunk_arg));
             }
         }
+        if merge && store == "N" {
+            let hint = "expected P or PO, found \"N\"";
+            return Err(ArgError::new("Snapshot exception store does not support snapshot-merge.").hint(hint));
+        }
         let md = Arc::downgrade(ctr.owner);
         let snapshot = match source {
             Some(snapshot) => {
                 shared.look(|state| may_take_over(state, &snapshot, merge))?;
                 snapshot
-            }
-            None if merge && store == "N" => {
-                return Err(ArgError::new("Snapshot exception store does not support snapshot-merge."));
             }
             None => Self::load(ctr, &shared, cow_dev, store, chunk)?,
         };
@@ -426,7 +427,7 @@ impl Holding {
                 Ok(String::new())
             }
             _ => {
-                let message = format!("expected fill_levels, copy_stats or copy_throttle, found {:?}", words.first());
+                let message = format!("expected fill_levels, copy_stats or copy_throttle, found {:?}", words.join(" "));
                 Err(Error::new(Errno::EINVAL, message))
             }
         }

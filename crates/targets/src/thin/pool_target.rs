@@ -76,6 +76,12 @@ fn ctr(ctr: &mut Ctr<'_>) -> Result<Box<dyn Target>, ArgError> {
         let hint = format!("expected two devices, found one by two names: {}", data.name());
         return Err(ArgError::new("Error setting metadata or data device").hint(hint).at(&data_arg));
     }
+    if data.sectors() < ctr.len {
+        // Core would find it, but after the metadata have been opened, or made.
+        let hint =
+            format!("expected {} sectors, as the table has, found a device of {} sectors", ctr.len, data.sectors());
+        return Err(ArgError::new("data device too small for target").hint(hint).at(&data_arg));
+    }
     let handle = match before {
         Some(handle) => same_pool(handle, &metadata, &data, block, &features, &data_arg)?,
         None => open(ctr, metadata, data, block, &features, &metadata_arg)?,

@@ -17,5 +17,6 @@ mod snapshots;
 mod space;
 mod suspension;
 mod tables;
+mod threads;
 mod zero_skip;
 mod zero_writes;

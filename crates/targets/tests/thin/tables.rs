@@ -29,7 +29,7 @@ fn bad_tables_say_where_and_what() {
         ("0 4096 thin-pool meta data 128 y", "Invalid low water mark", "y"),
         ("0 4096 thin-pool meta data 128 0 9", "Invalid number of pool feature arguments", "9"),
         ("0 4096 thin-pool meta data 128 0 1 what", "Unrecognised pool feature requested: found \"what\"", "what"),
-        ("0 8192 thin-pool meta data 128 0", "data too small for target", ""),
+        ("0 8192 thin-pool meta data 128 0", "data device too small for target: expected 8192 sectors", "data"),
         ("0 4096 thin-pool meta data 128 0\n4096 8 zero", "singleton target must appear alone", ""),
         ("0 128 thin small 0", "Couldn't get pool mapped device: expected a mapped device with a thin-pool", "small"),
         ("0 128 thin", "Invalid argument count", ""),
@@ -74,6 +74,7 @@ fn volumes_need_a_pool_that_runs() {
 #[test]
 fn lines_are_the_kernels() {
     let pool = Pool::new(64, "");
+    // The kernel's line ends with a space, too.
     assert_eq!(shown(&pool.md), "meta data 128 0 0 ");
     assert_eq!(pool.status(), "0 111/1024 0/64 - rw discard_passdown queue_if_no_space - 256 skip_zero_writes");
     let thin = pool.thin("thin", 3, 16);
@@ -152,4 +153,16 @@ fn limits_are_the_blocks() {
     assert_eq!(names, ["meta", "data"]);
     drop((thin, table));
     pool.check();
+}
+
+/// A table that is refused for its data device leaves blank metadata blank.
+#[test]
+fn a_refused_table_makes_no_metadata() {
+    let rig = Rig::default();
+    let metadata = rig.disk("meta", 8192);
+    rig.disk("data", 4096);
+    for table in ["0 8192 thin-pool meta data 128 0", "0 4096 thin-pool meta data 128 0 1 what"] {
+        refused(&rig, table);
+        assert!(!metadata.log().iter().any(|l| l.contains("Write")), "{table}");
+    }
 }

@@ -31,6 +31,14 @@ impl Metadata {
         self.store.nr_free().saturating_sub(reserve)
     }
 
+    /// Whether a change may be refused for want of metadata blocks before the next commit: one that maps a block takes a node of each
+    /// level of three trees at most, and leaves the reserves.
+    pub fn metadata_used_up(&self) -> bool {
+        const CHANGE: u64 = 16;
+        let least = self.store.nr_reserved() + CHANGE.min(self.metadata_blocks() / 10);
+        self.metadata_free() == 0 || self.store.nr_free() <= least
+    }
+
     /// Whether metadata run low: fewer free blocks, the reserve included, than a quarter of all or 1024 (`calc_metadata_threshold`,
     /// `drivers/md/dm-thin.c`, 6.12).
     pub fn metadata_low(&self) -> bool {

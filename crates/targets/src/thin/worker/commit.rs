@@ -210,7 +210,7 @@ impl Worker {
             self.pool.event();
         }
         self.metadata_low_told = low;
-        if self.metadata.metadata_free() == 0 && self.pool.mode() < PoolMode::OutOfMetadataSpace {
+        if self.metadata.metadata_used_up() && self.pool.mode() < PoolMode::OutOfMetadataSpace {
             tracing::error!("thin-pool: no free metadata blocks");
             self.set_mode(PoolMode::OutOfMetadataSpace);
         }

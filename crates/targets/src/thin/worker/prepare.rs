@@ -278,7 +278,7 @@ impl Worker {
         match found {
             Ok(Some(data)) => {
                 // Ahead of the reserve that a commit needs.
-                if self.metadata.metadata_free() == 0 {
+                if self.metadata.metadata_used_up() {
                     return self.commit_holding(data).await;
                 }
                 Allocated::Block(data)
