@@ -1,6 +1,6 @@
 //! Memory as a device: sparse until written, huge pages where they can be had.
 
-use crate::{Bio, BlockDevice, Cx, DeviceId, Extent, ExtentKind, Limits, Op, Status};
+use crate::{Bio, BlockDevice, Cx, DeviceId, Extent, ExtentKind, Limits, Op, OpFlags, Status};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 use std::any::Any;
 use std::io;
@@ -74,12 +74,15 @@ impl Memory {
                 });
             }
             Op::Flush => {}
+            Op::WriteZeroes if bio.flags().contains(OpFlags::NO_UNMAP) => {
+                self.zero(sector.bytes() as usize, bio.sectors().as_len());
+            }
             Op::Discard | Op::WriteZeroes => self.clear(sector.bytes() as usize, bio.sectors().as_len()),
         }
         Status::Ok
     }
 
-    /// Zeroes a range: whole pages are given back to the system.
+    /// Zeroes a range: whole pages are given back to the system. (With NO_UNMAP they are kept, and written to.)
     fn clear(&self, start: usize, len: usize) {
         // The system's pages, of up to 64 KiB: it would give back all of one that is named in part.
         let page = rustix::param::page_size();

@@ -183,9 +183,9 @@ fn what_the_kernel_wrote() {
         unpack("origin");
         let text = std::fs::read_to_string(&record).unwrap();
         // The last status is of what is kept: `status NAME START LENGTH TARGET STATUS…`.
-        let of_snapshots =
+        let mut of_snapshots =
             text.lines().filter(|line| line.starts_with("status snap ") || line.starts_with("status merge "));
-        let status = of_snapshots.last().unwrap().split(' ').skip(5).collect::<Vec<_>>().join(" ");
+        let status = of_snapshots.next_back().unwrap().split(' ').skip(5).collect::<Vec<_>>().join(" ");
         let output = place.udm(["snapshot", "info", "cow"]);
         assert!(output.status.success(), "{record:?}: {}", stderr(&output));
         let info = stdout(&output);

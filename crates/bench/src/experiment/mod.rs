@@ -10,8 +10,10 @@
 
 mod chart;
 mod machine;
+mod pass;
 mod report;
 mod row;
+mod snapshot;
 mod source_tree;
 mod thin;
 mod turns;
@@ -39,8 +41,13 @@ pub(crate) struct Experiment {
 }
 
 /// Every experiment, in the order of `udm bench seeds`.
-pub(crate) static EXPERIMENTS: &[Experiment] =
-    &[thin::EXPERIMENT, zero_skip::EXPERIMENT, zero_check::EXPERIMENT, crate::snapshot_cow::EXPERIMENT];
+pub(crate) static EXPERIMENTS: &[Experiment] = &[
+    thin::EXPERIMENT,
+    snapshot::EXPERIMENT,
+    zero_skip::EXPERIMENT,
+    zero_check::EXPERIMENT,
+    crate::snapshot_cow::EXPERIMENT,
+];
 
 /// What an experiment is given.
 pub(crate) struct Setting<'a> {

@@ -1,16 +1,14 @@
 //! `thin`: what a thin volume costs beside a linear device, its first writes beside its second, and many snapshots.
 
+use super::pass::{device, pass, refused};
 use super::{Bar, Chart, Experiment, Group, Limit, Report, Row, Setting, Tone, Unit, Way, turns};
-use crate::lane::ChannelLane;
-use crate::queue::Queue;
 use crate::rng::mix;
 use crate::{Error, Spread};
 use std::hint::black_box;
-use std::path::Path;
 use std::sync::Arc;
 use udm_base::{AlignedBuf, Sector};
-use udm_core::{MappedDevice, Registry, SuspendOptions, TableLine};
-use udm_io::{Op, Status};
+use udm_core::{MappedDevice, Registry};
+use udm_io::Op;
 
 pub(super) const EXPERIMENT: Experiment = Experiment {
     name: "thin",
@@ -35,10 +33,6 @@ struct Pool<'a> {
     blocks: u64,
 }
 
-fn refused(what: &str) -> impl Fn(udm_core::Error) -> Error + '_ {
-    move |e| Error::Stack(format!("{what}: {}", e.message))
-}
-
 impl<'a> Pool<'a> {
     /// A pool with room for three volumes of `blocks` blocks, whose memory has its pages.
     fn new(setting: &'a Setting<'a>, blocks: u64, features: &str) -> Result<Self, Error> {
@@ -58,11 +52,7 @@ impl<'a> Pool<'a> {
     }
 
     fn device(&self, name: &str, table: &str) -> Result<Arc<MappedDevice>, Error> {
-        let md = self.registry.create(name, "", None).map_err(refused(name))?;
-        let lines = TableLine::parse_all(table).map_err(|e| Error::Stack(format!("{name}: {e}")))?;
-        md.load(&lines, false, Path::new("/")).map_err(refused(name))?;
-        md.resume(SuspendOptions::default(), &|| false).map_err(refused(name))?;
-        Ok(md)
+        device(&self.registry, name, table)
     }
 
     fn named(&self, name: &str) -> Result<Arc<MappedDevice>, Error> {
@@ -87,36 +77,9 @@ impl<'a> Pool<'a> {
         self.message(&format!("delete {id}"))
     }
 
-    /// Does a request of `len` bytes at each of these bytes, [`DEPTH`] at a time. Gives nanoseconds for each.
+    /// A request of `len` bytes at each of these bytes, [`DEPTH`] at a time. Nanoseconds for each.
     fn pass(&self, md: &Arc<MappedDevice>, op: Op, order: &[u64], len: usize) -> Result<f64, Error> {
-        let failed = |at: u64, status| {
-            let (device, op) = (md.device_name(), if op == Op::Read { "read" } else { "write" });
-            Error::Io { device, op, offset: at, bytes: len, status }
-        };
-        let channel = self.setting.domain.channel().map_err(system)?;
-        let lane = ChannelLane::new(channel, md.clone(), DEPTH, false);
-        let clock = self.setting.domain.clock();
-        let mut next = order.iter();
-        let mut bad = None;
-        let fill = |memory: &mut [u8]| memory.iter_mut().zip(1u8..).for_each(|(byte, value)| *byte = value | 1);
-        let nanos = Queue::run(lane, DEPTH, len, fill, |queue, slots| {
-            let start = clock.now();
-            queue.pump(slots, |queue, slot, status: Option<Status>| {
-                if let Some(status) = status.filter(|status| !status.is_ok()) {
-                    bad = Some(status);
-                }
-                if let Some(at) = next.next().filter(|_| bad.is_none()) {
-                    queue.submit(slot, op, *at);
-                }
-                Ok::<(), std::io::Error>(())
-            })?;
-            Ok(clock.now().since(start))
-        });
-        let nanos: u64 = nanos.map_err(|source: std::io::Error| system(source))?;
-        match bad {
-            Some(status) => Err(failed(order[0], status)),
-            None => Ok(nanos as f64 / order.len() as f64),
-        }
+        pass(self.setting, md, op, order, len, DEPTH)
     }
 
     /// [`pass`](Self::pass) over pages as one of several ways.
@@ -139,10 +102,6 @@ impl<'a> Pool<'a> {
         order.sort_by_key(|at| mix(*at));
         order
     }
-}
-
-fn system(source: std::io::Error) -> Error {
-    Error::System { what: "a channel".to_owned(), source }
 }
 
 /// Rows and bars, as they come.
@@ -204,7 +163,7 @@ fn run(setting: &Setting<'_>) -> Result<Report, Error> {
             format!(
                 "A pool with blocks of 64 KiB over `ram`, whose memory was written before; volumes of {} MiB; requests of 4 KiB, {DEPTH} at \
                  a time, by one thread. Reads and rewrites are beside `linear` over the same memory, in turns.",
-                blocks * BLOCK >> 20
+                (blocks * BLOCK) >> 20
             ),
             "A first write goes to the first page of a block that has none; the same writes again are the rewrite that is taken off. \
              Where the block is zeroed or copied, what plain memory takes for that, at as cold addresses, is taken off too. What is \

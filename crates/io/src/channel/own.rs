@@ -45,8 +45,9 @@ pub trait OwnWaiter: Send + Sync {
 
 /// The reserves of a channel, and who waits for them.
 pub(crate) struct Reserves {
-    slabs: [Slab; LEVELS],
-    waiting: [VecDeque<Arc<dyn OwnWaiter>>; LEVELS],
+    /// One for each level; not within the core, which is moved about as a whole when it is made.
+    slabs: Box<[Slab]>,
+    waiting: Box<[VecDeque<Arc<dyn OwnWaiter>>]>,
     /// The core as records know it. Dangling until the first channel opens.
     channel: NonNull<ChannelCore>,
     /// The channel is being dropped.
@@ -56,8 +57,8 @@ pub(crate) struct Reserves {
 impl Reserves {
     pub(super) fn new() -> Self {
         Self {
-            slabs: std::array::from_fn(|level| Slab::new(level as u8, OWN_MAX)),
-            waiting: std::array::from_fn(|_| VecDeque::new()),
+            slabs: (0..LEVELS).map(|level| Slab::new(level as u8, OWN_MAX)).collect(),
+            waiting: (0..LEVELS).map(|_| VecDeque::new()).collect(),
             channel: NonNull::dangling(),
             closed: true,
         }

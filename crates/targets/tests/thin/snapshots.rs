@@ -14,7 +14,7 @@ fn a_snapshot_of_a_volume_in_use_waits_for_writers() {
         let sim = Sim::new(seed);
         let rig = Rig::with(udm_targets::TARGETS, sim.domain());
         rig.disk("meta", 8192);
-        let options = SimOptions { latency_ns: 200_000..400_000, ..SimOptions::new(Sectors::new(64 * BLOCK)) };
+        let options = SimOptions { latency_ns: 10_000..4_000_000, ..SimOptions::new(Sectors::new(64 * BLOCK)) };
         rig.add("data", Arc::new(SimDevice::new(&sim, options)));
         let md = rig.device("pool", &table(64, ""));
         let message = |text: &str| {

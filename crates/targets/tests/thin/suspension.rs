@@ -45,7 +45,7 @@ fn a_suspension_of_the_pool_waits_for_its_volumes() {
         let sim = Sim::new(seed);
         let rig = Rig::with(udm_targets::TARGETS, sim.domain());
         rig.disk("meta", 8192);
-        let options = SimOptions { latency_ns: 100_000..900_000, ..SimOptions::new(Sectors::new(64 * BLOCK)) };
+        let options = SimOptions { latency_ns: 10_000..5_000_000, ..SimOptions::new(Sectors::new(64 * BLOCK)) };
         let data = Arc::new(SimDevice::new(&sim, options));
         rig.add("data", data.clone());
         let md = rig.device("pool", &table(64, ""));

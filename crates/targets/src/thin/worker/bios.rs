@@ -81,13 +81,22 @@ impl Worker {
     }
 
     async fn within(&mut self, io: Within) {
+        let known = io.volume.device.mappings.lookup(io.block);
         // One leaf tells of many blocks. For a write that is going to change one of them the one is enough.
-        let fill = io.bio.op() == Op::Read && io.volume.device.mappings.lookup(io.block) == Known::Unknown;
-        if fill && let Err(e) = self.fill(io.volume.device.clone(), io.block).await {
+        if known == Known::Unknown
+            && io.bio.op() == Op::Read
+            && let Err(e) = self.fill(io.volume.device.clone(), io.block).await
+        {
             tracing::error!("thin device {}: {e}", io.dev());
             return io.bio.end(Status::Io);
         }
-        match self.metadata.find(io.dev(), io.block).await {
+        // What the cache knows it has from here.
+        let found = match known {
+            Known::At(Place { data, shared }) => Ok(Some(Mapping { data, shared })),
+            Known::Unmapped => Ok(None),
+            Known::Unknown => self.metadata.find(io.dev(), io.block).await,
+        };
+        match found {
             Ok(Some(mapping)) => self.mapped(io, mapping).await,
             Ok(None) => self.unmapped(io).await,
             Err(e) => {

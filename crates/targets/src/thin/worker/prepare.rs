@@ -146,7 +146,12 @@ impl Worker {
         }
         for (from, sector, sectors) in copies {
             let to = CopyTo { dev: pool.data.clone(), sector, status: Status::Ok };
+            let is_zeroes = matches!(from, CopyFrom::Zeroes);
             let mut copy = CopyJob::new(from, sectors, vec![to]);
+            if is_zeroes {
+                // The block is about to be used: what lies beneath may as well keep its memory for it.
+                copy.flags = OpFlags::NO_UNMAP;
+            }
             copy.token = id;
             pool.put(Outgoing::Copy(copy));
         }
