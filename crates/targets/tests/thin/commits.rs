@@ -65,6 +65,7 @@ fn a_block_is_mapped_after_it_was_filled() {
         *pool.data.hold_if.lock().unwrap() = None;
         pool.data.release();
         assert_eq!(client.wait(token), Status::Ok);
+        pool.rig.io(&thin).flush().unwrap();
     }
     drop(client);
     pool.check();
