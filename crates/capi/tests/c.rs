@@ -2,13 +2,25 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::sync::OnceLock;
 
-/// Where the library that this test was built with lies: beside the test, or one folder up.
+/// Where the library lies: the folder that this test was built in. Not every way to build the tests builds it too.
 fn library() -> PathBuf {
-    let exe = std::env::current_exe().expect("a test has a path");
-    let deps = exe.parent().expect("it lies in a folder");
-    let found = [deps.to_owned(), deps.parent().expect("deps lies in one").to_owned()];
-    found.into_iter().find(|dir| dir.join("libudm.so").exists()).expect("cargo builds the library with its tests")
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    let build = || {
+        let exe = std::env::current_exe().expect("a test has a path");
+        let profile = exe.ancestors().nth(2).expect("it lies in PROFILE/deps").to_owned();
+        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+        let target = profile.parent().expect("the target folder");
+        let mut command = Command::new(cargo);
+        command.args(["build", "--quiet", "--offline", "--package", "udm-capi", "--target-dir"]).arg(target);
+        let name = profile.file_name().and_then(|name| name.to_str()).expect("a profile's name");
+        command.args(["--profile", if name == "debug" { "dev" } else { name }]);
+        let output = command.current_dir(env!("CARGO_MANIFEST_DIR")).output().expect("cargo runs its tests");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        profile
+    };
+    BUILT.get_or_init(build).clone()
 }
 
 /// Compiles `source` and runs it. `None` where there is no compiler.

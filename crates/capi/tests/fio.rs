@@ -10,7 +10,7 @@ fn root() -> PathBuf {
 
 /// The engine, or the reason why there is none.
 fn engine() -> Result<PathBuf, String> {
-    let src = std::env::var_os("FIO_SRC").ok_or("FIO_SRC does not name fio's source")?;
+    let src = std::env::var_os("FIO_SRC").filter(|src| !src.is_empty()).ok_or("FIO_SRC does not name fio's source")?;
     Command::new("fio").arg("--version").output().map_err(|_| "fio is not installed")?;
     let built = Command::new(root().join("fio-engine/build.sh")).arg("--debug").env("FIO_SRC", src).output();
     let built = built.map_err(|e| e.to_string())?;

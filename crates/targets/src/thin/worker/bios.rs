@@ -90,11 +90,12 @@ impl Worker {
             tracing::error!("thin device {}: {e}", io.dev());
             return io.bio.end(Status::Io);
         }
-        // What the cache knows it has from here.
+        // What the cache knows it has from here; but a snapshot that came to nothing left it with blocks that it takes for
+        // shared.
         let found = match known {
-            Known::At(Place { data, shared }) => Ok(Some(Mapping { data, shared })),
+            Known::At(Place { data, shared: false }) => Ok(Some(Mapping { data, shared: false })),
             Known::Unmapped => Ok(None),
-            Known::Unknown => self.metadata.find(io.dev(), io.block).await,
+            Known::At(Place { shared: true, .. }) | Known::Unknown => self.metadata.find(io.dev(), io.block).await,
         };
         match found {
             Ok(Some(mapping)) => self.mapped(io, mapping).await,
