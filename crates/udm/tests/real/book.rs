@@ -36,6 +36,11 @@ const PAGES: &[(&str, &str)] = &[
         "udm create base --table '0 8 ram'; udm create top --table '0 8 linear /dev/mapper/base 0'",
     ),
     ("docs/src/commands/target-version.md", ""),
+    (
+        "docs/src/commands/thin.md",
+        "truncate -s 4M meta.img; truncate -s 64M data.img; \
+         udm create pool --table '0 131072 thin-pool /tmp/meta.img /tmp/data.img 128 0'",
+    ),
     ("docs/src/commands/wait.md", "udm create disk --table '0 8 ram'"),
     ("docs/src/targets/error.md", "truncate -s 1M a.img"),
     ("docs/src/targets/linear.md", "truncate -s 1G a.img b.img; truncate -s 2G sdb"),
