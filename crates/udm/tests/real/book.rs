@@ -47,6 +47,12 @@ const PAGES: &[(&str, &str)] = &[
     ("docs/src/targets/loop.md", "truncate -s 2G b.img"),
     ("docs/src/targets/ram.md", ""),
     ("docs/src/targets/striped.md", "truncate -s 1G a.img b.img"),
+    ("docs/src/targets/thin-pool.md", "truncate -s 4M sdb1; truncate -s 64M sdb2"),
+    (
+        "docs/src/targets/thin.md",
+        "truncate -s 4M meta.img; truncate -s 64M data.img; \
+         udm create pool --table '0 131072 thin-pool /tmp/meta.img /tmp/data.img 128 0'",
+    ),
     ("docs/src/targets/zero.md", "truncate -s 1M a.img"),
 ];
 
