@@ -350,6 +350,11 @@ impl Life {
         }
         self.outcome.messages += 1;
         let ids: Vec<u32> = self.volumes.keys().copied().collect();
+        // Not where a write fails: that a volume lost changes is forgotten when nobody has it open any more, as in the kernel.
+        if self.plan != Plan::Failing && !ids.is_empty() && self.rng.one_in(4) {
+            let id = ids[self.rng.below(ids.len() as u64) as usize];
+            return self.reopen(id);
+        }
         let free = (1..=VOLUMES).find(|id| !self.volumes.contains_key(id));
         let some = |rng: &mut Rng| ids[rng.below(ids.len() as u64) as usize];
         match free {
@@ -372,6 +377,18 @@ impl Life {
         let made = self.pool.message(message).and_then(|()| self.activate(id, history.clone()));
         if let Err(e) = made {
             self.unless_expected(message, &e);
+            self.doubt.insert(id, history);
+        }
+    }
+
+    /// Takes a volume down and makes it live again: what it owes a flush it still owes.
+    fn reopen(&mut self, id: u32) {
+        let Volume { md, at, history } = self.volumes.remove(&id).expect("it is live");
+        self.channel.detach(at);
+        let removed = self.pool.registry.remove(&md, false).map(drop);
+        drop(md);
+        if let Err(e) = removed.and_then(|()| self.activate(id, history.clone())) {
+            self.unless_expected("opening a volume again", &e);
             self.doubt.insert(id, history);
         }
     }
