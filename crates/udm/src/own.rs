@@ -174,6 +174,8 @@ fn status(places: &Places) -> Result<u8, String> {
     let Hello { program, pid, .. } = client.daemon().clone();
     let stats = ask(&mut client, &Request::Stats { name: None })?;
     let devices = stats.get("devices").and_then(Value::as_array).map_or(0, Vec::len);
+    // Who reads the first line only does not want to hear that the others could not be written.
+    crate::startup::restore_sigpipe();
     println!("{program}, process {pid}, serves {} with {devices} devices", places.dir().display());
     let underway: Vec<Underway> = list(&mut client, &Request::Progress, "underway")?;
     for u in underway {
