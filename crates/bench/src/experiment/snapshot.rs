@@ -62,19 +62,21 @@ impl<'a> World<'a> {
         pass(self.setting, &md, op, &self.order, PAGE as usize, depth)
     }
 
+    /// Takes the devices down, from the top.
     fn end(self) -> Result<(), Error> {
         let mut left = self.registry.list();
-        left.sort_by_key(|md| !md.device_name().starts_with("origin"));
-        for prefix in ["origin", "snap", ""] {
-            for md in left.iter().filter(|md| md.device_name().starts_with(prefix)) {
-                if self.registry.by_name(&md.device_name()).is_some()
-                    && !(prefix.is_empty() && md.device_name() == "plain")
-                {
-                    self.registry.remove(md, false).map(drop).map_err(refused(&md.device_name())).or_else(|e| {
-                        // `linear` stands on `plain`.
-                        if prefix.is_empty() { Ok(()) } else { Err(e) }
-                    })?;
+        while !left.is_empty() {
+            let before = left.len();
+            let mut last = Ok(());
+            left.retain(|md| match self.registry.remove(md, false) {
+                Ok(_) => false,
+                Err(e) => {
+                    last = Err(refused(&md.device_name())(e));
+                    true
                 }
+            });
+            if left.len() == before {
+                return last;
             }
         }
         Ok(())
@@ -168,7 +170,8 @@ fn run(setting: &Setting<'_>) -> Result<Report, Error> {
         title: "What an origin and its snapshots cost",
         method: vec![
             format!(
-                "An origin of {} MiB in memory, persistent stores in memory with chunks of 4 KiB, requests of 4 KiB in an order that                  looks random, by one thread. Each row is measured beside `linear` over memory of its own in the same round.",
+                "An origin of {} MiB in memory, persistent stores in memory with chunks of 4 KiB, requests of 4 KiB in an order \
+                 that looks random, by one thread. Each row is measured beside `linear` over memory of its own in the same round.",
                 bytes >> 20
             ),
             "Where the chunk has been copied before, or nothing is to be copied, a request may take 1.15 times what it takes on linear."
