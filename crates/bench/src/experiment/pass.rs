@@ -17,10 +17,15 @@ pub(super) fn refused(what: &str) -> impl Fn(udm_core::Error) -> Error + '_ {
 /// Makes a device live.
 pub(super) fn device(registry: &Registry, name: &str, table: &str) -> Result<Arc<MappedDevice>, Error> {
     let md = registry.create(name, "", None).map_err(refused(name))?;
+    load(&md, name, table)?;
+    Ok(md)
+}
+
+/// Gives a device a table, also one that is live.
+pub(super) fn load(md: &Arc<MappedDevice>, name: &str, table: &str) -> Result<(), Error> {
     let lines = TableLine::parse_all(table).map_err(|e| Error::Stack(format!("{name}: {e}")))?;
     md.load(&lines, false, Path::new("/")).map_err(refused(name))?;
-    md.resume(SuspendOptions::default(), &|| false).map_err(refused(name))?;
-    Ok(md)
+    md.resume(SuspendOptions::default(), &|| false).map_err(refused(name))
 }
 
 /// Does a request of `len` bytes at each of these bytes, `depth` at a time. Gives nanoseconds for each. Writes write no

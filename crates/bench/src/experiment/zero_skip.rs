@@ -1,5 +1,6 @@
 //! `zero-skip`: what a copy of a volume allocates when writes of zeroes to blocks that have no data are skipped.
 
+use super::pass::{device, load, refused};
 use super::source_tree::{self, Size};
 use super::{Bar, Chart, Experiment, Group, Limit, Report, Row, Setting, Tone, Unit};
 use crate::Error;
@@ -9,7 +10,7 @@ use std::io::{Read, Seek, SeekFrom};
 use std::path::Path;
 use std::sync::Arc;
 use udm_base::{Sector, Sectors};
-use udm_core::{MappedDevice, Registry, StatusKind, SuspendOptions, TableLine, TableSlot};
+use udm_core::{MappedDevice, Registry, StatusKind, TableSlot};
 use udm_io::{BlockingIo, Clock, OpFlags, Status, is_zero};
 
 pub(super) const EXPERIMENT: Experiment = Experiment {
@@ -207,10 +208,6 @@ struct Volume {
     io: BlockingIo,
 }
 
-fn refused(what: &str) -> impl Fn(udm_core::Error) -> Error + '_ {
-    move |e| Error::Stack(format!("{what}: {}", e.message))
-}
-
 fn failed(md: &str, op: &'static str, at: u64, bytes: usize) -> impl Fn(Status) -> Error {
     let device = md.to_owned();
     move |status| Error::Io { device: device.clone(), op, offset: at, bytes, status }
@@ -233,15 +230,7 @@ impl<'a> Pool<'a> {
     }
 
     fn device(&self, name: &str, table: &str) -> Result<Arc<MappedDevice>, Error> {
-        let md = self.registry.create(name, "", None).map_err(refused(name))?;
-        Self::load(&md, name, table)?;
-        Ok(md)
-    }
-
-    fn load(md: &Arc<MappedDevice>, name: &str, table: &str) -> Result<(), Error> {
-        let lines = TableLine::parse_all(table).map_err(|e| Error::Stack(format!("{name}: {e}")))?;
-        md.load(&lines, false, Path::new("/")).map_err(refused(name))?;
-        md.resume(SuspendOptions::default(), &|| false).map_err(refused(name))
+        device(&self.registry, name, table)
     }
 
     fn pool(&self) -> Result<Arc<MappedDevice>, Error> {
@@ -254,7 +243,7 @@ impl<'a> Pool<'a> {
 
     /// Reloads the live pool with skipping on or off.
     fn skip(&self, on: bool) -> Result<(), Error> {
-        Self::load(&self.pool()?, "pool", &self.tables[usize::from(on)])?;
+        load(&self.pool()?, "pool", &self.tables[usize::from(on)])?;
         let status = info(&*self.pool()?);
         let word = if on { "skip_zero_writes" } else { "enable_zero_writes" };
         // What was asked for is what is measured.
