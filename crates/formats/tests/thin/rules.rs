@@ -229,6 +229,15 @@ fn a_metadata_snapshot_keeps_everything_as_it_was() {
 }
 
 #[test]
+fn a_metadata_snapshot_commits_a_growth() {
+    let mut pair = Pair::new(1024, 5000, Options::default());
+    apply(&mut pair, &[Op::CreateThin(0), Op::Commit, Op::GrowData(1), Op::ReserveSnap]);
+    pair.compare_disk();
+    apply(&mut pair, &[Op::Abort]);
+    pair.compare();
+}
+
+#[test]
 fn a_reference_that_is_held_over_commits_does_not_become_durable_with_a_metadata_snapshot() {
     let mut pair = Pair::new(256, 100, Options::default());
     apply(&mut pair, &[Op::CreateThin(1), Op::Write(1, 0, 3), Op::Commit]);

@@ -134,6 +134,8 @@ pub struct Metadata {
     /// The number of the open transaction, from 1 on; in memory only.
     transaction: u64,
     dirty: bool,
+    /// One of the space maps has grown since the last commit.
+    grown: bool,
     /// The caller wants no changes.
     no_changes: bool,
     health: Health,

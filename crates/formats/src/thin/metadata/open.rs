@@ -106,6 +106,7 @@ impl Metadata {
             committed,
             transaction: 1,
             dirty: false,
+            grown: false,
             no_changes: false,
             health: Health::Good,
             devices: HashMap::new(),

@@ -61,6 +61,7 @@ impl Metadata {
         if let Err(error) = check_data_blocks(blocks) {
             return self.end(last, Err(error));
         }
+        self.grown = true;
         let done = self.store.data_extend(blocks).await;
         self.end(last, done.map_err(Error::from))
     }
@@ -78,6 +79,7 @@ impl Metadata {
         if to < from {
             return self.end(last, Err(Error::Shrink { what: "metadata", from, to }));
         }
+        self.grown = true;
         let done = self.store.extend(to).await;
         self.end(last, done.map_err(Error::from))
     }

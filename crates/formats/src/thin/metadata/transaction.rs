@@ -46,6 +46,7 @@ impl Metadata {
         self.committed = superblock;
         self.open = Open::of(&self.committed);
         self.dirty = false;
+        self.grown = false;
         self.transaction += 1;
         for device in self.devices.values_mut() {
             device.changed = false;
@@ -90,6 +91,7 @@ impl Metadata {
         self.open = fresh.open;
         self.devices.clear();
         self.dirty = false;
+        self.grown = false;
         self.transaction += 1;
         self.health = Health::Good;
         Ok(())
@@ -114,9 +116,9 @@ impl Metadata {
         Ok(())
     }
 
-    /// Commits what changed in trees, then takes a metadata snapshot: a copy of the superblock whose trees stay as they are now. Commit
-    /// afterwards. When only references to data blocks were taken or given back since the last commit, nothing is committed here: a
-    /// caller that holds some over its commits commits itself first.
+    /// Commits what changed in trees and how far the devices have grown, then takes a metadata snapshot: a copy of the superblock
+    /// whose trees stay as they are now. Commit afterwards. When only references to data blocks were taken or given back since the
+    /// last commit, nothing is committed here: a caller that holds some over its commits commits itself first.
     ///
     /// # Errors
     /// [`Error::SnapHeld`], those of [`commit`](Self::commit).
@@ -125,7 +127,8 @@ impl Metadata {
         if let Some(held) = self.snap_root() {
             return Err(Error::SnapHeld(held));
         }
-        if self.open != Open::of(&self.committed) || self.devices.values().any(|device| device.changed) {
+        let in_trees = self.open != Open::of(&self.committed) || self.devices.values().any(|device| device.changed);
+        if in_trees || self.grown {
             self.commit().await?;
         }
         let last = self.begin()?;
