@@ -95,6 +95,10 @@ impl BlockDevice for NullDevice {
         self.spec.to_string()
     }
 
+    fn memory(&self) -> Option<&Memory> {
+        self.memory.as_ref()
+    }
+
     fn can_poll(&self) -> bool {
         !self.queues.is_empty()
     }
