@@ -14,9 +14,12 @@ pub(crate) struct Lost {
     pub(crate) was: TableState,
 }
 
-/// Those that are lost. A device is until it gets another table, or goes.
+/// The table in the place of the device's own, and the rest.
+type Entry = (Option<Arc<Table>>, Lost);
+
+/// Those that are lost, by their minors. A device is until it gets another table, or goes.
 #[derive(Default)]
-pub(crate) struct LostDevices(Mutex<BTreeMap<u32, (Option<Arc<Table>>, Lost)>>);
+pub(crate) struct LostDevices(Mutex<BTreeMap<u32, Entry>>);
 
 impl LostDevices {
     /// Notes that the device is lost, with the table that it has now in the place of its own.
