@@ -403,7 +403,7 @@ impl State {
     pub(super) fn discard(&mut self, id: u64, new: u64, bio: Bio, pass: bool, todo: &mut Todo) {
         let Some(body) = self.body(id) else { return todo.ends.push((bio, Status::Io)) };
         let it = &body.snapshot;
-        let to = CopyTo { dev: it.cow.clone(), sector: it.chunk.start(new), status: Status::Ok };
+        let to = CopyTo::new(it.cow.clone(), it.chunk.start(new));
         let mut job = CopyJob::new(CopyFrom::Zeroes, it.chunk.sectors(), vec![to]);
         job.token = self.number();
         self.copies.insert(job.token, CopyOf::Discard(bio, pass));
@@ -595,6 +595,6 @@ pub(super) fn to_cow(it: &Snapshot, new: u64, mut bio: Bio) -> Bio {
 fn need(origin: &Origin, it: &Snapshot, chunk: u64, new: u64) -> Need {
     let sector = it.chunk.start(chunk);
     let left = origin.dev.sectors().from_start().checked_since(sector).unwrap_or(Sectors::ZERO);
-    let to = CopyTo { dev: it.cow.clone(), sector: it.chunk.start(new), status: Status::Ok };
+    let to = CopyTo::new(it.cow.clone(), it.chunk.start(new));
     Need { sector, sectors: it.chunk.sectors().min(left), snapshot: it.id, chunk, to }
 }
