@@ -2,7 +2,8 @@
 
 use std::ops::AddAssign;
 use std::sync::atomic::{AtomicU64, Ordering};
-use udm_io::{Bio, Cx, MAX_CHANNELS, Op};
+use udm_base::Sectors;
+use udm_io::{Bio, Cx, Ledger, MAX_CHANNELS, Op};
 
 /// A number that one thread at a time writes (the one inside the channel) and any may read.
 #[derive(Default)]
@@ -37,18 +38,7 @@ pub(crate) struct Counters {
 impl Counters {
     #[inline]
     pub(crate) fn arrived(&self, bio: &Bio) {
-        let sectors = bio.sectors().get();
-        match bio.op() {
-            Op::Read => {
-                self.reads.add(1);
-                self.read_sectors.add(sectors);
-            }
-            Op::Write => {
-                self.writes.add(1);
-                self.write_sectors.add(sectors);
-            }
-            Op::Flush | Op::Discard | Op::WriteZeroes => self.others.add(1),
-        }
+        self.note(bio.op(), bio.sectors());
     }
 
     #[inline]
@@ -70,6 +60,23 @@ impl Counters {
     #[inline]
     pub(crate) fn end(&self) {
         self.in_flight.0.store(self.in_flight.get().wrapping_sub(1), Ordering::Release);
+    }
+}
+
+impl Ledger for Counters {
+    #[inline]
+    fn note(&self, op: Op, sectors: Sectors) {
+        match op {
+            Op::Read => {
+                self.reads.add(1);
+                self.read_sectors.add(sectors.get());
+            }
+            Op::Write => {
+                self.writes.add(1);
+                self.write_sectors.add(sectors.get());
+            }
+            Op::Flush | Op::Discard | Op::WriteZeroes => self.others.add(1),
+        }
     }
 }
 

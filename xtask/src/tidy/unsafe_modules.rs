@@ -37,6 +37,7 @@ pub(super) const UNSAFE_MODULES: &[(&str, &str)] = &[
     ("crates/io/src/file/ring.rs", "requests with the memory of bios, and bios as their user data"),
     ("crates/io/src/file/sync.rs", "preadv2 on the memory of bios, and ioctls of block devices"),
     ("crates/io/src/kcopyd/run.rs", "own bios with pages of its pool"),
+    ("crates/io/src/lent.rs", "copies between memory of devices"),
     ("crates/io/src/memory.rs", "a mapping of anonymous memory"),
     ("crates/io/src/null/poll.rs", "frames that count a channel's bios on a queue"),
     ("crates/io/src/null/queue.rs", "a lock-free list of records, and what a try-lock guards"),

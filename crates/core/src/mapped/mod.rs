@@ -26,7 +26,7 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use udm_base::{DevT, Sector, Sectors};
-use udm_io::{Bio, BlockDevice, Cx, DeviceId, Domain, Extent, Limits};
+use udm_io::{Bio, BlockDevice, Cx, DeviceId, Domain, Extent, Lent, Limits, Op};
 
 /// A device of the registry: a name, a number, up to two tables, and the bios that go through the active one.
 pub struct MappedDevice {
@@ -237,6 +237,10 @@ impl BlockDevice for MappedDevice {
     fn can_poll(&self) -> bool {
         self.table(TableSlot::Active)
             .is_some_and(|t| !t.mapped_to().is_empty() && t.mapped_to().iter().all(|d| d.can_poll()))
+    }
+
+    fn lend<'a>(&'a self, cx: &'a Cx<'_>, op: Op, sector: Sector, sectors: Sectors) -> Option<Lent<'a>> {
+        self.plan.get(cx)?.lend(cx, op, sector, sectors)
     }
 
     fn extents(&self, sector: Sector, sectors: Sectors) -> Vec<Extent> {

@@ -14,7 +14,7 @@ mod spec;
 pub(crate) use spec::SCHEME;
 pub use spec::{NullSpec, NullSpecError};
 
-use crate::{Bio, BlockDevice, Cx, DeviceId, Extent, ExtentKind, Limits, Memory, OpFlags, Status};
+use crate::{Bio, BlockDevice, Cx, DeviceId, Extent, ExtentKind, Lent, Limits, Memory, Op, OpFlags, Status};
 use poll::Polls;
 use queue::PollQueue;
 use std::any::Any;
@@ -59,7 +59,7 @@ impl BlockDevice for NullDevice {
                 return None;
             }
         }
-        if self.memory.is_none() && bio.op() == crate::Op::Read && !bio.flags().contains(OpFlags::SCRATCH) {
+        if self.memory.is_none() && bio.op() == Op::Read && !bio.flags().contains(OpFlags::SCRATCH) {
             // What the memory held last may be somebody else's: an export reuses its buffers.
             bio.fill(0);
         }
@@ -93,6 +93,10 @@ impl BlockDevice for NullDevice {
 
     fn name(&self) -> String {
         self.spec.to_string()
+    }
+
+    fn lend<'a>(&'a self, _: &'a Cx<'_>, op: Op, sector: Sector, sectors: Sectors) -> Option<Lent<'a>> {
+        self.memory.as_ref().filter(|_| self.latency_ns == 0)?.lend(op, sector, sectors)
     }
 
     fn can_poll(&self) -> bool {
