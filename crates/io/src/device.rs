@@ -1,6 +1,6 @@
 //! What a block device is to the layers above.
 
-use crate::{Bio, Cx, Domain, Lent, Limits, Op};
+use crate::{Bio, Cx, Domain, Lent, Limits, Memory, Op};
 use std::any::Any;
 use udm_base::{DevT, Sector, Sectors};
 
@@ -68,6 +68,11 @@ pub trait BlockDevice: Send + Sync + 'static {
     /// maps nothing. Clones are drawn from the reserve of this level.
     fn level(&self) -> usize {
         0
+    }
+
+    /// The memory that its data is in and nowhere else: what is there ends with the process.
+    fn memory(&self) -> Option<&Memory> {
+        None
     }
 
     /// Whether a HIPRI bio can be completed by polling.

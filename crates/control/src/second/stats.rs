@@ -51,6 +51,9 @@ pub struct DeviceStats {
     pub clone_always: bool,
     /// The option.
     pub compile: bool,
+    /// Why the device has an error table in the place of its own: it could not be made again after a restart.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lost: Option<String>,
 }
 
 /// How polls went.
@@ -91,6 +94,7 @@ impl DeviceStats {
             read_ahead: md.read_ahead(),
             clone_always: md.clone_always(),
             compile: md.compile(),
+            lost: None,
         }
     }
 }

@@ -4,7 +4,7 @@ use std::io::{self, BufReader, Read, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use udm_base::Errno;
-use udm_core::{Error, Registry};
+use udm_core::{Error, MappedDevice, Registry};
 use udm_io::{Clock, Domain, Nanos};
 
 struct Fake {
@@ -49,7 +49,10 @@ impl Service for Fake {
     fn changed(&self) {
         self.changes.fetch_add(1, Ordering::Relaxed);
     }
-    fn shut_down(&self) {
+    fn lost(&self, device: &MappedDevice) -> Option<String> {
+        (device.device_name() == "gone").then(|| "its file".to_owned())
+    }
+    fn shut_down(&self, _: bool) {
         self.ended.fetch_add(1, Ordering::Relaxed);
     }
 }

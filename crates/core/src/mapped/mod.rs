@@ -22,7 +22,7 @@ use path::Path;
 use plan::Plan;
 use slot::PlanSlot;
 use std::any::Any;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use udm_base::{DevT, Sector, Sectors};
@@ -46,6 +46,8 @@ pub struct MappedDevice {
     /// Devices whose tables use this one.
     holders: Mutex<Vec<Weak<MappedDevice>>>,
     options: Mutex<Options>,
+    /// Options of targets that were set.
+    target_options: Mutex<BTreeMap<String, String>>,
     events: Events,
     noflush: AtomicBool,
     /// Split bios that wait for clones: in flight, though counted nowhere else.
@@ -109,6 +111,7 @@ impl MappedDevice {
             paths: Mutex::default(),
             holders: Mutex::default(),
             options: Mutex::new(Options { clone_always: false, compile: true, read_ahead: None }),
+            target_options: Mutex::default(),
             events: Events::default(),
             noflush: AtomicBool::new(false),
             parked: AtomicUsize::new(0),

@@ -99,6 +99,10 @@ impl BlockDevice for NullDevice {
         self.memory.as_ref().filter(|_| self.latency_ns == 0)?.lend(op, sector, sectors)
     }
 
+    fn memory(&self) -> Option<&Memory> {
+        self.memory.as_ref()
+    }
+
     fn can_poll(&self) -> bool {
         !self.queues.is_empty()
     }
