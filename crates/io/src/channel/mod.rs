@@ -225,6 +225,29 @@ impl Channel {
         })
     }
 
+    /// As [`submit`](Self::submit), with memory that is named by its address, as another process's is.
+    ///
+    /// # Safety
+    /// As [`Segment::new`], until the completion with `token` has been taken.
+    #[allow(clippy::too_many_arguments)]
+    #[inline]
+    pub unsafe fn submit_at(
+        &self,
+        dev: Attached,
+        op: Op,
+        flags: OpFlags,
+        sector: Sector,
+        (memory, bytes): (*mut u8, usize),
+        token: u64,
+    ) -> bool {
+        // SAFETY: the caller's promise.
+        let seg = unsafe { Segment::new(memory, bytes) };
+        self.start(dev, op, flags, sector, Sectors::in_bytes(bytes as u64), token, |record| {
+            record.seg0 = seg;
+            &raw const record.seg0
+        })
+    }
+
     /// Submits one bio whose memory is a list of segments. False as [`submit`](Self::submit). The list is not
     /// copied: like the memory, it must stay until the completion. A list shorter than the range fails with EINVAL.
     ///
