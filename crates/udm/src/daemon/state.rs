@@ -32,6 +32,10 @@ pub(crate) struct DeviceState {
     clone_always: bool,
     compile: bool,
     read_ahead: Option<u32>,
+    #[serde(default = "unless_told")]
+    io_poll: bool,
+    #[serde(default)]
+    poll_budget: Option<u32>,
     active: Option<TableState>,
     inactive: Option<TableState>,
 }
@@ -77,10 +81,17 @@ impl DeviceState {
             clone_always: md.clone_always(),
             compile: md.compile(),
             read_ahead: md.chosen_read_ahead(),
+            io_poll: md.io_poll(),
+            poll_budget: md.chosen_poll_budget(),
             active: table(TableSlot::Active),
             inactive: table(TableSlot::Inactive),
         }
     }
+}
+
+/// The state of an option in a file that is older than the option.
+fn unless_told() -> bool {
+    true
 }
 
 impl TableState {
