@@ -31,6 +31,7 @@ mod memory;
 pub mod nbd;
 mod null;
 mod open;
+mod polling;
 mod sync;
 
 pub use bio::{Bio, FrameFn, Op, OpFlags, Segment, Segments, Status, is_zero, zero_kernel};
@@ -51,3 +52,4 @@ pub use limits::Limits;
 pub use memory::{Memory, MemoryDevice};
 pub use null::{NullDevice, NullSpec, NullSpecError};
 pub use open::{OpenError, OpenErrorKind, OpenOptions, open};
+pub use polling::{Cookie, PollPath, PollPolicy, PollTotals};
