@@ -24,6 +24,26 @@ struct Options {
     /// Print the rows as JSON
     #[arg(long)]
     json: bool,
+    /// udm's fio engine, for the experiments that use fio [default: out/fio-engine/libudm_fio.so, if it is there]
+    #[arg(long, value_name = "FILE")]
+    fio_engine: Option<PathBuf>,
+}
+
+/// Where `make fio-engine` puts it, beneath the folder of the sources.
+const FIO_ENGINE: &str = "out/fio-engine/libudm_fio.so";
+
+impl Options {
+    /// The fio engine that was named, or the one that is there.
+    fn engine(&self) -> Result<Option<PathBuf>, Failure> {
+        match &self.fio_engine {
+            Some(file) if !file.is_file() => {
+                let text = format!("--fio-engine {}: no such file; make fio-engine makes it", file.display());
+                Err(Failure::Usage(text))
+            }
+            Some(file) => Ok(Some(file.clone())),
+            None => Ok(Some(PathBuf::from(FIO_ENGINE)).filter(|file| file.is_file())),
+        }
+    }
 }
 
 fn find(name: &str) -> Option<&'static Experiment> {
@@ -76,6 +96,7 @@ fn experiment_with(
     }
     let scratch = options.out.as_deref().filter(|_| experiment.wants_folder);
     let scratch = scratch.map(|out| Scratch::new(out, experiment.name)).transpose()?;
+    let engine = options.engine()?;
     let words: Vec<_> = words.iter().map(|word| word.to_string_lossy()).collect();
     let command = format!("udm bench {} {}", experiment.name, words.join(" ")).trim_end().to_owned();
     let telling = Telling::new();
@@ -84,6 +105,7 @@ fn experiment_with(
         domain: &Domain::default(),
         quick: options.quick,
         folder: scratch.as_ref().map(|s| s.0.as_path()),
+        fio_engine: engine.as_deref(),
         progress: &progress,
         command,
     };

@@ -9,7 +9,10 @@
 //! - What a run leaves outside of its folder is nothing.
 
 mod chart;
+mod fio;
+mod loop_ram;
 mod machine;
+mod no_clone;
 mod pass;
 mod report;
 mod row;
@@ -47,6 +50,8 @@ pub(crate) static EXPERIMENTS: &[Experiment] = &[
     zero_skip::EXPERIMENT,
     zero_check::EXPERIMENT,
     crate::snapshot_cow::EXPERIMENT,
+    no_clone::EXPERIMENT,
+    loop_ram::EXPERIMENT,
 ];
 
 /// What an experiment is given.
@@ -56,6 +61,8 @@ pub(crate) struct Setting<'a> {
     pub(crate) quick: bool,
     /// Where files may be made, which are gone afterwards. Without `--out` there is none.
     pub(crate) folder: Option<&'a Path>,
+    /// The file of udm's fio engine, if there is one.
+    pub(crate) fio_engine: Option<&'a Path>,
     /// Tells how far it is: on a terminal a line that changes, else lines.
     pub(crate) progress: &'a dyn Fn(&str),
     /// The command that repeats the run.
