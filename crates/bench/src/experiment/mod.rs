@@ -16,6 +16,7 @@ mod no_clone;
 mod pass;
 mod report;
 mod row;
+pub(crate) mod seeds;
 mod snapshot;
 mod source_tree;
 mod thin;
@@ -53,6 +54,10 @@ pub(crate) static EXPERIMENTS: &[Experiment] = &[
     no_clone::EXPERIMENT,
     loop_ram::EXPERIMENT,
 ];
+
+/// The experiments that `udm bench seeds` runs, as users know them.
+#[cfg(test)]
+const SEED_EXPERIMENTS: [&str; 4] = ["no-clone", "zero-skip", "loop-ram", "snapshot-cow"];
 
 /// What an experiment is given.
 pub(crate) struct Setting<'a> {

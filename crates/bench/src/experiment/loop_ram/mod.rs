@@ -414,17 +414,23 @@ fn method(bytes: u64, disk_kind: &str) -> Vec<String> {
 }
 
 fn bar(figures: &Figures, (name, tone): (&'static str, Tone)) -> Option<Bar> {
-    let label = name.trim_start_matches("fio, ").to_owned();
+    let label = name.trim_start_matches("fio, ");
+    let label = label.trim_end_matches(", tmpfs").trim_end_matches(", disk").to_owned();
     figures.has(name).then(|| Bar { label, value: figures.median(name) / 1e3, tone })
 }
 
-/// A panel of what fio found on one kind of file, with a goal beside `beside`.
-fn by_fio(all: &[Found], ways: [(&'static str, Tone); 4], beside: &'static str, limit: fn(Case) -> f64) -> Vec<Group> {
+/// A panel of what fio found on one kind of file, with a goal beside one of the ways.
+fn by_fio(
+    all: &[Found],
+    ways: [(&'static str, Tone); 4],
+    (beside, goal): (&str, &str),
+    limit: fn(Case) -> f64,
+) -> Vec<Group> {
     let group = |found: &Found| {
         let figures = found.fio.as_ref()?;
         let bars: Vec<Bar> = ways.into_iter().filter_map(|way| bar(figures, way)).collect();
         let limit = limit(found.case);
-        let text = format!("{limit} × {}", beside.trim_start_matches("fio, "));
+        let text = format!("{limit} × {goal}");
         let goal = figures.has(beside).then(|| (limit * figures.median(beside) / 1e3, text));
         (!bars.is_empty()).then(|| Group { label: found.case.name(), bars, goal })
     };
@@ -451,8 +457,8 @@ fn charts(all: &[Found]) -> Vec<Chart> {
         goal: None,
     };
     let panels = [
-        ("A file on tmpfs, by fio", by_fio(all, tmpfs, FIO_DRIVER_TMPFS, Case::driver_limit)),
-        ("A file on a disk, direct I/O, by fio", by_fio(all, disk, FIO_FILE_DISK, |_| FILE_DISK)),
+        ("A file on tmpfs, by fio", by_fio(all, tmpfs, (FIO_DRIVER_TMPFS, "the driver"), Case::driver_limit)),
+        ("A file on a disk, direct I/O, by fio", by_fio(all, disk, (FIO_FILE_DISK, "the file"), |_| FILE_DISK)),
         ("Memory, in this process", all.iter().map(in_memory).collect()),
     ];
     let panels = panels.into_iter().filter(|(_, groups)| !groups.is_empty());
