@@ -1,6 +1,6 @@
 //! Memory as a device: sparse until written, huge pages where they can be had.
 
-use crate::{Bio, BlockDevice, Cx, DeviceId, Extent, ExtentKind, Limits, Op, OpFlags, Status};
+use crate::{Bio, BlockDevice, Cx, DeviceId, Extent, ExtentKind, Lent, Limits, Op, OpFlags, Status};
 use rustix::fd::OwnedFd;
 use rustix::fs::{
     FallocateFlags, MemfdFlags, SealFlags, fallocate, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create,
@@ -61,19 +61,41 @@ impl Memory {
         // Whoever has the file may not cut it: to reach beyond its end is a signal, not an error.
         fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW)?;
         let page = rustix::param::page_size();
+        let pagemap = std::fs::File::open("/proc/self/pagemap").ok();
         for at in (0..self.len).step_by(MOVED) {
             let len = MOVED.min(self.len - at);
             // SAFETY: within the mapping, which nobody uses meanwhile.
             let bytes = unsafe { std::slice::from_raw_parts(self.base.as_ptr().add(at), len) };
+            let taken = pages_taken(pagemap.as_ref(), bytes.as_ptr() as usize / page, len.div_ceil(page));
             for (number, piece) in bytes.chunks(page).enumerate() {
-                if piece.iter().any(|byte| *byte != 0) {
-                    write_whole(&file, piece, (at + number * page) as u64)?;
+                if taken.get(number).is_none_or(|taken| *taken) && piece.iter().any(|byte| *byte != 0) {
+                    let offset = at + number * page;
+                    if let Err(error) = write_whole(&file, piece, offset as u64) {
+                        self.fetch_back(&file, at)?;
+                        return Err(error);
+                    }
                 }
             }
             // SAFETY: as above; the mapping begins on a page, and `MOVED` is a multiple of one.
             let _ = unsafe { madvise(self.base.as_ptr().add(at).cast(), len, Advice::LinuxDontNeed) };
         }
         Ok(file)
+    }
+
+    /// Takes back what has been moved of the first `len` bytes.
+    fn fetch_back(&self, file: &OwnedFd, len: usize) -> io::Result<()> {
+        let mut at = 0;
+        while at < len {
+            // SAFETY: within the mapping, which nobody uses meanwhile.
+            let bytes = unsafe { std::slice::from_raw_parts_mut(self.base.as_ptr().add(at), (len - at).min(MOVED)) };
+            at += match rustix::io::pread(file, bytes, at as u64) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(n) => n,
+                Err(rustix::io::Errno::INTR) => 0,
+                Err(errno) => return Err(errno.into()),
+            };
+        }
+        Ok(())
     }
 
     /// Puts what another process has [shared](Self::share) in the place of what is here. Nobody may use the memory
@@ -176,6 +198,18 @@ impl Memory {
     }
 }
 
+/// Which of some pages of this process have memory, here or swapped out (`Documentation/admin-guide/mm/pagemap.rst`, 6.12);
+/// empty when that cannot be found out. A disk that is hardly written to is not to be read whole.
+fn pages_taken(pagemap: Option<&std::fs::File>, first: usize, count: usize) -> Vec<bool> {
+    use std::os::unix::fs::FileExt;
+    const PRESENT_OR_SWAPPED: u8 = 0xc0;
+    let mut entries = vec![0; count * 8];
+    match pagemap.map(|file| file.read_exact_at(&mut entries, first as u64 * 8)) {
+        Some(Ok(())) => entries.chunks_exact(8).map(|entry| entry[7] & PRESENT_OR_SWAPPED != 0).collect(),
+        _ => Vec::new(),
+    }
+}
+
 fn write_whole(file: &OwnedFd, mut bytes: &[u8], mut at: u64) -> io::Result<()> {
     while !bytes.is_empty() {
         match rustix::io::pwrite(file, bytes, at) {
@@ -252,6 +286,10 @@ impl BlockDevice for MemoryDevice {
 
     fn name(&self) -> String {
         format!("memory:{}", self.sectors())
+    }
+
+    fn lend<'a>(&'a self, _: &'a Cx<'_>, op: Op, sector: Sector, sectors: Sectors) -> Option<Lent<'a>> {
+        self.0.lend(op, sector, sectors)
     }
 
     fn extents(&self, _: Sector, sectors: Sectors) -> Vec<Extent> {

@@ -198,6 +198,11 @@ impl Table {
         &self.devices[self.mapped_from..]
     }
 
+    /// Whether every target's bios can be polled for.
+    pub(crate) fn can_poll(&self) -> bool {
+        self.placed.iter().all(|p| p.target.can_poll())
+    }
+
     /// Those of the devices that core sends flushes to.
     pub(crate) fn flushed(&self) -> &[Arc<dyn BlockDevice>] {
         &self.flushed

@@ -157,6 +157,13 @@ fn settings(md: &Arc<MappedDevice>, device: &DeviceState, problems: &mut Vec<Str
     md.set_clone_always(device.clone_always);
     md.set_compile(device.compile);
     md.set_read_ahead(device.read_ahead);
+    md.set_poll_budget(device.poll_budget);
+    // On is what a device begins with, as far as those beneath it can.
+    if !device.io_poll
+        && let Err(e) = md.set_io_poll(false)
+    {
+        problems.push(format!("{}'s io_poll is not restored: {}", device.name, e.message));
+    }
     let (cylinders, heads, sectors, start) = device.geometry;
     if let Err(e) = md.set_geometry(Geometry { cylinders, heads, sectors, start }) {
         problems.push(format!("{}'s geometry is not restored: {}", device.name, e.message));

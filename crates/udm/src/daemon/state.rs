@@ -42,6 +42,10 @@ pub(crate) struct DeviceState {
     pub(crate) clone_always: bool,
     pub(crate) compile: bool,
     pub(crate) read_ahead: Option<u32>,
+    #[serde(default = "unless_told")]
+    pub(crate) io_poll: bool,
+    #[serde(default)]
+    pub(crate) poll_budget: Option<u32>,
     /// Cylinders, heads, sectors, start.
     pub(crate) geometry: (u16, u8, u8, u64),
     /// Options of its targets.
@@ -139,10 +143,17 @@ impl DeviceState {
             geometry: (cylinders, heads, sectors, start),
             options: md.target_options(),
             active: lost.as_ref().map_or_else(|| table(TableSlot::Active), |lost| Some(lost.was.clone())),
+            io_poll: md.io_poll(),
+            poll_budget: md.chosen_poll_budget(),
             inactive: table(TableSlot::Inactive),
             lost: lost.map(|lost| lost.reason),
         }
     }
+}
+
+/// The state of an option in a file that is older than the option.
+fn unless_told() -> bool {
+    true
 }
 
 impl TableState {
