@@ -94,5 +94,8 @@ impl Service for Nothing {
     fn lost(&self, _: &MappedDevice) -> Option<String> {
         None
     }
+    fn may_replace(&self, _: u32) -> Result<(), Error> {
+        Ok(())
+    }
     fn shut_down(&self, _: bool) {}
 }

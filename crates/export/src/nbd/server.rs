@@ -179,6 +179,14 @@ impl Server {
         quiet
     }
 
+    /// The names of the exports that clients have open, each as often as it is. Blocks until every thread has answered.
+    pub fn open_exports(&self) -> Vec<String> {
+        let (answer, answers) = mpsc::channel();
+        self.handles.iter().for_each(|handle| handle.tell(Command::Exports(answer.clone())));
+        drop(answer);
+        answers.iter().flatten().collect()
+    }
+
     /// Goes on after a [`pause`](Self::pause).
     pub fn resume(&self) {
         self.handles.iter().for_each(|handle| handle.tell(Command::Resume));

@@ -40,6 +40,8 @@ pub(super) enum Command {
     Disconnect(String, mpsc::Sender<usize>),
     /// Go on with a connection of another process.
     Take(Box<Prepared>),
+    /// Answer the names of the exports that are open.
+    Exports(mpsc::Sender<Vec<String>>),
     /// Take nothing new, finish what is under way; answer when nothing is.
     Pause(mpsc::Sender<()>),
     /// Go on after a pause.
@@ -481,6 +483,10 @@ impl Worker {
                     let count = self.end_where(|connection| connection.export().as_deref() == Some(&name));
                     // Who asked may have stopped waiting.
                     let _ = answer.send(count);
+                }
+                Command::Exports(answer) => {
+                    let connections = self.slots.iter().filter_map(|slot| slot.connection.as_ref());
+                    let _ = answer.send(connections.filter_map(|c| c.export()).collect());
                 }
                 Command::Take(prepared) => self.take(*prepared),
                 Command::Pause(answer) => {

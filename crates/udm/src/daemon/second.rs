@@ -1,7 +1,7 @@
 //! `udm.sock`: the second protocol.
 
 use super::socket::Peer;
-use super::{Daemon, log};
+use super::{Daemon, handover, log};
 use crate::exports::refusal;
 use serde_json::json;
 use std::io::{BufReader, Write};
@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tracing::debug;
 use udm_base::Errno;
-use udm_control::second::{ExportEntry, Hello, MAX_LINE, Service, Underway, VERSION, converse, read_line};
+use udm_control::second::{Ended, ExportEntry, Hello, MAX_LINE, Service, Underway, VERSION, converse, read_line};
 use udm_core::{Error, MappedDevice, Registry};
 use udm_io::nbd::uri::{Endpoint, Uri};
 
@@ -27,8 +27,10 @@ pub(super) fn serve(daemon: &Daemon, stream: &UnixStream, peer: Peer) {
         let _ = writeln!(&*stream, "{answer}");
         return;
     }
-    if let Err(error) = converse(&mut BufReader::new(stream), &mut &*stream, daemon) {
-        debug!("process {}: {error}", peer.pid);
+    match converse(&mut BufReader::new(stream), &mut &*stream, daemon) {
+        Ok(Ended::HungUp) => {}
+        Ok(Ended::Replace) => daemon.prepare_replacement(stream, peer),
+        Err(error) => debug!("process {}: {error}", peer.pid),
     }
 }
 
@@ -77,9 +79,20 @@ impl Service for Daemon {
         self.lost.of(device).map(|lost| lost.reason)
     }
 
+    fn may_replace(&self, version: u32) -> Result<(), Error> {
+        if version == handover::VERSION {
+            return Ok(());
+        }
+        let ours = handover::VERSION;
+        let message =
+            format!("the new daemon passes things on by version {version}, this one by {ours}: stop it instead");
+        Err(Error::new(Errno::EPROTO, message))
+    }
+
     fn shut_down(&self, forget: bool) {
         tracing::info!("a client asks to end");
         self.forget.store(forget, Ordering::Release);
+        self.ended.store(true, Ordering::Release);
         self.stop.set();
     }
 }

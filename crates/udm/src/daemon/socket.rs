@@ -7,10 +7,11 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, 
 use std::collections::HashMap;
 use std::io;
 use std::net::Shutdown;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tracing::warn;
@@ -49,6 +50,7 @@ pub(crate) struct Listener {
     socket: UnixListener,
     path: PathBuf,
     file: (u64, u64),
+    kept: AtomicBool,
 }
 
 impl Listener {
@@ -67,7 +69,31 @@ impl Listener {
         bind(&socket, &SocketAddrUnix::new(path)?)?;
         listen(&socket, BACKLOG)?;
         let meta = std::fs::symlink_metadata(path)?;
-        Ok(Self { socket: socket.into(), path: path.to_owned(), file: (meta.dev(), meta.ino()) })
+        Ok(Self {
+            socket: socket.into(),
+            path: path.to_owned(),
+            file: (meta.dev(), meta.ino()),
+            kept: AtomicBool::new(false),
+        })
+    }
+
+    /// A socket that another process has listened on. Its file is ours from now on.
+    pub(crate) fn adopt(path: &Path, socket: OwnedFd) -> io::Result<Self> {
+        // So that who asks the kernel for the process behind the socket is told this one.
+        listen(&socket, BACKLOG)?;
+        let meta = std::fs::symlink_metadata(path)?;
+        let kept = AtomicBool::new(false);
+        Ok(Self { socket: socket.into(), path: path.to_owned(), file: (meta.dev(), meta.ino()), kept })
+    }
+
+    /// The socket once more, for another process.
+    pub(crate) fn duplicate(&self) -> io::Result<OwnedFd> {
+        Ok(self.socket.try_clone()?.into())
+    }
+
+    /// Leaves the file when it is dropped: another process listens there.
+    pub(crate) fn keep(&self) {
+        self.kept.store(true, Ordering::Relaxed);
     }
 
     /// Accepts until `stop` is set, and runs `serve` for each client on a thread of its own.
@@ -110,7 +136,7 @@ impl Listener {
 impl Drop for Listener {
     fn drop(&mut self) {
         let ours = std::fs::symlink_metadata(&self.path).is_ok_and(|m| (m.dev(), m.ino()) == self.file);
-        if ours {
+        if ours && !self.kept.load(Ordering::Relaxed) {
             let _ = std::fs::remove_file(&self.path);
         }
     }
@@ -152,12 +178,17 @@ impl Connections {
     }
 
     /// Takes no further request of any client, and waits until those under way are answered, at most so long. Returns
-    /// how many are left.
-    pub(crate) fn end(&self, patience: Duration) -> usize {
+    /// how many are left. The connection of `but` is left alone.
+    pub(crate) fn end(&self, patience: Duration, but: Option<&UnixStream>) -> usize {
         let deadline = Instant::now() + patience;
         let mut open = self.lock();
+        // A duplicate has the same inode.
+        let inode = |stream: &UnixStream| rustix::fs::fstat(stream).ok().map(|meta| meta.st_ino);
+        let but = but.and_then(inode);
         for stream in open.streams.values() {
-            let _ = stream.shutdown(Shutdown::Read);
+            if but.is_none() || inode(stream) != but {
+                let _ = stream.shutdown(Shutdown::Read);
+            }
         }
         while !open.streams.is_empty() {
             let left = deadline.saturating_duration_since(Instant::now());
