@@ -168,9 +168,10 @@ impl Body {
             return Err(Full);
         }
         let is_edge = self.snapshot.chunk.start(chunk).get().is_multiple_of(RUN.get());
+        let alone = is_edge || !self.snapshot.origin.copies.merges();
         let new = self.allocate(todo)?;
         self.copies += 1;
-        let last = last.filter(|_| !is_edge).and_then(|at| Some((at, self.pending.get_mut(at)?)));
+        let last = last.filter(|_| !alone).and_then(|at| Some((at, self.pending.get_mut(at)?)));
         let at = match last {
             Some((at, run)) if run.chunks().end == chunk && run.new + run.count == new => {
                 run.count += 1;

@@ -40,6 +40,11 @@ impl Line {
         self.ask(cx, Vec::new(), asker);
     }
 
+    /// Whether neighbours may be asked for as one.
+    pub(super) fn merges(&self) -> bool {
+        self.copier.merges()
+    }
+
     pub(super) fn set_throttle(&self, percent: u32) {
         self.copier.set_throttle(percent);
     }
