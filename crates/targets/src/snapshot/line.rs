@@ -19,7 +19,7 @@ impl Line {
     }
 
     /// Asks for copies, for `asker`.
-    pub(super) fn ask(&self, cx: &Cx<'_>, jobs: Vec<Box<CopyJob>>, asker: &Arc<Origin>) {
+    pub(super) fn ask(&self, cx: &Cx<'_>, jobs: impl IntoIterator<Item = Box<CopyJob>>, asker: &Arc<Origin>) {
         let mut waiting = lock(&self.waiting);
         waiting.extend(jobs);
         if waiting.is_empty() {
@@ -37,7 +37,7 @@ impl Line {
 
     /// Asks again for what could not be taken.
     pub(super) fn go_on(&self, cx: &Cx<'_>, asker: &Arc<Origin>) {
-        self.ask(cx, Vec::new(), asker);
+        self.ask(cx, [], asker);
     }
 
     /// Whether neighbours may be asked for as one.
