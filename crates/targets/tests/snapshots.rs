@@ -192,8 +192,9 @@ fn one_read_of_the_origin_serves_all_snapshots() {
 
 #[test]
 fn one_read_of_the_origin_serves_snapshots_with_different_chunks() {
-    /// Writes to the origin, one after the other, and what each has the origin's disk do.
-    const ROWS: &[&[((u64, u64), &[&str])]] = &[
+    /// A write to the origin, and what it has the origin's disk do. A row is of writes one after the other.
+    type Step = ((u64, u64), &'static [&'static str]);
+    const ROWS: &[&[Step]] = &[
         &[
             ((0, 8), &["Read 0+128", "Write 0+8"]),
             ((4, 8), &["Write 4+8"]),
