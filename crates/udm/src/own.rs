@@ -44,7 +44,7 @@ enum OwnCommand {
     Set(SetArgs),
     /// Check, dump, restore and look into a thin pool's metadata
     Thin(ThinArgs),
-    /// Look into the COW device of a snapshot: what changed, and how full it is
+    /// Look into the COW device of a snapshot: what changed, and how full it is; or take a snapshot back
     Snapshot(SnapshotArgs),
     /// Measure how fast a device is; `udm bench --help` tells more
     #[command(disable_help_flag = true)]
@@ -124,7 +124,7 @@ pub(crate) fn main(argv: Vec<OsString>) -> u8 {
             return udm_bench::cli::run(args.words.clone(), socket.as_deref());
         }
         OwnCommand::Thin(args) => thin::run(args),
-        OwnCommand::Snapshot(args) => snapshot::run(args, places().ok().as_ref()),
+        OwnCommand::Snapshot(args) => snapshot::run(args, &places()),
         OwnCommand::Set(args) => places().and_then(|places| set(&places, args)),
     };
     result.unwrap_or_else(|message| {
