@@ -248,7 +248,8 @@ impl Control {
                 }
             }
         }
-        if knocked {
+        // The one before may have gone just now, with requests out.
+        if knocked && self.lingering.is_empty() {
             self.accept();
         }
         Ok(())
