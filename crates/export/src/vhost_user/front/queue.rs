@@ -304,6 +304,12 @@ impl FrontQueue {
         let _ = rustix::io::write(&self.kick, &1u64.to_ne_bytes());
     }
 
+    /// Whether a request is done.
+    #[inline]
+    pub fn has_completed(&self) -> bool {
+        self.word(self.shape.used(), 1).load(Ordering::Acquire) != self.seen
+    }
+
     /// The next request that is done.
     #[inline]
     pub fn completed(&mut self) -> Option<Done> {
