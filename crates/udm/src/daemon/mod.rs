@@ -19,6 +19,7 @@ mod socket;
 mod state;
 mod stop;
 mod tcp;
+mod vhost;
 
 pub(crate) use flush::flush_all;
 pub(crate) use lock::Lock;
@@ -44,6 +45,7 @@ use udm_control::second::UnderwayList;
 use udm_core::Registry;
 use udm_export::nbd::{Listen, Server};
 use udm_io::Domain;
+use vhost::VhostExports;
 
 /// The exit code of a daemon that found another in its directory.
 pub(crate) const EXIT_HELD: u8 = 3;
@@ -58,6 +60,7 @@ pub(crate) struct Daemon {
     registry: Registry,
     nbd: Server,
     tcp: TcpExports,
+    vhost: VhostExports,
     underway: UnderwayList,
     lost: LostDevices,
     state: StateFile,
@@ -97,11 +100,11 @@ pub(crate) fn run(places: Places, detached: bool, fresh: bool) -> Result<(), Sta
         Listener::bind(path).map_err(|e| StartError::from(format!("cannot listen on {}: {e}", path.display())))
     };
     let registry = udm_stack::registry(Domain::default());
-    let (lost, tcp) = (LostDevices::default(), TcpExports::default());
+    let (lost, tcp, vhost) = (LostDevices::default(), TcpExports::default(), VhostExports::default());
     if fresh {
         put_last_state_aside(&places, "it was asked not to restore them");
     } else {
-        restore_last(&places, &registry, &lost, &tcp);
+        restore_last(&places, &registry, &lost, &tcp, &vhost);
     }
     let exports = Arc::new(MappedExports::all(&registry));
     let nbd = Server::builder().listen(Listen::Unix(places.nbd())).start(registry.domain(), exports);
@@ -112,7 +115,7 @@ pub(crate) fn run(places: Places, detached: bool, fresh: bool) -> Result<(), Sta
     let control = bind(&places.control())?;
     let underway = UnderwayList::new(registry.domain().clock().clone());
     let (state, forget) = (StateFile::default(), AtomicBool::new(false));
-    let daemon = Arc::new(Daemon { places, registry, nbd, tcp, underway, lost, state, forget, stop });
+    let daemon = Arc::new(Daemon { places, registry, nbd, tcp, vhost, underway, lost, state, forget, stop });
     daemon.save_state();
     let connections = Arc::new(Connections::default());
     let accepting = [
@@ -172,6 +175,7 @@ impl Daemon {
     fn end(&self, connections: &Connections) {
         self.save_state();
         self.tcp.shut_down(PATIENCE);
+        self.vhost.shut_down(PATIENCE);
         self.nbd.shut_down(PATIENCE);
         let left = connections.end(PATIENCE);
         if left > 0 {
@@ -191,6 +195,7 @@ impl Daemon {
     fn reap_hangups(&self) {
         self.nbd.reap_hangups();
         self.tcp.reap_hangups();
+        self.vhost.reap_hangups();
     }
 
     fn save_state(&self) {
@@ -218,7 +223,7 @@ fn refused(places: &Places, error: LockError) -> StartError {
 
 /// Makes the devices of the daemon before again. What stands in the way of a device is told in the log, and its own table
 /// kept; a state that is not understood is put aside as a whole.
-fn restore_last(places: &Places, registry: &Registry, lost: &LostDevices, tcp: &TcpExports) {
+fn restore_last(places: &Places, registry: &Registry, lost: &LostDevices, tcp: &TcpExports, vhost: &VhostExports) {
     let state = match State::read(&places.state()) {
         Ok(None) => return,
         Ok(Some(state)) => state,
@@ -228,6 +233,13 @@ fn restore_last(places: &Places, registry: &Registry, lost: &LostDevices, tcp: &
     for export in &state.exports {
         if let Err(e) = tcp.add(registry, &export.name, &export.tcp) {
             let problem = format!("{} is not exported at {} again: {}", export.name, export.tcp, e.message);
+            error!("{problem}");
+            problems.push(problem);
+        }
+    }
+    for export in &state.vhost_user {
+        if let Err(e) = vhost.add(registry, &export.name, &export.at) {
+            let problem = format!("{} is not exported on {} again: {}", export.name, export.at.socket, e.message);
             error!("{problem}");
             problems.push(problem);
         }
