@@ -7,6 +7,7 @@ mod daemon;
 mod exports;
 mod own;
 mod places;
+mod progress;
 mod run;
 mod snapshot;
 mod startup;

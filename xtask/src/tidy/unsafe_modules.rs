@@ -7,6 +7,7 @@ pub(super) const UNSAFE_MODULES: &[(&str, &str)] = &[
     ("crates/bench/src/experiment/no_clone/enlarged.rs", "a frame with a record of its device's"),
     ("crates/bench/src/experiment/zero_check.rs", "reads that no compiler makes wider, and a bio's memory"),
     ("crates/bench/src/floor.rs", "a mapping of anonymous memory"),
+    ("crates/bench/src/front.rs", "memory that a virtual machine would share"),
     ("crates/bench/src/lane.rs", "passes a buffer on, as its caller promises"),
     ("crates/bench/src/queue.rs", "lends buffers to devices, and takes them back"),
     ("crates/capi/src/command.rs", "texts of a caller in C"),

@@ -27,7 +27,7 @@ mod extents;
 pub mod fuzz;
 mod handover;
 mod inflight;
-mod listener;
+pub(crate) mod listener;
 pub mod negotiate;
 mod outbox;
 mod pool;

@@ -21,6 +21,7 @@ mod socket;
 mod state;
 mod stop;
 mod tcp;
+mod vhost;
 
 pub(crate) use flush::flush_all;
 pub(crate) use lock::Lock;
@@ -37,7 +38,7 @@ use nbd::{MainServer, Ready};
 use restore::{FromDisk, Problem};
 use rustix::process::{Resource, getrlimit, setrlimit, setsid};
 use socket::{Connections, Listener, Peer};
-use state::{State, StateFile};
+use state::{State, StateFile, VhostUserState};
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
@@ -49,6 +50,7 @@ use tracing::{error, info, warn};
 use udm_control::second::UnderwayList;
 use udm_core::Registry;
 use udm_io::Domain;
+use vhost::VhostExports;
 
 /// The exit code of a daemon that found another in its directory.
 pub(crate) const EXIT_HELD: u8 = 3;
@@ -67,6 +69,7 @@ pub(crate) struct Daemon {
     registry: Registry,
     nbd: MainServer,
     tcp: TcpExports,
+    vhost: VhostExports,
     underway: UnderwayList,
     lost: LostDevices,
     state: StateFile,
@@ -108,15 +111,15 @@ pub(crate) fn run(places: Places, detached: bool, fresh: bool) -> Result<(), Sta
         Listener::bind(path).map_err(|e| StartError::from(format!("cannot listen on {}: {e}", path.display())))
     };
     let registry = udm_stack::registry(Domain::default());
-    let (lost, tcp) = (LostDevices::default(), TcpExports::default());
+    let (lost, tcp, vhost) = (LostDevices::default(), TcpExports::default(), VhostExports::default());
     if fresh {
         put_last_state_aside(&places, "it was asked not to restore them");
     } else {
-        restore_last(&places, &registry, &lost, &tcp);
+        restore_last(&places, &registry, &lost, &tcp, &vhost);
     }
     let nbd = MainServer::new(&registry, &places.nbd())?;
     let ended = stop::ended_by_signal().map_err(|e| format!("cannot wait for signals: {e}"))?;
-    let daemon = Daemon::new(&places, registry, nbd, tcp, lost, ended)?;
+    let daemon = Daemon::new(&places, registry, nbd, tcp, vhost, lost, ended)?;
     let (second, control) = (bind(&places.second())?, bind(&places.control())?);
     live(Life { daemon: Arc::new(daemon), control, second }, &lock)
 }
@@ -185,6 +188,7 @@ struct Rising {
     second: OwnedFd,
     nbd: Ready,
     tcp: Vec<(String, SocketAddr, Ready)>,
+    vhost: Vec<VhostUserState>,
     problems: Vec<String>,
 }
 
@@ -200,8 +204,9 @@ impl Rising {
         let nbd = nbd::prepare(MappedExports::all(&taken.registry), parcels, &mut problems);
         let parcels = taken.all("tcp");
         let tcp = TcpExports::prepare(&taken.registry, parcels, &mut problems);
-        let Taken { registry, lost, .. } = taken;
-        Ok(Self { registry, lost, lock, control, second, nbd, tcp, problems })
+        let Taken { registry, lost, state, .. } = taken;
+        let vhost = state.vhost_user;
+        Ok(Self { registry, lost, lock, control, second, nbd, tcp, vhost, problems })
     }
 
     /// Serves. This process is the only one that does.
@@ -213,7 +218,13 @@ impl Rising {
         let nbd = MainServer::start(self.nbd, &self.registry, &places.nbd())?;
         let tcp = TcpExports::default();
         tcp.start(&self.registry, self.tcp)?;
-        let daemon = Daemon::new(places, self.registry, nbd, tcp, self.lost, ended)?;
+        let vhost = VhostExports::default();
+        for VhostUserState { name, at } in &self.vhost {
+            if let Err(e) = vhost.add(&self.registry, name, at) {
+                error!("{name} is not exported on {} again: {}", at.socket, e.message);
+            }
+        }
+        let daemon = Daemon::new(places, self.registry, nbd, tcp, vhost, self.lost, ended)?;
         Ok(Life { daemon: Arc::new(daemon), control, second })
     }
 }
@@ -274,6 +285,7 @@ impl Daemon {
         registry: Registry,
         nbd: MainServer,
         tcp: TcpExports,
+        vhost: VhostExports,
         lost: LostDevices,
         ended: Arc<AtomicBool>,
     ) -> Result<Self, String> {
@@ -282,12 +294,12 @@ impl Daemon {
         let underway = UnderwayList::new(registry.domain().clock().clone());
         let (state, forget) = (StateFile::default(), AtomicBool::new(false));
         let (places, giving) = (places.clone(), Mutex::default());
-        Ok(Self { places, registry, nbd, tcp, underway, lost, state, forget, giving, ended, stop })
+        Ok(Self { places, registry, nbd, tcp, vhost, underway, lost, state, forget, giving, ended, stop })
     }
 
     /// What goes on in the next daemon.
-    fn givers(&self) -> [&dyn HandOver; 2] {
-        [&self.nbd, &self.tcp]
+    fn givers(&self) -> [&dyn HandOver; 3] {
+        [&self.nbd, &self.tcp, &self.vhost]
     }
 
     /// Another daemon wants to go on here. Nothing stops before it has understood everything.
@@ -369,6 +381,7 @@ impl Daemon {
     fn end(&self, connections: &Connections) {
         self.save_state();
         self.tcp.shut_down(PATIENCE);
+        self.vhost.shut_down(PATIENCE);
         self.nbd.0.shut_down(PATIENCE);
         let left = connections.end(PATIENCE, None);
         if left > 0 {
@@ -388,6 +401,7 @@ impl Daemon {
     fn reap_hangups(&self) {
         self.nbd.0.reap_hangups();
         self.tcp.reap_hangups();
+        self.vhost.reap_hangups();
     }
 
     fn save_state(&self) {
@@ -415,7 +429,7 @@ fn refused(places: &Places, error: LockError) -> StartError {
 
 /// Makes the devices of the daemon before again. What stands in the way of a device is told in the log, and its own table
 /// kept; a state that is not understood is put aside as a whole.
-fn restore_last(places: &Places, registry: &Registry, lost: &LostDevices, tcp: &TcpExports) {
+fn restore_last(places: &Places, registry: &Registry, lost: &LostDevices, tcp: &TcpExports, vhost: &VhostExports) {
     let state = match State::read(&places.state()) {
         Ok(None) => return,
         Ok(Some(state)) => state,
@@ -425,6 +439,13 @@ fn restore_last(places: &Places, registry: &Registry, lost: &LostDevices, tcp: &
     for export in &state.exports {
         if let Err(e) = tcp.add(registry, &export.name, &export.tcp) {
             let text = format!("{} is not exported at {} again: {}", export.name, export.tcp, e.message);
+            error!("{text}");
+            problems.push(Problem { text, known: false });
+        }
+    }
+    for export in &state.vhost_user {
+        if let Err(e) = vhost.add(registry, &export.name, &export.at) {
+            let text = format!("{} is not exported on {} again: {}", export.name, export.at.socket, e.message);
             error!("{text}");
             problems.push(Problem { text, known: false });
         }

@@ -36,7 +36,7 @@ impl HandOver for MainServer {
         self.0.open_exports()
     }
 
-    fn resume(&self) {
+    fn resume(&self, _: &Registry) {
         self.0.resume();
     }
 

@@ -83,7 +83,7 @@ pub(crate) fn first_words(daemon: &Daemon, way: Way, pid: i32) -> Result<Giving,
         ));
     }
     let process = rustix::process::Pid::from_raw(pid).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
-    let state = State::of(&daemon.registry, &daemon.lost, &daemon.tcp);
+    let state = State::of(&daemon.registry, &daemon.lost, &daemon.tcp, &daemon.vhost);
     let state = serde_json::to_value(&state).map_err(|e| e.to_string())?;
     let words = FirstWords { version: VERSION, state, files: files(daemon) };
     way.send(&Parcel::new("state", "", words)?, ANSWER).map_err(|e| format!("the new daemon has gone: {e}"))?;
@@ -146,7 +146,7 @@ struct Still<'a> {
 
 impl<'a> Still<'a> {
     fn new(daemon: &'a Daemon) -> Result<Self, String> {
-        let state = State::of(&daemon.registry, &daemon.lost, &daemon.tcp);
+        let state = State::of(&daemon.registry, &daemon.lost, &daemon.tcp, &daemon.vhost);
         let mut still = Self { daemon, paused: Vec::new(), suspended: Vec::new(), state, left: false };
         for giver in daemon.givers() {
             giver.pause(PATIENCE)?;
@@ -182,7 +182,7 @@ impl Drop for Still<'_> {
                 error!("{} does not go on: {}", md.device_name(), e.message);
             }
         }
-        self.paused.iter().for_each(|giver| giver.resume());
+        self.paused.iter().for_each(|giver| giver.resume(&self.daemon.registry));
         info!("{} devices go on here", self.daemon.registry.list().len());
     }
 }

@@ -30,6 +30,7 @@ use rustix::fd::OwnedFd;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::time::Duration;
+use udm_core::Registry;
 
 /// The version of all this: both must have the same.
 pub(crate) const VERSION: u32 = 1;
@@ -48,8 +49,8 @@ pub(crate) struct Parcel {
     pub(crate) fds: Vec<OwnedFd>,
 }
 
-/// Something that serves clients and can go on in the next daemon: its descriptors and what is known of them pass there. What does not do
-/// this ends with the old daemon, and is made anew from the state by the next.
+/// Something that has devices open for others and goes on in the next daemon: its descriptors and what is known of them
+/// pass there. Where clients come again by themselves it may end at the pause, be made anew by the next from its state, and give nothing.
 pub(crate) trait HandOver {
     /// The word that its parcels have, which the next daemon knows them by.
     fn kind(&self) -> &'static str;
@@ -64,7 +65,7 @@ pub(crate) trait HandOver {
     fn holds(&self) -> Vec<String>;
 
     /// Goes on after a pause.
-    fn resume(&self);
+    fn resume(&self, registry: &Registry);
 
     /// After a pause: gives everything away. It holds no device afterwards, and touches no client.
     fn give(&self) -> Result<Vec<Parcel>, String>;

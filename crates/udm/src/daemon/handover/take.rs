@@ -31,6 +31,7 @@ const MAX_PARCELS: usize = 1 << 20;
 pub(crate) struct Taken {
     pub(crate) registry: Registry,
     pub(crate) lost: LostDevices,
+    pub(crate) state: State,
     /// What is left of the parcels, by their kinds.
     pub(crate) parcels: BTreeMap<String, Vec<Parcel>>,
     pub(crate) problems: Vec<Problem>,
@@ -184,7 +185,7 @@ pub(crate) fn take_over(mut parcels: Vec<Parcel>) -> Result<Taken, String> {
         }
         registry.carry_events(events);
     }
-    Ok(Taken { registry, lost, parcels: by_kind, problems })
+    Ok(Taken { registry, lost, state, parcels: by_kind, problems })
 }
 
 /// Memory for the `null:` devices that the table which is being loaded names, by their names.
