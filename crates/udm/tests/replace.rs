@@ -103,9 +103,7 @@ fn devices_and_clients_go_on() {
     let left: Vec<_> =
         ["control.sock", "udm.sock", "nbd.sock"].iter().filter(|n| place.dir().join(n).exists()).collect();
     assert!(left.is_empty(), "{left:?}");
-    // One that has ended and that nobody waits for has no words any more.
-    let lives = |pid: &u32| std::fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|words| !words.is_empty());
-    until("nobody stays behind", || !processes.iter().any(lives));
+    until("nobody stays behind", || !processes.iter().copied().any(lives));
 }
 
 #[test]
@@ -309,4 +307,121 @@ fn a_new_daemon_that_fails() {
     for client in &mut clients {
         assert_eq!(client.request(4096, &Nbd::Read(512)).unwrap(), [1; 512]);
     }
+}
+
+/// The processes that another has started and not waited for.
+fn children(pid: u32) -> Vec<u32> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+    text.split_whitespace().map(|pid| pid.parse().unwrap()).collect()
+}
+
+/// Whether it still runs: nobody may have waited for one that has ended. (Its command line could not be read as long as it
+/// waits for the disk.)
+fn lives(pid: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
+}
+
+/// The old daemon or the new one killed at any moment: whoever is left has all that was flushed, and if nobody is, the next
+/// command's daemon has. Clients of an old one that goes on notice nothing.
+#[test]
+fn whoever_is_killed_whenever() {
+    let place = Place::new();
+    let disk = file(&place, "disk", 1 << 20);
+    let (meta, data) = (file(&place, "meta", 4 << 20), file(&place, "data", 8 << 20));
+    create(&place, &["v"], &format!("0 {SECTORS} linear {} 0", disk.display()));
+    create(&place, &["pool"], &format!("0 16384 thin-pool {} {} 128 0", meta.display(), data.display()));
+    place.ok("message pool 0 create_thin 0");
+    create(&place, &["t"], "0 65536 thin 600:1 0");
+    let mut outcomes = [0; 3];
+    for round in 0..16u64 {
+        place.ok("ls");
+        let old = place.daemon_pid().unwrap();
+        let mut clients = ["v", "t"].map(|name| hold(&place, name));
+        for client in &mut clients {
+            client.request(round * 4096, &Nbd::Write(&[round as u8 + 1; 4096])).unwrap();
+            client.request(0, &Nbd::Flush).unwrap();
+        }
+        let mut replacing = place.command("udm").args(["daemon", "--replace"]).spawn().unwrap();
+        let mut new = None;
+        until("there is a new daemon", || {
+            new = children(replacing.id()).first().copied();
+            new.is_some() || replacing.try_wait().unwrap().is_some()
+        });
+        // From before it asks to after it has taken over.
+        std::thread::sleep(std::time::Duration::from_millis(round / 2 * 9));
+        let victim = if round % 2 == 0 { new } else { Some(old) };
+        if let Some(pid) = victim {
+            let _ = rustix::process::kill_process(
+                rustix::process::Pid::from_raw(pid as i32).unwrap(),
+                rustix::process::Signal::KILL,
+            );
+            until("it is gone", || !lives(pid));
+        }
+        replacing.wait().unwrap();
+        // A new one that took over has said so, and one that did not has ended with the command that started it.
+        until("the other has ended", || new.is_none_or(|pid| !lives(pid) || place.daemon_pid() == Some(pid)));
+        // Either all clients go on, or the old one is no more: it has given them away, or was killed.
+        let read = |client: &mut NbdHold| client.ask(round * 4096, &Nbd::Read(4096));
+        let served =
+            clients.iter_mut().all(|client| matches!(read(client), Ok(Ok(data)) if data[0] == round as u8 + 1));
+        if !served || victim == Some(old) {
+            until("the old one has ended", || !lives(old));
+        }
+        outcomes[if !served { 2 } else { usize::from(!lives(old)) }] += 1;
+        drop(clients);
+        place.ok("ls");
+        for name in ["v", "t"] {
+            let mut client = hold(&place, name);
+            for before in 0..=round {
+                let found = client.request(before * 4096, &Nbd::Read(4096)).unwrap();
+                assert!(found.iter().all(|b| *b == before as u8 + 1), "{name}: block {before} in round {round}");
+            }
+        }
+    }
+    println!(
+        "clients went on {} times with the old one, {} with the new one, {} not",
+        outcomes[0], outcomes[1], outcomes[2]
+    );
+}
+
+/// Commands at any moment, and one that waits all the time.
+#[test]
+fn commands_notice_nothing() {
+    let place = Place::new();
+    place.zero("v");
+    place.ok("suspend v");
+    place.ok("resume v");
+    let events = place.ok("info -c --noheadings -o events v");
+    let mut waiting = place.command("udm").args(["wait", "v", events.trim()]).spawn().unwrap();
+    until("it waits", || place.ok("daemon --status").contains("DM_DEV_WAIT"));
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let commands =
+            ["ls", "info --json v", "set v compile=0", "table v", "export", "create w --notable", "remove w"];
+        let loops = [0, 3].map(|first| {
+            let (place, done) = (&place, &done);
+            scope.spawn(move || {
+                let mut count = 0;
+                while !done.load(Ordering::Acquire) {
+                    // Only one of the two makes and removes.
+                    let chosen = if first == 0 { &commands[..] } else { &commands[..5] };
+                    for line in chosen {
+                        place.ok(line);
+                        count += 1;
+                    }
+                }
+                count
+            })
+        });
+        for _ in 0..6 {
+            replace(&place);
+        }
+        done.store(true, Ordering::Release);
+        loops.into_iter().for_each(|commands| assert!(commands.join().unwrap() > 0));
+    });
+    assert!(waiting.try_wait().unwrap().is_none(), "it still waits");
+    until("it waits in the last one", || place.ok("daemon --status").contains("DM_DEV_WAIT"));
+    place.ok("rename v u");
+    assert!(waiting.wait().unwrap().success());
 }

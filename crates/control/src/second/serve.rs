@@ -58,12 +58,16 @@ pub enum Ended {
     Replace,
 }
 
-/// Answers a client until it hangs up. Blocks as the stream does.
+/// Answers a client until it hangs up. `greeted`: whether its hello has come, here or before. Blocks as the stream does.
 ///
 /// # Errors
 /// The stream's, and `InvalidData` for a line that is too long or no text: the client has been told.
-pub fn converse(reader: &mut impl BufRead, writer: &mut impl Write, service: &dyn Service) -> io::Result<Ended> {
-    let mut greeted = false;
+pub fn converse(
+    reader: &mut impl BufRead,
+    writer: &mut impl Write,
+    service: &dyn Service,
+    greeted: &mut bool,
+) -> io::Result<Ended> {
     loop {
         let line = match read_line(reader, MAX_LINE) {
             Ok(Some(line)) => line,
@@ -76,7 +80,7 @@ pub fn converse(reader: &mut impl BufRead, writer: &mut impl Write, service: &dy
             Err(error) => return Err(error),
         };
         let mut replace = false;
-        let answer = match answer(&line, &mut greeted, &mut replace, service) {
+        let answer = match answer(&line, greeted, &mut replace, service) {
             Ok(value) => json!({ "ok": value }),
             Err(error) => failed(&error),
         };

@@ -66,7 +66,7 @@ impl Service for Fake {
 
 fn talk(service: &Fake, lines: &str) -> (String, io::Result<Ended>) {
     let mut out = Vec::new();
-    let result = converse(&mut BufReader::new(lines.as_bytes()), &mut out, service);
+    let result = converse(&mut BufReader::new(lines.as_bytes()), &mut out, service, &mut false);
     (String::from_utf8(out).unwrap(), result)
 }
 

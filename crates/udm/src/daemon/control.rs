@@ -1,11 +1,13 @@
 //! `control.sock`: the DM ioctls.
 
 use super::Daemon;
+use super::conversation::Conversation;
 use super::socket::Peer;
 use super::stop::hung_up;
 use crate::exports::refusal;
 use std::ffi::OsString;
 use std::io;
+use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
@@ -15,21 +17,51 @@ use udm_control::codec::Request;
 use udm_control::handler::{Caller, handle};
 use udm_control::wire::{self, WireAnswer, WireRequest};
 
-/// Serves a client until it hangs up or breaks the protocol.
-pub(super) fn serve(daemon: &Daemon, stream: &UnixStream, peer: Peer) {
-    if let Err(error) = converse(daemon, stream, peer) {
+/// Serves a client until it hangs up or breaks the protocol, or the daemon stops: then where the conversation can go on.
+/// `cwd`: the hello has come. `pending`: a request that has.
+pub(super) fn serve(
+    daemon: &Daemon,
+    stream: &UnixStream,
+    peer: Peer,
+    cwd: Option<Vec<u8>>,
+    pending: Option<WireRequest>,
+) -> Option<Conversation> {
+    converse(daemon, stream, peer, cwd, pending).unwrap_or_else(|error| {
         debug!("process {}: {error}", peer.pid);
         if error.kind() == io::ErrorKind::InvalidData {
             let _ = wire::write_answer(&mut &*stream, &refused(Errno::EPROTO, error.to_string()));
         }
-    }
+        None
+    })
 }
 
-fn converse(daemon: &Daemon, mut stream: &UnixStream, peer: Peer) -> io::Result<()> {
-    let cwd = PathBuf::from(OsString::from_vec(wire::read_hello(&mut stream)?));
-    while let Some(request) = wire::read_request(&mut stream)? {
+fn converse(
+    daemon: &Daemon,
+    mut stream: &UnixStream,
+    peer: Peer,
+    cwd: Option<Vec<u8>>,
+    mut pending: Option<WireRequest>,
+) -> io::Result<Option<Conversation>> {
+    let hello = match cwd {
+        Some(cwd) => cwd,
+        None if !daemon.stop.wait_for(stream.as_fd()) => return Ok(Some(Conversation::CONTROL)),
+        None => wire::read_hello(&mut stream)?,
+    };
+    let cwd = PathBuf::from(OsString::from_vec(hello.clone()));
+    loop {
+        let request = match pending.take() {
+            Some(request) => request,
+            None if !daemon.stop.wait_for(stream.as_fd()) => {
+                return Ok(Some(Conversation::Control { cwd: Some(hello), pending: None }));
+            }
+            None => match wire::read_request(&mut stream)? {
+                Some(request) => request,
+                None => return Ok(None),
+            },
+        };
         if !peer.is_allowed() {
-            return wire::write_answer(&mut stream, &refused(Errno::EACCES, refusal(peer.uid)));
+            wire::write_answer(&mut stream, &refused(Errno::EACCES, refusal(peer.uid)))?;
+            return Ok(None);
         }
         let (command, device) = describe(&request);
         let underway = daemon.underway.begin(&command, &device);
@@ -39,6 +71,10 @@ fn converse(daemon: &Daemon, mut stream: &UnixStream, peer: Peer) -> io::Result<
         drop(underway);
         if outcome.changed {
             daemon.save_state();
+        }
+        if outcome.answer.errno == Errno::EINTR.get() && !outcome.changed && daemon.is_being_replaced() {
+            // It has done nothing but wait: it may wait for the next daemon as well.
+            return Ok(Some(Conversation::Control { cwd: Some(hello), pending: Some(request) }));
         }
         match outcome.answer.errno {
             0 if outcome.changed => info!("process {}: {command} {device}", peer.pid),
@@ -50,7 +86,6 @@ fn converse(daemon: &Daemon, mut stream: &UnixStream, peer: Peer) -> io::Result<
         }
         wire::write_answer(&mut stream, &outcome.answer)?;
     }
-    Ok(())
 }
 
 /// The command and the device, for people.

@@ -9,6 +9,7 @@
 //! under way finish, flushes the devices, and removes its sockets. Nothing else on disk goes: the next one has the same devices.
 
 mod control;
+mod conversation;
 mod flush;
 mod handover;
 mod lock;
@@ -31,6 +32,7 @@ pub(crate) use tcp::{parse_address, tcp_uri};
 
 use crate::exports::MappedExports;
 use crate::places::Places;
+use conversation::{Conversation, Left};
 use handover::{Given, Giving, HandOver, Parcel, Taken, Way};
 use lock::LockError;
 use lost::LostDevices;
@@ -43,7 +45,7 @@ use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tcp::TcpExports;
 use tracing::{error, info, warn};
@@ -77,6 +79,10 @@ pub(crate) struct Daemon {
     forget: AtomicBool,
     /// Another daemon that is ready to go on.
     giving: Mutex<Option<Giving>>,
+    /// Another daemon is about to go on.
+    replaced: AtomicBool,
+    /// Conversations that go on there, or here when it does not.
+    left: Mutex<Vec<Left>>,
     /// The end was asked for, by a signal or a client.
     ended: Arc<AtomicBool>,
     stop: Stop,
@@ -121,7 +127,7 @@ pub(crate) fn run(places: Places, detached: bool, fresh: bool) -> Result<(), Sta
     let ended = stop::ended_by_signal().map_err(|e| format!("cannot wait for signals: {e}"))?;
     let daemon = Daemon::new(&places, registry, nbd, tcp, vhost, lost, ended)?;
     let (second, control) = (bind(&places.second())?, bind(&places.control())?);
-    live(Life { daemon: Arc::new(daemon), control, second }, &lock)
+    live(Life { daemon: Arc::new(daemon), control, second, conversations: Vec::new() }, &lock)
 }
 
 /// Goes on in the place of the daemon that runs in the directory; `Ok(false)` when none does. `taken_over` is called once
@@ -189,6 +195,7 @@ struct Rising {
     nbd: Ready,
     tcp: Vec<(String, SocketAddr, Ready)>,
     vhost: Vec<VhostUserState>,
+    conversations: Vec<Left>,
     problems: Vec<String>,
 }
 
@@ -204,9 +211,16 @@ impl Rising {
         let nbd = nbd::prepare(MappedExports::all(&taken.registry), parcels, &mut problems);
         let parcels = taken.all("tcp");
         let tcp = TcpExports::prepare(&taken.registry, parcels, &mut problems);
+        let mut conversations = Vec::new();
+        for parcel in taken.all(conversation::KIND) {
+            match Left::of_parcel(parcel) {
+                Ok(left) => conversations.push(left),
+                Err(why) => problems.push(why),
+            }
+        }
         let Taken { registry, lost, state, .. } = taken;
         let vhost = state.vhost_user;
-        Ok(Self { registry, lost, lock, control, second, nbd, tcp, vhost, problems })
+        Ok(Self { registry, lost, lock, control, second, nbd, tcp, vhost, conversations, problems })
     }
 
     /// Serves. This process is the only one that does.
@@ -225,7 +239,7 @@ impl Rising {
             }
         }
         let daemon = Daemon::new(places, self.registry, nbd, tcp, vhost, self.lost, ended)?;
-        Ok(Life { daemon: Arc::new(daemon), control, second })
+        Ok(Life { daemon: Arc::new(daemon), control, second, conversations: self.conversations })
     }
 }
 
@@ -234,12 +248,13 @@ struct Life {
     daemon: Arc<Daemon>,
     control: Listener,
     second: Listener,
+    conversations: Vec<Left>,
 }
 
 impl Life {
     /// Serves until the end. `Some`: another daemon was to go on and did not; what it was given is here.
     fn serve(self, lock: &Lock) -> Result<Option<Vec<Parcel>>, StartError> {
-        let Self { daemon, control, second } = self;
+        let Self { daemon, control, second, conversations } = self;
         let (control, second) = (Arc::new(control), Arc::new(second));
         daemon.save_state();
         let connections = Arc::new(Connections::default());
@@ -249,10 +264,11 @@ impl Life {
             daemon.places.dir().display(),
             std::process::id()
         );
+        daemon.go_on(conversations, &connections);
         loop {
             let accepting = [
-                daemon.clone().accept("udm-control", &control, &connections, control::serve)?,
-                daemon.clone().accept("udm-second", &second, &connections, second::serve)?,
+                daemon.clone().accept("udm-control", &control, &connections, Conversation::CONTROL)?,
+                daemon.clone().accept("udm-second", &second, &connections, Conversation::SECOND)?,
             ];
             let giving = daemon.wait_for_end(lock);
             daemon.stop.set();
@@ -274,7 +290,10 @@ impl Life {
                 }
                 Err(why) => error!("another daemon was to go on, and this one does: {why}"),
             }
+            daemon.replaced.store(false, Ordering::Release);
             daemon.stop.clear();
+            let left = std::mem::take(&mut *daemon.left());
+            daemon.go_on(left, &connections);
         }
     }
 }
@@ -293,13 +312,37 @@ impl Daemon {
         let stop = stop.map_err(|e| format!("cannot wait for signals: {e}"))?;
         let underway = UnderwayList::new(registry.domain().clock().clone());
         let (state, forget) = (StateFile::default(), AtomicBool::new(false));
-        let (places, giving) = (places.clone(), Mutex::default());
-        Ok(Self { places, registry, nbd, tcp, vhost, underway, lost, state, forget, giving, ended, stop })
+        let (places, giving, left) = (places.clone(), Mutex::default(), Mutex::default());
+        let replaced = AtomicBool::new(false);
+        Ok(Self {
+            places,
+            registry,
+            nbd,
+            tcp,
+            vhost,
+            underway,
+            lost,
+            state,
+            forget,
+            giving,
+            replaced,
+            left,
+            ended,
+            stop,
+        })
     }
 
     /// What goes on in the next daemon.
     fn givers(&self) -> [&dyn HandOver; 3] {
         [&self.nbd, &self.tcp, &self.vhost]
+    }
+
+    fn is_being_replaced(&self) -> bool {
+        self.replaced.load(Ordering::Acquire)
+    }
+
+    fn left(&self) -> MutexGuard<'_, Vec<Left>> {
+        self.left.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Another daemon wants to go on here. Nothing stops before it has understood everything.
@@ -310,6 +353,7 @@ impl Daemon {
             Ok(giving) => {
                 // Of two that want it at once the first is told by its end that it does not get it.
                 *self.giving.lock().unwrap_or_else(PoisonError::into_inner) = Some(giving);
+                self.replaced.store(true, Ordering::Release);
                 self.stop.set();
             }
             Err(why) => warn!("process {} does not go on in the place of this one: {why}", peer.pid),
@@ -324,7 +368,7 @@ impl Daemon {
         lock: &Lock,
         giving: &Giving,
     ) -> Result<Given, String> {
-        let left = connections.end(PATIENCE, Some(giving.stream()));
+        let left = connections.wait(PATIENCE);
         if left > 0 {
             let why = format!("{left} commands are not done after {} s", PATIENCE.as_secs());
             giving.refuse(&why);
@@ -339,14 +383,14 @@ impl Daemon {
         thread: &str,
         listener: &Arc<Listener>,
         connections: &Arc<Connections>,
-        serve: fn(&Daemon, &UnixStream, Peer),
+        conversation: Conversation,
     ) -> Result<udm_io::Joiner, String> {
         let (connections, listener) = (connections.clone(), listener.clone());
         let executor = self.registry.domain().executor().clone();
         let spawner = executor.clone();
         let work = move || {
             let daemon = self.clone();
-            let serve = Arc::new(move |stream: &UnixStream, peer| serve(&daemon, stream, peer));
+            let serve = Arc::new(move |stream: &UnixStream, peer| daemon.talk(stream, peer, conversation.clone()));
             listener.accept(&self.stop, &*executor, &connections, serve);
         };
         spawner.spawn(thread, Box::new(work)).map_err(|e| format!("cannot start a thread: {e}"))
@@ -383,7 +427,7 @@ impl Daemon {
         self.tcp.shut_down(PATIENCE);
         self.vhost.shut_down(PATIENCE);
         self.nbd.0.shut_down(PATIENCE);
-        let left = connections.end(PATIENCE, None);
+        let left = connections.end(PATIENCE);
         if left > 0 {
             warn!("{left} requests are still under way; not waiting for them");
         }

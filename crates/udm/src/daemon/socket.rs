@@ -115,19 +115,8 @@ impl Listener {
                     continue;
                 }
             };
-            let _ = stream.set_write_timeout(Some(WRITE_TIMEOUT));
-            let stream = Arc::new(stream);
-            let Some(connection) = connections.add(&stream) else {
+            if !connections.serve_peer(stream, peer, executor, serve.clone()) {
                 warn!("process {} finds {MAX_CONNECTIONS} clients on {}: hung up on", peer.pid, self.path.display());
-                continue;
-            };
-            let serve = serve.clone();
-            let work = move || {
-                let _connection = connection;
-                serve(&stream, peer);
-            };
-            if let Err(error) = executor.spawn("udm-client", Box::new(work)) {
-                warn!("no thread for process {}: {error}", peer.pid);
             }
         }
     }
@@ -177,19 +166,53 @@ impl Connections {
         Some(Connection { all: self.clone(), id })
     }
 
-    /// Takes no further request of any client, and waits until those under way are answered, at most so long. Returns
-    /// how many are left. The connection of `but` is left alone.
-    pub(crate) fn end(&self, patience: Duration, but: Option<&UnixStream>) -> usize {
-        let deadline = Instant::now() + patience;
-        let mut open = self.lock();
-        // A duplicate has the same inode.
-        let inode = |stream: &UnixStream| rustix::fs::fstat(stream).ok().map(|meta| meta.st_ino);
-        let but = but.and_then(inode);
-        for stream in open.streams.values() {
-            if but.is_none() || inode(stream) != but {
-                let _ = stream.shutdown(Shutdown::Read);
-            }
+    /// Runs `serve` for a client of another daemon, on a thread of its own.
+    pub(crate) fn serve(self: &Arc<Self>, stream: UnixStream, executor: &dyn Executor, serve: Arc<Serve>) {
+        match Peer::of(&stream) {
+            Ok(peer) if self.serve_peer(stream, peer, executor, serve) => {}
+            Ok(peer) => warn!("process {} finds {MAX_CONNECTIONS} clients: hung up on", peer.pid),
+            Err(error) => warn!("a client is hung up on: {error}"),
         }
+    }
+
+    /// The same with a peer that is known. Whether there was room.
+    fn serve_peer(
+        self: &Arc<Self>,
+        stream: UnixStream,
+        peer: Peer,
+        executor: &dyn Executor,
+        serve: Arc<Serve>,
+    ) -> bool {
+        let _ = stream.set_write_timeout(Some(WRITE_TIMEOUT));
+        let stream = Arc::new(stream);
+        let Some(connection) = self.add(&stream) else { return false };
+        let work = move || {
+            let _connection = connection;
+            serve(&stream, peer);
+        };
+        if let Err(error) = executor.spawn("udm-client", Box::new(work)) {
+            warn!("no thread for process {}: {error}", peer.pid);
+        }
+        true
+    }
+
+    /// Waits until every client's thread has ended, at most so long. Returns how many are left.
+    pub(crate) fn wait(&self, patience: Duration) -> usize {
+        self.wait_until(Instant::now() + patience, self.lock())
+    }
+
+    /// Takes no further request of any client, and waits until those under way are answered, at most so long. Returns
+    /// how many are left.
+    pub(crate) fn end(&self, patience: Duration) -> usize {
+        let deadline = Instant::now() + patience;
+        let open = self.lock();
+        for stream in open.streams.values() {
+            let _ = stream.shutdown(Shutdown::Read);
+        }
+        self.wait_until(deadline, open)
+    }
+
+    fn wait_until(&self, deadline: Instant, mut open: MutexGuard<'_, Open>) -> usize {
         while !open.streams.is_empty() {
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {

@@ -9,7 +9,6 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
-use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tracing::{error, info, warn};
@@ -49,11 +48,6 @@ pub(crate) struct Giving {
 }
 
 impl Giving {
-    /// The stream to it.
-    pub(crate) fn stream(&self) -> &UnixStream {
-        self.way.stream()
-    }
-
     /// Tells it that it is not to go on.
     pub(crate) fn refuse(&self, why: &str) {
         if let Ok(parcel) = Parcel::new("refused", "", why) {
@@ -118,6 +112,12 @@ pub(crate) fn give(
         match giver.give() {
             Ok(more) => parcels.extend(more),
             Err(e) => error!("{} is not passed on: {e}", giver.kind()),
+        }
+    }
+    for left in std::mem::take(&mut *daemon.left()) {
+        match left.parcel() {
+            Ok(parcel) => parcels.push(parcel),
+            Err(e) => error!("a client is hung up on: {e}"),
         }
     }
     take_down(daemon);

@@ -47,10 +47,6 @@ impl Way {
         Self(stream)
     }
 
-    pub(crate) fn stream(&self) -> &UnixStream {
-        &self.0
-    }
-
     /// Sends a parcel; its descriptors stay open here. Blocks, at most so long for each part.
     pub(crate) fn send(&self, parcel: &Parcel, patience: Duration) -> io::Result<()> {
         let Parcel { kind, name, state, bytes, fds } = parcel;
