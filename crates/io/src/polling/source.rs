@@ -146,7 +146,8 @@ impl Polls {
     /// meanwhile.
     #[inline]
     fn with_entry(&self, i: usize, work: impl FnOnce(&Entry)) {
-        let entry: *const Entry = &raw const *self.entries.borrow()[i];
+        // By a function: what is borrowed in a `let` stays borrowed as long as it.
+        let entry: *const Entry = std::ptr::from_ref(&self.entries.borrow()[i]);
         self.in_use.set(self.in_use.get() + 1);
         // SAFETY: in its box, which is not taken out while `in_use` is not 0.
         work(unsafe { &*entry });
