@@ -232,6 +232,11 @@ impl Polls {
 /// The mark, as a bio's free word, of one that its queue cannot serve: it goes to its device again, to complete by interrupt.
 const AGAIN: u64 = u64::MAX;
 
+/// Marks a bio that its queue cannot serve, before it is ended there: it goes to its device once more, without HIPRI.
+pub(crate) fn again_by_interrupt(bio: &mut Bio) {
+    bio.set_word(AGAIN);
+}
+
 /// Counts a bio that has left its queue.
 ///
 /// # Safety
