@@ -235,9 +235,8 @@ mod tests {
     }
 
     fn folder() -> tempfile::TempDir {
-        // Beside the test's program, which lies on a disk rather than in memory.
-        let here = std::env::current_exe().unwrap();
-        tempfile::TempDir::new_in(here.parent().unwrap()).unwrap()
+        // On a disk rather than in memory, as a rule.
+        tempfile::TempDir::new_in("/var/tmp").or_else(|_| tempfile::TempDir::new()).unwrap()
     }
 
     fn finish(channel: &Channel) -> crate::Status {

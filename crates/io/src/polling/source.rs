@@ -25,8 +25,7 @@ struct Entry {
 /// The source that polls the queues.
 #[derive(Default)]
 pub(crate) struct Polls {
-    // Boxed, because completion frames point at the entries.
-    #[allow(clippy::vec_box)]
+    #[expect(clippy::vec_box, reason = "completion frames point at the entries")]
     entries: RefCell<Vec<Box<Entry>>>,
     /// Bios on queues, clones counted one by one.
     out: Cell<usize>,
@@ -211,6 +210,7 @@ impl Polls {
     }
 
     /// Makes room for a queue that the channel has not used lately.
+    #[expect(clippy::vec_box, reason = "completion frames point at the entries")]
     #[cold]
     fn enter(&self, entries: &mut Vec<Box<Entry>>, set: &Arc<QueueSet>, queue: &Arc<DeviceQueue>) -> usize {
         if entries.len() >= IDLE && self.in_use.get() == 0 {
