@@ -65,6 +65,9 @@ struct DaemonArgs {
     /// Tell which daemon runs, what it has under way, and the end of its log
     #[arg(long)]
     status: bool,
+    /// How long a thread that serves devices polls before it sleeps, in microseconds; 0 sleeps at once [default: 20]
+    #[arg(long, value_name = "MICROSECONDS", conflicts_with_all = ["stop", "status"])]
+    poll_budget: Option<u32>,
     /// Run as the child of a client: in a session of its own, with the log as output
     #[arg(long, hide = true)]
     detached: bool,
@@ -109,7 +112,7 @@ pub(crate) fn main(argv: Vec<OsString>) -> u8 {
     let result = match &own.command {
         OwnCommand::Daemon(args) if args.stop => places().and_then(|places| stop(&places)),
         OwnCommand::Daemon(args) if args.status => places().and_then(|places| status(&places)),
-        OwnCommand::Daemon(args) => return serve(places(), args.detached),
+        OwnCommand::Daemon(args) => return serve(places(), args),
         OwnCommand::Run(args) => run::run(args),
         OwnCommand::Export(args) => places().and_then(|places| export(&places, args)),
         OwnCommand::Bench(args) => {
@@ -127,8 +130,9 @@ pub(crate) fn main(argv: Vec<OsString>) -> u8 {
     })
 }
 
-fn serve(places: Result<Places, String>, detached: bool) -> u8 {
-    match places.map_err(Into::into).and_then(|places| daemon::run(places, detached)) {
+fn serve(places: Result<Places, String>, args: &DaemonArgs) -> u8 {
+    let detached = args.detached;
+    match places.map_err(Into::into).and_then(|places| daemon::run(places, detached, args.poll_budget)) {
         Ok(()) => 0,
         Err(error) => {
             // A client that started one too many needs no word in the log.

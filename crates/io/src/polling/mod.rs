@@ -20,6 +20,8 @@
 //!   so that a stale or foreign one costs time and loses nothing.
 
 mod cookie;
+#[cfg(all(test, loom))]
+mod models;
 mod policy;
 mod queue;
 mod set;

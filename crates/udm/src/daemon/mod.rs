@@ -38,7 +38,7 @@ use tracing::{error, info, warn};
 use udm_control::second::UnderwayList;
 use udm_core::Registry;
 use udm_export::nbd::{Listen, Server};
-use udm_io::Domain;
+use udm_io::{Domain, PollPolicy};
 
 /// The exit code of a daemon that found another in its directory.
 pub(crate) const EXIT_HELD: u8 = 3;
@@ -72,8 +72,9 @@ impl From<String> for StartError {
     }
 }
 
-/// Runs the daemon until it ends. `detached`: a client has started it, with the log as standard output.
-pub(crate) fn run(places: Places, detached: bool) -> Result<(), StartError> {
+/// Runs the daemon until it ends. `detached`: a client has started it, with the log as standard output. `poll_budget`: how
+/// long its threads poll before they sleep, in microseconds, if that was said.
+pub(crate) fn run(places: Places, detached: bool, poll_budget: Option<u32>) -> Result<(), StartError> {
     places.make()?;
     if detached {
         // Fails only for the leader of a group, which a child that was just started is not.
@@ -88,7 +89,11 @@ pub(crate) fn run(places: Places, detached: bool) -> Result<(), StartError> {
     let bind = |path: &std::path::Path| {
         Listener::bind(path).map_err(|e| StartError::from(format!("cannot listen on {}: {e}", path.display())))
     };
-    let registry = udm_stack::registry(Domain::default());
+    let domain = Domain::default();
+    if let Some(us) = poll_budget {
+        domain.poll_as(PollPolicy { budget: Duration::from_micros(us.into()), ..PollPolicy::default() });
+    }
+    let registry = udm_stack::registry(domain);
     let exports = Arc::new(MappedExports::all(&registry));
     let nbd = Server::builder().listen(Listen::Unix(places.nbd())).start(registry.domain(), exports);
     let nbd = nbd.map_err(|e| e.to_string())?;
