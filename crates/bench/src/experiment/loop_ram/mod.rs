@@ -1,15 +1,14 @@
 //! `loop-ram`: `loop` beside the kernel's loop driver on the same files, and `ram` beside plain copies and other devices
 //! in memory.
 
-mod files;
 mod kernel;
 mod served;
 
+use super::backing::{Backing, LoopDevice};
 use super::fio::{self, Shape, Via};
 use super::{Bar, Chart, Experiment, Figures, Group, Limit, Report, Row, Setting, Tone, Unit, Way, turns};
 use crate::stack::in_concise;
 use crate::{Error, Fill, Lat, Load, Rw, Stack, Subject, measure};
-use files::{Backing, LoopDevice};
 use rustix::fd::OwnedFd;
 use served::Served;
 use std::path::Path;
