@@ -31,7 +31,7 @@ pub(crate) use policy::{Policy, PollCounts};
 pub use policy::{PollPolicy, PollTotals};
 pub(crate) use queue::{Batch, Driver};
 pub(crate) use set::QueueSet;
-pub(crate) use source::Polls;
+pub(crate) use source::{Polls, again_by_interrupt};
 
 /// After so many empty rounds in a row a channel looks into every queue.
 const EVERYWHERE: u32 = 32;

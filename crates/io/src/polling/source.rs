@@ -146,7 +146,8 @@ impl Polls {
     /// meanwhile.
     #[inline]
     fn with_entry(&self, i: usize, work: impl FnOnce(&Entry)) {
-        let entry: *const Entry = &raw const *self.entries.borrow()[i];
+        // By a function: what is borrowed in a `let` stays borrowed as long as it.
+        let entry: *const Entry = std::ptr::from_ref(&self.entries.borrow()[i]);
         self.in_use.set(self.in_use.get() + 1);
         // SAFETY: in its box, which is not taken out while `in_use` is not 0.
         work(unsafe { &*entry });
@@ -230,6 +231,11 @@ impl Polls {
 
 /// The mark, as a bio's free word, of one that its queue cannot serve: it goes to its device again, to complete by interrupt.
 const AGAIN: u64 = u64::MAX;
+
+/// Marks a bio that its queue cannot serve, before it is ended there: it goes to its device once more, without HIPRI.
+pub(crate) fn again_by_interrupt(bio: &mut Bio) {
+    bio.set_word(AGAIN);
+}
 
 /// Counts a bio that has left its queue.
 ///
