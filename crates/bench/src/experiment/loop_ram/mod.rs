@@ -295,7 +295,8 @@ fn measure_case(setting: &Setting<'_>, world: &World, case: Case, bytes: u64, wi
     let here = turns(rounds, &mut ways, |round| {
         (setting.progress)(&format!("loop-ram: {}, round {round} of {rounds}", case.name()));
     })?;
-    let runtime = setting.or_quick(Duration::from_millis(600), Duration::from_millis(100));
+    let rounds = setting.or_quick(3, 1);
+    let runtime = setting.or_quick(Duration::from_millis(800), Duration::from_millis(100));
     let fio_shape = Shape { bs: case.bs, numjobs: case.jobs, iodepth: case.depth, runtime };
     let fio = with_fio.then(|| {
         let way = |(name, via): &(&'static str, Via)| {
