@@ -17,6 +17,8 @@ pub(super) const UNSAFE_MODULES: &[(&str, &str)] = &[
     ("crates/core/src/mapped/submit.rs", "frames and redirections of bios"),
     ("crates/export/src/nbd/inflight.rs", "bios that refer to receive chunks and payload buffers"),
     ("crates/export/src/nbd/pool.rs", "a receive chunk whose front is read while its rest is received into"),
+    ("crates/export/src/node/fuse/engine.rs", "lends requests' buffers to devices, and takes them back"),
+    ("crates/export/src/node/sys.rs", "ioctls of FUSE and of loop devices, which no safe wrapper has"),
     ("crates/io/src/bio/mod.rs", "a handle that owns a slot of a slab"),
     ("crates/io/src/bio/record.rs", "completion functions that take a private word"),
     ("crates/io/src/bio/segment.rs", "memory of the submitter, by address"),
