@@ -101,7 +101,7 @@ impl BlockDevice for Disk {
     /// 64 KiB of data, 64 KiB of a hole, and so on.
     fn extents(&self, sector: Sector, sectors: Sectors) -> Vec<Extent> {
         let run = (128 - sector.get() % 128).min(sectors.get());
-        let kind = if sector.get() / 128 % 2 == 0 { ExtentKind::Data } else { ExtentKind::Hole };
+        let kind = if (sector.get() / 128).is_multiple_of(2) { ExtentKind::Data } else { ExtentKind::Hole };
         vec![Extent { sectors: Sectors::new(run), kind }]
     }
     fn as_any(&self) -> &dyn Any {
