@@ -6,6 +6,7 @@ use std::time::Duration;
 use udm_base::Sector;
 use udm_io::{Attached, Channel, Completion, Op, OpFlags, Status};
 
+use crate::CompletionMode;
 use crate::floor::Floor;
 
 /// One thread's way to a subject.
@@ -37,11 +38,13 @@ pub(crate) struct ChannelLane {
 }
 
 impl ChannelLane {
-    /// `depth` requests at most; `hipri` polls for them.
-    pub(crate) fn new(channel: Channel, dev: Arc<dyn udm_io::BlockDevice>, depth: usize, hipri: bool) -> Self {
+    /// `depth` requests at most.
+    pub(crate) fn new(channel: Channel, dev: Arc<dyn udm_io::BlockDevice>, depth: usize, mode: CompletionMode) -> Self {
         channel.set_depth(depth);
         let at = channel.attach(dev);
-        Self { channel, at, flags: OpFlags::SCRATCH.with(if hipri { OpFlags::HIPRI } else { OpFlags::NONE }) }
+        channel.set_adaptive(mode == CompletionMode::Adaptive);
+        let polled = if mode == CompletionMode::Poll { OpFlags::HIPRI } else { OpFlags::NONE };
+        Self { channel, at, flags: OpFlags::SCRATCH.with(polled) }
     }
 }
 
@@ -66,7 +69,7 @@ impl Lane for ChannelLane {
     }
 
     fn spins(&self) -> bool {
-        self.flags.contains(OpFlags::HIPRI)
+        self.flags.contains(OpFlags::HIPRI) && self.channel.is_polled()
     }
 }
 

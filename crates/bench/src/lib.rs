@@ -33,7 +33,7 @@ mod verify;
 
 pub use error::Error;
 pub use latency::Latencies;
-pub use load::{Fill, Lat, Load, Rw, Verify};
+pub use load::{CompletionMode, Fill, Lat, Load, Rw, Verify};
 pub use rounds::{Comparison, Round, compare};
 pub use stack::{Setting, Stack};
 pub use statistics::Spread;

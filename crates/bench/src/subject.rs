@@ -4,7 +4,7 @@ use crate::error::JobError;
 use crate::floor::Floor;
 use crate::lane::{ChannelLane, FloorLane, Lane};
 use crate::latency::{ByOp, Latencies, Sampled, Untimed};
-use crate::load::{Fill, Lat, Load, Span};
+use crate::load::{CompletionMode, Fill, Lat, Load, Span};
 use crate::pattern::Pattern;
 use crate::queue::Queue;
 use crate::rng::Rng;
@@ -157,7 +157,7 @@ impl Subject {
             let domain = domain.clone();
             move |_, ready| {
                 ready.wait();
-                me.on_lane(&domain, fill::FILL_DEPTH, false, FillIt { bytes, seed })
+                me.on_lane(&domain, fill::FILL_DEPTH, CompletionMode::Interrupt, FillIt { bytes, seed })
             }
         });
         filled.map(|_| ()).map_err(|e| match e {
@@ -166,9 +166,15 @@ impl Subject {
         })
     }
 
-    fn on_lane<W: OnLane>(&self, domain: &Domain, depth: usize, hipri: bool, work: W) -> Result<W::Out, JobError> {
+    fn on_lane<W: OnLane>(
+        &self,
+        domain: &Domain,
+        depth: usize,
+        mode: CompletionMode,
+        work: W,
+    ) -> Result<W::Out, JobError> {
         match &self.kind {
-            Kind::Device(dev) => work.run(ChannelLane::new(domain.channel()?, dev.clone(), depth, hipri)),
+            Kind::Device(dev) => work.run(ChannelLane::new(domain.channel()?, dev.clone(), depth, mode)),
             Kind::Memcpy(floor) => work.run(FloorLane::new(floor.clone(), depth)),
         }
     }
@@ -247,7 +253,7 @@ pub fn measure(domain: &Domain, subject: &Subject, load: &Load) -> Result<Outcom
     let jobs = crew::run(domain, load.numjobs, &subject.name, move |job, ready| {
         let domain = &domain_of_jobs;
         let it = JobIt { load: &load, span, job, fills: me.fills(&load), domain, ready };
-        me.on_lane(domain, load.iodepth, load.hipri, it)
+        me.on_lane(domain, load.iodepth, load.completion, it)
     })?;
     let mut out = Outcome::default();
     let (mut start, mut end) = (Nanos(u64::MAX), Nanos(0));

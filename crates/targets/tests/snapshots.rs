@@ -203,6 +203,44 @@ fn snapshots_with_different_chunks_each_keep_what_they_need() {
 }
 
 #[test]
+fn a_snapshot_that_joins_gets_chunks_that_were_free_before() {
+    let w = world(&[1024, 2048, 1024]);
+    // Without a snapshot, with one, with one that is finer, with a coarser, and with one fewer: each time writes that copy,
+    // and again writes that copy nothing.
+    let rewrite = |generation| {
+        w.write(&w.origin, 0, SIZE, generation);
+        w.write(&w.origin, 32, 16, generation + 1);
+        w.write(&w.origin, 33, 1, generation + 2);
+    };
+    let frozen = |generation| {
+        let mut all = pattern(0, SIZE, generation);
+        all[32 * 512..48 * 512].copy_from_slice(&pattern(32, 16, generation + 1));
+        all[33 * 512..34 * 512].copy_from_slice(&pattern(33, 1, generation + 2));
+        all
+    };
+    rewrite(10);
+    let coarse = w.snap("s0", 0, "P 16");
+    w.write(&w.origin, 40, 1, 20);
+    rewrite(20);
+    let fine = w.snap("s1", 1, "P 1");
+    w.write(&w.origin, 40, 1, 30);
+    rewrite(30);
+    let last = w.snap("s2", 2, "P 32");
+    w.write(&w.origin, 40, 1, 40);
+    rewrite(40);
+    for (snap, generation) in [(&coarse, 10), (&fine, 20), (&last, 30)] {
+        assert!(w.read(snap, 0, SIZE) == frozen(generation), "the snapshot of generation {generation}");
+    }
+    drop(fine);
+    w.rig.registry.remove(&w.rig.registry.by_name("s1").unwrap(), false).unwrap();
+    rewrite(50);
+    for (snap, generation) in [(&coarse, 10), (&last, 30)] {
+        assert!(w.read(snap, 0, SIZE) == frozen(generation), "the snapshot of generation {generation}");
+    }
+    assert!(w.read(&w.origin, 0, SIZE) == frozen(50));
+}
+
+#[test]
 fn many_exceptions_share_one_write_of_the_list() {
     let w = world(&[2048]);
     let _snap = w.snap("s", 0, "P 8");

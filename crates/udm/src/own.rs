@@ -59,9 +59,15 @@ struct BenchArgs {
 
 #[derive(Args)]
 struct DaemonArgs {
-    /// End the daemon: drain what is in flight, flush, and wait until it has gone
+    /// End the daemon: drain what is in flight, flush, and wait until it has gone. The next one makes the devices again
     #[arg(long, conflicts_with = "status")]
     stop: bool,
+    /// With --stop: forget the devices, so that the next daemon begins without any. Their data stays where it is
+    #[arg(long, requires = "stop")]
+    forget: bool,
+    /// Begin without the devices of the daemon before; their tables are kept in state.json.last
+    #[arg(long, conflicts_with_all = ["stop", "status"])]
+    no_restore: bool,
     /// Tell which daemon runs, what it has under way, and the end of its log
     #[arg(long)]
     status: bool,
@@ -107,9 +113,9 @@ pub(crate) fn main(argv: Vec<OsString>) -> u8 {
     };
     let places = || Places::find(own.dir.as_deref());
     let result = match &own.command {
-        OwnCommand::Daemon(args) if args.stop => places().and_then(|places| stop(&places)),
+        OwnCommand::Daemon(args) if args.stop => places().and_then(|places| stop(&places, args.forget)),
         OwnCommand::Daemon(args) if args.status => places().and_then(|places| status(&places)),
-        OwnCommand::Daemon(args) => return serve(places(), args.detached),
+        OwnCommand::Daemon(args) => return serve(places(), args),
         OwnCommand::Run(args) => run::run(args),
         OwnCommand::Export(args) => places().and_then(|places| export(&places, args)),
         OwnCommand::Bench(args) => {
@@ -127,8 +133,9 @@ pub(crate) fn main(argv: Vec<OsString>) -> u8 {
     })
 }
 
-fn serve(places: Result<Places, String>, detached: bool) -> u8 {
-    match places.map_err(Into::into).and_then(|places| daemon::run(places, detached)) {
+fn serve(places: Result<Places, String>, args: &DaemonArgs) -> u8 {
+    let detached = args.detached;
+    match places.map_err(Into::into).and_then(|places| daemon::run(places, detached, args.no_restore)) {
         Ok(()) => 0,
         Err(error) => {
             // A client that started one too many needs no word in the log.
@@ -140,11 +147,14 @@ fn serve(places: Result<Places, String>, detached: bool) -> u8 {
     }
 }
 
-fn stop(places: &Places) -> Result<u8, String> {
+fn stop(places: &Places, forget: bool) -> Result<u8, String> {
     let dir = places.dir().display();
     let Some(mut client) = connect::second(places).map_err(|e| e.to_string())? else {
         return match connect::holder(places) {
             None => {
+                if forget {
+                    daemon::forget(places)?;
+                }
                 println!("no daemon runs in {dir}");
                 Ok(0)
             }
@@ -154,7 +164,7 @@ fn stop(places: &Places) -> Result<u8, String> {
             }
         };
     };
-    client.ask(&Request::Shutdown).map_err(|e| e.to_string())?;
+    client.ask(&Request::Shutdown { forget }).map_err(|e| e.to_string())?;
     let deadline = Instant::now() + STOP_TIMEOUT;
     let pid = client.daemon().pid;
     while connect::holder(places).is_some_and(|holder| holder.is_none_or(|holder| holder == pid)) {
@@ -177,6 +187,11 @@ fn status(places: &Places) -> Result<u8, String> {
     // Who reads the first line only does not want to hear that the others could not be written.
     crate::startup::restore_sigpipe();
     println!("{program}, process {pid}, serves {} with {devices} devices", places.dir().display());
+    for device in stats.get("devices").and_then(Value::as_array).into_iter().flatten() {
+        if let (Some(name), Some(why)) = (device["name"].as_str(), device["lost"].as_str()) {
+            println!("lost: {name}: {why}");
+        }
+    }
     let underway: Vec<Underway> = list(&mut client, &Request::Progress, "underway")?;
     for u in underway {
         println!("under way for {} ms: {} {}", u.elapsed_ms, u.command, u.device);

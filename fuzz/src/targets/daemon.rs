@@ -6,7 +6,7 @@ use udm_base::Errno;
 use udm_control::handler::{Caller, handle};
 use udm_control::second::{ExportEntry, Hello, Service, Underway, VERSION, converse};
 use udm_control::wire::{read_hello, read_request};
-use udm_core::{Error, Registry};
+use udm_core::{Error, MappedDevice, Registry};
 use udm_io::Domain;
 use udm_targets::TARGETS;
 
@@ -91,5 +91,8 @@ impl Service for Nothing {
         Vec::new()
     }
     fn changed(&self) {}
-    fn shut_down(&self) {}
+    fn lost(&self, _: &MappedDevice) -> Option<String> {
+        None
+    }
+    fn shut_down(&self, _: bool) {}
 }

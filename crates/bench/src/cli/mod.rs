@@ -74,6 +74,7 @@ fn bench(options: &Options, nbd_socket: Option<&Path>, out: &mut impl Write) -> 
     let load = options.load();
     load.check()?;
     let domain = Domain::default();
+    domain.poll_as(options.polling());
     let stack = options.concise.as_deref().map(|text| Stack::new(&domain, text)).transpose()?;
     for text in &options.set {
         let (name, setting) = parse_set(text).map_err(Failure::Usage)?;

@@ -56,7 +56,11 @@ pub enum Request {
         lines: usize,
     },
     /// Ends the daemon: drains what is in flight, flushes, exits. Answer: null, before it ends.
-    Shutdown,
+    Shutdown {
+        /// The next daemon is to begin without the devices of this one.
+        #[serde(default)]
+        forget: bool,
+    },
 }
 
 /// The answer to `hello`.

@@ -4,7 +4,7 @@ use super::{DeviceStats, ExportEntry, Hello, HostDevice, MAX_LINE, Request, Unde
 use serde_json::{Value, json};
 use std::io::{self, BufRead, Write};
 use udm_base::Errno;
-use udm_core::{Error, Registry};
+use udm_core::{Error, MappedDevice, Registry};
 
 /// What the daemon has to offer. Called from many threads; may block.
 pub trait Service: Send + Sync {
@@ -30,8 +30,10 @@ pub trait Service: Send + Sync {
     fn log_tail(&self, lines: usize) -> Vec<String>;
     /// Something that is to be remembered has changed.
     fn changed(&self);
-    /// Begins to end the daemon. Does not wait for it.
-    fn shut_down(&self);
+    /// Why the device has an error table in the place of its own, if it has.
+    fn lost(&self, device: &MappedDevice) -> Option<String>;
+    /// Begins to end the daemon. Does not wait for it. `forget`: the next one is to begin without devices.
+    fn shut_down(&self, forget: bool);
 }
 
 /// Answers a client until it hangs up. Blocks as the stream does.
@@ -84,11 +86,12 @@ fn perform(request: &Request, service: &dyn Service) -> Result<Value, Error> {
         let missing = || Error::new(Errno::ENXIO, format!("no device has the name {name:?}"));
         service.registry().by_name(name).ok_or_else(missing)
     };
+    let stats = |md: &MappedDevice| DeviceStats { lost: service.lost(md), ..DeviceStats::of(md) };
     match request {
         Request::Hello { .. } | Request::Ping => Ok(Value::Null),
-        Request::Stats { name: Some(name) } => Ok(json!({ "devices": [DeviceStats::of(&*device(name)?)] })),
+        Request::Stats { name: Some(name) } => Ok(json!({ "devices": [stats(&*device(name)?)] })),
         Request::Stats { name: None } => {
-            let devices: Vec<_> = service.registry().list().iter().map(|md| DeviceStats::of(md)).collect();
+            let devices: Vec<_> = service.registry().list().iter().map(|md| stats(md)).collect();
             Ok(json!({ "devices": devices }))
         }
         Request::Set { name, key, value } => {
@@ -115,8 +118,8 @@ fn perform(request: &Request, service: &dyn Service) -> Result<Value, Error> {
         }
         Request::Progress => Ok(json!({ "underway": service.underway() })),
         Request::Log { lines } => Ok(json!({ "lines": service.log_tail(*lines) })),
-        Request::Shutdown => {
-            service.shut_down();
+        Request::Shutdown { forget } => {
+            service.shut_down(*forget);
             Ok(Value::Null)
         }
     }

@@ -4,7 +4,7 @@ use std::io::{self, BufReader, Read, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use udm_base::Errno;
-use udm_core::{Error, Registry};
+use udm_core::{Error, MappedDevice, Registry};
 use udm_io::{Clock, Domain, Nanos};
 
 struct Fake {
@@ -49,7 +49,10 @@ impl Service for Fake {
     fn changed(&self) {
         self.changes.fetch_add(1, Ordering::Relaxed);
     }
-    fn shut_down(&self) {
+    fn lost(&self, device: &MappedDevice) -> Option<String> {
+        (device.device_name() == "gone").then(|| "its file".to_owned())
+    }
+    fn shut_down(&self, _: bool) {
         self.ended.fetch_add(1, Ordering::Relaxed);
     }
 }
@@ -86,7 +89,7 @@ fn requests_and_answers() {
     check(r#"{"op":"set","name":"vol","key":"read_ahead","value":"-1"}"#, "expected a number of sectors, or auto");
     check(
         r#"{"op":"set","name":"vol","key":"io_pool","value":"1"}"#,
-        "no option is called \\\"io_pool\\\": known are clone_always, compile, no_space_timeout, read_ahead",
+        "no option is called \\\"io_pool\\\": known are clone_always, compile, io_poll, no_space_timeout, poll_budget, poll_queues, read_ahead",
     );
     assert_eq!(service.changes.load(Ordering::Relaxed), 2, "a refusal changes nothing");
     check(r#"{"op":"export-add","name":"vol","tcp":"[::1]:0"}"#, r#""uri":"nbd://[::1]:0/vol""#);

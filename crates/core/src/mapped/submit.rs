@@ -6,13 +6,18 @@ use super::{MappedDevice, Mode, lock};
 use crate::Map;
 use crate::table::TableSlot;
 use std::sync::atomic::Ordering;
-use udm_base::Sector;
-use udm_io::{Bio, Cx, OpFlags, Status};
+use udm_base::{Sector, Sectors};
+use udm_io::{Bio, Cx, Lent, Op, OpFlags, Status};
 
 impl MappedDevice {
     #[inline]
-    pub(super) fn serve(&self, cx: &Cx<'_>, bio: Bio) -> Option<Bio> {
+    pub(super) fn serve(&self, cx: &Cx<'_>, mut bio: Bio) -> Option<Bio> {
         let Some(plan) = self.plan.get(cx) else { return self.without_plan(cx, bio) };
+        let flags = bio.flags();
+        if flags.contains(OpFlags::HIPRI) && !plan.poll {
+            // It completes by interrupt, as in the kernel (`submit_bio_noacct`, `block/blk-core.c`, 6.12).
+            bio.set_flags(flags.without(OpFlags::HIPRI));
+        }
         match plan.straight(&bio) {
             Some(extent) => self.go(cx, bio, extent, plan),
             None => self.serve_in_parts(cx, bio, plan),
@@ -188,11 +193,44 @@ impl Plan {
     }
 }
 
+impl Plan {
+    /// The memory that a range is, if it is one extent's.
+    pub(super) fn lend<'a>(&'a self, cx: &'a Cx<'_>, op: Op, sector: Sector, sectors: Sectors) -> Option<Lent<'a>> {
+        if sectors.is_zero() || (sector.get() | sectors.get()) & self.block_mask != 0 {
+            return None;
+        }
+        if op.is_write() && self.read_only {
+            return None;
+        }
+        let extent = self.find(sector)?;
+        let end = sector.checked_add(sectors)?;
+        let To::Memory(memory) = extent.to else { return None };
+        if sector < extent.begin || end > extent.end {
+            return None;
+        }
+        // SAFETY: the plan keeps the table of the target whose memory it is, and the section keeps the plan.
+        let memory = unsafe { &*memory };
+        // SAFETY: the counters are this device's, or of a path that the plan owns.
+        let counters = unsafe { &*extent.counters }.of(cx);
+        Some(memory.lend(op, extent.start + (sector - extent.begin), sectors)?.noted_in(counters))
+    }
+}
+
 /// A bio that passed one device has come back.
 ///
 /// # Safety
+/// As [`came_back`].
+unsafe fn own_done(cx: &Cx<'_>, bio: Bio, word: *const ()) -> Option<Bio> {
+    // SAFETY: the contract.
+    unsafe { came_back(cx, bio, word, true) }
+}
+
+/// A bio, or a clone of one, that passed one device has come back. `counts`: whether it is counted as polled for, if it was.
+///
+/// # Safety
 /// `word` is the device, which is held by whoever submitted the bio.
-pub(super) unsafe fn own_done(cx: &Cx<'_>, bio: Bio, word: *const ()) -> Option<Bio> {
+#[inline(always)]
+pub(super) unsafe fn came_back(cx: &Cx<'_>, bio: Bio, word: *const (), counts: bool) -> Option<Bio> {
     // SAFETY: the contract.
     let md = unsafe { &*word.cast::<MappedDevice>() };
     if bio.status() == Status::Requeue {
@@ -202,6 +240,9 @@ pub(super) unsafe fn own_done(cx: &Cx<'_>, bio: Bio, word: *const ()) -> Option<
     }
     if !bio.status().is_ok() {
         md.note_error(bio.sector(), bio.status());
+    }
+    if let Some(path) = bio.poll_path().filter(|_| counts) {
+        md.counters.polled(cx, path);
     }
     md.counters.of(cx).end();
     Some(bio)
@@ -228,6 +269,9 @@ unsafe fn path_done(cx: &Cx<'_>, mut bio: Bio, word: *const ()) -> Option<Bio> {
     }
     if !bio.status().is_ok() {
         path.note_error(bio.sector(), bio.status());
+    }
+    if let Some(polled) = bio.poll_path() {
+        path.counters.polled(cx, polled);
     }
     path.counters.of(cx).end();
     Some(bio)

@@ -100,9 +100,7 @@ impl State {
                 Content::Bytes(bytes) => {
                     todo.errands.push(errand(&cow, id, COMMIT, Op::Write, (sector, sectors), Some(bytes)));
                 }
-                Content::Zeroes => {
-                    self.zero(id, CopyTo { dev: cow.clone(), sector, status: Status::Ok }, sectors, todo)
-                }
+                Content::Zeroes => self.zero(id, CopyTo::new(cow.clone(), sector), sectors, todo),
             }
         }
         self.commit_step(origin, id, Status::Ok, todo);

@@ -310,7 +310,7 @@ impl Holding {
                     body.md = self.md.clone();
                 }
             }
-            publish(&it.origin, state);
+            state.joined(&it.origin);
         });
     }
 
@@ -463,7 +463,7 @@ impl Drop for Holding {
         }
         // From here on writes to the origin make no exceptions for it.
         it.active.store(false, SeqCst);
-        origin.look(|state| publish(&origin, state));
+        origin.look(|state| state.left(&origin));
         origin.ring_now();
         origin.domain.drain(|| origin.look(|state| state.body(id).is_none_or(|body| !body.is_busy())));
         origin.look(|state| {
@@ -489,12 +489,6 @@ fn may_take_over(state: &State, snapshot: &Snapshot, merge: bool) -> Result<(), 
         return Err(ArgError::new("Snapshot exception store does not support snapshot-merge."));
     }
     Ok(())
-}
-
-/// Tells writes which snapshots to look at.
-fn publish(origin: &Origin, state: &State) {
-    let active = state.bodies.iter().map(|body| &body.snapshot).filter(|it| it.active.load(SeqCst));
-    origin.publish(active.cloned().collect());
 }
 
 /// Has all merges stop. Returns whose were running.

@@ -161,7 +161,7 @@ impl State {
             let sector = it.chunk.start(run.old);
             let sectors = within(origin, sector, Sectors::new(it.chunk.sectors().get() * run.len));
             let from = CopyFrom::Device(it.cow.clone(), it.chunk.start(run.new));
-            let to = CopyTo { dev: it.origin.dev.clone(), sector, status: Status::Ok };
+            let to = CopyTo::new(it.origin.dev.clone(), sector);
             self.copy_back(id, from, sectors, to, todo);
         }
     }

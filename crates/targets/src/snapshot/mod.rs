@@ -14,11 +14,13 @@
 
 mod commit;
 mod flight;
+mod free;
 mod holding;
 mod load;
 mod merge;
 mod merge_target;
 mod origin_target;
+mod radix;
 mod shared;
 mod snapshot_target;
 mod state;

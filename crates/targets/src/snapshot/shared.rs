@@ -10,6 +10,7 @@
 //! exception's maker sees the read, and keeps the origin's writers waiting.
 
 use super::flight;
+use super::free::Free;
 use super::state::{Outgoing, State, Todo};
 use super::table::Exceptions;
 use std::collections::HashMap;
@@ -142,7 +143,7 @@ impl Snapshot {
     }
 
     /// Whether a write to the origin changes nothing that this snapshot still reads there.
-    fn is_past(&self, sector: Sector, sectors: Sectors) -> bool {
+    pub(super) fn is_past(&self, sector: Sector, sectors: Sectors) -> bool {
         if self.merging.load(SeqCst) || self.dropped.load(SeqCst) {
             return true;
         }
@@ -167,22 +168,10 @@ pub(super) enum Landed {
     Merging(u64, u64),
 }
 
-type List = Arc<[Arc<Snapshot>]>;
-
-/// What a channel has of its own.
+/// What a channel is about to do, and whether it is at it: what comes of it then is done next, not within.
+#[derive(Default)]
 #[repr(align(128))]
-struct Place {
-    /// What writes to the origin have to look at, as the channel knows it.
-    known: Mutex<(u64, List)>,
-    /// What the channel is about to do, and whether it is at it: what comes of it then is done next, not within.
-    desk: Mutex<(bool, Todo)>,
-}
-
-impl Place {
-    fn new(list: List) -> Self {
-        Self { known: Mutex::new((0, list)), desk: Mutex::default() }
-    }
-}
+struct Desk(Mutex<(bool, Todo)>);
 
 /// An origin, with the snapshots of it.
 pub(super) struct Origin {
@@ -193,10 +182,9 @@ pub(super) struct Origin {
     /// For zeroes in areas, which must not wait behind copies.
     pub(super) zeroer: Kcopyd,
     state: Mutex<State>,
-    /// Counts changes of the list.
-    version: AtomicU64,
-    list: Mutex<List>,
-    places: Box<[Place]>,
+    /// What writes need not ask the snapshots about.
+    pub(super) free: Free,
+    desks: Box<[Desk]>,
     kept: OnceLock<Kept>,
     /// Serialises the switching of snapshots.
     pub(super) switching: Mutex<()>,
@@ -218,17 +206,15 @@ impl Origin {
         }
         let copier = Kcopyd::new(domain, CopyOptions { pool: 32 << 20, ..CopyOptions::default() })?;
         let zeroer = Kcopyd::new(domain, CopyOptions { pool: 4096, ..CopyOptions::default() })?;
-        let nothing: List = Arc::new([]);
         let origin = Arc::new_cyclic(|this| Self {
             this: this.clone(),
             domain: domain.clone(),
+            free: Free::new(dev.sectors()),
             dev,
             copier,
             zeroer,
             state: Mutex::new(State::default()),
-            version: AtomicU64::new(1),
-            list: Mutex::new(nothing.clone()),
-            places: (0..MAX_CHANNELS).map(|_| Place::new(nothing.clone())).collect(),
+            desks: (0..MAX_CHANNELS).map(|_| Desk::default()).collect(),
             kept: OnceLock::new(),
             switching: Mutex::new(()),
             last_busy: AtomicU64::new(0),
@@ -298,7 +284,10 @@ impl Origin {
 
     /// Without the lock. Devices that answer at once lead back here: then it is left to the one further up the stack.
     fn carry_out(&self, cx: &Cx<'_>, todo: Todo) {
-        let desk = &self.places[cx.id()].desk;
+        if todo.is_empty() {
+            return;
+        }
+        let desk = &self.desks[cx.id()].0;
         let mut next = {
             let mut desk = lock(desk);
             desk.1.append(todo);
@@ -358,38 +347,26 @@ impl Origin {
         });
     }
 
-    /// Makes the list of snapshots that writes look at. Those that come from now on look at it.
-    pub(super) fn publish(&self, list: List) {
-        *lock(&self.list) = list;
-        self.version.fetch_add(1, SeqCst);
-        // A list holds snapshots, which hold their COW devices and this origin: a channel that does not come by any more must
-        // not keep an old one.
-        let nothing: List = Arc::new([]);
-        let forget = |place: &Place| std::mem::replace(&mut *lock(&place.known), (0, nothing.clone()));
-        let old: Vec<(u64, List)> = self.places.iter().map(forget).collect();
-        drop(old);
-    }
-
-    /// Whether a write changes nothing that any snapshot still reads. Takes a lock that only this channel
-    /// takes, but for a moment when a snapshot comes or goes.
-    pub(super) fn is_free(&self, cx: &Cx<'_>, sector: Sector, sectors: Sectors) -> bool {
-        let mut known = lock(&self.places[cx.id()].known);
-        let version = self.version.load(SeqCst);
-        if known.0 != version {
-            *known = (version, lock(&self.list).clone());
-        }
-        known.1.iter().all(|snapshot| snapshot.is_past(sector, sectors))
-    }
-
     /// A write to the origin, whose sector is there already: gives it back if it may go, else keeps it until it may.
-    pub(super) fn write(&self, cx: &Cx<'_>, mut bio: Bio) -> Option<Bio> {
-        let (sector, sectors) = (bio.sector(), bio.sectors());
-        if self.is_free(cx, sector, sectors) {
+    #[inline]
+    pub(super) fn write(&self, cx: &Cx<'_>, bio: Bio) -> Option<Bio> {
+        if self.free.has(bio.sector(), bio.sectors()) {
             return Some(bio);
         }
-        flight::point(&mut bio, &*self.dev);
-        self.with_state(cx, |state, todo| state.origin_write(self, bio, todo));
-        None
+        self.ask(cx, bio)
+    }
+
+    /// Asks the snapshots whether a write may go.
+    #[cold]
+    fn ask(&self, cx: &Cx<'_>, mut bio: Bio) -> Option<Bio> {
+        self.with_state(cx, |state, todo| {
+            if state.free_up(self, bio.sector(), bio.sectors()) {
+                return Some(bio);
+            }
+            flight::point(&mut bio, &*self.dev);
+            state.origin_write(self, bio, todo);
+            None
+        })
     }
 
     /// What comes back by way of [`flight::watch`].

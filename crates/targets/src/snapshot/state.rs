@@ -2,6 +2,7 @@
 
 use super::commit::Commit;
 use super::flight;
+use super::free::GRAIN;
 use super::merge::Merging;
 use super::shared::{ByChunk, Landed, Origin, Snapshot};
 use super::table::Entry;
@@ -264,7 +265,36 @@ impl State {
         self.merge_on(origin, id, todo);
     }
 
-    /// A write to the origin that some snapshot may have to be asked about.
+    /// Whether no snapshot needs what the origin has in a range: then that is noted of the finest chunks around it.
+    pub(super) fn free_up(&self, origin: &Origin, sector: Sector, sectors: Sectors) -> bool {
+        let active = || self.bodies.iter().map(|body| &*body.snapshot).filter(|it| it.active.load(SeqCst));
+        let is_past = |sector, sectors| active().all(|it| it.is_past(sector, sectors));
+        let grain = active().map(|it| it.chunk.sectors()).min().unwrap_or(GRAIN).max(GRAIN).get();
+        let start = Sector::new(sector.get() / grain * grain);
+        let end = (sector + sectors).get().checked_next_multiple_of(grain);
+        if let Some(end) = end
+            && is_past(start, Sector::new(end) - start)
+        {
+            origin.free.note(start, Sector::new(end) - start);
+            return true;
+        }
+        is_past(sector, sectors)
+    }
+
+    /// Writes to the origin are to ask about a snapshot that has joined, or is another's now.
+    pub(super) fn joined(&self, origin: &Origin) {
+        origin.free.forget();
+        self.left(origin);
+    }
+
+    /// They need not ask about one any more.
+    pub(super) fn left(&self, origin: &Origin) {
+        if !self.bodies.iter().any(|body| body.snapshot.active.load(SeqCst)) {
+            origin.free.set_all();
+        }
+    }
+
+    /// A write to the origin that some snapshot has to be asked about.
     pub(super) fn origin_write(&mut self, origin: &Origin, bio: Bio, todo: &mut Todo) {
         let (sector, sectors) = (bio.sector(), bio.sectors());
         self.require(origin, sector, sectors, Held::Bio(bio), None, todo);
@@ -373,7 +403,7 @@ impl State {
     pub(super) fn discard(&mut self, id: u64, new: u64, bio: Bio, pass: bool, todo: &mut Todo) {
         let Some(body) = self.body(id) else { return todo.ends.push((bio, Status::Io)) };
         let it = &body.snapshot;
-        let to = CopyTo { dev: it.cow.clone(), sector: it.chunk.start(new), status: Status::Ok };
+        let to = CopyTo::new(it.cow.clone(), it.chunk.start(new));
         let mut job = CopyJob::new(CopyFrom::Zeroes, it.chunk.sectors(), vec![to]);
         job.token = self.number();
         self.copies.insert(job.token, CopyOf::Discard(bio, pass));
@@ -476,7 +506,10 @@ impl State {
         }
         let held = self.holds.remove(&number).and_then(|hold| hold.held);
         match held {
-            Some(Held::Bio(bio)) => todo.bios.push(bio),
+            Some(Held::Bio(bio)) => {
+                self.free_up(origin, bio.sector(), bio.sectors());
+                todo.bios.push(bio);
+            }
             Some(Held::Merge(id)) => self.merge_free(origin, id, todo),
             None => {}
         }
@@ -562,6 +595,6 @@ pub(super) fn to_cow(it: &Snapshot, new: u64, mut bio: Bio) -> Bio {
 fn need(origin: &Origin, it: &Snapshot, chunk: u64, new: u64) -> Need {
     let sector = it.chunk.start(chunk);
     let left = origin.dev.sectors().from_start().checked_since(sector).unwrap_or(Sectors::ZERO);
-    let to = CopyTo { dev: it.cow.clone(), sector: it.chunk.start(new), status: Status::Ok };
+    let to = CopyTo::new(it.cow.clone(), it.chunk.start(new));
     Need { sector, sectors: it.chunk.sectors().min(left), snapshot: it.id, chunk, to }
 }

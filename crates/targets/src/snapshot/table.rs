@@ -1,11 +1,7 @@
 //! Which chunks have an exception: read without locks, written by who holds the origin's state.
 
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, Ordering};
-
-/// Entries of a leaf, and leaves of a node.
-const WIDTH: u64 = 1024;
-const BITS: u32 = WIDTH.ilog2();
+use super::radix::Radix;
+use std::sync::atomic::Ordering;
 
 /// What is known of a chunk that has an exception.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -16,27 +12,8 @@ pub(super) struct Entry {
     pub(super) settled: bool,
 }
 
-/// A map from chunks of the origin. Takes 8 bytes for each chunk of those thousands in which there is an exception; nodes
-/// are never freed before the table.
-pub(super) struct Exceptions {
-    depth: u32,
-    root: Node,
-}
-
-enum Node {
-    Inner(Box<[OnceLock<Node>]>),
-    Leaf(Box<[AtomicU64]>),
-}
-
-impl Node {
-    fn new(depth: u32) -> Self {
-        if depth == 0 {
-            Self::Leaf((0..WIDTH).map(|_| AtomicU64::new(0)).collect())
-        } else {
-            Self::Inner((0..WIDTH).map(|_| OnceLock::new()).collect())
-        }
-    }
-}
+/// A map from chunks of the origin. Takes 8 bytes for each chunk of those thousands in which there is an exception.
+pub(super) struct Exceptions(Radix);
 
 const fn pack(entry: Option<Entry>) -> u64 {
     match entry {
@@ -55,42 +32,20 @@ const fn unpack(word: u64) -> Option<Entry> {
 impl Exceptions {
     /// For chunks below `chunks`.
     pub(super) fn new(chunks: u64) -> Self {
-        let mut depth = 0;
-        while (chunks.max(1) - 1).checked_shr(BITS * (depth + 1)).unwrap_or(0) != 0 {
-            depth += 1;
-        }
-        Self { depth, root: Node::new(depth) }
-    }
-
-    #[inline]
-    fn slot(&self, chunk: u64, make: bool) -> Option<&AtomicU64> {
-        if chunk.checked_shr(BITS * (self.depth + 1)).unwrap_or(0) != 0 {
-            return None;
-        }
-        let (mut node, mut depth) = (&self.root, self.depth);
-        loop {
-            let index = (chunk >> (BITS * depth) & (WIDTH - 1)) as usize;
-            match node {
-                Node::Leaf(entries) => return entries.get(index),
-                Node::Inner(nodes) => {
-                    depth -= 1;
-                    let next = nodes.get(index)?;
-                    node = if make { next.get_or_init(|| Node::new(depth)) } else { next.get()? };
-                }
-            }
-        }
+        Self(Radix::new(chunks))
     }
 
     /// The exception of a chunk. In one order, which all threads agree on, with [`set`](Self::set) and with other accesses
     /// that are `SeqCst`.
     #[inline]
     pub(super) fn get(&self, chunk: u64) -> Option<Entry> {
-        unpack(self.slot(chunk, false)?.load(Ordering::SeqCst))
+        unpack(self.0.get(chunk)?.load(Ordering::SeqCst))
     }
 
     /// Changes a chunk's exception. A chunk past the end has none, and gets none.
     pub(super) fn set(&self, chunk: u64, entry: Option<Entry>) {
-        if let Some(slot) = self.slot(chunk, entry.is_some()) {
+        let slot = if entry.is_some() { self.0.get_or_make(chunk) } else { self.0.get(chunk) };
+        if let Some(slot) = slot {
             slot.store(pack(entry), Ordering::SeqCst);
         }
     }

@@ -2,16 +2,18 @@
 //!
 //! # How it starts
 //! It takes the lock of its directory, so that it is the only one there; sockets that it finds are then left from one
-//! that was killed. `control.sock` comes last: who reaches it reaches all.
+//! that was killed. It makes the devices of the one before again. `control.sock` comes last: who reaches it reaches all.
 //!
 //! # How it ends
 //! On SIGTERM, SIGINT, SIGHUP, a client's request, or when its directory has been deleted: it takes no more requests, lets those
-//! under way finish, flushes the devices, and removes its sockets. Nothing else on disk goes.
+//! under way finish, flushes the devices, and removes its sockets. Nothing else on disk goes: the next one has the same devices.
 
 mod control;
 mod flush;
 mod lock;
 mod log;
+mod lost;
+mod restore;
 mod second;
 mod socket;
 mod state;
@@ -27,11 +29,14 @@ pub(crate) use tcp::{parse_address, tcp_uri};
 use crate::exports::MappedExports;
 use crate::places::Places;
 use lock::LockError;
+use lost::LostDevices;
+use restore::FromDisk;
 use rustix::process::{Resource, getrlimit, setrlimit, setsid};
 use socket::{Connections, Listener, Peer};
 use state::{State, StateFile};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tcp::TcpExports;
 use tracing::{error, info, warn};
@@ -54,7 +59,10 @@ pub(crate) struct Daemon {
     nbd: Server,
     tcp: TcpExports,
     underway: UnderwayList,
+    lost: LostDevices,
     state: StateFile,
+    /// The devices are not to be made again.
+    forget: AtomicBool,
     stop: Stop,
 }
 
@@ -73,7 +81,8 @@ impl From<String> for StartError {
 }
 
 /// Runs the daemon until it ends. `detached`: a client has started it, with the log as standard output.
-pub(crate) fn run(places: Places, detached: bool) -> Result<(), StartError> {
+/// `fresh`: without the devices of the one before.
+pub(crate) fn run(places: Places, detached: bool, fresh: bool) -> Result<(), StartError> {
     places.make()?;
     if detached {
         // Fails only for the leader of a group, which a child that was just started is not.
@@ -83,12 +92,17 @@ pub(crate) fn run(places: Places, detached: bool) -> Result<(), StartError> {
     let lock = Lock::take(&places).map_err(|e| refused(&places, e))?;
     log::start(&places, !detached).map_err(|e| format!("{}: {e}", places.log().display()))?;
     raise_descriptor_limit();
-    put_last_state_aside(&places);
 
     let bind = |path: &std::path::Path| {
         Listener::bind(path).map_err(|e| StartError::from(format!("cannot listen on {}: {e}", path.display())))
     };
     let registry = udm_stack::registry(Domain::default());
+    let (lost, tcp) = (LostDevices::default(), TcpExports::default());
+    if fresh {
+        put_last_state_aside(&places, "it was asked not to restore them");
+    } else {
+        restore_last(&places, &registry, &lost, &tcp);
+    }
     let exports = Arc::new(MappedExports::all(&registry));
     let nbd = Server::builder().listen(Listen::Unix(places.nbd())).start(registry.domain(), exports);
     let nbd = nbd.map_err(|e| e.to_string())?;
@@ -97,8 +111,8 @@ pub(crate) fn run(places: Places, detached: bool) -> Result<(), StartError> {
     let second = bind(&places.second())?;
     let control = bind(&places.control())?;
     let underway = UnderwayList::new(registry.domain().clock().clone());
-    let (tcp, state) = (TcpExports::default(), StateFile::default());
-    let daemon = Arc::new(Daemon { places, registry, nbd, tcp, underway, state, stop });
+    let (state, forget) = (StateFile::default(), AtomicBool::new(false));
+    let daemon = Arc::new(Daemon { places, registry, nbd, tcp, underway, lost, state, forget, stop });
     daemon.save_state();
     let connections = Arc::new(Connections::default());
     let accepting = [
@@ -164,6 +178,12 @@ impl Daemon {
             warn!("{left} requests are still under way; not waiting for them");
         }
         flush_all(&self.registry, PATIENCE);
+        if self.forget.load(Ordering::Acquire) {
+            match self.state.forget(&self.places.state()) {
+                Ok(()) => info!("the devices are forgotten, as asked"),
+                Err(error) => error!("{} cannot be removed: {error}", self.places.state().display()),
+            }
+        }
         info!("ended");
     }
 
@@ -196,18 +216,49 @@ fn refused(places: &Places, error: LockError) -> StartError {
     }
 }
 
-/// A daemon that was killed, or ended with devices, leaves a state that this one does not restore. It is kept for people.
-fn put_last_state_aside(places: &Places) {
-    let Some(last) = State::read(places).filter(|state| !state.devices.is_empty()) else { return };
-    let names: Vec<_> = last.devices.iter().map(|device| device.name.as_str()).collect();
+/// Makes the devices of the daemon before again. What stands in the way of a device is told in the log, and its own table
+/// kept; a state that is not understood is put aside as a whole.
+fn restore_last(places: &Places, registry: &Registry, lost: &LostDevices, tcp: &TcpExports) {
+    let state = match State::read(&places.state()) {
+        Ok(None) => return,
+        Ok(Some(state)) => state,
+        Err(why) => return put_last_state_aside(places, &format!("{}: {why}", places.state().display())),
+    };
+    let mut problems = restore::restore(registry, lost, &state, &FromDisk);
+    for export in &state.exports {
+        if let Err(e) = tcp.add(registry, &export.name, &export.tcp) {
+            let problem = format!("{} is not exported at {} again: {}", export.name, export.tcp, e.message);
+            error!("{problem}");
+            problems.push(problem);
+        }
+    }
+    if !problems.is_empty() {
+        let kept = places.last_state();
+        match std::fs::copy(places.state(), &kept) {
+            Ok(_) => warn!("the state with all tables is kept in {}", kept.display()),
+            Err(error) => warn!("{}: {error}", kept.display()),
+        }
+    }
+}
+
+/// Forgets the devices of a daemon that has ended.
+pub(crate) fn forget(places: &Places) -> Result<(), String> {
+    if !places.dir().exists() {
+        return Ok(());
+    }
+    let _lock = Lock::take(places).map_err(|e| refused(places, e).message)?;
+    StateFile::default().forget(&places.state()).map_err(|e| format!("{}: {e}", places.state().display()))
+}
+
+/// Keeps for people what is not restored.
+fn put_last_state_aside(places: &Places, why: &str) {
     let kept = places.last_state();
     match std::fs::rename(places.state(), &kept) {
-        Ok(()) => warn!(
-            "the devices of the daemon before are not restored: {}; their tables are in {}",
-            names.join(", "),
-            kept.display()
-        ),
-        Err(error) => warn!("the devices of the daemon before are not restored: {}; {error}", names.join(", ")),
+        Ok(()) => {
+            error!("the devices of the daemon before are not restored, their tables are in {}: {why}", kept.display())
+        }
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+        Err(error) => error!("the devices of the daemon before are not restored: {why}; {}: {error}", kept.display()),
     }
 }
 

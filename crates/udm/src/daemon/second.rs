@@ -6,11 +6,12 @@ use crate::exports::refusal;
 use serde_json::json;
 use std::io::{BufReader, Write};
 use std::os::unix::net::UnixStream;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tracing::debug;
 use udm_base::Errno;
 use udm_control::second::{ExportEntry, Hello, MAX_LINE, Service, Underway, VERSION, converse, read_line};
-use udm_core::{Error, Registry};
+use udm_core::{Error, MappedDevice, Registry};
 use udm_io::nbd::uri::{Endpoint, Uri};
 
 /// How long one that is to be refused may take to ask.
@@ -72,8 +73,13 @@ impl Service for Daemon {
         self.save_state();
     }
 
-    fn shut_down(&self) {
+    fn lost(&self, device: &MappedDevice) -> Option<String> {
+        self.lost.of(device).map(|lost| lost.reason)
+    }
+
+    fn shut_down(&self, forget: bool) {
         tracing::info!("a client asks to end");
+        self.forget.store(forget, Ordering::Release);
         self.stop.set();
     }
 }
