@@ -28,5 +28,6 @@ mod tree;
 mod wire;
 mod worker;
 
+pub use mount::clear;
 pub use server::FuseServer;
 pub use tree::{FILES, Owner};

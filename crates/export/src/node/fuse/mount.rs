@@ -171,11 +171,11 @@ fn unescape(text: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Unmounts what daemons before have left on `dir`.
+/// Unmounts what daemons before have left on `dir`. To be called by who knows that none runs there.
 ///
 /// # Errors
 /// When something else is mounted there, or it cannot be unmounted.
-pub(crate) fn clear(dir: &Path) -> io::Result<()> {
+pub fn clear(dir: &Path) -> io::Result<()> {
     // Each may lie on another.
     for _ in 0..16 {
         match find(dir)?.last() {
