@@ -302,12 +302,12 @@ fn keep_clear_of_own_writes() {
     }
     // Before any other thread: they inherit it.
     if let Err(error) = rustix::process::configure_io_flusher_behavior(true) {
-        warn!(
+        info!(
             "PR_SET_IO_FLUSHER is refused, so that a block device over a node can stall when memory is short: {error}"
         );
     }
     // What is mapped now, the program; not the memory and the files of devices, which may be larger than the machine's.
     if let Err(error) = mlockall(MlockAllFlags::CURRENT | MlockAllFlags::ONFAULT) {
-        warn!("the program's memory cannot be locked: {error}");
+        info!("the program's memory cannot be locked: {error}");
     }
 }
