@@ -8,6 +8,7 @@ pub mod ci;
 pub mod crash;
 pub mod fuzz;
 pub mod loom;
+pub mod random;
 pub mod tidy;
 
 use std::path::PathBuf;

@@ -9,6 +9,7 @@ usage: cargo xtask <chore>
   tidy    the rules of STYLE.md and DESIGN.md that a program can check
   fuzz    random input against the parsers; `cargo xtask fuzz --help` for its options
   crash   power cuts of pools and snapshots in the simulator; `cargo xtask crash --help` for its options
+  random  the property tests with other inputs; `cargo xtask random --help` for its options
   loom    every order of what threads do to a channel, model-checked; about a minute with the build";
 
 fn main() -> ExitCode {
@@ -20,6 +21,7 @@ fn main() -> ExitCode {
         ("ci", []) => xtask::ci::run(&root),
         ("tidy", []) => tidy(&root),
         ("loom", []) => xtask::loom::run(&root),
+        ("random", options) => xtask::random::run(&root, options),
         ("crash", options) => xtask::crash::run(&root, options),
         ("fuzz", options) => xtask::fuzz::run(&root, options),
         ("help" | "--help" | "-h", _) => {

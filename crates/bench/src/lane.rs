@@ -1,15 +1,23 @@
 //! Where a job's requests go: to a device through a channel, or to plain copies.
 
 use std::collections::VecDeque;
+use std::ptr::NonNull;
 use std::sync::Arc;
 use std::time::Duration;
 use udm_base::Sector;
 use udm_io::{Attached, Channel, Completion, Op, OpFlags, Status};
 
+use crate::CompletionMode;
 use crate::floor::Floor;
 
 /// One thread's way to a subject.
 pub(crate) trait Lane {
+    /// Where the memory of requests has to lie, if the lane cares: `bytes` on a page border, the lane's as long as it lives.
+    fn memory(&self, bytes: usize) -> Option<NonNull<u8>> {
+        let _ = bytes;
+        None
+    }
+
     /// Submits a request. False when as many are out as the lane was made for.
     ///
     /// # Safety
@@ -37,11 +45,13 @@ pub(crate) struct ChannelLane {
 }
 
 impl ChannelLane {
-    /// `depth` requests at most; `hipri` polls for them.
-    pub(crate) fn new(channel: Channel, dev: Arc<dyn udm_io::BlockDevice>, depth: usize, hipri: bool) -> Self {
+    /// `depth` requests at most.
+    pub(crate) fn new(channel: Channel, dev: Arc<dyn udm_io::BlockDevice>, depth: usize, mode: CompletionMode) -> Self {
         channel.set_depth(depth);
         let at = channel.attach(dev);
-        Self { channel, at, flags: OpFlags::SCRATCH.with(if hipri { OpFlags::HIPRI } else { OpFlags::NONE }) }
+        channel.set_adaptive(mode == CompletionMode::Adaptive);
+        let polled = if mode == CompletionMode::Poll { OpFlags::HIPRI } else { OpFlags::NONE };
+        Self { channel, at, flags: OpFlags::SCRATCH.with(polled) }
     }
 }
 
@@ -66,7 +76,7 @@ impl Lane for ChannelLane {
     }
 
     fn spins(&self) -> bool {
-        self.flags.contains(OpFlags::HIPRI)
+        self.flags.contains(OpFlags::HIPRI) && self.channel.is_polled()
     }
 }
 

@@ -16,6 +16,7 @@ mod error;
 mod experiment;
 mod fill;
 mod floor;
+mod front;
 mod job;
 mod lane;
 mod latency;
@@ -33,7 +34,7 @@ mod verify;
 
 pub use error::Error;
 pub use latency::Latencies;
-pub use load::{Fill, Lat, Load, Rw, Verify};
+pub use load::{CompletionMode, Fill, Lat, Load, Rw, Verify};
 pub use rounds::{Comparison, Round, compare};
 pub use stack::{Setting, Stack};
 pub use statistics::Spread;

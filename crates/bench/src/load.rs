@@ -77,6 +77,28 @@ impl Verify {
     pub const NAMES: &[(&'static str, Self)] = &[("pattern", Self::Pattern), ("crc32c", Self::Crc32c)];
 }
 
+/// How a job waits for its requests.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum CompletionMode {
+    /// Sleeps in the kernel until it is woken.
+    Interrupt,
+    /// Submits polled requests, and polls for them. Where a device cannot be polled they complete by interrupt.
+    Poll,
+    /// Polls briefly, then sleeps, as the daemon does.
+    Adaptive,
+}
+
+impl CompletionMode {
+    /// The modes by name.
+    pub const NAMES: &[(&'static str, Self)] =
+        &[("interrupt", Self::Interrupt), ("poll", Self::Poll), ("adaptive", Self::Adaptive)];
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        Self::NAMES.iter().find(|(_, mode)| *mode == self).map_or("", |(name, _)| name)
+    }
+}
+
 /// Whether the device is written before it is measured.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fill {
@@ -107,8 +129,8 @@ pub struct Load {
     pub size: Option<u64>,
     /// Per cent of reads in a mix.
     pub rwmixread: u8,
-    /// Poll for completions rather than sleep.
-    pub hipri: bool,
+    /// How jobs wait for their requests.
+    pub completion: CompletionMode,
     /// Of places and contents.
     pub seed: u64,
     /// How data is checked, if it is.
@@ -131,7 +153,7 @@ impl Default for Load {
             number_ios: None,
             size: None,
             rwmixread: 50,
-            hipri: false,
+            completion: CompletionMode::Interrupt,
             seed: 1,
             verify: None,
             fill: Fill::BeforeReads,

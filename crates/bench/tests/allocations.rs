@@ -2,7 +2,7 @@
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicU64, Ordering};
-use udm_bench::{Lat, Load, Rw, Setting, Stack, Subject, measure};
+use udm_bench::{CompletionMode, Lat, Load, Rw, Setting, Stack, Subject, measure};
 use udm_io::Domain;
 
 struct Counting;
@@ -55,8 +55,8 @@ fn no_io_allocates() {
         // 4096 bytes fit a chunk of the stripes, 65536 are split into eight.
         for bs in [512, 4096, 65536] {
             for (iodepth, lat) in [(1, Lat::Off), (32, Lat::Sample(8))] {
-                let base =
-                    Load { rw: Rw::RandRw, bs, iodepth, lat, runtime: None, hipri: device == "p", ..Load::default() };
+                let completion = if device == "p" { CompletionMode::Poll } else { CompletionMode::Interrupt };
+                let base = Load { rw: Rw::RandRw, bs, iodepth, lat, runtime: None, completion, ..Load::default() };
                 let subject = stack.subject(device).unwrap();
                 // The first run makes what lives as long as the device.
                 run(&domain, &subject, &base, 300);

@@ -1,9 +1,11 @@
 //! Counters that only their channel writes.
 
+use crate::Polls;
 use std::ops::AddAssign;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use udm_base::Sectors;
-use udm_io::{Bio, Cx, Ledger, MAX_CHANNELS, Op};
+use udm_io::{Bio, Cx, Ledger, MAX_CHANNELS, Op, PollPath};
 
 /// A number that one thread at a time writes (the one inside the channel) and any may read.
 #[derive(Default)]
@@ -80,26 +82,58 @@ impl Ledger for Counters {
     }
 }
 
-/// [`Counters`] for every channel: 16 KiB, of which only the pages in use are touched.
-pub(crate) struct PerChannel(Box<[Counters]>);
+/// Polled bios of one channel with one device.
+#[derive(Default)]
+#[repr(align(64))]
+struct PolledCounters {
+    fast: Count,
+    sub: Count,
+    default: Count,
+}
+
+/// [`Counters`] for every channel: 16 KiB, of which only the pages in use are touched, and as much again once a bio was
+/// polled for.
+pub(crate) struct PerChannel {
+    counters: Box<[Counters]>,
+    polled: OnceLock<Box<[PolledCounters]>>,
+}
 
 impl PerChannel {
     pub(crate) fn new() -> Self {
-        Self((0..MAX_CHANNELS).map(|_| Counters::default()).collect())
+        Self { counters: (0..MAX_CHANNELS).map(|_| Counters::default()).collect(), polled: OnceLock::new() }
     }
 
     #[inline]
     pub(crate) fn of(&self, cx: &Cx<'_>) -> &Counters {
-        &self.0[cx.id()]
+        &self.counters[cx.id()]
+    }
+
+    /// Counts a bio that was polled for.
+    pub(crate) fn polled(&self, cx: &Cx<'_>, path: PollPath) {
+        let polled = self.polled.get_or_init(|| (0..MAX_CHANNELS).map(|_| PolledCounters::default()).collect());
+        let counters = &polled[cx.id()];
+        match path {
+            PollPath::Fast => counters.fast.add(1),
+            PollPath::Sub => counters.sub.add(1),
+            PollPath::Default => counters.default.add(1),
+        }
+    }
+
+    fn polls(&self) -> Polls {
+        let mut sum = Polls::default();
+        for c in self.polled.get().into_iter().flat_map(|polled| polled.iter()) {
+            sum += Polls { fast: c.fast.get(), sub: c.sub.get(), default: c.default.get() };
+        }
+        sum
     }
 
     pub(crate) fn in_flight(&self) -> u64 {
-        self.0.iter().map(|c| c.in_flight.0.load(Ordering::Acquire)).fold(0, u64::wrapping_add)
+        self.counters.iter().map(|c| c.in_flight.0.load(Ordering::Acquire)).fold(0, u64::wrapping_add)
     }
 
     pub(crate) fn totals(&self) -> Totals {
-        let mut sum = Totals::default();
-        for c in &self.0 {
+        let mut sum = Totals { polls: self.polls(), ..Totals::default() };
+        for c in &self.counters {
             sum += Totals {
                 reads: c.reads.get(),
                 read_sectors: c.read_sectors.get(),
@@ -108,6 +142,7 @@ impl PerChannel {
                 others: c.others.get(),
                 remapped: c.remapped.get(),
                 cloned: c.cloned.get(),
+                polls: Polls::default(),
             };
         }
         sum
@@ -131,6 +166,8 @@ pub struct Totals {
     pub remapped: u64,
     /// Clones that were made.
     pub cloned: u64,
+    /// Bios that were polled for, by what was looked into.
+    pub polls: Polls,
 }
 
 impl AddAssign for Totals {
@@ -142,5 +179,6 @@ impl AddAssign for Totals {
         self.others += o.others;
         self.remapped += o.remapped;
         self.cloned += o.cloned;
+        self.polls += o.polls;
     }
 }

@@ -1,6 +1,6 @@
 //! What a target is.
 
-use crate::{DeviceOpener, Error, MappedDevice, Polls, ZeroSkips};
+use crate::{DeviceOpener, Error, MappedDevice, ZeroSkips};
 use std::any::Any;
 use std::sync::Arc;
 use udm_base::{Arg, ArgError, Args, Errno, Sector, Sectors, Stripes};
@@ -153,6 +153,11 @@ pub trait Target: Send + Sync + 'static {
         None
     }
 
+    /// Whether it keeps in memory what its data cannot be found without, so that both end with the process.
+    fn is_transient(&self) -> bool {
+        self.memory().is_some()
+    }
+
     /// Whether the whole target is one run on a device beneath, for all operations alike: it can be compiled away.
     fn run(&self) -> Option<Run<'_>> {
         None
@@ -202,9 +207,10 @@ pub trait Target: Send + Sync + 'static {
         ZeroSkips::default()
     }
 
-    /// Polls of its bios since it was made: a target that serves polled bios counts them.
-    fn polls(&self) -> Polls {
-        Polls::default()
+    /// Whether its bios can be polled for: those that it does not end at once. By itself, when every device beneath can.
+    fn can_poll(&self) -> bool {
+        let devices = self.devices();
+        !devices.is_empty() && devices.iter().all(|d| d.dev.can_poll())
     }
 
     /// Changes an option of its own (`udm set`). `None`: it has no such option, or not with that value.

@@ -1,7 +1,8 @@
 //! What a block device is to the layers above.
 
-use crate::{Bio, Cx, Domain, Lent, Limits, Op};
+use crate::{Bio, Cx, Domain, Lent, Limits, Memory, Op};
 use std::any::Any;
+use std::time::Duration;
 use udm_base::{DevT, Sector, Sectors};
 
 /// What makes two names the same device.
@@ -70,8 +71,25 @@ pub trait BlockDevice: Send + Sync + 'static {
         0
     }
 
+    /// The memory that its data is in and nowhere else: what is there ends with the process.
+    fn memory(&self) -> Option<&Memory> {
+        None
+    }
+
     /// Whether a HIPRI bio can be completed by polling.
     fn can_poll(&self) -> bool {
+        false
+    }
+
+    /// How long an adaptive channel that holds it polls before it sleeps; `None`: as its domain says.
+    fn poll_budget(&self) -> Option<Duration> {
+        None
+    }
+
+    /// Changes how many queues that are polled are in use; 0: it cannot be polled any more. Bios in flight complete all the
+    /// same. False where the number is not to be chosen.
+    fn set_poll_queues(&self, n: u32) -> bool {
+        let _ = n;
         false
     }
 

@@ -5,6 +5,7 @@ use crate::channel::ChannelCore;
 use crate::channel::lock::{Sections, grace_period};
 use crate::kcopyd::CopyOptions;
 use crate::keeper::Keeper;
+use crate::polling::{Policy, PollPolicy, PollTotals};
 use crate::sync::is_asymmetric;
 use crate::{Channel, Clock, Cx, Executor, MonotonicClock, Nanos, ThreadExecutor};
 use rustix::event::{EventfdFlags, eventfd};
@@ -23,6 +24,7 @@ pub(crate) struct Shared {
     clock: Arc<dyn Clock>,
     executor: Arc<dyn Executor>,
     asymmetric: bool,
+    policy: Arc<Policy>,
     idle: Option<Box<IdleFn>>,
     pub(crate) keeper: Keeper,
     pub(crate) copies: Mutex<Option<CopyOptions>>,
@@ -80,8 +82,8 @@ impl DomainBuilder {
         let Self { clock, executor, idle, asymmetric } = self;
         let free = Mutex::new((0..MAX_CHANNELS).rev().collect());
         let cores = [const { OnceLock::new() }; MAX_CHANNELS];
-        let (keeper, copies) = (Keeper::default(), Mutex::default());
-        Domain(Arc::new(Shared { cores, free, clock, executor, asymmetric, idle, keeper, copies }))
+        let (keeper, copies, policy) = (Keeper::default(), Mutex::default(), Arc::default());
+        Domain(Arc::new(Shared { cores, free, clock, executor, asymmetric, policy, idle, keeper, copies }))
     }
 }
 
@@ -126,6 +128,23 @@ impl Domain {
     /// one policy beside another.
     pub fn copy_as(&self, options: CopyOptions) {
         *self.0.copies.lock().unwrap_or_else(PoisonError::into_inner) = Some(options);
+    }
+
+    /// How the domain's channels poll, from now on.
+    pub fn poll_as(&self, policy: PollPolicy) {
+        self.0.policy.set(policy);
+    }
+
+    /// How the domain's channels poll.
+    pub fn poll_policy(&self) -> PollPolicy {
+        self.0.policy.get()
+    }
+
+    /// What polling came to, in all channels since the domain was made.
+    pub fn poll_totals(&self) -> PollTotals {
+        let mut sum = PollTotals::default();
+        self.0.cores().for_each(|core| sum += core.polls.totals());
+        sum
     }
 
     /// Waits until every channel has left the section it is in now, its owner's or a drainer's: afterwards none uses a pointer that was
@@ -197,7 +216,10 @@ impl Shared {
                 None => eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map(Some),
             };
             let wake = wake.inspect_err(|_| self.free(id))?;
-            self.cores[id].get_or_init(|| Arc::new(ChannelCore::new(id, self.clock.clone(), self.asymmetric, wake)));
+            self.cores[id].get_or_init(|| {
+                let (clock, policy) = (self.clock.clone(), self.policy.clone());
+                Arc::new(ChannelCore::new(id, clock, policy, self.asymmetric, wake))
+            });
         }
         Ok((id, self.cores[id].get().expect("made above")))
     }

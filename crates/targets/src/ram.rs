@@ -46,6 +46,10 @@ impl Target for Ram {
         Some(&self.0)
     }
 
+    fn can_poll(&self) -> bool {
+        true
+    }
+
     fn is_synchronous(&self) -> bool {
         true
     }

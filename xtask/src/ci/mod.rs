@@ -145,6 +145,9 @@ fn counted(root: &Path, args: &[&str], counts: &mut Counts) -> Outcome {
     command.args(args).current_dir(root).stdin(Stdio::null());
     // Colours would stand between the words that are counted.
     command.env("CARGO_TERM_COLOR", "never");
+    if std::env::var_os("PROPTEST_RNG_SEED").is_none() {
+        command.env("PROPTEST_RNG_SEED", crate::random::DEFAULT_SEED.to_string());
+    }
     // One pipe for both, so that lines stay in their order.
     let child = writer.try_clone().and_then(|second| command.stdout(second).stderr(writer).spawn());
     drop(command);

@@ -74,6 +74,7 @@ fn bench(options: &Options, nbd_socket: Option<&Path>, out: &mut impl Write) -> 
     let load = options.load();
     load.check()?;
     let domain = Domain::default();
+    domain.poll_as(options.polling());
     let stack = options.concise.as_deref().map(|text| Stack::new(&domain, text)).transpose()?;
     for text in &options.set {
         let (name, setting) = parse_set(text).map_err(Failure::Usage)?;
@@ -110,6 +111,9 @@ impl Finder<'_> {
     fn device(&self, option: &str, name: &str) -> Result<Subject, Failure> {
         if let Some(stack) = self.stack.as_ref().filter(|stack| stack.has(name)) {
             return Ok(stack.subject(name)?);
+        }
+        if let Some(socket) = name.strip_prefix(crate::front::PREFIX) {
+            return Ok(Subject::vhost_user(name, Path::new(socket))?);
         }
         if name.contains(['/', ':']) {
             return Ok(Subject::open(self.domain, name, name, self.read_only)?);

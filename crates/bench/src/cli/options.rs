@@ -1,9 +1,10 @@
 //! The options, by fio's names.
 
 use super::numbers;
-use crate::{Fill, Lat, Load, Rw, Verify};
+use crate::{CompletionMode, Fill, Lat, Load, Rw, Verify};
 use clap::Parser;
 use std::time::Duration;
+use udm_io::PollPolicy;
 
 /// Measures a device, and perhaps another in turns with it.
 #[derive(Parser, Debug)]
@@ -48,9 +49,21 @@ pub(super) struct Options {
     /// Per cent of reads in a mix
     #[arg(long, value_name = "PERCENT", default_value_t = 50)]
     rwmixread: u8,
-    /// Poll for completions rather than sleep
-    #[arg(long)]
+    /// How jobs wait: interrupt sleeps, poll polls (as fio's hipri), adaptive polls briefly and then sleeps
+    #[arg(long, value_name = "HOW", default_value = "interrupt", value_parser = completion)]
+    completion: CompletionMode,
+    /// The same as --completion=poll
+    #[arg(long, conflicts_with = "completion")]
     hipri: bool,
+    /// 0: a request that was not split has more than the queue that it is on polled
+    #[arg(long, value_name = "0|1", default_value_t = 1, value_parser = clap::value_parser!(u8).range(0..=1))]
+    poll_fast_path: u8,
+    /// 0: pollers wait in turn for a queue that another holds, rather than skip it
+    #[arg(long, value_name = "0|1", default_value_t = 1, value_parser = clap::value_parser!(u8).range(0..=1))]
+    poll_skip_busy: u8,
+    /// How long --completion=adaptive polls before it sleeps, in microseconds
+    #[arg(long, value_name = "MICROSECONDS")]
+    poll_budget: Option<u32>,
     /// Of the random places and contents
     #[arg(long, alias = "randseed", value_name = "N", default_value_t = 1)]
     seed: u64,
@@ -73,6 +86,17 @@ pub(super) struct Options {
 }
 
 impl Options {
+    /// How channels poll.
+    pub(super) fn polling(&self) -> PollPolicy {
+        let policy = PollPolicy::default();
+        PollPolicy {
+            fast_path: self.poll_fast_path == 1,
+            skip_busy: self.poll_skip_busy == 1,
+            budget: self.poll_budget.map_or(policy.budget, |us| Duration::from_micros(us.into())),
+            ..policy
+        }
+    }
+
     /// The load that they describe.
     pub(super) fn load(&self) -> Load {
         let runtime = match (self.runtime, self.number_ios) {
@@ -88,7 +112,7 @@ impl Options {
             number_ios: self.number_ios,
             size: self.size,
             rwmixread: self.rwmixread,
-            hipri: self.hipri,
+            completion: if self.hipri { CompletionMode::Poll } else { self.completion },
             seed: self.seed,
             verify: self.verify,
             fill: match (self.fill, self.no_fill) {
@@ -99,6 +123,10 @@ impl Options {
             lat: self.lat,
         }
     }
+}
+
+fn completion(text: &str) -> Result<CompletionMode, String> {
+    one_of(CompletionMode::NAMES, text)
 }
 
 fn rw(text: &str) -> Result<Rw, String> {

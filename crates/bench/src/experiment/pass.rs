@@ -1,9 +1,9 @@
 //! One thread's requests at given places of a device, as fast as it takes them.
 
 use super::Setting;
-use crate::Error;
 use crate::lane::ChannelLane;
 use crate::queue::Queue;
+use crate::{CompletionMode, Error};
 use std::path::Path;
 use std::sync::Arc;
 use udm_core::{MappedDevice, Registry, SuspendOptions, TableLine};
@@ -40,7 +40,7 @@ pub(super) fn pass(
 ) -> Result<f64, Error> {
     let system = |source| Error::System { what: "a channel".to_owned(), source };
     let channel = setting.domain.channel().map_err(system)?;
-    let lane = ChannelLane::new(channel, md.clone(), depth, false);
+    let lane = ChannelLane::new(channel, md.clone(), depth, CompletionMode::Interrupt);
     let clock = setting.domain.clock();
     let mut next = order.iter();
     let mut bad = None;

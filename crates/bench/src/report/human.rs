@@ -34,7 +34,7 @@ pub(crate) fn write(report: &Report<'_>, out: &mut impl Write) -> io::Result<()>
     let load = report.load;
     writeln!(
         out,
-        "{} {} bytes, iodepth {}, numjobs {}, {} round{}, seed {}{}",
+        "{} {} bytes, iodepth {}, numjobs {}, {} round{}, seed {}, completion by {}",
         load.rw.name(),
         load.bs,
         load.iodepth,
@@ -42,7 +42,7 @@ pub(crate) fn write(report: &Report<'_>, out: &mut impl Write) -> io::Result<()>
         report.found.rounds.len(),
         if report.found.rounds.len() == 1 { "" } else { "s" },
         load.seed,
-        if load.hipri { ", hipri" } else { "" },
+        load.completion.name(),
     )?;
     writeln!(
         out,

@@ -3,7 +3,7 @@
 
 use super::Report;
 use crate::latency::PERCENTILES;
-use crate::{Latencies, Outcome, Spread, Subject, Tally};
+use crate::{CompletionMode, Latencies, Outcome, Spread, Subject, Tally};
 use serde::{Serialize, Serializer};
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -170,7 +170,8 @@ fn options(report: &Report<'_>) -> BTreeMap<&'static str, String> {
         ("iodepth", load.iodepth.to_string()),
         ("numjobs", load.numjobs.to_string()),
         ("randseed", load.seed.to_string()),
-        ("hipri", u8::from(load.hipri).to_string()),
+        ("hipri", u8::from(load.completion == CompletionMode::Poll).to_string()),
+        ("completion", load.completion.name().to_owned()),
         ("group_reporting", "1".to_owned()),
     ]);
     options.extend(load.runtime.map(|time| ("runtime", time.as_secs_f64().to_string())));

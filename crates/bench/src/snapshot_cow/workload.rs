@@ -4,6 +4,7 @@
 //! the device in the order of the file, as many at a time as the window takes. `dd` ends when all is in the cache; fsync when
 //! all is on the device, and the journal after it.
 
+use crate::CompletionMode;
 use crate::error::JobError;
 use crate::lane::{ChannelLane, Lane};
 use crate::queue::{Queue, Slot};
@@ -121,7 +122,7 @@ impl Job {
     ) -> Result<Times, JobError> {
         let (data, journal) = self.requests(seed);
         let depth = (cache.window / self.size).max(1) as usize;
-        let lane = ChannelLane::new(domain.channel()?, dev, depth, false);
+        let lane = ChannelLane::new(domain.channel()?, dev, depth, CompletionMode::Interrupt);
         let len = self.size.max(BLOCK) as usize;
         Queue::run(
             lane,

@@ -1,5 +1,6 @@
 //! What a device did, as `udm info --json` shows it.
 
+use super::NodeEntry;
 use serde::{Deserialize, Serialize};
 use udm_core::MappedDevice;
 use udm_io::BlockDevice;
@@ -33,7 +34,7 @@ pub struct DeviceStats {
     pub zero_skipped_bios: u64,
     /// Their bytes.
     pub zero_skipped_bytes: u64,
-    /// How polls went.
+    /// Bios that were polled for.
     pub polls: PollStats,
     /// Reads that arrived.
     pub reads: u64,
@@ -51,14 +52,21 @@ pub struct DeviceStats {
     pub clone_always: bool,
     /// The option.
     pub compile: bool,
+    /// Why the device has an error table in the place of its own: it could not be made again after a restart.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lost: Option<String>,
+    /// Its node in the file system, if it has one.
+    pub node: Option<NodeEntry>,
+    /// The option, in microseconds; none: as the daemon says.
+    pub poll_budget: Option<u32>,
 }
 
-/// How polls went.
+/// Bios that were polled for, by which queues were looked into.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct PollStats {
     /// The queue that the cookie names.
     pub fast: u64,
-    /// This CPU's queues.
+    /// The channel's queues.
     pub sub: u64,
     /// All queues.
     pub default: u64,
@@ -67,7 +75,7 @@ pub struct PollStats {
 impl DeviceStats {
     /// The device's now.
     pub fn of(md: &MappedDevice) -> Self {
-        let (info, totals, skips, polls) = (md.info(), md.totals(), md.zero_skips(), md.polls());
+        let (info, totals, skips) = (md.info(), md.totals(), md.zero_skips());
         Self {
             name: info.name,
             uuid: info.uuid,
@@ -82,7 +90,7 @@ impl DeviceStats {
             cloned: totals.cloned,
             zero_skipped_bios: skips.bios,
             zero_skipped_bytes: skips.bytes,
-            polls: PollStats { fast: polls.fast, sub: polls.sub, default: polls.default },
+            polls: PollStats { fast: totals.polls.fast, sub: totals.polls.sub, default: totals.polls.default },
             reads: totals.reads,
             read_sectors: totals.read_sectors,
             writes: totals.writes,
@@ -91,6 +99,9 @@ impl DeviceStats {
             read_ahead: md.read_ahead(),
             clone_always: md.clone_always(),
             compile: md.compile(),
+            lost: None,
+            node: None,
+            poll_budget: md.chosen_poll_budget(),
         }
     }
 }

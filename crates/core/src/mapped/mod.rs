@@ -22,9 +22,10 @@ use path::Path;
 use plan::Plan;
 use slot::PlanSlot;
 use std::any::Any;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
 use udm_base::{DevT, Sector, Sectors};
 use udm_io::{Bio, BlockDevice, Cx, DeviceId, Domain, Extent, Lent, Limits, Op};
 
@@ -46,6 +47,8 @@ pub struct MappedDevice {
     /// Devices whose tables use this one.
     holders: Mutex<Vec<Weak<MappedDevice>>>,
     options: Mutex<Options>,
+    /// Options of targets that were set.
+    target_options: Mutex<BTreeMap<String, String>>,
     events: Events,
     noflush: AtomicBool,
     /// Split bios that wait for clones: in flight, though counted nowhere else.
@@ -87,6 +90,9 @@ pub(crate) struct Options {
     pub(crate) compile: bool,
     /// In sectors, when it was set.
     pub(crate) read_ahead: Option<u32>,
+    pub(crate) io_poll: bool,
+    /// In microseconds, when it was set.
+    pub(crate) poll_budget: Option<u32>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -108,7 +114,14 @@ impl MappedDevice {
             operation: Mutex::new(()),
             paths: Mutex::default(),
             holders: Mutex::default(),
-            options: Mutex::new(Options { clone_always: false, compile: true, read_ahead: None }),
+            options: Mutex::new(Options {
+                clone_always: false,
+                compile: true,
+                read_ahead: None,
+                io_poll: true,
+                poll_budget: None,
+            }),
+            target_options: Mutex::default(),
             events: Events::default(),
             noflush: AtomicBool::new(false),
             parked: AtomicUsize::new(0),
@@ -235,8 +248,16 @@ impl BlockDevice for MappedDevice {
     }
 
     fn can_poll(&self) -> bool {
-        self.table(TableSlot::Active)
-            .is_some_and(|t| !t.mapped_to().is_empty() && t.mapped_to().iter().all(|d| d.can_poll()))
+        self.io_poll() && self.table(TableSlot::Active).is_some_and(|table| table.can_poll())
+    }
+
+    fn poll_budget(&self) -> Option<Duration> {
+        self.chosen_poll_budget().map(|us| Duration::from_micros(us.into()))
+    }
+
+    fn set_poll_queues(&self, n: u32) -> bool {
+        let Some(table) = self.table(TableSlot::Active) else { return false };
+        table.mapped_to().iter().filter(|dev| dev.set_poll_queues(n)).count() > 0
     }
 
     fn lend<'a>(&'a self, cx: &'a Cx<'_>, op: Op, sector: Sector, sectors: Sectors) -> Option<Lent<'a>> {

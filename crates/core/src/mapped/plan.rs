@@ -77,6 +77,8 @@ pub(crate) struct Plan {
     pub(super) block_mask: u64,
     pub(super) read_only: bool,
     pub(super) fua: bool,
+    /// Bios may be polled for.
+    pub(super) poll: bool,
     pub(super) level: usize,
     pub(super) paths: Vec<Arc<Path>>,
     /// What striped extents point at.
@@ -118,6 +120,7 @@ impl Plan {
             block_mask: u64::from(limits.logical_block_size) / 512 - 1,
             read_only: table.read_only(),
             fua: does_fua(&limits),
+            poll: options.io_poll && table.can_poll(),
             level: table.level(),
             paths,
             _legs: legs,

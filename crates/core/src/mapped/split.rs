@@ -2,11 +2,11 @@
 
 use super::MappedDevice;
 use super::plan::{Plan, does_fua};
-use super::submit::own_done;
+use super::submit::came_back;
 use crate::table::{Placed, TableSlot};
 use std::sync::atomic::Ordering;
 use udm_base::{Sector, Sectors};
-use udm_io::{Bio, Cx, Op, OpFlags, Segment, Status};
+use udm_io::{Bio, Cx, Op, OpFlags, PollPath, Segment, Status};
 
 /// What write zeroes are made of where a device beneath cannot make them.
 const ZEROES: usize = 64 << 10;
@@ -32,6 +32,11 @@ impl MappedDevice {
             return None;
         }
         self.counters.of(cx).arrived(&bio);
+        if bio.flags().contains(OpFlags::HIPRI) {
+            // Without room for it, the bio is not counted as polled for: that is all.
+            // SAFETY: the device is held by whoever submitted the bio.
+            unsafe { bio.push_frame(parts_done, std::ptr::from_ref(self).cast()) };
+        }
         bio.set_word(0);
         cx.hold(&mut bio);
         self.parts(cx, bio, plan)
@@ -179,10 +184,24 @@ impl Part<'_> {
     }
 }
 
+/// Every clone of a polled bio has come back. One whose clones reached several queues is counted here, once; else its one
+/// clone was ([`clone_done`]).
+///
+/// # Safety
+/// As [`came_back`].
+unsafe fn parts_done(cx: &Cx<'_>, bio: Bio, word: *const ()) -> Option<Bio> {
+    // SAFETY: the contract.
+    let md = unsafe { &*word.cast::<MappedDevice>() };
+    if let Some(path) = bio.poll_path().filter(|path| *path != PollPath::Fast) {
+        md.counters.polled(cx, path);
+    }
+    Some(bio)
+}
+
 /// A clone has come back.
 ///
 /// # Safety
-/// As [`own_done`].
+/// As [`came_back`].
 unsafe fn clone_done(cx: &Cx<'_>, mut clone: Bio, word: *const ()) -> Option<Bio> {
     if clone.status() == Status::Requeue {
         // Parts that were done are not done again: the device above, or the submitter, learns of an error. Targets requeue
@@ -190,15 +209,16 @@ unsafe fn clone_done(cx: &Cx<'_>, mut clone: Bio, word: *const ()) -> Option<Bio
         clone.clear_status();
         clone.fail(Status::Io);
     }
+    let counts = clone.poll_path().is_none_or(|path| path == PollPath::Fast);
     // SAFETY: the contract.
-    unsafe { own_done(cx, clone, word) }
+    unsafe { came_back(cx, clone, word, counts) }
 }
 
 /// A write that asked for FUA has reached a device without: the clone goes on as a flush of each device beneath, in turn.
 /// Which one is kept as the sector of the frame: a flush has none, and the bio's word belongs to the devices beneath.
 ///
 /// # Safety
-/// As [`own_done`].
+/// As [`came_back`].
 unsafe fn written(cx: &Cx<'_>, mut clone: Bio, word: *const ()) -> Option<Bio> {
     // SAFETY: the contract.
     let md = unsafe { &*word.cast::<MappedDevice>() };

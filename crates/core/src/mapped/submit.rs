@@ -11,8 +11,13 @@ use udm_io::{Bio, Cx, Lent, Op, OpFlags, Status};
 
 impl MappedDevice {
     #[inline]
-    pub(super) fn serve(&self, cx: &Cx<'_>, bio: Bio) -> Option<Bio> {
+    pub(super) fn serve(&self, cx: &Cx<'_>, mut bio: Bio) -> Option<Bio> {
         let Some(plan) = self.plan.get(cx) else { return self.without_plan(cx, bio) };
+        let flags = bio.flags();
+        if flags.contains(OpFlags::HIPRI) && !plan.poll {
+            // It completes by interrupt, as in the kernel (`submit_bio_noacct`, `block/blk-core.c`, 6.12).
+            bio.set_flags(flags.without(OpFlags::HIPRI));
+        }
         match plan.straight(&bio) {
             Some(extent) => self.go(cx, bio, extent, plan),
             None => self.serve_in_parts(cx, bio, plan),
@@ -214,8 +219,18 @@ impl Plan {
 /// A bio that passed one device has come back.
 ///
 /// # Safety
+/// As [`came_back`].
+unsafe fn own_done(cx: &Cx<'_>, bio: Bio, word: *const ()) -> Option<Bio> {
+    // SAFETY: the contract.
+    unsafe { came_back(cx, bio, word, true) }
+}
+
+/// A bio, or a clone of one, that passed one device has come back. `counts`: whether it is counted as polled for, if it was.
+///
+/// # Safety
 /// `word` is the device, which is held by whoever submitted the bio.
-pub(super) unsafe fn own_done(cx: &Cx<'_>, bio: Bio, word: *const ()) -> Option<Bio> {
+#[inline(always)]
+pub(super) unsafe fn came_back(cx: &Cx<'_>, bio: Bio, word: *const (), counts: bool) -> Option<Bio> {
     // SAFETY: the contract.
     let md = unsafe { &*word.cast::<MappedDevice>() };
     if bio.status() == Status::Requeue {
@@ -225,6 +240,9 @@ pub(super) unsafe fn own_done(cx: &Cx<'_>, bio: Bio, word: *const ()) -> Option<
     }
     if !bio.status().is_ok() {
         md.note_error(bio.sector(), bio.status());
+    }
+    if let Some(path) = bio.poll_path().filter(|_| counts) {
+        md.counters.polled(cx, path);
     }
     md.counters.of(cx).end();
     Some(bio)
@@ -251,6 +269,9 @@ unsafe fn path_done(cx: &Cx<'_>, mut bio: Bio, word: *const ()) -> Option<Bio> {
     }
     if !bio.status().is_ok() {
         path.note_error(bio.sector(), bio.status());
+    }
+    if let Some(polled) = bio.poll_path() {
+        path.counters.polled(cx, polled);
     }
     path.counters.of(cx).end();
     Some(bio)

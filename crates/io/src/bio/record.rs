@@ -2,6 +2,7 @@
 
 use super::{Bio, Op, OpFlags, Segment, Status};
 use crate::channel::ChannelCore;
+use crate::polling::Polled;
 use crate::{BlockDevice, Cx};
 use std::ptr::NonNull;
 use udm_base::{Sector, Sectors};
@@ -45,6 +46,7 @@ pub(crate) struct Record {
     pub(crate) children: usize,
     pub(crate) parent: *mut Record,
     pub(crate) word: u64,
+    pub(crate) polled: Polled,
     pub(crate) stack: [std::mem::MaybeUninit<Frame>; FRAMES],
 }
 

@@ -16,6 +16,7 @@ use super::timers::Timers;
 use super::{Attached, Completion, Cx, LEVELS, Source};
 use crate::bio::{Bio, FrameFn, Record};
 use crate::domain::Shared;
+use crate::polling::{Cookie, Policy, PollCounts, Polls};
 use crate::sync::{AtomicBool, Ordering, in_total_order};
 use crate::{BlockDevice, Clock, Nanos, Op, Status};
 use rustix::fd::OwnedFd;
@@ -31,6 +32,9 @@ pub(crate) struct ChannelCore {
     orphan: AtomicBool,
     pub(crate) id: usize,
     pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) policy: Arc<Policy>,
+    /// What the channel's polls came to. Written inside.
+    pub(crate) polls: PollCounts,
     /// Only touched inside.
     inner: UnsafeCell<Inner>,
     /// Own bios that are out, for who looks from outside. Written inside.
@@ -77,12 +81,20 @@ impl AsRef<BiasedLock> for ChannelCore {
 }
 
 impl ChannelCore {
-    pub(crate) fn new(id: usize, clock: Arc<dyn Clock>, asymmetric: bool, wake: Option<OwnedFd>) -> Self {
+    pub(crate) fn new(
+        id: usize,
+        clock: Arc<dyn Clock>,
+        policy: Arc<Policy>,
+        asymmetric: bool,
+        wake: Option<OwnedFd>,
+    ) -> Self {
         Self {
             lock: BiasedLock::new(asymmetric),
             orphan: AtomicBool::new(false),
             id,
             clock,
+            policy,
+            polls: PollCounts::default(),
             inner: UnsafeCell::new(Inner {
                 slabs: std::array::from_fn(|level| Slab::new(level as u8, 256)),
                 parked: std::array::from_fn(|_| VecDeque::new()),
@@ -219,6 +231,18 @@ impl ChannelCore {
         moved
     }
 
+    /// As [`poll`](Self::poll), for one polled bio: the mail, and the queues that its cookie asks for.
+    pub(crate) fn poll_for(&self, cookie: Cookie) -> usize {
+        let cx = Cx::new(self);
+        match cx.find_source::<Polls>().filter(|polls| polls.is_polled() && cookie != Cookie::NONE) {
+            Some(polls) => {
+                let moved = if self.has_mail() { self.read_mail() } else { 0 };
+                moved + polls.poll_for(&cx, cookie)
+            }
+            None => self.poll(),
+        }
+    }
+
     fn read_mail(&self) -> usize {
         let mut moved = 0;
         let mut first = self.mailbox.take();
@@ -317,12 +341,16 @@ pub(crate) const RESUBMIT: usize = usize::MAX;
 pub(crate) struct Holding {
     id: u64,
     dev: NonNull<dyn BlockDevice>,
-    _held: Arc<dyn BlockDevice>,
+    held: Arc<dyn BlockDevice>,
 }
 
 impl Holding {
+    pub(super) fn device(&self) -> &dyn BlockDevice {
+        &*self.held
+    }
+
     pub(super) fn new(id: u64, dev: Arc<dyn BlockDevice>) -> Self {
-        Self { id, dev: NonNull::from(&*dev), _held: dev }
+        Self { id, dev: NonNull::from(&*dev), held: dev }
     }
 }
 

@@ -3,6 +3,7 @@
 use super::core::{ChannelCore, Parked, RESUBMIT};
 use super::{LEVELS, Source};
 use crate::bio::{Bio, FrameFn, Record};
+use crate::polling::{Policy, PollCounts};
 use crate::{Nanos, Op, Segment, Status};
 use std::any::{Any, TypeId};
 use std::marker::PhantomData;
@@ -36,6 +37,24 @@ impl<'a> Cx<'a> {
     /// do in one.
     pub fn section(&self) -> u64 {
         self.0.lock.section()
+    }
+
+    /// Whether the thread is the channel's own, and none that serves it in its owner's place.
+    #[inline]
+    pub(crate) fn is_owner(&self) -> bool {
+        self.section() & 1 == 1
+    }
+
+    /// How the domain polls.
+    #[inline]
+    pub(crate) fn policy(&self) -> &'a Policy {
+        &self.0.policy
+    }
+
+    /// What the channel's polls came to.
+    #[inline]
+    pub(crate) fn poll_counts(&self) -> &'a PollCounts {
+        &self.0.polls
     }
 
     /// The time now.
@@ -90,6 +109,18 @@ impl<'a> Cx<'a> {
     pub fn at(&self, at: Nanos, bio: Bio, func: fn(&Cx<'_>, Bio)) {
         // SAFETY: inside; the reference ends with the expression.
         unsafe { self.0.inner() }.timers.set(at, bio, func);
+    }
+
+    /// The channel's source of type `T`, if it has one.
+    #[inline]
+    pub(crate) fn find_source<T: Source + Any>(&self) -> Option<&'a T> {
+        let id = TypeId::of::<T>();
+        // SAFETY: as in `source`.
+        let found = unsafe { self.0.inner() }.sources.iter().find(|(t, _)| *t == id);
+        found.and_then(|(_, source)| {
+            let any: &'a dyn Any = &**source;
+            any.downcast_ref()
+        })
     }
 
     /// The channel's source of type `T`, made by `make` on first use. A source lives as long as its channel.

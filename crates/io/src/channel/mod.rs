@@ -18,10 +18,11 @@ pub use wait::{Waker, Woken};
 
 use self::core::{Holding, covers};
 use crate::domain::Shared;
+use crate::polling::{Cookie, Polled, Polls};
 use crate::{BlockDevice, Domain, Nanos, Op, OpFlags, Segment, Status};
 use rustix::fd::{BorrowedFd, RawFd};
 use std::any::Any;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::io;
 use std::marker::PhantomData;
 use std::ptr::NonNull;
@@ -119,6 +120,9 @@ pub struct Channel {
     core: NonNull<ChannelCore>,
     shared: Arc<Shared>,
     waiter: RefCell<wait::Waiter>,
+    /// Polls in a row that brought nothing while polled bios were out.
+    empty: Cell<u32>,
+    adaptive: wait::Adaptive,
     _not_send: PhantomData<*const ()>,
 }
 
@@ -126,7 +130,14 @@ impl Channel {
     pub(crate) fn new(shared: Arc<Shared>, core: &Arc<ChannelCore>) -> Self {
         ChannelCore::open(core);
         let core = NonNull::new(Arc::as_ptr(core).cast_mut()).expect("an Arc is not null");
-        Self { core, shared, waiter: RefCell::default(), _not_send: PhantomData }
+        Self {
+            core,
+            shared,
+            waiter: RefCell::default(),
+            empty: Cell::new(0),
+            adaptive: wait::Adaptive::default(),
+            _not_send: PhantomData,
+        }
     }
 
     #[inline]
@@ -223,6 +234,59 @@ impl Channel {
             record.seg0 = seg;
             &raw const record.seg0
         })
+    }
+
+    /// As [`submit`](Self::submit), with memory that is named by its address, as another process's is.
+    ///
+    /// # Safety
+    /// As [`Segment::new`], until the completion with `token` has been taken.
+    #[allow(clippy::too_many_arguments)]
+    #[inline]
+    pub unsafe fn submit_at(
+        &self,
+        dev: Attached,
+        op: Op,
+        flags: OpFlags,
+        sector: Sector,
+        (memory, bytes): (*mut u8, usize),
+        token: u64,
+    ) -> bool {
+        // SAFETY: the caller's promise.
+        let seg = unsafe { Segment::new(memory, bytes) };
+        self.start(dev, op, flags, sector, Sectors::in_bytes(bytes as u64), token, |record| {
+            record.seg0 = seg;
+            &raw const record.seg0
+        })
+    }
+
+    /// As [`submit`](Self::submit), polled for: gives the cookie by which [`poll_for`](Self::poll_for) finds it. `None` when
+    /// as many bios are out as the channel has slots for.
+    ///
+    /// # Safety
+    /// As [`submit`](Self::submit).
+    #[inline]
+    pub unsafe fn submit_polled(
+        &self,
+        dev: Attached,
+        op: Op,
+        flags: OpFlags,
+        sector: Sector,
+        memory: &mut [u8],
+        token: u64,
+    ) -> Option<Cookie> {
+        let mut at = std::ptr::null_mut::<crate::bio::Record>();
+        // SAFETY: the caller's promise.
+        let seg = unsafe { Segment::new(memory.as_mut_ptr(), memory.len()) };
+        let (flags, sectors) = (flags.with(OpFlags::HIPRI), Sectors::in_bytes(memory.len() as u64));
+        let taken = self.start(dev, op, flags, sector, sectors, token, |record| {
+            at = record;
+            record.seg0 = seg;
+            &raw const record.seg0
+        });
+        // SAFETY: inside. Slots stay as long as the channel, and only who is inside writes this field; a bio that has
+        // completed meanwhile has left what names no bio any more.
+        let cookie = || self.inside(|_, _| (!at.is_null()).then(|| unsafe { (&raw const (*at).polled.cookie).read() }));
+        taken.then(|| cookie().unwrap_or_default())
     }
 
     /// Submits one bio whose memory is a list of segments. False as [`submit`](Self::submit). The list is not
@@ -323,6 +387,7 @@ impl Channel {
         record.sectors = sectors;
         record.skip = 0;
         record.children = 0;
+        record.polled = Polled::NONE;
         record.token = token;
         record.segs = segs(record);
         if sector.checked_add(sectors).is_some_and(|end| end <= dev.sectors.from_start())
@@ -351,10 +416,44 @@ impl Channel {
     }
 
     /// Starts what is queued and takes in what is done. Returns how many bios moved. Never blocks.
+    ///
+    /// While polled bios are out, it looks into the queues that their cookies ask for, and now and then gives the CPU to other
+    /// threads when nothing is done ([`PollPolicy::yield_after`](crate::PollPolicy::yield_after)).
     pub fn poll(&self) -> usize {
-        let moved = self.inside(|core, _| core.poll());
+        self.polled(ChannelCore::poll)
+    }
+
+    /// As [`poll`](Self::poll), for who waits for one polled bio: looks at what was handed over to this channel, and into the
+    /// queues that the bio's cookie asks for: its one, or this channel's, or all. Rings and timers are left alone, unless the
+    /// cookie says that no queue has it. A cookie that is stale or of another channel makes it look into all.
+    pub fn poll_for(&self, cookie: Cookie) -> usize {
+        self.polled(|core| core.poll_for(cookie))
+    }
+
+    /// Whether polled bios are out on queues: only [`poll`](Self::poll) completes them, and [`wait`](Self::wait) does not
+    /// sleep.
+    pub fn is_polled(&self) -> bool {
+        self.inside(|_, cx| cx.find_source::<Polls>().is_some_and(Polls::is_polled))
+    }
+
+    #[inline]
+    fn polled(&self, poll: impl FnOnce(&ChannelCore) -> usize) -> usize {
+        let (moved, yields) = self.inside(|core, cx| {
+            let moved = poll(core);
+            let spins = moved == 0 && cx.find_source::<Polls>().is_some_and(Polls::is_polled);
+            let empty = if spins { self.empty.get() + 1 } else { 0 };
+            let after = if spins { core.policy.yield_after() } else { 0 };
+            let yields = after > 0 && empty >= after;
+            self.empty.set(if yields { 0 } else { empty });
+            if yields {
+                core.polls.yielded.add(1);
+            }
+            (moved, yields)
+        });
         if self.shared.idle().is_some() {
             self.shared.keep_simulated();
+        } else if yields {
+            std::thread::yield_now();
         }
         moved
     }

@@ -103,7 +103,7 @@ fn a_grace_period_that_is_asked_ends_once() {
 }
 
 fn core() -> Arc<ChannelCore> {
-    Arc::new(ChannelCore::new(0, Arc::new(MonotonicClock::start()), false, None))
+    Arc::new(ChannelCore::new(0, Arc::new(MonotonicClock::start()), Arc::default(), false, None))
 }
 
 /// A bio of a core, as its owner takes it.

@@ -178,7 +178,8 @@ impl Cx<'_> {
         core.count_own(1);
         let record = bio.record_mut();
         record.op = op;
-        record.flags = flags;
+        // Nobody polls for it, and what it has as its parent is no bio.
+        record.flags = flags.without(OpFlags::HIPRI);
         record.sector = sector;
         record.sectors = sectors;
         record.segs = segs.as_ptr();

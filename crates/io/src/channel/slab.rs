@@ -2,6 +2,7 @@
 
 use super::ChannelCore;
 use crate::bio::{Bio, OpFlags, Record, Segment, Status};
+use crate::polling::Polled;
 use crate::{BlockDevice, Op};
 use std::mem::MaybeUninit;
 use std::ptr::{self, NonNull};
@@ -88,6 +89,7 @@ impl Slab {
                 children: 0,
                 parent: ptr::null_mut(),
                 word: 0,
+                polled: Polled::NONE,
                 stack: [MaybeUninit::uninit(); _],
             });
             self.free = slot.as_mut_ptr();

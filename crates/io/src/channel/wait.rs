@@ -4,6 +4,7 @@ use super::{Channel, Sleep};
 use crate::Nanos;
 use rustix::event::{PollFd, PollFlags, Timespec, epoll};
 use rustix::fd::{AsFd, OwnedFd};
+use std::cell::Cell;
 use std::io;
 use std::time::Duration;
 
@@ -21,6 +22,42 @@ pub struct Woken {
     pub writable: bool,
     /// The other side has closed (EPOLLRDHUP, EPOLLHUP, EPOLLERR).
     pub hangup: bool,
+}
+
+/// Polls before it sleeps, at most: where a clock stands still, a budget never ends.
+const LOOKS_MAX: u32 = 1 << 14;
+/// Looks between two at which others may have the CPU.
+const LOOKS: u32 = 32;
+/// Sleeps that a budget is not spent before, at most, when it brought nothing lately.
+const LET_BE_MAX: u32 = 32;
+
+/// Whether a channel polls before it sleeps, and how that went.
+#[derive(Default)]
+pub(super) struct Adaptive {
+    on: Cell<bool>,
+    /// Sleeps before which it is not polled now, and before which it is not polled after the next failure.
+    let_be: Cell<u32>,
+    failures: Cell<u32>,
+}
+
+impl Adaptive {
+    /// Whether to poll before this sleep.
+    fn is_due(&self) -> bool {
+        match self.let_be.get() {
+            0 => self.on.get(),
+            n => {
+                self.let_be.set(n - 1);
+                false
+            }
+        }
+    }
+
+    fn learn(&self, found: bool) {
+        let failures = if found { 0 } else { (self.failures.get() + 1).min(16) };
+        self.failures.set(failures);
+        // A device may be late once; one that is late again and again is not worth the CPU.
+        self.let_be.set(if failures < 4 { 0 } else { (1 << (failures - 3)).min(LET_BE_MAX) });
+    }
 }
 
 #[derive(Default)]
@@ -60,6 +97,15 @@ impl Channel {
         Ok(epoll::add(waiter.epoll(self)?, fd, epoll::EventData::new_u64(key), flags(read, write))?)
     }
 
+    /// Watches a descriptor that nobody reads: each time that it becomes readable anew is told once (EPOLLET). So an eventfd that
+    /// another process rings wakes the channel without a system call for taking its count.
+    pub fn watch_edges(&self, fd: impl AsFd, key: u64) -> io::Result<()> {
+        debug_assert_ne!(key, OWN, "that key is the channel's own");
+        let mut waiter = self.waiter.borrow_mut();
+        let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
+        Ok(epoll::add(waiter.epoll(self)?, fd, epoll::EventData::new_u64(key), flags)?)
+    }
+
     /// Changes what is watched for.
     pub fn rewatch(&self, fd: impl AsFd, key: u64, read: bool, write: bool) -> io::Result<()> {
         let mut waiter = self.waiter.borrow_mut();
@@ -77,10 +123,49 @@ impl Channel {
         Waker { core: self.core, _shared: self.shared.clone() }
     }
 
+    /// Polls before it sleeps from now on, or not: while bios are out, [`wait`](Self::wait) polls for as long as the devices'
+    /// budgets say, or else the domain's ([`PollPolicy::budget`](crate::PollPolicy::budget)), and sleeps only then. When that brought
+    /// nothing several times in a row it is left out for some sleeps.
+    pub fn set_adaptive(&self, on: bool) {
+        self.adaptive.on.set(on);
+    }
+
+    /// Polls for as long as the budget lasts. Whether something moved.
+    fn poll_briefly(&self) -> bool {
+        let budget = self.inside(|core, _| {
+            // SAFETY: inside; a device's budget does not reach the channel.
+            let attached = unsafe { core.inner() }.attached.iter().flatten();
+            attached.filter_map(|held| held.device().poll_budget()).max().unwrap_or_else(|| core.policy.budget())
+        });
+        if budget.is_zero() {
+            return false;
+        }
+        let end = self.now().after(u64::try_from(budget.as_nanos()).unwrap_or(u64::MAX));
+        for look in 1..=LOOKS_MAX {
+            if self.poll() > 0 {
+                return true;
+            }
+            if self.now() >= end {
+                break;
+            }
+            if look % LOOKS == 0 { std::thread::yield_now() } else { std::hint::spin_loop() }
+        }
+        false
+    }
+
     /// Sleeps until there is something to poll, a watched descriptor is ready (they are added to `woken`), a
     /// [`Waker`] is used, or `timeout` has passed. Blocks, in the kernel. Completes nothing: call
-    /// [`poll`](Self::poll) afterwards. In a simulated domain time moves on instead.
+    /// [`poll`](Self::poll) afterwards. An [adaptive](Self::set_adaptive) channel polls first. In a simulated domain time
+    /// moves on instead.
     pub fn wait(&self, timeout: Option<Duration>, woken: &mut Vec<Woken>) -> io::Result<()> {
+        let polls = self.shared.idle().is_none() && timeout != Some(Duration::ZERO) && self.adaptive.is_due();
+        if polls && self.outstanding() > 0 {
+            let found = self.poll_briefly();
+            self.adaptive.learn(found);
+            if found {
+                return Ok(());
+            }
+        }
         let mut waiter = self.waiter.borrow_mut();
         let due = self.shared.keep_simulated();
         if self.shared.idle().is_none() {
@@ -108,6 +193,9 @@ impl Channel {
             return Ok(());
         }
         let mut timeout = if ready { Some(Duration::ZERO) } else { earlier(timeout, timer, self.now()) };
+        if !ready && timer.is_some() {
+            wake_on_time();
+        }
         if let Some((source, Sleep { fd, queued, sleep })) = sleeper {
             let slept = sleep(fd, queued, timeout);
             // SAFETY: inside; the source does not reach the channel.
@@ -179,6 +267,15 @@ fn sleep(epoll: &OwnedFd, timeout: Option<Timespec>) -> rustix::io::Result<Optio
             Ok(Some(Timespec { tv_sec: 0, tv_nsec: 0 }))
         }
         whole => Ok(whole),
+    }
+}
+
+/// Has the kernel end this thread's sleeps when they are due, and not up to 50 µs later: a device's latency is a few of these.
+fn wake_on_time() {
+    thread_local!(static ASKED: Cell<bool> = const { Cell::new(false) });
+    if !ASKED.replace(true) {
+        // Refused, sleeps are late and nothing is wrong.
+        let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
     }
 }
 

@@ -7,16 +7,15 @@
 //! A bio is served when it is submitted and completes after the latency: by a timer of its channel, or, submitted
 //! HIPRI on a device with poll queues, when a poller finds it.
 
-mod poll;
 mod queue;
 mod spec;
 
 pub(crate) use spec::SCHEME;
 pub use spec::{NullSpec, NullSpecError};
 
+use crate::polling::{Polls, QueueSet};
 use crate::{Bio, BlockDevice, Cx, DeviceId, Extent, ExtentKind, Lent, Limits, Memory, Op, OpFlags, Status};
-use poll::Polls;
-use queue::PollQueue;
+use queue::NullQueue;
 use std::any::Any;
 use std::io;
 use std::sync::Arc;
@@ -27,25 +26,20 @@ pub struct NullDevice {
     spec: NullSpec,
     latency_ns: u64,
     memory: Option<Memory>,
-    queues: Box<[Arc<PollQueue>]>,
+    queues: Arc<QueueSet>,
 }
 
 impl NullDevice {
     /// The device of `spec`. Fails when there is no address space for its memory.
     pub fn new(spec: NullSpec) -> io::Result<Self> {
         let memory = spec.memory.then(|| Memory::new(spec.size)).transpose()?;
-        let queues = (0..spec.poll_queues).map(|_| Arc::new(PollQueue::new())).collect();
+        let queues = QueueSet::new(spec.poll_queues, || Ok(NullQueue::default()));
         Ok(Self { spec, latency_ns: u64::from(spec.latency_us) * 1000, memory, queues })
     }
 
     /// What it is like.
     pub fn spec(&self) -> &NullSpec {
         &self.spec
-    }
-
-    /// The queue that polled bios of a channel go to.
-    fn queue_of(&self, cx: &Cx<'_>) -> &Arc<PollQueue> {
-        &self.queues[cx.id() % self.queues.len()]
     }
 }
 
@@ -63,11 +57,11 @@ impl BlockDevice for NullDevice {
             // What the memory held last may be somebody else's: an export reuses its buffers.
             bio.fill(0);
         }
-        if bio.flags().contains(OpFlags::HIPRI) && !self.queues.is_empty() {
-            let due = if self.latency_ns == 0 { crate::Nanos(0) } else { cx.now().after(self.latency_ns) };
-            match Polls::of(cx).push(self.queue_of(cx), bio, due) {
+        if bio.flags().contains(OpFlags::HIPRI) && self.queues.len() > 0 {
+            bio.set_word(if self.latency_ns == 0 { 0 } else { cx.now().after(self.latency_ns).0 });
+            match Polls::of(cx).push(cx, &self.queues, bio) {
                 Ok(()) => return None,
-                // Out of frames: it completes by interrupt.
+                // It completes by interrupt.
                 Err(back) => bio = back,
             }
         }
@@ -92,15 +86,24 @@ impl BlockDevice for NullDevice {
     }
 
     fn name(&self) -> String {
-        self.spec.to_string()
+        NullSpec { poll_queues: self.queues.len(), ..self.spec }.to_string()
     }
 
     fn lend<'a>(&'a self, _: &'a Cx<'_>, op: Op, sector: Sector, sectors: Sectors) -> Option<Lent<'a>> {
         self.memory.as_ref().filter(|_| self.latency_ns == 0)?.lend(op, sector, sectors)
     }
 
+    fn memory(&self) -> Option<&Memory> {
+        self.memory.as_ref()
+    }
+
     fn can_poll(&self) -> bool {
-        !self.queues.is_empty()
+        self.queues.len() > 0
+    }
+
+    fn set_poll_queues(&self, n: u32) -> bool {
+        self.queues.set_len(n);
+        true
     }
 
     fn extents(&self, _: Sector, sectors: Sectors) -> Vec<Extent> {

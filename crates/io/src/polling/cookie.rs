@@ -1,0 +1,107 @@
+//! Cookies: where a polled bio is to be looked for.
+
+use crate::bio::{Bio, OpFlags, Record};
+
+/// Which queues a polled bio makes its submitter look into.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum PollPath {
+    /// One, which the cookie names.
+    Fast,
+    /// This channel's.
+    Sub,
+    /// All.
+    Default,
+}
+
+/// Where a bio that was submitted to be polled for is to be looked for. Small, copied at will, never dangling: one that
+/// is stale, or of another channel or device, only makes a poll look where the bio is not.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Cookie(u64);
+
+const KIND: u64 = 3;
+const FAST: u64 = 1;
+const SUB: u64 = 2;
+const ALL: u64 = 3;
+
+impl Cookie {
+    /// On no queue: it has completed, or will by interrupt.
+    pub const NONE: Self = Self(0);
+
+    /// On the queue with this serial number.
+    #[inline]
+    pub(super) const fn queue(serial: u64) -> Self {
+        Self(serial << 2 | FAST)
+    }
+
+    /// On queues of its channel. `place` is the number of its channel, for who compares cookies.
+    #[inline]
+    pub(super) const fn channel(place: usize) -> Self {
+        Self((place as u64) << 2 | SUB)
+    }
+
+    /// Anywhere.
+    pub(super) const ANYWHERE: Self = Self(ALL);
+
+    /// Which queues it asks for; `None` for a bio that is on none.
+    #[inline]
+    pub const fn path(self) -> Option<PollPath> {
+        match self.0 & KIND {
+            FAST => Some(PollPath::Fast),
+            SUB => Some(PollPath::Sub),
+            ALL => Some(PollPath::Default),
+            _ => None,
+        }
+    }
+
+    /// The serial number of the one queue.
+    #[inline]
+    pub(super) const fn serial(self) -> Option<u64> {
+        if self.0 & KIND == FAST { Some(self.0 >> 2) } else { None }
+    }
+}
+
+/// What a bio as it was submitted knows of its polling; of clones it is not used.
+#[derive(Clone, Copy)]
+pub(crate) struct Polled {
+    pub(crate) cookie: Cookie,
+    /// Parts that are on queues.
+    pub(super) parts: u32,
+    /// Where and when its first part was queued.
+    pub(super) place: u32,
+}
+
+impl Polled {
+    pub(crate) const NONE: Self = Self { cookie: Cookie::NONE, parts: 0, place: 0 };
+}
+
+/// The record of a polled bio as it was submitted, of which `bio` is that itself or a clone.
+#[inline]
+pub(super) fn top(bio: &mut Bio) -> &mut Record {
+    let mut record: *mut Record = bio.record_mut();
+    loop {
+        // SAFETY: the bio's own record, or the parent of a clone: held by its clones, of which this is one, all of one
+        // channel, which the thread is inside. Bios of one's own, whose parent is something else, are never polled.
+        let at = unsafe { &mut *record };
+        if at.level == 0 {
+            return at;
+        }
+        record = at.parent;
+    }
+}
+
+impl Bio {
+    /// How the bio, or the one that it is a clone of, was polled for; `None` when it completes by interrupt. Inside its
+    /// channel only, as frames are.
+    #[inline]
+    pub fn poll_path(&self) -> Option<PollPath> {
+        if !self.flags().contains(OpFlags::HIPRI) {
+            return None;
+        }
+        let mut at = self.record();
+        while at.level > 0 {
+            // SAFETY: as in `top`.
+            at = unsafe { &*at.parent };
+        }
+        at.polled.cookie.path()
+    }
+}

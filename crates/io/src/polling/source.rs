@@ -1,0 +1,301 @@
+//! A channel's side of polling: the queues that it has bios on, and which of them a poll looks into.
+
+use super::EVERYWHERE;
+use super::cookie::{Cookie, PollPath, top};
+use super::queue::{DeviceQueue, Polled};
+use super::set::{QueueSet, changes};
+use crate::bio::{Bio, OpFlags};
+use crate::{Cx, Nanos, Source};
+use rustix::fd::BorrowedFd;
+use std::cell::{Cell, RefCell};
+use std::convert::Infallible;
+use std::sync::Arc;
+
+/// Queues that are kept without a bio of this channel, so that a steady load allocates nothing.
+const IDLE: usize = 16;
+
+/// A queue, and how many bios of this channel are on it.
+struct Entry {
+    /// Keeps the queue while `out` is not 0.
+    set: Arc<QueueSet>,
+    queue: Arc<DeviceQueue>,
+    out: Cell<usize>,
+}
+
+/// The source that polls the queues.
+#[derive(Default)]
+pub(crate) struct Polls {
+    #[expect(clippy::vec_box, reason = "completion frames point at the entries")]
+    entries: RefCell<Vec<Box<Entry>>>,
+    /// Bios on queues, clones counted one by one.
+    out: Cell<usize>,
+    /// Bios as they were submitted that are on queues, by the path that they ask for.
+    fast: Cell<usize>,
+    sub: Cell<usize>,
+    default: Cell<usize>,
+    /// Bios that have come home from queues since the channel was made.
+    home: Cell<usize>,
+    /// The entry whose turn it is.
+    turn: Cell<usize>,
+    /// Rounds in a row that found nothing.
+    empty: Cell<u32>,
+    /// Somebody further up the stack uses entries: none is taken out.
+    in_use: Cell<u32>,
+}
+
+impl Polls {
+    /// The channel's.
+    #[inline]
+    pub(crate) fn of<'a>(cx: &Cx<'a>) -> &'a Self {
+        let Ok(polls) = cx.source(|| Ok::<_, Infallible>(Self::default()));
+        polls
+    }
+
+    fn counter(&self, path: PollPath) -> &Cell<usize> {
+        match path {
+            PollPath::Fast => &self.fast,
+            PollPath::Sub => &self.sub,
+            PollPath::Default => &self.default,
+        }
+    }
+
+    /// Puts a bio on the queue of `set` that the channel maps to. Gives it back when there is none, or the bio has no room
+    /// for a frame: then it is to complete by interrupt.
+    #[inline]
+    pub(crate) fn push(&self, cx: &Cx<'_>, set: &Arc<QueueSet>, mut bio: Bio) -> Result<(), Bio> {
+        let Some(queue) = set.index_of(cx).and_then(|index| set.queue(index)) else { return Err(bio) };
+        let mut entries = self.entries.borrow_mut();
+        let i = match entries.iter().position(|e| Arc::ptr_eq(&e.queue, queue)) {
+            Some(i) => i,
+            None => self.enter(&mut entries, set, queue),
+        };
+        let entry = &*entries[i];
+        // SAFETY: the entry stays in its box while its count is not 0, which the frame brings down.
+        if !unsafe { bio.push_frame(came_home, std::ptr::from_ref(entry).cast()) } {
+            return Err(bio);
+        }
+        entry.out.set(entry.out.get() + 1);
+        self.out.set(self.out.get() + 1);
+        self.note(cx, &mut bio, queue.serial);
+        queue.push(bio);
+        Ok(())
+    }
+
+    /// Notes in the bio as it was submitted where this part of it is.
+    #[inline]
+    fn note(&self, cx: &Cx<'_>, bio: &mut Bio, serial: u64) {
+        let place = changes() << 1 | cx.is_owner() as u32;
+        let polled = &mut top(bio).polled;
+        let path = match polled.cookie.path() {
+            None if cx.policy().fast_path() => {
+                (polled.cookie, polled.place) = (Cookie::queue(serial), place);
+                PollPath::Fast
+            }
+            None => {
+                (polled.cookie, polled.place) = (Cookie::channel(cx.id()), place);
+                PollPath::Sub
+            }
+            Some(before) => {
+                if polled.parts > 0 {
+                    let count = self.counter(before);
+                    count.set(count.get() - 1);
+                }
+                // In one place until now and here too: the rest of a split.
+                let moved = before == PollPath::Default || polled.place != place;
+                polled.cookie = if moved { Cookie::ANYWHERE } else { Cookie::channel(cx.id()) };
+                if moved { PollPath::Default } else { PollPath::Sub }
+            }
+        };
+        let count = self.counter(path);
+        count.set(count.get() + 1);
+        polled.parts += 1;
+    }
+
+    /// Whether polled bios are out.
+    #[inline]
+    pub(crate) fn is_polled(&self) -> bool {
+        self.out.get() > 0
+    }
+
+    /// As [`Source::poll`], for a bio whose cookie the submitter kept.
+    pub(crate) fn poll_for(&self, cx: &Cx<'_>, cookie: Cookie) -> usize {
+        let serial = cookie.serial().filter(|_| self.empty.get() < EVERYWHERE);
+        let (named, before) = (serial.and_then(|serial| self.find(serial)), self.home.get());
+        match (named, cookie.path()) {
+            (Some(i), _) => {
+                self.look(cx, i, cx.now());
+                self.round(before)
+            }
+            // This channel's, unless there are none such: then it is not this channel's cookie, or stale.
+            (None, Some(PollPath::Sub)) if self.sub.get() > 0 => self.poll(cx),
+            _ => {
+                self.all(cx, cx.now());
+                self.round(before)
+            }
+        }
+    }
+
+    /// The entry of the queue that has the number, if bios of this channel are on it.
+    fn find(&self, serial: u64) -> Option<usize> {
+        let entries = self.entries.borrow();
+        entries.iter().position(|e| e.queue.serial == serial && e.out.get() > 0)
+    }
+
+    /// Gives `work` an entry, which stays as long: completions may submit, and so change the list, so that it is not borrowed
+    /// meanwhile.
+    #[inline]
+    fn with_entry(&self, i: usize, work: impl FnOnce(&Entry)) {
+        // By a function: what is borrowed in a `let` stays borrowed as long as it.
+        let entry: *const Entry = std::ptr::from_ref(&self.entries.borrow()[i]);
+        self.in_use.set(self.in_use.get() + 1);
+        // SAFETY: in its box, which is not taken out while `in_use` is not 0.
+        work(unsafe { &*entry });
+        self.in_use.set(self.in_use.get() - 1);
+    }
+
+    #[inline]
+    fn look(&self, cx: &Cx<'_>, i: usize, now: Nanos) {
+        self.with_entry(i, |entry| self.look_into(cx, &entry.queue, now));
+    }
+
+    #[inline]
+    fn look_into(&self, cx: &Cx<'_>, queue: &DeviceQueue, now: Nanos) {
+        let (out, counts) = (self.home.get(), cx.poll_counts());
+        match queue.poll(now, cx.policy().skip_busy()) {
+            Polled::Done { found, waited } => {
+                if found > 0 {
+                    counts.found.add(found as u64);
+                    let mine = self.home.get().wrapping_sub(out);
+                    counts.handed_over.add(found.saturating_sub(mine) as u64);
+                }
+                if waited {
+                    counts.waited.add(1);
+                }
+            }
+            Polled::Skipped => counts.skipped.add(1),
+        }
+    }
+
+    /// The queue of the bios in turn.
+    #[inline]
+    fn one(&self, cx: &Cx<'_>, now: Nanos) {
+        let found = {
+            let entries = self.entries.borrow();
+            let (n, at) = (entries.len(), self.turn.get().min(entries.len()));
+            (at..n).chain(0..at).find(|i| entries[*i].out.get() > 0)
+        };
+        if let Some(i) = found {
+            self.turn.set(i + 1);
+            self.look(cx, i, now);
+        }
+    }
+
+    /// Every queue that this channel has bios on.
+    fn mine(&self, cx: &Cx<'_>, now: Nanos) {
+        let n = self.entries.borrow().len();
+        for i in 0..n {
+            if self.entries.borrow()[i].out.get() > 0 {
+                self.look(cx, i, now);
+            }
+        }
+    }
+
+    /// Every queue of every device that this channel has bios on, or had lately.
+    #[cold]
+    fn all(&self, cx: &Cx<'_>, now: Nanos) {
+        let n = self.entries.borrow().len();
+        for i in 0..n {
+            self.with_entry(i, |entry| entry.set.each().for_each(|queue| self.look_into(cx, queue, now)));
+        }
+    }
+
+    /// Makes room for a queue that the channel has not used lately.
+    #[expect(clippy::vec_box, reason = "completion frames point at the entries")]
+    #[cold]
+    fn enter(&self, entries: &mut Vec<Box<Entry>>, set: &Arc<QueueSet>, queue: &Arc<DeviceQueue>) -> usize {
+        if entries.len() >= IDLE && self.in_use.get() == 0 {
+            entries.retain(|e| e.out.get() > 0);
+        }
+        entries.push(Box::new(Entry { set: set.clone(), queue: queue.clone(), out: Cell::new(0) }));
+        entries.len() - 1
+    }
+
+    /// Counts a round, which began when `before` bios had come home.
+    #[inline]
+    fn round(&self, before: usize) -> usize {
+        let moved = self.home.get().wrapping_sub(before);
+        self.empty.set(if moved > 0 { 0 } else { self.empty.get().saturating_add(1) });
+        moved
+    }
+}
+
+/// The mark, as a bio's free word, of one that its queue cannot serve: it goes to its device again, to complete by interrupt.
+const AGAIN: u64 = u64::MAX;
+
+/// Marks a bio that its queue cannot serve, before it is ended there: it goes to its device once more, without HIPRI.
+pub(crate) fn again_by_interrupt(bio: &mut Bio) {
+    bio.set_word(AGAIN);
+}
+
+/// Counts a bio that has left its queue.
+///
+/// # Safety
+/// `word` is the entry that counted it, of this channel's [`Polls`].
+unsafe fn came_home(cx: &Cx<'_>, mut bio: Bio, word: *const ()) -> Option<Bio> {
+    // SAFETY: per the contract; only this channel touches its counts.
+    let entry = unsafe { &*word.cast::<Entry>() };
+    entry.out.set(entry.out.get() - 1);
+    let polls = Polls::of(cx);
+    polls.out.set(polls.out.get() - 1);
+    polls.home.set(polls.home.get().wrapping_add(1));
+    let polled = &mut top(&mut bio).polled;
+    polled.parts -= 1;
+    if polled.parts == 0
+        && let Some(path) = polled.cookie.path()
+    {
+        let count = polls.counter(path);
+        count.set(count.get() - 1);
+    }
+    if bio.word() == AGAIN {
+        bio.set_word(0);
+        let flags = bio.flags();
+        bio.set_flags(flags.without(OpFlags::HIPRI));
+        // Its device is the one whose queue it was on, and the sector is that which it had there.
+        cx.submit(bio);
+        return None;
+    }
+    Some(bio)
+}
+
+impl Source for Polls {
+    #[inline]
+    fn poll(&self, cx: &Cx<'_>) -> usize {
+        if self.out.get() == 0 {
+            return 0;
+        }
+        let (now, before) = (cx.now(), self.home.get());
+        if self.default.get() > 0 || self.empty.get() >= EVERYWHERE {
+            self.empty.set(0);
+            self.all(cx, now);
+            return self.home.get().wrapping_sub(before);
+        }
+        if self.sub.get() > 0 {
+            self.mine(cx, now)
+        } else {
+            self.one(cx, now)
+        }
+        self.round(before)
+    }
+
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    fn is_busy(&self) -> bool {
+        self.out.get() > 0
+    }
+
+    fn must_poll(&self) -> bool {
+        self.is_busy()
+    }
+}
