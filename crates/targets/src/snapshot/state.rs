@@ -255,18 +255,16 @@ impl State {
         let mut needs = needs.into_iter().peekable();
         while let Some(first) = needs.next() {
             let (sector, mut end) = (first.sector, first.end());
-            let mut all = vec![first];
-            while let Some(more) = needs.next_if(|more| more.sector < end) {
-                end = end.max(more.end());
-                all.push(more);
-            }
-            let of = all.iter().map(|need| need.part).collect();
-            let place = |need: Need| {
+            let (mut places, mut of) = (Vec::new(), Vec::new());
+            let mut next = Some(first);
+            while let Some(need) = next {
+                end = end.max(need.end());
+                of.push(need.part);
                 let to = CopyTo::part(need.cow, need.place, need.sector - sector, need.sectors);
-                CopyTo { pad: need.gap, ..to }
-            };
-            let from = CopyFrom::Device(origin.dev.clone(), sector);
-            let job = CopyJob::new(from, end - sector, all.into_iter().map(place).collect());
+                places.push(CopyTo { pad: need.gap, ..to });
+                next = needs.next_if(|need| need.sector < end);
+            }
+            let job = CopyJob::new(CopyFrom::Device(origin.dev.clone(), sector), end - sector, places);
             self.send(job, CopyOf::Exceptions(of), todo);
         }
     }
