@@ -340,10 +340,25 @@ fn writes_to_a_chunk_under_copy_wait_for_it_in_order() {
 #[test]
 fn a_first_resume_waits_for_the_origins_writes_in_flight() {
     let w = world(&[1024]);
+    resume_waits(&w, &w.origin);
+}
+
+#[test]
+fn a_first_resume_waits_for_each_device_that_shows_the_origin() {
+    // Whichever of two has the write.
+    for first in [true, false] {
+        let w = world(&[1024]);
+        let twin = w.rig.device("twin", &format!("0 {SIZE} snapshot-origin /o"));
+        resume_waits(&w, if first { &w.origin } else { &twin });
+    }
+}
+
+/// A snapshot is resumed for the first time while a write to the origin through `above` is in flight.
+fn resume_waits(w: &World, above: &Arc<MappedDevice>) {
     w.disk.holding.store(true, Ordering::Relaxed);
-    let mut writing = Asking::new(&w, &w.origin);
+    let mut writing = Asking::new(w, above);
     writing.write(16, 8, 2, 1);
-    let snap = register(&w, "s");
+    let snap = register(w, "s");
     w.rig.load(&snap, &format!("0 {SIZE} snapshot /o /c0 P 8"), false).unwrap();
     let (there, set) = (snap.clone(), Arc::new(std::sync::atomic::AtomicBool::new(false)));
     let done = set.clone();
@@ -353,7 +368,7 @@ fn a_first_resume_waits_for_the_origins_writes_in_flight() {
     });
     // Until the origin is held: a write that comes now is not seen by the disk.
     let mut token = 2;
-    loop {
+    while !done.load(Ordering::SeqCst) {
         let before = w.disk.held();
         writing.write(200, 1, 3, token);
         token += 1;
@@ -369,7 +384,7 @@ fn a_first_resume_waits_for_the_origins_writes_in_flight() {
     writing.until(token as usize - 1);
     // What was in flight is part of what the snapshot shows, and what came later is not: but for those held until then.
     assert_eq!(w.read(&snap, 16, 8), pattern(16, 8, 2));
-    w.write(&w.origin, 16, 8, 9);
+    w.write(above, 16, 8, 9);
     assert_eq!(w.read(&snap, 16, 8), pattern(16, 8, 2));
 }
 
