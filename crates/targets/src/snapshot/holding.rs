@@ -185,7 +185,7 @@ impl Holding {
                 shared.look(|state| may_take_over(state, &snapshot, merge))?;
                 snapshot
             }
-            None => Self::load(ctr, &shared, cow_dev, store, chunk)?,
+            None => Self::load(ctr, &shared, cow_dev, store, chunk).map_err(|e| e.at(&cow))?,
         };
         let claim = Claim { target: serial(), snapshot: snapshot.id, merge, active: false, md: md.clone() };
         let id = claim.target;
