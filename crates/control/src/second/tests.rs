@@ -37,7 +37,11 @@ impl Service for Fake {
         let uri = format!("nbd://{tcp}/{name}");
         Ok(ExportEntry { name: name.into(), transport: "tcp".into(), address: tcp.into(), uri })
     }
-    fn remove_export(&self, name: &str, _: Option<&str>) -> Result<usize, Error> {
+    fn add_vhost_user(&self, name: &str, at: &VhostUserExport) -> Result<ExportEntry, Error> {
+        let (socket, transport) = (at.socket.clone(), "vhost-user".into());
+        Ok(ExportEntry { name: name.into(), transport, uri: format!("vhost-user:{socket}"), address: socket })
+    }
+    fn remove_export(&self, name: &str, _: Option<&str>, _: Option<&str>) -> Result<usize, Error> {
         Err(Error::new(Errno::ENXIO, format!("{name} is not exported over TCP")))
     }
     fn underway(&self) -> Vec<Underway> {
@@ -95,6 +99,10 @@ fn requests_and_answers() {
     check(r#"{"op":"export-add","name":"vol","tcp":"[::1]:0"}"#, r#""uri":"nbd://[::1]:0/vol""#);
     check(r#"{"op":"export-remove","name":"vol"}"#, "is not exported over TCP");
     check(r#"{"op":"export-list"}"#, r#"{"ok":{"exports":[]}}"#);
+    check(r#"{"op":"node-list"}"#, r#"{"ok":{"nodes":[]}}"#);
+    check(r#"{"op":"node-add","name":"vol","kind":"loop"}"#, "there are no nodes here");
+    check(r#"{"op":"node-add","name":"vol","kind":"lopp"}"#, "the request cannot be understood");
+    check(r#"{"op":"node-remove","name":"vol"}"#, "vol has no node");
     check(r#"{"op":"host-devices"}"#, r#"{"ok":{"devices":[]}}"#);
     check(r#"{"op":"progress"}"#, r#"{"ok":{"underway":[]}}"#);
     check(r#"{"op":"log","lines":9}"#, r#"{"ok":{"lines":["line","line"]}}"#);
@@ -170,7 +178,7 @@ fn the_client() {
     let stats = client.ask(&Request::Stats { name: Some("vol".into()) }).unwrap();
     let stats: DeviceStats = serde_json::from_value(stats["devices"][0].clone()).unwrap();
     assert_eq!((stats.name.as_str(), stats.state.as_str(), stats.read_ahead), ("vol", "ACTIVE", 256));
-    match client.ask(&Request::ExportRemove { name: "vol".into(), tcp: None }) {
+    match client.ask(&Request::ExportRemove { name: "vol".into(), tcp: None, vhost_user: None }) {
         Err(ClientError::Refused { errno: Errno::ENXIO, message }) => assert!(message.contains("vol"), "{message}"),
         other => panic!("{other:?}"),
     }

@@ -5,7 +5,9 @@
 
 use super::Daemon;
 use super::lost::LostDevices;
+use super::nodes::Nodes;
 use super::tcp::TcpExports;
+use super::vhost::VhostExports;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
@@ -13,6 +15,7 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
+use udm_control::second::{NodeKind, VhostUserExport};
 use udm_core::{Geometry, MappedDevice, Registry, StatusKind, Table, TableSlot};
 
 /// The version of the file.
@@ -28,6 +31,8 @@ pub(crate) struct State {
     /// In the order of their numbers.
     pub(crate) devices: Vec<DeviceState>,
     pub(crate) exports: Vec<ExportState>,
+    #[serde(default)]
+    pub(crate) vhost_user: Vec<VhostUserState>,
 }
 
 /// A device.
@@ -55,6 +60,17 @@ pub(crate) struct DeviceState {
     pub(crate) inactive: Option<TableState>,
     /// Why the device has an error table instead of its own.
     pub(crate) lost: Option<String>,
+    /// Its node in the file system.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) node: Option<NodeState>,
+}
+
+/// A node that was asked for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct NodeState {
+    pub(crate) kind: NodeKind,
+    pub(crate) mapper: bool,
 }
 
 /// A table, in the words that load it again.
@@ -75,13 +91,28 @@ pub(crate) struct ExportState {
     pub(crate) tcp: String,
 }
 
+/// A device that is exported over vhost-user.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct VhostUserState {
+    pub(crate) name: String,
+    pub(crate) at: VhostUserExport,
+}
+
 impl State {
     /// The state of now.
-    pub(crate) fn of(registry: &Registry, lost: &LostDevices, tcp: &TcpExports) -> Self {
-        let mut devices: Vec<_> = registry.list().iter().map(|md| DeviceState::of(md, lost)).collect();
+    pub(crate) fn of(
+        registry: &Registry,
+        lost: &LostDevices,
+        tcp: &TcpExports,
+        vhost: &VhostExports,
+        nodes: &Nodes,
+    ) -> Self {
+        let mut devices: Vec<_> = registry.list().iter().map(|md| DeviceState::of(md, lost, nodes)).collect();
         devices.sort_by_key(|device| device.minor);
         let exports = tcp.list().into_iter().map(|e| ExportState { name: e.name, tcp: e.address }).collect();
-        Self { version: VERSION, devices, exports }
+        let vhost_user = vhost.described().into_iter().map(|(name, at)| VhostUserState { name, at }).collect();
+        Self { version: VERSION, devices, exports, vhost_user }
     }
 
     /// What a daemon before this one left; `None` when it left nothing.
@@ -126,7 +157,7 @@ impl State {
 }
 
 impl DeviceState {
-    fn of(md: &std::sync::Arc<MappedDevice>, lost: &LostDevices) -> Self {
+    fn of(md: &std::sync::Arc<MappedDevice>, lost: &LostDevices, nodes: &Nodes) -> Self {
         let info = md.info();
         let table = |slot| md.table(slot).map(|table| TableState::of(&table));
         let lost = lost.of(md);
@@ -147,6 +178,7 @@ impl DeviceState {
             poll_budget: md.chosen_poll_budget(),
             inactive: table(TableSlot::Inactive),
             lost: lost.map(|lost| lost.reason),
+            node: nodes.wanted(md),
         }
     }
 }
@@ -174,7 +206,7 @@ impl StateFile {
     /// Writes the state of now. Blocks until it is on disk.
     pub(crate) fn save(&self, daemon: &Daemon) -> io::Result<()> {
         let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
-        let text = State::of(&daemon.registry, &daemon.lost, &daemon.tcp).text()?;
+        let text = State::of(&daemon.registry, &daemon.lost, &daemon.tcp, &daemon.vhost, &daemon.nodes).text()?;
         if *written != text {
             replace(&daemon.places.state(), &text)?;
             *written = text;
