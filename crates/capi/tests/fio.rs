@@ -20,7 +20,7 @@ fn engine() -> Result<PathBuf, String> {
 
 fn fio(engine: &std::path::Path, words: &[&str]) -> Output {
     let mut command = Command::new("fio");
-    command.args(["--name=t", "--thread=1", "--output-format=terse"]);
+    command.args(["--name=t", "--thread=1", "--output-format=terse", "--verify_state_save=0"]);
     command.arg(format!("--ioengine=external:{}", engine.display())).args(words).output().unwrap()
 }
 
@@ -38,7 +38,8 @@ fn jobs() {
         "--rw=randrw --verify=crc32c --bs=4k --iodepth=16 --size=32m",
         "--rw=write --verify=md5 --bs=32k --iodepth=4 --filename=r",
         "--rw=randread --bs=512 --numjobs=3 --udm_hipri --size=4m",
-        "--rw=randrw --bs=12k --numjobs=3 --iodepth=8 --udm_hipri --verify=crc32c --size=3m --filename=s",
+        "--rw=randrw --bs=12k --iodepth=8 --udm_hipri --verify=crc32c --size=3m --filename=s",
+        "--rw=randrw --bs=12k --numjobs=3 --iodepth=8 --udm_hipri --size=3m --filename=s",
         "--rw=randrw --bs=4k --udm_hipri --verify=crc32c --size=2m --filename=i",
         "--rw=randtrimwrite --bs=64k --fsync=10 --iodepth=8",
         "--rw=randwrite --bs=4k --iodepth=32 --udm_spin --size=8m",
