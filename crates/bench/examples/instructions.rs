@@ -1,5 +1,5 @@
 //! What `tests/instructions.rs` runs under callgrind: `instructions DEVICE BS DEPTH IOS [SETTING]…` does random reads
-//! of one device of [`STACK`], or of `thin`, and nothing else in `udm_bench::job::run`. With `write` it writes.
+//! of one device of [`STACK`], of `thin` or `origin`, and nothing else in `udm_bench::job::run`. With `write` it writes.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -51,6 +51,11 @@ fn run(words: &[&str]) -> Result<(), Box<dyn std::error::Error>> {
         measure(&domain, &subject, &load)?;
         return Ok(());
     }
+    if *device == "origin" {
+        let (_stack, subject) = origin(&domain)?;
+        measure(&domain, &subject, &load)?;
+        return Ok(());
+    }
     let stack = Stack::new(&domain, STACK)?;
     for setting in settings {
         match setting {
@@ -87,4 +92,21 @@ fn thin(domain: &Domain) -> Result<(udm_stack::Stack, Subject), Box<dyn std::err
     // Committed, so that nothing is left to be done meanwhile.
     io.flush().map_err(failed)?;
     Ok((stack, Subject::device("thin", md)))
+}
+
+/// An origin in memory with a snapshot that has all its chunks.
+fn origin(domain: &Domain) -> Result<(udm_stack::Stack, Subject), Box<dyn std::error::Error>> {
+    const SECTORS: u64 = 65536;
+    let stack = udm_stack::Stack::new(
+        domain,
+        "base,,,,0 65536 ram;cow,,,,0 131072 ram;snap,,,,0 65536 snapshot /dev/mapper/base /dev/mapper/cow P 8;\
+         origin,,,,0 65536 snapshot-origin /dev/mapper/base",
+    )?;
+    let md = stack.device("origin")?;
+    let io = BlockingIo::new(domain, md.clone())?;
+    let failed = |status| format!("writing the origin: {status:?}");
+    for sector in (0..SECTORS).step_by(1024) {
+        io.write(Sector::new(sector), &[7; 512 << 10][..], OpFlags::NONE).map_err(failed)?;
+    }
+    Ok((stack, Subject::device("origin", md)))
 }

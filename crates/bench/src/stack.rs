@@ -1,6 +1,7 @@
 //! The devices of a concise specification, to be measured.
 
 use crate::{Error, Subject};
+use std::path::Path;
 use std::sync::Arc;
 use udm_core::MappedDevice;
 use udm_io::Domain;
@@ -51,6 +52,16 @@ impl Stack {
             Setting::IoPoll(on) => md.set_io_poll(on).map_err(|e| Error::Stack(e.message))?,
         }
         Ok(())
+    }
+}
+
+/// A file's path as a concise specification takes it.
+pub(crate) fn in_concise(path: &Path) -> Result<String, Error> {
+    // A file without a name, by way of its descriptor, has no other path than that.
+    let absolute = path.canonicalize().or_else(|_| std::path::absolute(path));
+    match absolute.map(|p| p.into_os_string().into_string()) {
+        Ok(Ok(text)) => Ok(udm_base::concise::quote(&text.replace('\\', "\\\\").replace(' ', "\\ "))),
+        _ => Err(Error::Stack(format!("{}: expected a path that is text", path.display()))),
     }
 }
 

@@ -35,6 +35,9 @@ const LIMITS: &[(&str, u64, u64, Option<&str>, f64)] = &[
     // Blocks of a thin volume that have data: a look into the mapping cache, an epoch, and a remap.
     ("thin", 512, 1, None, 958.0),
     ("thin", 512, 1, Some("write"), 1002.0),
+    // An origin whose chunks have been copied: a bit for a write, nothing for a read, and a remap.
+    ("origin", 512, 1, None, 668.0),
+    ("origin", 512, 1, Some("write"), 770.0),
 ];
 
 /// The example, built as a release is: what is counted is what is shipped.

@@ -4,7 +4,8 @@ use crate::Polls;
 use std::ops::AddAssign;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
-use udm_io::{Bio, Cx, MAX_CHANNELS, Op, PollPath};
+use udm_base::Sectors;
+use udm_io::{Bio, Cx, Ledger, MAX_CHANNELS, Op, PollPath};
 
 /// A number that one thread at a time writes (the one inside the channel) and any may read.
 #[derive(Default)]
@@ -39,18 +40,7 @@ pub(crate) struct Counters {
 impl Counters {
     #[inline]
     pub(crate) fn arrived(&self, bio: &Bio) {
-        let sectors = bio.sectors().get();
-        match bio.op() {
-            Op::Read => {
-                self.reads.add(1);
-                self.read_sectors.add(sectors);
-            }
-            Op::Write => {
-                self.writes.add(1);
-                self.write_sectors.add(sectors);
-            }
-            Op::Flush | Op::Discard | Op::WriteZeroes => self.others.add(1),
-        }
+        self.note(bio.op(), bio.sectors());
     }
 
     #[inline]
@@ -72,6 +62,23 @@ impl Counters {
     #[inline]
     pub(crate) fn end(&self) {
         self.in_flight.0.store(self.in_flight.get().wrapping_sub(1), Ordering::Release);
+    }
+}
+
+impl Ledger for Counters {
+    #[inline]
+    fn note(&self, op: Op, sectors: Sectors) {
+        match op {
+            Op::Read => {
+                self.reads.add(1);
+                self.read_sectors.add(sectors.get());
+            }
+            Op::Write => {
+                self.writes.add(1);
+                self.write_sectors.add(sectors.get());
+            }
+            Op::Flush | Op::Discard | Op::WriteZeroes => self.others.add(1),
+        }
     }
 }
 

@@ -18,6 +18,12 @@ impl Events {
         *self.number.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Goes on from there.
+    pub(crate) fn carry(&self, from: u32) {
+        *self.number.lock().unwrap_or_else(PoisonError::into_inner) = from;
+        self.changed.notify_all();
+    }
+
     /// Counts one more and wakes who waits. Does not block.
     pub(crate) fn raise(&self) -> u32 {
         let mut number = self.number.lock().unwrap_or_else(PoisonError::into_inner);

@@ -186,6 +186,11 @@ impl Registry {
         self.0.events.raise();
     }
 
+    /// Goes on counting events of all devices where another process left off.
+    pub fn carry_events(&self, events: u32) {
+        self.0.events.carry(events);
+    }
+
     /// Counts of events of all devices together.
     pub fn event_nr(&self) -> u32 {
         self.0.events.number()

@@ -153,6 +153,11 @@ pub trait Target: Send + Sync + 'static {
         None
     }
 
+    /// Whether it keeps in memory what its data cannot be found without, so that both end with the process.
+    fn is_transient(&self) -> bool {
+        self.memory().is_some()
+    }
+
     /// Whether the whole target is one run on a device beneath, for all operations alike: it can be compiled away.
     fn run(&self) -> Option<Run<'_>> {
         None

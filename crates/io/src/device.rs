@@ -1,6 +1,6 @@
 //! What a block device is to the layers above.
 
-use crate::{Bio, Cx, Domain, Limits};
+use crate::{Bio, Cx, Domain, Lent, Limits, Memory, Op};
 use std::any::Any;
 use std::time::Duration;
 use udm_base::{DevT, Sector, Sectors};
@@ -71,6 +71,11 @@ pub trait BlockDevice: Send + Sync + 'static {
         0
     }
 
+    /// The memory that its data is in and nowhere else: what is there ends with the process.
+    fn memory(&self) -> Option<&Memory> {
+        None
+    }
+
     /// Whether a HIPRI bio can be completed by polling.
     fn can_poll(&self) -> bool {
         false
@@ -93,6 +98,13 @@ pub trait BlockDevice: Send + Sync + 'static {
     fn extents(&self, sector: Sector, sectors: Sectors) -> Vec<Extent> {
         let _ = sector;
         vec![Extent { sectors, kind: ExtentKind::Data }]
+    }
+
+    /// The memory that a range of it is, to be read or written without a bio, if that is all that reads and writes do here.
+    /// Then a bio of that range would end at once and well. It may be lent for as long as the section that `cx` is.
+    fn lend<'a>(&'a self, cx: &'a Cx<'_>, op: Op, sector: Sector, sectors: Sectors) -> Option<Lent<'a>> {
+        let _ = (cx, op, sector, sectors);
+        None
     }
 
     /// Whether channels of `domain` may use it: a device that is changed under grace periods is of one domain.

@@ -1,6 +1,6 @@
 //! Memory as a device: sparse until written, huge pages where they can be had.
 
-use crate::{Bio, BlockDevice, Cx, DeviceId, Extent, ExtentKind, Limits, Op, OpFlags, Status};
+use crate::{Bio, BlockDevice, Cx, DeviceId, Extent, ExtentKind, Lent, Limits, Op, OpFlags, Status};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 use std::any::Any;
 use std::io;
@@ -166,6 +166,10 @@ impl BlockDevice for MemoryDevice {
 
     fn name(&self) -> String {
         format!("memory:{}", self.sectors())
+    }
+
+    fn lend<'a>(&'a self, _: &'a Cx<'_>, op: Op, sector: Sector, sectors: Sectors) -> Option<Lent<'a>> {
+        self.0.lend(op, sector, sectors)
     }
 
     fn extents(&self, _: Sector, sectors: Sectors) -> Vec<Extent> {

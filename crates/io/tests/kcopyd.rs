@@ -28,7 +28,7 @@ fn copies_go_on_though_nobody_polls() {
     let channel = domain.channel().unwrap();
     channel.with_cx(|cx| {
         // There and back.
-        let there = CopyTo { dev: memory.clone(), sector: Sector::new(8), status: Status::Ok };
+        let there = CopyTo::new(memory.clone(), Sector::new(8));
         let job = CopyJob::new(CopyFrom::Device(null.clone(), Sector::new(1000)), Sectors::new(64), vec![there]);
         assert!(copier.copy(cx, job, done.clone()).is_ok());
     });

@@ -70,7 +70,7 @@ impl Rig {
     }
 
     fn job(&self, token: u64, zeroes: bool, from: u64, to: u64, sectors: u64) -> Box<CopyJob> {
-        let place = |dev: &Arc<SimDevice>| CopyTo { dev: dev.clone(), sector: Sector::new(to), status: Status::Ok };
+        let place = |dev: &Arc<SimDevice>| CopyTo::new(dev.clone(), Sector::new(to));
         let source = if zeroes { CopyFrom::Zeroes } else { CopyFrom::Device(self.from.clone(), Sector::new(from)) };
         let mut job = CopyJob::new(source, Sectors::new(sectors), self.to.iter().map(place).collect());
         job.token = token;
@@ -272,7 +272,7 @@ impl Copied for Again {
 fn an_endless_copy_between_devices_that_answer_at_once_leaves_the_section() {
     let rig = Rig::new(9, 0, Limits::default(), CopyOptions::default());
     let memory = || -> Arc<dyn BlockDevice> { Arc::new(MemoryDevice::new(Sectors::new(64)).unwrap()) };
-    let (from, to) = (memory(), CopyTo { dev: memory(), sector: Sector::ZERO, status: Status::Ok });
+    let (from, to) = (memory(), CopyTo::new(memory(), Sector::ZERO));
     let again = Arc::new(Again { copier: rig.copier.clone(), left: AtomicU64::new(100_000) });
     let job = CopyJob::new(CopyFrom::Device(from, Sector::ZERO), Sectors::new(8), vec![to]);
     rig.channel.with_cx(|cx| assert!(rig.copier.copy(cx, job, again.clone()).is_ok()));
@@ -293,4 +293,117 @@ fn a_channel_that_goes_leaves_its_copies_to_others() {
     drop(other);
     assert!(!rig.copier.is_idle());
     assert!(rig.go_on(50).iter().all(|job| job.status().is_ok()));
+}
+
+/// Memory that is not lent.
+struct Lonely(MemoryDevice);
+
+impl BlockDevice for Lonely {
+    fn submit(&self, cx: &Cx<'_>, bio: Bio) -> Option<Bio> {
+        self.0.submit(cx, bio)
+    }
+    fn sectors(&self) -> Sectors {
+        self.0.sectors()
+    }
+    fn limits(&self) -> Limits {
+        self.0.limits()
+    }
+    fn id(&self) -> DeviceId {
+        self.0.id()
+    }
+    fn name(&self) -> String {
+        "lonely".to_owned()
+    }
+    fn as_any(&self) -> &dyn std::any::Any {
+        self
+    }
+}
+
+#[test]
+fn places_get_the_parts_that_they_are_to_get() {
+    /// Of a job of 64 sectors from sector 100 on: how much comes before the part, how long it is, and where it goes.
+    const PARTS: &[&[(u64, u64, u64)]] = &[
+        &[(0, 64, 8)],
+        &[(0, u64::MAX, 8)],
+        &[(0, 64, 0), (0, 16, 100), (16, 16, 200), (32, 32, 300)],
+        &[(1, 1, 1), (63, 1, 2), (10, 50, 90)],
+        // Past the end of the job, in part and wholly, and nothing at all.
+        &[(60, 100, 7), (64, 1, 300), (0, 0, 310)],
+        &[],
+    ];
+    let memory = || Arc::new(MemoryDevice::new(Sectors::new(512)).unwrap());
+    let size = Sectors::new(512);
+    // Pieces of a page, and of a run of pages; memory, devices that take their time, and memory that nobody lends.
+    for (piece, lends_from, lends_to) in [
+        (1 << 20, true, true),
+        (4096, true, true),
+        (1 << 20, false, true),
+        (1 << 20, true, false),
+        (4096, false, false),
+        (20000, false, false),
+    ] {
+        for parts in PARTS {
+            let options = CopyOptions { piece, pool: 1 << 20, ..CopyOptions::default() };
+            let rig = Rig::new(11, 0, Limits::default(), options);
+            let slow = |image| Arc::new(SimDevice::with_image(&rig.sim, SimOptions::new(size), image));
+            let source = image(512, 9);
+            let from: Arc<dyn BlockDevice> = match lends_from {
+                true => memory(),
+                false => slow(Image::new()),
+            };
+            let io = BlockingIo::new(&rig.domain, from.clone()).unwrap();
+            io.write(Sector::ZERO, &bytes(&source, 0, 512), OpFlags::NONE).unwrap();
+            let to: Vec<Arc<dyn BlockDevice>> = (0..parts.len())
+                .map(|at| -> Arc<dyn BlockDevice> {
+                    match (lends_to, at % 2) {
+                        (true, _) => memory(),
+                        (false, 0) => slow(Image::new()),
+                        (false, _) => Arc::new(Lonely(MemoryDevice::new(size).unwrap())),
+                    }
+                })
+                .collect();
+            let part = |(dev, (skip, take, at)): (&Arc<dyn BlockDevice>, &(u64, u64, u64))| {
+                CopyTo::part(dev.clone(), Sector::new(*at), Sectors::new(*skip), Sectors::new(*take))
+            };
+            let places = to.iter().zip(*parts).map(part).collect();
+            rig.add(CopyJob::new(CopyFrom::Device(from, Sector::new(100)), Sectors::new(64), places));
+            let done = rig.finish(1);
+            assert_eq!(done[0].status(), Status::Ok);
+            let mut written = 0;
+            for (dev, (skip, take, at)) in to.iter().zip(*parts) {
+                let len = (*take).min(64_u64.saturating_sub(*skip));
+                let mut expect = Image::new();
+                expect.write(Sector::new(*at), &bytes(&source, 100 + skip, len));
+                let mut found = vec![0; 512 * 512];
+                BlockingIo::new(&rig.domain, dev.clone()).unwrap().read(Sector::ZERO, &mut found).unwrap();
+                assert!(found == bytes(&expect, 0, 512), "{skip}+{take} of {parts:?}, pieces of {piece}");
+                written += len * 512;
+            }
+            let stats = rig.copier.stats();
+            assert_eq!((stats.bytes_read, stats.bytes_written), (64 * 512, written));
+        }
+    }
+}
+
+#[test]
+fn jobs_whose_places_want_parts_do_not_go_together() {
+    let rig = Rig::new(12, 2, Limits::default(), CopyOptions::default());
+    for i in 0..4 {
+        let mut job = rig.job(i, false, i * CHUNK, i * CHUNK, CHUNK);
+        if i == 1 {
+            job.to[1].take = Sectors::new(CHUNK / 2);
+        }
+        // As much as there is.
+        job.to[0].take = Sectors::new(CHUNK);
+        rig.add(job);
+    }
+    rig.finish(4);
+    let stats = rig.copier.stats();
+    assert_eq!((stats.reads, stats.merged), (3, 1), "{stats:?}");
+    for (dev, half) in [(&rig.to[0], CHUNK), (&rig.to[1], CHUNK + CHUNK / 2)] {
+        assert!(bytes(&dev.content(), 0, half) == bytes(&rig.from.content(), 0, half));
+        let rest = 2 * CHUNK;
+        assert!(bytes(&dev.content(), rest, 2 * CHUNK) == bytes(&rig.from.content(), rest, 2 * CHUNK));
+    }
+    assert!(bytes(&rig.to[1].content(), CHUNK + CHUNK / 2, 8) != bytes(&rig.from.content(), CHUNK + CHUNK / 2, 8));
 }

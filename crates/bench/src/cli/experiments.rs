@@ -2,6 +2,7 @@
 
 use super::{Failure, complain};
 use crate::Error;
+use crate::experiment::seeds::{self, Outcome};
 use crate::experiment::{EXPERIMENTS, Experiment, Report, Setting};
 use clap::Parser;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -24,6 +25,26 @@ struct Options {
     /// Print the rows as JSON
     #[arg(long)]
     json: bool,
+    /// udm's fio engine, for the experiments that use fio [default: out/fio-engine/libudm_fio.so, if it is there]
+    #[arg(long, value_name = "FILE")]
+    fio_engine: Option<PathBuf>,
+}
+
+/// Where `make fio-engine` puts it, beneath the folder of the sources.
+const FIO_ENGINE: &str = "out/fio-engine/libudm_fio.so";
+
+impl Options {
+    /// The fio engine that was named, or the one that is there.
+    fn engine(&self) -> Result<Option<PathBuf>, Failure> {
+        match &self.fio_engine {
+            Some(file) if !file.is_file() => {
+                let text = format!("--fio-engine {}: no such file; make fio-engine makes it", file.display());
+                Err(Failure::Usage(text))
+            }
+            Some(file) => Ok(Some(file.clone())),
+            None => Ok(Some(PathBuf::from(FIO_ENGINE)).filter(|file| file.is_file())),
+        }
+    }
 }
 
 fn find(name: &str) -> Option<&'static Experiment> {
@@ -32,21 +53,25 @@ fn find(name: &str) -> Option<&'static Experiment> {
 
 /// For the help of `udm bench`.
 pub(super) fn list() -> String {
-    let lines = EXPERIMENTS.iter().map(|e| format!("\n  {:<14}{}", e.name, e.about));
+    let all = EXPERIMENTS.iter().map(|e| (e.name, e.about)).chain([(ALL, "the five that were published, and a page")]);
+    let lines = all.map(|(name, about)| format!("\n  {name:<14}{about}"));
     format!("Experiments, each `udm bench NAME [--quick] [--out DIR] [--json]`:{}", lines.collect::<String>())
 }
 
+/// The name of all the seeds' experiments together.
+const ALL: &str = "seeds";
+
 /// Whether there is an experiment of this name.
 pub(super) fn is_one(name: &str) -> bool {
-    find(name).is_some()
+    name == ALL || find(name).is_some()
 }
 
 /// Runs the experiment `name` with the arguments that follow it, and gives the exit code: 0 when it was done, also with
 /// figures beyond their limits, 1 when it could not be done, 2 when the arguments are wrong. Blocks.
 pub(super) fn run(name: &OsStr, args: impl Iterator<Item = OsString>) -> u8 {
-    let Some(experiment) = name.to_str().and_then(find) else { return complain("no such experiment", 2) };
+    let name = name.to_string_lossy().into_owned();
     let words: Vec<OsString> = args.collect();
-    let line = std::iter::once(OsString::from(format!("udm bench {}", experiment.name))).chain(words.iter().cloned());
+    let line = std::iter::once(OsString::from(format!("udm bench {name}"))).chain(words.iter().cloned());
     let options = match Options::try_parse_from(line) {
         Ok(options) => options,
         Err(e) => {
@@ -55,7 +80,14 @@ pub(super) fn run(name: &OsStr, args: impl Iterator<Item = OsString>) -> u8 {
             return if e.use_stderr() { 2 } else { 0 };
         }
     };
-    match experiment_with(experiment, &options, &words, &mut io::stdout().lock()) {
+    let words: Vec<_> = words.iter().map(|word| word.to_string_lossy()).collect();
+    let command = format!("udm bench {name} {}", words.join(" ")).trim_end().to_owned();
+    let out = &mut io::stdout().lock();
+    let done = match find(&name) {
+        Some(experiment) => alone(experiment, &options, command, out),
+        None => all(&options, command, out),
+    };
+    match done {
         Ok(()) => 0,
         Err(Failure::Usage(text)) => complain(&text, 2),
         Err(Failure::Bench(e)) => complain(&e.to_string(), 1),
@@ -64,40 +96,108 @@ pub(super) fn run(name: &OsStr, args: impl Iterator<Item = OsString>) -> u8 {
     }
 }
 
-fn experiment_with(
-    experiment: &Experiment,
+/// One experiment.
+fn alone(
+    experiment: &'static Experiment,
     options: &Options,
-    words: &[OsString],
+    command: String,
     out: &mut impl Write,
 ) -> Result<(), Failure> {
     if experiment.wants_folder && options.out.is_none() {
         let text = format!("{}: expected --out DIR, where it makes its files", experiment.name);
         return Err(Failure::Usage(text));
     }
+    if let Some(folder) = &options.out {
+        can_write(folder)?;
+    }
+    let engine = options.engine()?;
+    let report = measured(experiment, options, engine.as_deref(), command)?;
+    if let Some(folder) = &options.out {
+        tell(report.write(folder)?);
+    }
+    let text = if options.json { report.json() } else { report.markdown() };
+    out.write_all(text.as_bytes())?;
+    Ok(out.flush()?)
+}
+
+/// The seeds' experiments, and the page. One that cannot be done keeps no other from being done.
+fn all(options: &Options, command: String, out: &mut impl Write) -> Result<(), Failure> {
+    let Some(folder) = &options.out else {
+        return Err(Failure::Usage(format!("{ALL}: expected --out DIR, where it writes its pages")));
+    };
+    can_write(folder)?;
+    let engine = options.engine()?;
+    let domain = Domain::default();
+    let mut outcomes = Vec::new();
+    for experiment in seeds::SEEDS.iter().flat_map(|seed| seed.experiments).copied() {
+        let start = domain.clock().now();
+        let alone = command.replacen(ALL, experiment.name, 1);
+        let found = measured(experiment, options, engine.as_deref(), alone);
+        let found = found.and_then(|report| report.write(folder).map(|paths| (report, paths)));
+        let found = found.map_err(|e| e.to_string()).map(|(report, paths)| {
+            tell(paths);
+            report
+        });
+        if let Err(why) = &found {
+            complain(&format!("{}: {why}", experiment.name), 1);
+        }
+        let seconds = domain.clock().now().since(start) as f64 / 1e9;
+        outcomes.push(Outcome { experiment, found, seconds });
+    }
+    let report = seeds::report(&outcomes, options.quick, command);
+    tell(report.write(folder)?);
+    tell([seeds::write_page(&outcomes, &report, folder)?]);
+    let text = if options.json { report.json() } else { report.markdown() };
+    out.write_all(text.as_bytes())?;
+    out.flush()?;
+    match outcomes.iter().find_map(|outcome| outcome.found.as_ref().err()) {
+        None => Ok(()),
+        Some(_) => {
+            let failed = outcomes.iter().filter(|outcome| outcome.found.is_err()).map(|o| o.experiment.name);
+            let source = io::Error::other("not done; the messages above say why");
+            let what = failed.collect::<Vec<_>>().join(", ");
+            Err(Failure::Bench(Error::System { what, source }))
+        }
+    }
+}
+
+fn tell(paths: impl IntoIterator<Item = PathBuf>) {
+    for path in paths {
+        eprintln!("udm bench: wrote {}", path.display());
+    }
+}
+
+/// Makes the folder and a file in it, before minutes go by for nothing.
+fn can_write(folder: &Path) -> Result<(), Error> {
+    let what = || format!("--out {}: expected a folder that can be written", folder.display());
+    let failed = |source| Error::System { what: what(), source };
+    fs::create_dir_all(folder).map_err(failed)?;
+    let probe = folder.join(format!(".udm-bench-{}", std::process::id()));
+    fs::File::create(&probe).and_then(|_| fs::remove_file(&probe)).map_err(failed)
+}
+
+/// Runs an experiment, with a folder of its own if it wants one.
+fn measured(
+    experiment: &Experiment,
+    options: &Options,
+    fio_engine: Option<&Path>,
+    command: String,
+) -> Result<Report, Error> {
     let scratch = options.out.as_deref().filter(|_| experiment.wants_folder);
     let scratch = scratch.map(|out| Scratch::new(out, experiment.name)).transpose()?;
-    let words: Vec<_> = words.iter().map(|word| word.to_string_lossy()).collect();
-    let command = format!("udm bench {} {}", experiment.name, words.join(" ")).trim_end().to_owned();
     let telling = Telling::new();
     let progress = |what: &str| telling.show(what);
     let setting = Setting {
         domain: &Domain::default(),
         quick: options.quick,
         folder: scratch.as_ref().map(|s| s.0.as_path()),
+        fio_engine,
         progress: &progress,
         command,
     };
     let found = (experiment.run)(&setting);
     telling.end();
-    let report: Report = found?;
-    if let Some(folder) = &options.out {
-        for path in report.write(folder)? {
-            eprintln!("udm bench: wrote {}", path.display());
-        }
-    }
-    let text = if options.json { report.json() } else { report.markdown() };
-    out.write_all(text.as_bytes())?;
-    Ok(out.flush()?)
+    found
 }
 
 /// A folder for an experiment's files, which goes with them.
@@ -182,7 +282,20 @@ mod tests {
         names.sort_unstable();
         names.dedup();
         assert_eq!(names.len(), EXPERIMENTS.len());
-        assert!(is_one("zero-check") && !is_one("--device"));
+        assert!(is_one("zero-check") && is_one("seeds") && !is_one("--device"));
+    }
+
+    #[test]
+    fn a_folder_that_cannot_be_written() {
+        let out = tempfile::tempdir().unwrap();
+        let file = out.path().join("file");
+        fs::write(&file, "text").unwrap();
+        for folder in [file.clone(), file.join("below"), PathBuf::from("/proc/nowhere")] {
+            let error = can_write(&folder).unwrap_err().to_string();
+            assert!(error.contains("--out") && error.contains("expected a folder"), "{error}");
+        }
+        assert!(can_write(&out.path().join("new/deep")).is_ok());
+        assert_eq!(fs::read_dir(out.path().join("new/deep")).unwrap().count(), 0);
     }
 
     #[test]

@@ -112,6 +112,9 @@ impl Finder<'_> {
         if let Some(stack) = self.stack.as_ref().filter(|stack| stack.has(name)) {
             return Ok(stack.subject(name)?);
         }
+        if let Some(socket) = name.strip_prefix(crate::front::PREFIX) {
+            return Ok(Subject::vhost_user(name, Path::new(socket))?);
+        }
         if name.contains(['/', ':']) {
             return Ok(Subject::open(self.domain, name, name, self.read_only)?);
         }

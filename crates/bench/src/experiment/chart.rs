@@ -20,6 +20,15 @@ pub(crate) struct Group {
     pub(crate) goal: Option<(f64, String)>,
 }
 
+impl Group {
+    /// Whether its label and those of its bars do not fit beside each other.
+    fn is_crowded(&self) -> bool {
+        let longest = self.bars.iter().map(|bar| bar.label.chars().count()).max().unwrap_or(0);
+        let label = self.label.chars().count();
+        label > 0 && (label + longest) as f64 * LETTER > LEFT - MARGIN - 24.0
+    }
+}
+
 pub(crate) struct Bar {
     pub(crate) label: String,
     pub(crate) value: f64,
@@ -59,6 +68,8 @@ const MARGIN: f64 = 24.0;
 /// Where bars and axes begin and end.
 const LEFT: f64 = 200.0;
 const RIGHT: f64 = WIDTH - 120.0;
+/// How wide a letter is, about.
+const LETTER: f64 = 6.8;
 const BAR: f64 = 20.0;
 const GAP: f64 = 5.0;
 const PLOT: f64 = 240.0;
@@ -66,12 +77,12 @@ const PLOT: f64 = 240.0;
 const STYLE: &str = "\
 text{font:13px system-ui,-apple-system,'Segoe UI',Roboto,sans-serif;fill:#26303b}\
 .page{fill:#fdfdfc}.h1{font-size:19px;font-weight:650}.h2{font-size:14px;font-weight:600}\
-.soft{fill:#66727f;font-size:12px}.value{font-variant-numeric:tabular-nums;font-weight:600}\
+.soft{fill:#66727f;font-size:12px}.value{font-variant-numeric:tabular-nums;font-weight:600;paint-order:stroke;stroke:#fdfdfc;stroke-width:4px}\
 .ours{fill:#1f6fd6;stroke:#1f6fd6}.seed{fill:#d9822b;stroke:#d9822b}.other{fill:#a9b4bf;stroke:#a9b4bf}\
 .grid{stroke:#e3e7eb}.axis{stroke:#aab3bd}.goal{stroke:#c0392b;stroke-width:1.5;stroke-dasharray:4 3}\
 .goaltext{fill:#c0392b;font-size:12px}\
 rect.ours,rect.seed,rect.other,circle{stroke:none}polyline{fill:none!important;stroke-width:2.2;stroke-linejoin:round}\
-@media(prefers-color-scheme:dark){text{fill:#e4e8ec}.page{fill:#14181d}.soft{fill:#98a3af}.grid{stroke:#2a313a}\
+@media(prefers-color-scheme:dark){text{fill:#e4e8ec}.page{fill:#14181d}.value{stroke:#14181d}.soft{fill:#98a3af}.grid{stroke:#2a313a}\
 .axis{stroke:#5a6673}.ours{fill:#5a9cf0;stroke:#5a9cf0}.seed{fill:#eaa04f;stroke:#eaa04f}\
 .other{fill:#66727f;stroke:#66727f}.goal{stroke:#ef6b5c}.goaltext{fill:#ef6b5c}}";
 
@@ -115,13 +126,19 @@ fn bars(out: &mut String, mut y: f64, title: &str, unit: &str, groups: &[Group])
     text(out, "soft", RIGHT, y, "end", unit);
     y += 12.0;
     let top = y;
-    let mut rows = String::new();
+    // Goals first, so that no line runs through a figure.
+    let (mut goals, mut rows) = (String::new(), String::new());
+    let above = groups.iter().any(Group::is_crowded);
     for group in groups {
         y += 10.0;
+        if above {
+            text(&mut rows, "", MARGIN, y + 9.0, "start", &group.label);
+            y += 16.0;
+        }
         let first = y;
         for (index, bar) in group.bars.iter().enumerate() {
             let middle = y + BAR / 2.0 + 4.5;
-            if index == 0 {
+            if index == 0 && !above {
                 text(&mut rows, "", MARGIN, middle, "start", &group.label);
             }
             text(&mut rows, "soft", LEFT - 8.0, middle, "end", &bar.label);
@@ -137,10 +154,10 @@ fn bars(out: &mut String, mut y: f64, title: &str, unit: &str, groups: &[Group])
         }
         if let Some((goal, label)) = &group.goal {
             let at = x(*goal);
-            line(&mut rows, "goal", (at, first - 4.0), (at, y - GAP + 4.0));
+            line(&mut goals, "goal", (at, first - 4.0), (at, y - GAP + 4.0));
             let anchor = if at > (LEFT + RIGHT) / 2.0 { "end" } else { "start" };
             y += 11.0;
-            text(&mut rows, "goaltext", at, y, anchor, label);
+            text(&mut goals, "goaltext", at, y, anchor, label);
             y += 4.0;
         }
     }
@@ -149,7 +166,13 @@ fn bars(out: &mut String, mut y: f64, title: &str, unit: &str, groups: &[Group])
         line(out, if step == 0.0 { "axis" } else { "grid" }, (x(step), top), (x(step), y));
         text(out, "soft", x(step), y + 15.0, "middle", &number(step));
     }
-    out.push_str(&rows);
+    // Between the bars and their figures.
+    let is_bar = |line: &&str| line.starts_with("<rect");
+    let (bars, texts): (Vec<_>, Vec<_>) = rows.lines().partition(is_bar);
+    for part in [bars.join("\n"), goals, texts.join("\n")] {
+        out.push_str(part.trim_end());
+        out.push('\n');
+    }
     y + 20.0
 }
 
@@ -234,7 +257,7 @@ fn line(out: &mut String, class: &str, (x1, y1): (f64, f64), (x2, y2): (f64, f64
     let _ = writeln!(out, "<line class=\"{class}\" x1=\"{x1:.1}\" y1=\"{y1:.1}\" x2=\"{x2:.1}\" y2=\"{y2:.1}\"/>");
 }
 
-fn escape(text: &str) -> String {
+pub(super) fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 

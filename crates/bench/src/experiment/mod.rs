@@ -8,11 +8,17 @@
 //! - A row says what was compared, its limit and the verdict; a report without a limit has no verdict.
 //! - What a run leaves outside of its folder is nothing.
 
+mod backing;
 mod chart;
+mod fio;
+mod loop_ram;
 mod machine;
+mod no_clone;
 mod pass;
+mod polling;
 mod report;
 mod row;
+pub(crate) mod seeds;
 mod snapshot;
 mod source_tree;
 mod thin;
@@ -47,7 +53,14 @@ pub(crate) static EXPERIMENTS: &[Experiment] = &[
     zero_skip::EXPERIMENT,
     zero_check::EXPERIMENT,
     crate::snapshot_cow::EXPERIMENT,
+    no_clone::EXPERIMENT,
+    loop_ram::EXPERIMENT,
+    polling::EXPERIMENT,
 ];
+
+/// The experiments that `udm bench seeds` runs, as users know them.
+#[cfg(test)]
+const SEED_EXPERIMENTS: [&str; 5] = ["no-clone", "zero-skip", "loop-ram", "snapshot-cow", "polling"];
 
 /// What an experiment is given.
 pub(crate) struct Setting<'a> {
@@ -56,6 +69,8 @@ pub(crate) struct Setting<'a> {
     pub(crate) quick: bool,
     /// Where files may be made, which are gone afterwards. Without `--out` there is none.
     pub(crate) folder: Option<&'a Path>,
+    /// The file of udm's fio engine, if there is one.
+    pub(crate) fio_engine: Option<&'a Path>,
     /// Tells how far it is: on a terminal a line that changes, else lines.
     pub(crate) progress: &'a dyn Fn(&str),
     /// The command that repeats the run.

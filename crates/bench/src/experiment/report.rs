@@ -1,7 +1,7 @@
 //! A report and its files.
 
 use super::{Chart, Row, machine};
-use crate::Error;
+use crate::{Error, Spread};
 use serde::Serialize;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -90,7 +90,7 @@ impl Report {
 /// The rows, as a table with the columns that any of them has.
 pub(crate) fn table(rows: &[Row]) -> String {
     type Column = (&'static str, fn(&Row) -> Option<String>);
-    let columns: [Column; 12] = [
+    let columns: [Column; 13] = [
         ("row", |r| Some(r.row.clone())),
         ("policy", |r| r.policy.clone()),
         ("disk", |r| r.disk.clone()),
@@ -114,7 +114,14 @@ pub(crate) fn table(rows: &[Row]) -> String {
             Some(format!("{sign} {}", number(r.limit?)))
         }),
         ("seeks", |r| Some(r.seeks?.to_string())),
-        ("verdict", |r| Some(r.verdict?.to_owned())),
+        ("spread", |r| {
+            let spread = (r.rounds.len() > 1).then(|| Spread::of(&r.rounds))?;
+            Some(format!("{} .. {}", number(spread.min), number(spread.max)))
+        }),
+        ("verdict", |r| {
+            let verdict = r.verdict?;
+            Some(r.reason.as_ref().map_or_else(|| verdict.to_owned(), |why| format!("{verdict}: {why}")))
+        }),
     ];
     let used: Vec<_> = columns.into_iter().filter(|(_, of)| rows.iter().any(|r| of(r).is_some())).collect();
     let line = |cells: Vec<String>| format!("| {} |\n", cells.join(" | "));

@@ -1,6 +1,11 @@
 //! A row of a report.
 
+use super::Figures;
+use crate::Spread;
 use serde::Serialize;
+
+/// The verdict of what was not measured.
+pub(crate) const SKIP: &str = "SKIP";
 
 /// One comparison. Fields that do not apply are `None`, and `null` in JSON.
 #[derive(Clone, Debug, Default, Serialize)]
@@ -31,8 +36,10 @@ pub(crate) struct Row {
     pub(crate) limit: Option<f64>,
     /// Seeks of the modelled disk.
     pub(crate) seeks: Option<u64>,
-    /// `pass` or `fail`, where there is a limit.
+    /// `pass` or `fail`, where there is a limit; `SKIP` where nothing could be measured.
     pub(crate) verdict: Option<&'static str>,
+    /// Why nothing was measured.
+    pub(crate) reason: Option<String>,
     /// The command that repeats the row.
     pub(crate) command: String,
     /// Of figures and baselines.
@@ -43,7 +50,6 @@ pub(crate) struct Row {
     pub(crate) rounds: Vec<f64>,
 }
 
-#[allow(dead_code, reason = "for experiments that follow")]
 /// What figures are in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
 pub(crate) enum Unit {
@@ -54,6 +60,9 @@ pub(crate) enum Unit {
     /// 10^6 bytes a second.
     #[serde(rename = "MB/s")]
     MegabytesPerSecond,
+    /// 2^20 bytes a second.
+    #[serde(rename = "MiB/s")]
+    MebibytesPerSecond,
     /// Nanoseconds each.
     #[serde(rename = "ns")]
     Nanoseconds,
@@ -76,6 +85,7 @@ impl Unit {
         match self {
             Self::GigabytesPerSecond => "GB/s",
             Self::MegabytesPerSecond => "MB/s",
+            Self::MebibytesPerSecond => "MiB/s",
             Self::Nanoseconds => "ns",
             Self::RequestsPerSecond => "IOPS",
             Self::Blocks => "blocks",
@@ -85,7 +95,6 @@ impl Unit {
     }
 }
 
-#[allow(dead_code, reason = "for experiments that follow")]
 /// What a row has to reach, in its ratio if it has one, else in its figure.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(crate) enum Limit {
@@ -96,6 +105,23 @@ pub(crate) enum Limit {
 }
 
 impl Row {
+    /// The row of what cannot be measured here: neither passed nor failed.
+    pub(crate) fn skipped(mut self, reason: impl Into<String>) -> Self {
+        self.verdict = Some(SKIP);
+        self.reason = Some(reason.into());
+        self
+    }
+
+    /// The row with one way's figure beside another's, from rounds that took turns. Figures are multiplied by `scale`.
+    pub(crate) fn compared(mut self, found: &Figures, way: &str, beside: &str, scale: f64) -> Self {
+        let ratios = found.ratios(way, beside);
+        self.baseline = Some(found.median(beside) * scale);
+        self.figure = Some(found.median(way) * scale);
+        self.ratio = Some(Spread::of(&ratios).median);
+        self.rounds = ratios;
+        self
+    }
+
     /// The row, judged by a limit.
     pub(crate) fn judged(mut self, limit: Limit) -> Self {
         let found = self.ratio.or(self.figure);

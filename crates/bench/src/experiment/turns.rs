@@ -37,6 +37,11 @@ pub(crate) fn turns(rounds: usize, ways: &mut [Way<'_>], mut told: impl FnMut(us
 }
 
 impl Figures {
+    /// Whether there is such a way.
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.0.iter().any(|(known, _)| *known == name)
+    }
+
     /// Of one way.
     ///
     /// # Panics

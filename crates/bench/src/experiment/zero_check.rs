@@ -305,8 +305,14 @@ mod tests {
     fn a_quick_run() {
         let domain = Domain::default();
         let progress = |_: &str| ();
-        let setting =
-            Setting { domain: &domain, quick: true, folder: None, progress: &progress, command: "udm bench".into() };
+        let setting = Setting {
+            domain: &domain,
+            quick: true,
+            folder: None,
+            fio_engine: None,
+            progress: &progress,
+            command: "udm bench".into(),
+        };
         let report = run(&setting).unwrap();
         assert_eq!(report.rows.len(), 7);
         assert!(report.rows.iter().all(|r| r.figure.is_some_and(f64::is_finite)));

@@ -421,6 +421,7 @@ mod tests {
             domain: &domain,
             quick: true,
             folder: Some(folder.path()),
+            fio_engine: None,
             progress: &|_| (),
             command: "udm bench zero-skip".into(),
         };

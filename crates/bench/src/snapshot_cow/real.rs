@@ -3,6 +3,7 @@
 use super::modelled::Subject;
 use super::workload::{Cache, Job, Kind, Order};
 use crate::Error;
+use crate::stack::in_concise;
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::os::unix::fs::FileExt;
@@ -56,12 +57,8 @@ impl Files {
     }
 
     fn concise(&self, subject: Subject, chunk: u64) -> Result<String, Error> {
-        let absolute = |path: &Path| match path.canonicalize().map(|p| p.into_os_string().into_string()) {
-            Ok(Ok(text)) => Ok(udm_base::concise::quote(&text.replace('\\', "\\\\").replace(' ', "\\ "))),
-            _ => Err(Error::Stack(format!("{}: expected a path that is text", path.display()))),
-        };
         let (len, chunk) = (Sectors::covering(self.volume_len), Sectors::covering(chunk));
-        let (volume, cow) = (absolute(&self.volume)?, absolute(&self.cow)?);
+        let (volume, cow) = (in_concise(&self.volume)?, in_concise(&self.cow)?);
         let mut text = format!("volume,,,,0 {len} linear {volume} 0;");
         if subject != Subject::Plain {
             text += &format!("snapshot,,,,0 {len} snapshot /dev/mapper/volume {cow} P {chunk};");

@@ -1,10 +1,13 @@
 //! The daemon's side of a conversation.
 
-use super::{DeviceStats, ExportEntry, Hello, HostDevice, MAX_LINE, Request, Underway, VERSION, read_line, set_option};
+use super::{
+    DeviceStats, ExportEntry, Hello, HostDevice, MAX_LINE, Request, Underway, VERSION, VhostUserExport, read_line,
+    set_option,
+};
 use serde_json::{Value, json};
 use std::io::{self, BufRead, Write};
 use udm_base::Errno;
-use udm_core::{Error, Registry};
+use udm_core::{Error, MappedDevice, Registry};
 
 /// What the daemon has to offer. Called from many threads; may block.
 pub trait Service: Send + Sync {
@@ -19,19 +22,26 @@ pub trait Service: Send + Sync {
     /// # Errors
     /// ENXIO without such a device; EINVAL for an address that is none; what the system says to listening there.
     fn add_export(&self, name: &str, tcp: &str) -> Result<ExportEntry, Error>;
-    /// Ends exports over TCP of a device, at one address or at all. Returns how many there were.
+    /// Serves the device of that name over vhost-user.
+    ///
+    /// # Errors
+    /// ENXIO without such a device; EINVAL for numbers that cannot be; what the system says to listening there.
+    fn add_vhost_user(&self, name: &str, at: &VhostUserExport) -> Result<ExportEntry, Error>;
+    /// Ends exports over TCP and vhost-user of a device: at one address, on one socket, or at all. Returns how many there were.
     ///
     /// # Errors
     /// ENXIO when there were none.
-    fn remove_export(&self, name: &str, tcp: Option<&str>) -> Result<usize, Error>;
+    fn remove_export(&self, name: &str, tcp: Option<&str>, vhost_user: Option<&str>) -> Result<usize, Error>;
     /// Commands under way.
     fn underway(&self) -> Vec<Underway>;
     /// The last lines of the log, at most `lines`.
     fn log_tail(&self, lines: usize) -> Vec<String>;
     /// Something that is to be remembered has changed.
     fn changed(&self);
-    /// Begins to end the daemon. Does not wait for it.
-    fn shut_down(&self);
+    /// Why the device has an error table in the place of its own, if it has.
+    fn lost(&self, device: &MappedDevice) -> Option<String>;
+    /// Begins to end the daemon. Does not wait for it. `forget`: the next one is to begin without devices.
+    fn shut_down(&self, forget: bool);
 }
 
 /// Answers a client until it hangs up. Blocks as the stream does.
@@ -84,11 +94,12 @@ fn perform(request: &Request, service: &dyn Service) -> Result<Value, Error> {
         let missing = || Error::new(Errno::ENXIO, format!("no device has the name {name:?}"));
         service.registry().by_name(name).ok_or_else(missing)
     };
+    let stats = |md: &MappedDevice| DeviceStats { lost: service.lost(md), ..DeviceStats::of(md) };
     match request {
         Request::Hello { .. } | Request::Ping => Ok(Value::Null),
-        Request::Stats { name: Some(name) } => Ok(json!({ "devices": [DeviceStats::of(&*device(name)?)] })),
+        Request::Stats { name: Some(name) } => Ok(json!({ "devices": [stats(&*device(name)?)] })),
         Request::Stats { name: None } => {
-            let devices: Vec<_> = service.registry().list().iter().map(|md| DeviceStats::of(md)).collect();
+            let devices: Vec<_> = service.registry().list().iter().map(|md| stats(md)).collect();
             Ok(json!({ "devices": devices }))
         }
         Request::Set { name, key, value } => {
@@ -108,15 +119,20 @@ fn perform(request: &Request, service: &dyn Service) -> Result<Value, Error> {
             service.changed();
             Ok(json!(entry))
         }
-        Request::ExportRemove { name, tcp } => {
-            let removed = service.remove_export(name, tcp.as_deref())?;
+        Request::ExportAddVhostUser { name, at } => {
+            let entry = service.add_vhost_user(name, at)?;
+            service.changed();
+            Ok(json!(entry))
+        }
+        Request::ExportRemove { name, tcp, vhost_user } => {
+            let removed = service.remove_export(name, tcp.as_deref(), vhost_user.as_deref())?;
             service.changed();
             Ok(json!({ "removed": removed }))
         }
         Request::Progress => Ok(json!({ "underway": service.underway() })),
         Request::Log { lines } => Ok(json!({ "lines": service.log_tail(*lines) })),
-        Request::Shutdown => {
-            service.shut_down();
+        Request::Shutdown { forget } => {
+            service.shut_down(*forget);
             Ok(Value::Null)
         }
     }

@@ -51,6 +51,9 @@ pub struct DeviceStats {
     pub clone_always: bool,
     /// The option.
     pub compile: bool,
+    /// Why the device has an error table in the place of its own: it could not be made again after a restart.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lost: Option<String>,
     /// The option, in microseconds; none: as the daemon says.
     pub poll_budget: Option<u32>,
 }
@@ -93,6 +96,7 @@ impl DeviceStats {
             read_ahead: md.read_ahead(),
             clone_always: md.clone_always(),
             compile: md.compile(),
+            lost: None,
             poll_budget: md.chosen_poll_budget(),
         }
     }

@@ -1,7 +1,8 @@
 //! What is shown of a device and is not in the ioctls.
 
 use super::{MappedDevice, lock};
-use crate::{Error, TableSlot};
+use crate::{Error, TableSlot, Totals};
+use std::collections::BTreeMap;
 use std::ops::AddAssign;
 use udm_base::{Errno, SECTOR_SIZE};
 use udm_io::BlockDevice;
@@ -97,7 +98,22 @@ impl MappedDevice {
     pub fn set_target_option(&self, key: &str, value: &str) -> Option<()> {
         let table = self.table(TableSlot::Active)?;
         let set = table.targets().filter_map(|target| target.set_option(key, value)).count();
+        if set > 0 {
+            lock(&self.target_options).insert(key.to_owned(), value.to_owned());
+        }
         (set > 0).then_some(())
+    }
+
+    /// The options of targets that were set, the last value of each.
+    pub fn target_options(&self) -> BTreeMap<String, String> {
+        lock(&self.target_options).clone()
+    }
+
+    /// Goes on counting where another process that had this device left off: what it did, and its events. For a device
+    /// that nobody uses yet.
+    pub fn carry(&self, did: Totals, events: u32) {
+        lock(&self.paths).gone += did;
+        self.events.carry(events);
     }
 
     /// The read-ahead that tools show, in sectors: what was set, or as the kernel derives it, twice the optimal I/O

@@ -22,12 +22,12 @@ use path::Path;
 use plan::Plan;
 use slot::PlanSlot;
 use std::any::Any;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 use udm_base::{DevT, Sector, Sectors};
-use udm_io::{Bio, BlockDevice, Cx, DeviceId, Domain, Extent, Limits};
+use udm_io::{Bio, BlockDevice, Cx, DeviceId, Domain, Extent, Lent, Limits, Op};
 
 /// A device of the registry: a name, a number, up to two tables, and the bios that go through the active one.
 pub struct MappedDevice {
@@ -47,6 +47,8 @@ pub struct MappedDevice {
     /// Devices whose tables use this one.
     holders: Mutex<Vec<Weak<MappedDevice>>>,
     options: Mutex<Options>,
+    /// Options of targets that were set.
+    target_options: Mutex<BTreeMap<String, String>>,
     events: Events,
     noflush: AtomicBool,
     /// Split bios that wait for clones: in flight, though counted nowhere else.
@@ -119,6 +121,7 @@ impl MappedDevice {
                 io_poll: true,
                 poll_budget: None,
             }),
+            target_options: Mutex::default(),
             events: Events::default(),
             noflush: AtomicBool::new(false),
             parked: AtomicUsize::new(0),
@@ -255,6 +258,10 @@ impl BlockDevice for MappedDevice {
     fn set_poll_queues(&self, n: u32) -> bool {
         let Some(table) = self.table(TableSlot::Active) else { return false };
         table.mapped_to().iter().filter(|dev| dev.set_poll_queues(n)).count() > 0
+    }
+
+    fn lend<'a>(&'a self, cx: &'a Cx<'_>, op: Op, sector: Sector, sectors: Sectors) -> Option<Lent<'a>> {
+        self.plan.get(cx)?.lend(cx, op, sector, sectors)
     }
 
     fn extents(&self, sector: Sector, sectors: Sectors) -> Vec<Extent> {

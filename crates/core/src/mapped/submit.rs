@@ -6,8 +6,8 @@ use super::{MappedDevice, Mode, lock};
 use crate::Map;
 use crate::table::TableSlot;
 use std::sync::atomic::Ordering;
-use udm_base::Sector;
-use udm_io::{Bio, Cx, OpFlags, Status};
+use udm_base::{Sector, Sectors};
+use udm_io::{Bio, Cx, Lent, Op, OpFlags, Status};
 
 impl MappedDevice {
     #[inline]
@@ -190,6 +190,29 @@ impl Plan {
             }
         }
         Some(extent)
+    }
+}
+
+impl Plan {
+    /// The memory that a range is, if it is one extent's.
+    pub(super) fn lend<'a>(&'a self, cx: &'a Cx<'_>, op: Op, sector: Sector, sectors: Sectors) -> Option<Lent<'a>> {
+        if sectors.is_zero() || (sector.get() | sectors.get()) & self.block_mask != 0 {
+            return None;
+        }
+        if op.is_write() && self.read_only {
+            return None;
+        }
+        let extent = self.find(sector)?;
+        let end = sector.checked_add(sectors)?;
+        let To::Memory(memory) = extent.to else { return None };
+        if sector < extent.begin || end > extent.end {
+            return None;
+        }
+        // SAFETY: the plan keeps the table of the target whose memory it is, and the section keeps the plan.
+        let memory = unsafe { &*memory };
+        // SAFETY: the counters are this device's, or of a path that the plan owns.
+        let counters = unsafe { &*extent.counters }.of(cx);
+        Some(memory.lend(op, extent.start + (sector - extent.begin), sectors)?.noted_in(counters))
     }
 }
 

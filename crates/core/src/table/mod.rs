@@ -9,7 +9,7 @@ use crate::handle::OpenDevice;
 use crate::{Ctr, DeviceOpener, MappedDevice, StatusKind, TableError, Target, TargetType};
 use std::sync::Arc;
 use udm_base::{Args, DevT, Errno, Sector, Sectors};
-use udm_io::{BlockDevice, DeviceId, Domain, LEVELS, Limits};
+use udm_io::{BlockDevice, DeviceId, Domain, LEVELS, Limits, Memory};
 
 /// Which of a device's two tables.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -223,6 +223,18 @@ impl Table {
             [one] => one,
             many => &many[many.partition_point(|p| p.end() <= sector)],
         }
+    }
+
+    /// The memory that targets and devices beneath keep their data in: the targets' in their order, then the devices'.
+    pub fn memories(&self) -> impl Iterator<Item = &Memory> {
+        let of_targets = self.placed.iter().filter_map(|p| p.target.memory());
+        of_targets.chain(self.devices.iter().filter_map(|dev| dev.memory()))
+    }
+
+    /// Whether data beneath, or the way to it, is in this process's memory only. Of mapped devices beneath only their own
+    /// tables know.
+    pub fn is_transient(&self) -> bool {
+        self.memories().next().is_some() || self.placed.iter().any(|p| p.target.is_transient())
     }
 
     /// How many targets there are.

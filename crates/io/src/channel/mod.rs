@@ -236,6 +236,29 @@ impl Channel {
         })
     }
 
+    /// As [`submit`](Self::submit), with memory that is named by its address, as another process's is.
+    ///
+    /// # Safety
+    /// As [`Segment::new`], until the completion with `token` has been taken.
+    #[allow(clippy::too_many_arguments)]
+    #[inline]
+    pub unsafe fn submit_at(
+        &self,
+        dev: Attached,
+        op: Op,
+        flags: OpFlags,
+        sector: Sector,
+        (memory, bytes): (*mut u8, usize),
+        token: u64,
+    ) -> bool {
+        // SAFETY: the caller's promise.
+        let seg = unsafe { Segment::new(memory, bytes) };
+        self.start(dev, op, flags, sector, Sectors::in_bytes(bytes as u64), token, |record| {
+            record.seg0 = seg;
+            &raw const record.seg0
+        })
+    }
+
     /// As [`submit`](Self::submit), polled for: gives the cookie by which [`poll_for`](Self::poll_for) finds it. `None` when
     /// as many bios are out as the channel has slots for.
     ///

@@ -97,6 +97,15 @@ impl Channel {
         Ok(epoll::add(waiter.epoll(self)?, fd, epoll::EventData::new_u64(key), flags(read, write))?)
     }
 
+    /// Watches a descriptor that nobody reads: each time that it becomes readable anew is told once (EPOLLET). So an eventfd that
+    /// another process rings wakes the channel without a system call for taking its count.
+    pub fn watch_edges(&self, fd: impl AsFd, key: u64) -> io::Result<()> {
+        debug_assert_ne!(key, OWN, "that key is the channel's own");
+        let mut waiter = self.waiter.borrow_mut();
+        let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
+        Ok(epoll::add(waiter.epoll(self)?, fd, epoll::EventData::new_u64(key), flags)?)
+    }
+
     /// Changes what is watched for.
     pub fn rewatch(&self, fd: impl AsFd, key: u64, read: bool, write: bool) -> io::Result<()> {
         let mut waiter = self.waiter.borrow_mut();

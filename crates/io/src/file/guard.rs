@@ -1,7 +1,8 @@
 //! Copies that survive their memory: a fault in a mapping whose file was cut off below is an answer, not a signal.
 //!
-//! SIGBUS is handled for the whole process, once. The handler claims only faults whose instruction lies in the copy
-//! routine, and sends that routine to its error return. Every other goes to the handler that was there before.
+//! SIGBUS is handled for the whole process, once. The handler claims faults whose instruction lies in the copy
+//! routine, and sends that routine to its error return, and faults in memory that another process shares (`foreign`). Every
+//! other goes to the handler that was there before.
 
 use std::io;
 use std::sync::OnceLock;
@@ -144,7 +145,7 @@ fn claim(_: &mut libc::ucontext_t) -> bool {
 static BEFORE: OnceLock<libc::sigaction> = OnceLock::new();
 
 /// Sets the handler up, once for the process.
-pub(super) fn prepare() -> io::Result<()> {
+pub(crate) fn prepare() -> io::Result<()> {
     static DONE: OnceLock<i32> = OnceLock::new();
     match *DONE.get_or_init(install) {
         0 => Ok(()),
@@ -175,7 +176,9 @@ fn install() -> i32 {
 extern "C" fn on_sigbus(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     // SAFETY: with SA_SIGINFO the third argument is the thread's context, ours to change until we return.
     let ours = unsafe { context.cast::<libc::ucontext_t>().as_mut() }.is_some_and(claim);
-    if ours {
+    // SAFETY: with SA_SIGINFO the second argument tells of the fault, and where it was.
+    let address = || unsafe { info.as_ref().map_or(0, |info| info.si_addr() as usize) };
+    if ours || crate::foreign::claim(address()) {
         return;
     }
     match BEFORE.get() {

@@ -11,7 +11,7 @@
 mod backing;
 mod buffered;
 mod extents;
-mod guard;
+pub(crate) mod guard;
 mod hold;
 mod limits;
 mod mapped;

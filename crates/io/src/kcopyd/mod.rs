@@ -4,9 +4,11 @@
 //! # How a copy goes
 //! A job names where to read (or that there is nothing to read, but zeroes), how much, and any number of places to write
 //! to: one read serves them all. Jobs wait in a queue. The first takes pages from the pool, reads, writes to each place, gives
-//! the pages back, and tells who asked. Jobs that follow each other and lie next to each other, everywhere alike, go as one
+//! the pages back, and tells who asked. A place may want a part of what is read only. Jobs that follow each other and lie next to each other, everywhere alike, go as one
 //! read and one write each; a long job goes in pieces. If what went together fails, the jobs are done again one by one, so
 //! that each learns of its own error only.
+//!
+//! Between devices that [lend](BlockDevice::lend) their memory it is copied at once, without the pages.
 //!
 //! # Order
 //! A job that finds too few pages stays at the head of the queue, and nothing overtakes it. The kernel once put it back at the
@@ -19,6 +21,7 @@
 mod pages;
 mod queue;
 mod run;
+mod slots;
 mod throttle;
 
 use crate::{BlockDevice, Cx, Domain, Duty, Nanos, Op, OpFlags, OwnWaiter, Status};
@@ -84,8 +87,32 @@ pub struct CopyTo {
     pub dev: Arc<dyn BlockDevice>,
     /// Where on it.
     pub sector: Sector,
+    /// How much of what is copied goes elsewhere only, before what comes here.
+    pub skip: Sectors,
+    /// How much comes here at most.
+    pub take: Sectors,
     /// How the write went, once the job is done. Untouched when the read failed.
     pub status: Status,
+}
+
+impl CopyTo {
+    /// A place for all that is copied.
+    pub fn new(dev: Arc<dyn BlockDevice>, sector: Sector) -> Self {
+        Self::part(dev, sector, Sectors::ZERO, Sectors::new(u64::MAX))
+    }
+
+    /// A place for `take` sectors of it, without the first `skip`.
+    pub fn part(dev: Arc<dyn BlockDevice>, sector: Sector, skip: Sectors, take: Sectors) -> Self {
+        Self { dev, sector, skip, take, status: Status::Ok }
+    }
+
+    /// Where in the job begins what comes here of `sectors` from `at`, and how much that is.
+    fn overlap(&self, at: Sectors, sectors: Sectors) -> Option<(Sectors, Sectors)> {
+        let end = |from: Sectors, len: Sectors| from.get().saturating_add(len.get());
+        let start = at.max(self.skip);
+        let end = end(at, sectors).min(end(self.skip, self.take));
+        (end > start.get()).then(|| (start, Sectors::new(end - start.get())))
+    }
 }
 
 /// One copy. The devices are held elsewhere too as long as it is out, so that the last hold is not let go of inside a channel.
@@ -94,7 +121,7 @@ pub struct CopyJob {
     pub from: CopyFrom,
     /// How much. 0 is done at once.
     pub sectors: Sectors,
-    /// Where to.
+    /// Where to. What no place takes is read all the same.
     pub to: Vec<CopyTo>,
     /// Flags of the writes, as [`OpFlags::FUA`].
     pub flags: OpFlags,
@@ -110,6 +137,11 @@ impl CopyJob {
     pub fn new(from: CopyFrom, sectors: Sectors, to: Vec<CopyTo>) -> Box<Self> {
         let progress = queue::Progress::default();
         Box::new(Self { from, sectors, to, flags: OpFlags::NONE, read: Status::Ok, token: 0, progress })
+    }
+
+    /// Whether every place gets all that is copied.
+    pub fn is_whole(&self) -> bool {
+        self.to.iter().all(|to| to.skip.is_zero() && to.take >= self.sectors)
     }
 
     /// The first error that was met, of the read or of any write.
@@ -203,6 +235,11 @@ impl Kcopyd {
     /// The share of the time, in percent, in which copies may be out; 100 at first. 0 is taken for 1.
     pub fn set_throttle(&self, percent: u32) {
         self.0.set_throttle(percent);
+    }
+
+    /// Whether jobs next to each other go together: then one may as well ask for them as one.
+    pub fn merges(&self) -> bool {
+        self.0.options().merge
     }
 
     /// What it did.

@@ -44,6 +44,8 @@ impl CopyJob {
         reads
             && self.flags == next.flags
             && self.to.len() == next.to.len()
+            && self.is_whole()
+            && next.is_whole()
             && self.progress.write_out == next.progress.write_out
             && !next.progress.alone
             && pairs.all(|(a, b)| same(&a.dev, &b.dev) && follows(a.sector, b.sector))

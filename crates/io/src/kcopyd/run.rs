@@ -4,10 +4,12 @@
 
 use super::pages::{PAGE, Pages, Run};
 use super::queue::Queue;
+use super::slots::Slots;
 use super::throttle::Throttle;
-use super::{Copied, CopyFrom, CopyJob, CopyOptions, CopyStats};
+use super::{Copied, CopyFrom, CopyJob, CopyOptions, CopyStats, CopyTo};
 use crate::{BlockDevice, Cx, Kept, Memory, Nanos, Op, OpFlags, Segment, Status};
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use udm_base::{Sector, Sectors};
@@ -71,6 +73,9 @@ struct Piece {
     sectors: Sectors,
     runs: Vec<Run>,
     segs: Vec<Segment>,
+    /// Lists for places that get a part only, one after the other, and where each begins.
+    cut: Vec<Segment>,
+    cuts: Vec<Range<usize>>,
     /// Reads or writes that are out or ready.
     left: usize,
     read: Status,
@@ -86,6 +91,8 @@ impl Piece {
             sectors: Sectors::ZERO,
             runs: Vec::new(),
             segs: Vec::new(),
+            cut: Vec::new(),
+            cuts: Vec::new(),
             left: 0,
             read: Status::Ok,
             writes: Vec::new(),
@@ -117,42 +124,12 @@ struct Departure {
     landing: Box<Landing>,
 }
 
-/// Things by number; numbers are used again.
-struct Slots<T> {
-    slots: Vec<Option<T>>,
-    free: Vec<usize>,
-}
-
-impl<T> Slots<T> {
-    const fn new() -> Self {
-        Self { slots: Vec::new(), free: Vec::new() }
-    }
-
-    fn put(&mut self, thing: T) -> usize {
-        let at = self.free.pop().unwrap_or(self.slots.len());
-        if at == self.slots.len() {
-            self.slots.push(None);
-        }
-        self.slots[at] = Some(thing);
-        at
-    }
-
-    fn take(&mut self, at: usize) -> T {
-        self.free.push(at);
-        self.slots[at].take().expect("a number in use")
-    }
-
-    fn get(&self, at: usize) -> &T {
-        self.slots[at].as_ref().expect("a number in use")
-    }
-
-    fn get_mut(&mut self, at: usize) -> &mut T {
-        self.slots[at].as_mut().expect("a number in use")
-    }
-
-    fn len(&self) -> usize {
-        self.slots.len() - self.free.len()
-    }
+/// Where a part of a piece goes.
+struct Place {
+    dev: Arc<dyn BlockDevice>,
+    range: (Sector, Sectors),
+    /// How much of the piece comes before it.
+    skip: Sectors,
 }
 
 impl Inner {
@@ -200,6 +177,10 @@ impl Inner {
         self.kept.get().expect("set when it was made")
     }
 
+    pub(super) const fn options(&self) -> &CopyOptions {
+        &self.options
+    }
+
     pub(super) fn set_throttle(&self, percent: u32) {
         self.lock().throttle.percent = percent;
         self.kept().ring_now();
@@ -216,6 +197,10 @@ impl Inner {
         job.progress =
             super::queue::Progress { asker: Some(asker), most: self.longest(&job, false), ..Default::default() };
         job.read = Status::Ok;
+        if job.is_whole() {
+            // Also of what it goes together with.
+            job.to.iter_mut().for_each(|to| to.take = Sectors::new(u64::MAX));
+        }
         job.to.iter_mut().for_each(|to| to.status = Status::Ok);
         let mut state = self.lock();
         if state.queue.jobs.len() >= self.options.jobs {
@@ -300,7 +285,9 @@ impl Inner {
                 state.used += 1;
                 let departure = state.departure(self, io);
                 drop(state);
-                if !self.depart(cx, departure) {
+                if let Some(left) = self.copy_at_once(cx, departure)
+                    && !self.depart(cx, left)
+                {
                     return false;
                 }
             } else if let Some(mut job) = state.done.pop_front() {
@@ -314,6 +301,32 @@ impl Inner {
                 return true;
             }
         }
+    }
+
+    /// Does a whole piece in place of its read, if its devices lend their memory: else gives the read back.
+    fn copy_at_once(&self, cx: &Cx<'_>, departure: Departure) -> Option<Departure> {
+        let (sector, sectors) = departure.range;
+        let piece = departure.landing.io.piece;
+        if departure.op != Op::Read {
+            return Some(departure);
+        }
+        let Some(from) = departure.dev.lend(cx, Op::Read, sector, sectors) else { return Some(departure) };
+        let places = self.lock().places(piece);
+        let lent: Option<Vec<_>> = places.iter().map(|p| p.dev.lend(cx, Op::Write, p.range.0, p.range.1)).collect();
+        let Some(lent) = lent else { return Some(departure) };
+        for (place, to) in places.iter().zip(&lent) {
+            from.copy_to(to, place.skip);
+        }
+        from.used();
+        let mut state = self.lock();
+        state.used += places.len() as u32;
+        for place in &places {
+            state.count(Op::Write, place.range.1);
+        }
+        state.pieces.get_mut(piece).left = 0;
+        state.finish(piece, self);
+        state.spare.push(departure.landing.emptied());
+        None
     }
 
     /// Submits a read or write. False when the channel has no bio for it: it waits for one.
@@ -512,9 +525,10 @@ impl State {
             }
         }
         let number = self.pieces.put(piece);
+        self.cut(number);
         if zeroes {
             self.write(number);
-            if places == 0 {
+            if self.pieces.get(number).left == 0 {
                 self.finish(number, inner);
             }
         } else {
@@ -523,12 +537,54 @@ impl State {
         }
     }
 
+    /// Makes the lists of memory for places that get a part of a piece only.
+    fn cut(&mut self, number: usize) {
+        let piece = self.pieces.get_mut(number);
+        piece.cut.clear();
+        piece.cuts.clear();
+        for to in &self.under_way.get(piece.jobs[0]).to {
+            let begin = piece.cut.len();
+            if let Some((start, len)) = to.overlap(piece.at, piece.sectors).filter(|(_, len)| *len < piece.sectors) {
+                let (mut skip, mut left) = ((start - piece.at).as_len(), len.as_len());
+                for seg in &piece.segs {
+                    let from = skip.min(seg.len());
+                    let taken = (seg.len() - from).min(left);
+                    if taken > 0 {
+                        // SAFETY: a part of the segment, which may be used as long as that.
+                        piece.cut.push(unsafe { Segment::new(seg.as_ptr().add(from), taken) });
+                    }
+                    (skip, left) = (skip - from, left - taken);
+                }
+            }
+            piece.cuts.push(begin..piece.cut.len());
+        }
+    }
+
     /// Makes the writes of a piece ready.
     fn write(&mut self, number: usize) {
         let piece = self.pieces.get_mut(number);
-        piece.left = piece.writes.len();
+        let to = &self.under_way.get(piece.jobs[0]).to;
+        let before = self.ready.len();
         // After those of earlier pieces, before whatever is to begin.
-        self.ready.extend((1..=piece.left).map(|which| Io { piece: number, which }));
+        let some = to.iter().enumerate().filter(|(_, to)| to.overlap(piece.at, piece.sectors).is_some());
+        self.ready.extend(some.map(|(at, _)| Io { piece: number, which: at + 1 }));
+        piece.left = self.ready.len() - before;
+    }
+
+    /// Where the parts of a piece go.
+    fn places(&self, number: usize) -> Vec<Place> {
+        let piece = self.pieces.get(number);
+        let place = |to: &CopyTo| {
+            let (start, len) = to.overlap(piece.at, piece.sectors)?;
+            let range = (to.sector + (start - to.skip), len);
+            Some(Place { dev: to.dev.clone(), range, skip: start - piece.at })
+        };
+        self.under_way.get(piece.jobs[0]).to.iter().filter_map(place).collect()
+    }
+
+    fn count(&mut self, op: Op, sectors: Sectors) {
+        let (count, sum) = self.stats.of(op);
+        (*count, *sum) = (*count + 1, sum.saturating_add(sectors.checked_bytes().unwrap_or(u64::MAX)));
     }
 
     fn departure(&mut self, inner: &Arc<Inner>, io: Io) -> Departure {
@@ -537,21 +593,24 @@ impl State {
         landing.inner = Some(inner.clone());
         let piece = self.pieces.get(io.piece);
         let job = self.under_way.get(piece.jobs[0]);
-        let bytes = piece.sectors.checked_bytes().unwrap_or(u64::MAX);
-        let (dev, sector, op) = match (io.which, &job.from) {
-            (0, CopyFrom::Device(dev, sector)) => (dev.clone(), *sector, Op::Read),
+        let mut segs = &raw const *piece.segs;
+        let (dev, range, op) = match (io.which, &job.from) {
+            (0, CopyFrom::Device(dev, sector)) => (dev.clone(), (*sector + piece.at, piece.sectors), Op::Read),
             (0, CopyFrom::Zeroes) => unreachable!("zeroes are not read"),
             (n, from) => {
                 let to = &job.to[n - 1];
                 let zeroes = matches!(from, CopyFrom::Zeroes) && !piece.write_out;
                 let makes = zeroes && !to.dev.limits().max_write_zeroes.is_zero();
-                (to.dev.clone(), to.sector, if makes { Op::WriteZeroes } else { Op::Write })
+                let (start, len) = to.overlap(piece.at, piece.sectors).expect("ready if it gets something");
+                if len < piece.sectors {
+                    segs = &raw const piece.cut[piece.cuts[n - 1].clone()];
+                }
+                (to.dev.clone(), (to.sector + (start - to.skip), len), if makes { Op::WriteZeroes } else { Op::Write })
             }
         };
-        let (count, sum) = self.stats.of(op);
-        (*count, *sum) = (*count + 1, sum.saturating_add(bytes));
         let flags = if op == Op::Read { OpFlags::NONE } else { job.flags };
-        Departure { dev, op, flags, range: (sector + piece.at, piece.sectors), segs: &raw const *piece.segs, landing }
+        self.count(op, range.1);
+        Departure { dev, op, flags, range, segs, landing }
     }
 
     /// The last of a piece has landed.

@@ -14,7 +14,7 @@ pub(crate) use spec::SCHEME;
 pub use spec::{NullSpec, NullSpecError};
 
 use crate::polling::{Polls, QueueSet};
-use crate::{Bio, BlockDevice, Cx, DeviceId, Extent, ExtentKind, Limits, Memory, OpFlags, Status};
+use crate::{Bio, BlockDevice, Cx, DeviceId, Extent, ExtentKind, Lent, Limits, Memory, Op, OpFlags, Status};
 use queue::NullQueue;
 use std::any::Any;
 use std::io;
@@ -53,7 +53,7 @@ impl BlockDevice for NullDevice {
                 return None;
             }
         }
-        if self.memory.is_none() && bio.op() == crate::Op::Read && !bio.flags().contains(OpFlags::SCRATCH) {
+        if self.memory.is_none() && bio.op() == Op::Read && !bio.flags().contains(OpFlags::SCRATCH) {
             // What the memory held last may be somebody else's: an export reuses its buffers.
             bio.fill(0);
         }
@@ -87,6 +87,14 @@ impl BlockDevice for NullDevice {
 
     fn name(&self) -> String {
         NullSpec { poll_queues: self.queues.len(), ..self.spec }.to_string()
+    }
+
+    fn lend<'a>(&'a self, _: &'a Cx<'_>, op: Op, sector: Sector, sectors: Sectors) -> Option<Lent<'a>> {
+        self.memory.as_ref().filter(|_| self.latency_ns == 0)?.lend(op, sector, sectors)
+    }
+
+    fn memory(&self) -> Option<&Memory> {
+        self.memory.as_ref()
     }
 
     fn can_poll(&self) -> bool {

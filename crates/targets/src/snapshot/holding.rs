@@ -1,8 +1,9 @@
 //! One target's hold on a snapshot: how it is opened, handed over from table to table, and let go of.
 
+use super::body::{Body, Dropped, Keep};
 use super::load::{self, Found};
 use super::shared::{Origin, Snapshot, lock, serial};
-use super::state::{Body, Claim, Dropped, Keep, State};
+use super::state::{Claim, State};
 use super::table::Entry;
 use std::fmt::Write;
 use std::sync::atomic::Ordering::SeqCst;
@@ -310,7 +311,7 @@ impl Holding {
                     body.md = self.md.clone();
                 }
             }
-            publish(&it.origin, state);
+            state.joined(&it.origin);
         });
     }
 
@@ -423,7 +424,7 @@ impl Holding {
                 let percent = percent.parse().ok().filter(|n| (1..=100).contains(n)).ok_or_else(|| {
                     Error::new(Errno::EINVAL, format!("copy_throttle: expected 1 to 100 percent, found {percent:?}"))
                 })?;
-                it.origin.copier.set_throttle(percent);
+                it.origin.copies.set_throttle(percent);
                 Ok(String::new())
             }
             _ => {
@@ -463,7 +464,7 @@ impl Drop for Holding {
         }
         // From here on writes to the origin make no exceptions for it.
         it.active.store(false, SeqCst);
-        origin.look(|state| publish(&origin, state));
+        origin.look(|state| state.left(&origin));
         origin.ring_now();
         origin.domain.drain(|| origin.look(|state| state.body(id).is_none_or(|body| !body.is_busy())));
         origin.look(|state| {
@@ -489,12 +490,6 @@ fn may_take_over(state: &State, snapshot: &Snapshot, merge: bool) -> Result<(), 
         return Err(ArgError::new("Snapshot exception store does not support snapshot-merge."));
     }
     Ok(())
-}
-
-/// Tells writes which snapshots to look at.
-fn publish(origin: &Origin, state: &State) {
-    let active = state.bodies.iter().map(|body| &body.snapshot).filter(|it| it.active.load(SeqCst));
-    origin.publish(active.cloned().collect());
 }
 
 /// Has all merges stop. Returns whose were running.

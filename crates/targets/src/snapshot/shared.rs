@@ -10,7 +10,9 @@
 //! exception's maker sees the read, and keeps the origin's writers waiting.
 
 use super::flight;
-use super::state::{Outgoing, State, Todo};
+use super::free::Free;
+use super::line::Line;
+use super::state::{Outgoing, Part, State, Todo};
 use super::table::Exceptions;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::SeqCst};
@@ -18,7 +20,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use udm_base::{AlignedBuf, Sector, Sectors};
 use udm_core::MappedDevice;
 use udm_formats::snapshot::ChunkSize;
-use udm_io::kcopyd::{Copied, CopyJob, CopyOptions, CopyStats, Kcopyd};
+use udm_io::kcopyd::{Copied, CopyJob, CopyStats};
 use udm_io::{Bio, BlockDevice, Cx, DeviceId, Domain, Duty, Kept, MAX_CHANNELS, Nanos, OwnWaiter, Sender, Status};
 
 /// Counters of reads on their way to the origin, which chunks share.
@@ -133,7 +135,7 @@ impl Snapshot {
     /// Looks whether exceptions that waited for reads need to wait no longer.
     pub(super) fn settle(&self, cx: &Cx<'_>) {
         if self.unsettled.load(SeqCst) > 0 {
-            self.origin.with_state(cx, |state, todo| state.settle(self.id, todo));
+            self.origin.with_state(cx, |state, todo| state.settle(&self.origin, self.id, todo));
         }
     }
 
@@ -142,7 +144,7 @@ impl Snapshot {
     }
 
     /// Whether a write to the origin changes nothing that this snapshot still reads there.
-    fn is_past(&self, sector: Sector, sectors: Sectors) -> bool {
+    pub(super) fn is_past(&self, sector: Sector, sectors: Sectors) -> bool {
         if self.merging.load(SeqCst) || self.dropped.load(SeqCst) {
             return true;
         }
@@ -162,41 +164,28 @@ impl Snapshot {
 /// What comes back by way of [`flight::watch`].
 pub(super) enum Landed {
     /// A write of a whole chunk of a snapshot, to its new place.
-    Full(u64, u64),
+    Full(Part),
     /// A write to a chunk of a snapshot that is being merged.
     Merging(u64, u64),
 }
 
-type List = Arc<[Arc<Snapshot>]>;
-
-/// What a channel has of its own.
+/// What a channel is about to do, and whether it is at it: what comes of it then is done next, not within.
+#[derive(Default)]
 #[repr(align(128))]
-struct Place {
-    /// What writes to the origin have to look at, as the channel knows it.
-    known: Mutex<(u64, List)>,
-    /// What the channel is about to do, and whether it is at it: what comes of it then is done next, not within.
-    desk: Mutex<(bool, Todo)>,
-}
-
-impl Place {
-    fn new(list: List) -> Self {
-        Self { known: Mutex::new((0, list)), desk: Mutex::default() }
-    }
-}
+struct Desk(Mutex<(bool, Todo)>);
 
 /// An origin, with the snapshots of it.
 pub(super) struct Origin {
     this: Weak<Origin>,
     pub(super) domain: Domain,
     pub(super) dev: Arc<dyn BlockDevice>,
-    pub(super) copier: Kcopyd,
-    /// For zeroes in areas, which must not wait behind copies.
-    pub(super) zeroer: Kcopyd,
+    pub(super) copies: Line,
+    /// Of zeroes in areas, which must not wait behind copies.
+    zeroes: Line,
     state: Mutex<State>,
-    /// Counts changes of the list.
-    version: AtomicU64,
-    list: Mutex<List>,
-    places: Box<[Place]>,
+    /// What writes need not ask the snapshots about.
+    pub(super) free: Free,
+    desks: Box<[Desk]>,
     kept: OnceLock<Kept>,
     /// Serialises the switching of snapshots.
     pub(super) switching: Mutex<()>,
@@ -216,19 +205,17 @@ impl Origin {
         if let Some(origin) = known.iter().find(|o| same(o)) {
             return Ok(origin.clone());
         }
-        let copier = Kcopyd::new(domain, CopyOptions { pool: 32 << 20, ..CopyOptions::default() })?;
-        let zeroer = Kcopyd::new(domain, CopyOptions { pool: 4096, ..CopyOptions::default() })?;
-        let nothing: List = Arc::new([]);
+        let copies = Line::new(domain, 32 << 20)?;
+        let zeroes = Line::new(domain, 4096)?;
         let origin = Arc::new_cyclic(|this| Self {
             this: this.clone(),
             domain: domain.clone(),
+            free: Free::new(dev.sectors()),
             dev,
-            copier,
-            zeroer,
+            copies,
+            zeroes,
             state: Mutex::new(State::default()),
-            version: AtomicU64::new(1),
-            list: Mutex::new(nothing.clone()),
-            places: (0..MAX_CHANNELS).map(|_| Place::new(nothing.clone())).collect(),
+            desks: (0..MAX_CHANNELS).map(|_| Desk::default()).collect(),
             kept: OnceLock::new(),
             switching: Mutex::new(()),
             last_busy: AtomicU64::new(0),
@@ -298,7 +285,10 @@ impl Origin {
 
     /// Without the lock. Devices that answer at once lead back here: then it is left to the one further up the stack.
     fn carry_out(&self, cx: &Cx<'_>, todo: Todo) {
-        let desk = &self.places[cx.id()].desk;
+        if todo.is_empty() {
+            return;
+        }
+        let desk = &self.desks[cx.id()].0;
         let mut next = {
             let mut desk = lock(desk);
             desk.1.append(todo);
@@ -324,17 +314,10 @@ impl Origin {
         for errand in errands {
             self.send(cx, errand);
         }
-        for (copier, jobs) in [(&self.copier, copies), (&self.zeroer, zeroes)] {
-            let some = !jobs.is_empty();
-            for job in jobs {
-                if let Err(job) = copier.add(job, self.arc()) {
-                    // So many wait that the keeper has to come back.
-                    lock(&self.state).later.put(job);
-                }
-            }
-            if some {
-                copier.run(cx);
-            }
+        if !copies.is_empty() || !zeroes.is_empty() {
+            let me = self.arc();
+            self.copies.ask(cx, copies, &me);
+            self.zeroes.ask(cx, zeroes, &me);
         }
         ends.into_iter().for_each(|(bio, status)| bio.end(status));
         raise(events);
@@ -358,45 +341,33 @@ impl Origin {
         });
     }
 
-    /// Makes the list of snapshots that writes look at. Those that come from now on look at it.
-    pub(super) fn publish(&self, list: List) {
-        *lock(&self.list) = list;
-        self.version.fetch_add(1, SeqCst);
-        // A list holds snapshots, which hold their COW devices and this origin: a channel that does not come by any more must
-        // not keep an old one.
-        let nothing: List = Arc::new([]);
-        let forget = |place: &Place| std::mem::replace(&mut *lock(&place.known), (0, nothing.clone()));
-        let old: Vec<(u64, List)> = self.places.iter().map(forget).collect();
-        drop(old);
-    }
-
-    /// Whether a write changes nothing that any snapshot still reads. Takes a lock that only this channel
-    /// takes, but for a moment when a snapshot comes or goes.
-    pub(super) fn is_free(&self, cx: &Cx<'_>, sector: Sector, sectors: Sectors) -> bool {
-        let mut known = lock(&self.places[cx.id()].known);
-        let version = self.version.load(SeqCst);
-        if known.0 != version {
-            *known = (version, lock(&self.list).clone());
-        }
-        known.1.iter().all(|snapshot| snapshot.is_past(sector, sectors))
-    }
-
     /// A write to the origin, whose sector is there already: gives it back if it may go, else keeps it until it may.
-    pub(super) fn write(&self, cx: &Cx<'_>, mut bio: Bio) -> Option<Bio> {
-        let (sector, sectors) = (bio.sector(), bio.sectors());
-        if self.is_free(cx, sector, sectors) {
+    #[inline]
+    pub(super) fn write(&self, cx: &Cx<'_>, bio: Bio) -> Option<Bio> {
+        if self.free.has(bio.sector(), bio.sectors()) {
             return Some(bio);
         }
-        flight::point(&mut bio, &*self.dev);
-        self.with_state(cx, |state, todo| state.origin_write(self, bio, todo));
-        None
+        self.ask(cx, bio)
+    }
+
+    /// Asks the snapshots whether a write may go.
+    #[cold]
+    fn ask(&self, cx: &Cx<'_>, mut bio: Bio) -> Option<Bio> {
+        self.with_state(cx, |state, todo| {
+            if state.free_up(self, bio.sector(), bio.sectors()) {
+                return Some(bio);
+            }
+            flight::point(&mut bio, &*self.dev);
+            state.origin_write(self, bio, todo);
+            None
+        })
     }
 
     /// What comes back by way of [`flight::watch`].
     pub(super) fn landed(&self, cx: &Cx<'_>, bio: Bio, landed: Landed) -> Option<Bio> {
         match landed {
-            Landed::Full(snapshot, chunk) => {
-                self.with_state(cx, |state, todo| state.full_written(self, snapshot, chunk, bio, todo));
+            Landed::Full(part) => {
+                self.with_state(cx, |state, todo| state.full_written(self, part, bio, todo));
                 None
             }
             Landed::Merging(snapshot, chunk) => {
@@ -408,7 +379,7 @@ impl Origin {
 
     /// What the copier did.
     pub(super) fn copy_stats(&self) -> CopyStats {
-        self.copier.stats()
+        self.copies.stats()
     }
 }
 
@@ -421,6 +392,8 @@ fn raise(events: Vec<Weak<MappedDevice>>) {
 impl Copied for Origin {
     fn copied(self: Arc<Self>, cx: &Cx<'_>, job: Box<CopyJob>) {
         self.with_state(cx, |state, todo| state.copied(&self, &job, todo));
+        self.copies.go_on(cx, &self);
+        self.zeroes.go_on(cx, &self);
     }
 }
 

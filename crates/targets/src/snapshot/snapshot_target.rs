@@ -100,6 +100,10 @@ impl Target for SnapshotTarget {
         true
     }
 
+    fn is_transient(&self) -> bool {
+        !self.0.snapshot.persistent
+    }
+
     fn takes_discards(&self) -> bool {
         self.0.features.discard_zeroes_cow
     }

@@ -1,11 +1,7 @@
 //! Which chunks have an exception: read without locks, written by who holds the origin's state.
 
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, Ordering};
-
-/// Entries of a leaf, and leaves of a node.
-const WIDTH: u64 = 1024;
-const BITS: u32 = WIDTH.ilog2();
+use super::radix::Radix;
+use std::sync::atomic::Ordering;
 
 /// What is known of a chunk that has an exception.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -16,81 +12,64 @@ pub(super) struct Entry {
     pub(super) settled: bool,
 }
 
-/// A map from chunks of the origin. Takes 8 bytes for each chunk of those thousands in which there is an exception; nodes
-/// are never freed before the table.
-pub(super) struct Exceptions {
-    depth: u32,
-    root: Node,
-}
+/// A map from chunks of the origin. Takes 8 bytes for each chunk of those thousands in which there is an exception.
+pub(super) struct Exceptions(Radix);
 
-enum Node {
-    Inner(Box<[OnceLock<Node>]>),
-    Leaf(Box<[AtomicU64]>),
-}
-
-impl Node {
-    fn new(depth: u32) -> Self {
-        if depth == 0 {
-            Self::Leaf((0..WIDTH).map(|_| AtomicU64::new(0)).collect())
-        } else {
-            Self::Inner((0..WIDTH).map(|_| OnceLock::new()).collect())
-        }
-    }
-}
+/// Below a packed number: what it is the number of.
+const TAG_BITS: u32 = 2;
+const SETTLED: u64 = 1;
+const PENDING: u64 = 2;
 
 const fn pack(entry: Option<Entry>) -> u64 {
     match entry {
         None => 0,
-        Some(Entry { new, settled }) => (new + 1) << 1 | settled as u64,
+        Some(Entry { new, settled }) => (new + 1) << TAG_BITS | settled as u64,
     }
 }
 
 const fn unpack(word: u64) -> Option<Entry> {
     match word {
         0 => None,
-        word => Some(Entry { new: (word >> 1) - 1, settled: word & 1 == 1 }),
+        word if word & PENDING != 0 => None,
+        word => Some(Entry { new: (word >> TAG_BITS) - 1, settled: word & SETTLED != 0 }),
     }
 }
 
 impl Exceptions {
     /// For chunks below `chunks`.
     pub(super) fn new(chunks: u64) -> Self {
-        let mut depth = 0;
-        while (chunks.max(1) - 1).checked_shr(BITS * (depth + 1)).unwrap_or(0) != 0 {
-            depth += 1;
-        }
-        Self { depth, root: Node::new(depth) }
-    }
-
-    #[inline]
-    fn slot(&self, chunk: u64, make: bool) -> Option<&AtomicU64> {
-        if chunk.checked_shr(BITS * (self.depth + 1)).unwrap_or(0) != 0 {
-            return None;
-        }
-        let (mut node, mut depth) = (&self.root, self.depth);
-        loop {
-            let index = (chunk >> (BITS * depth) & (WIDTH - 1)) as usize;
-            match node {
-                Node::Leaf(entries) => return entries.get(index),
-                Node::Inner(nodes) => {
-                    depth -= 1;
-                    let next = nodes.get(index)?;
-                    node = if make { next.get_or_init(|| Node::new(depth)) } else { next.get()? };
-                }
-            }
-        }
+        Self(Radix::new(chunks))
     }
 
     /// The exception of a chunk. In one order, which all threads agree on, with [`set`](Self::set) and with other accesses
     /// that are `SeqCst`.
     #[inline]
     pub(super) fn get(&self, chunk: u64) -> Option<Entry> {
-        unpack(self.slot(chunk, false)?.load(Ordering::SeqCst))
+        unpack(self.0.get(chunk)?.load(Ordering::SeqCst))
+    }
+
+    /// The run that is to bring the chunk's exception, if there is one.
+    pub(super) fn pending(&self, chunk: u64) -> Option<usize> {
+        let word = self.0.get(chunk)?.load(Ordering::SeqCst);
+        (word & PENDING != 0).then_some((word >> TAG_BITS) as usize)
+    }
+
+    /// Notes which run is to bring the chunk's exception. Until then it has none.
+    pub(super) fn set_pending(&self, chunk: u64, run: usize) {
+        if let Some(slot) = self.0.get_or_make(chunk) {
+            slot.store((run as u64) << TAG_BITS | PENDING, Ordering::SeqCst);
+        }
+    }
+
+    /// Whether a chunk can have an exception: it is not past the end. Allocates.
+    pub(super) fn holds(&self, chunk: u64) -> bool {
+        self.0.get_or_make(chunk).is_some()
     }
 
     /// Changes a chunk's exception. A chunk past the end has none, and gets none.
     pub(super) fn set(&self, chunk: u64, entry: Option<Entry>) {
-        if let Some(slot) = self.slot(chunk, entry.is_some()) {
+        let slot = if entry.is_some() { self.0.get_or_make(chunk) } else { self.0.get(chunk) };
+        if let Some(slot) = slot {
             slot.store(pack(entry), Ordering::SeqCst);
         }
     }
@@ -115,7 +94,14 @@ mod tests {
                 assert_eq!(table.get(chunk), Some(Entry { new: chunk + 7, settled: chunk % 2 == 0 }));
             }
             table.set(0, None);
-            assert_eq!(table.get(0), None);
+            assert_eq!((table.get(0), table.pending(0)), (None, None));
+            for run in [0, 1, 77] {
+                table.set_pending(0, run);
+                assert_eq!((table.get(0), table.pending(0)), (None, Some(run)));
+            }
+            table.set(0, Some(Entry { new: 3, settled: false }));
+            assert_eq!((table.get(0), table.pending(0)), (Some(Entry { new: 3, settled: false }), None));
+            assert!(table.holds(chunks - 1) && !table.holds(u64::MAX));
             // Past the end, as a table on disk may say of an origin that has shrunk.
             table.set(u64::MAX, Some(Entry { new: 1, settled: true }));
             assert_eq!(table.get(u64::MAX), None);

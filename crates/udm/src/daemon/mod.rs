@@ -2,21 +2,24 @@
 //!
 //! # How it starts
 //! It takes the lock of its directory, so that it is the only one there; sockets that it finds are then left from one
-//! that was killed. `control.sock` comes last: who reaches it reaches all.
+//! that was killed. It makes the devices of the one before again. `control.sock` comes last: who reaches it reaches all.
 //!
 //! # How it ends
 //! On SIGTERM, SIGINT, SIGHUP, a client's request, or when its directory has been deleted: it takes no more requests, lets those
-//! under way finish, flushes the devices, and removes its sockets. Nothing else on disk goes.
+//! under way finish, flushes the devices, and removes its sockets. Nothing else on disk goes: the next one has the same devices.
 
 mod control;
 mod flush;
 mod lock;
 mod log;
+mod lost;
+mod restore;
 mod second;
 mod socket;
 mod state;
 mod stop;
 mod tcp;
+mod vhost;
 
 pub(crate) use flush::flush_all;
 pub(crate) use lock::Lock;
@@ -27,11 +30,14 @@ pub(crate) use tcp::{parse_address, tcp_uri};
 use crate::exports::MappedExports;
 use crate::places::Places;
 use lock::LockError;
+use lost::LostDevices;
+use restore::FromDisk;
 use rustix::process::{Resource, getrlimit, setrlimit, setsid};
 use socket::{Connections, Listener, Peer};
 use state::{State, StateFile};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tcp::TcpExports;
 use tracing::{error, info, warn};
@@ -39,6 +45,7 @@ use udm_control::second::UnderwayList;
 use udm_core::Registry;
 use udm_export::nbd::{Listen, Server};
 use udm_io::{Domain, PollPolicy};
+use vhost::VhostExports;
 
 /// The exit code of a daemon that found another in its directory.
 pub(crate) const EXIT_HELD: u8 = 3;
@@ -53,8 +60,12 @@ pub(crate) struct Daemon {
     registry: Registry,
     nbd: Server,
     tcp: TcpExports,
+    vhost: VhostExports,
     underway: UnderwayList,
+    lost: LostDevices,
     state: StateFile,
+    /// The devices are not to be made again.
+    forget: AtomicBool,
     stop: Stop,
 }
 
@@ -72,9 +83,20 @@ impl From<String> for StartError {
     }
 }
 
-/// Runs the daemon until it ends. `detached`: a client has started it, with the log as standard output. `poll_budget`: how
-/// long its threads poll before they sleep, in microseconds, if that was said.
-pub(crate) fn run(places: Places, detached: bool, poll_budget: Option<u32>) -> Result<(), StartError> {
+/// How a daemon is to begin.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Begin {
+    /// A client has started it, with the log as standard output.
+    pub(crate) detached: bool,
+    /// Without the devices of the one before.
+    pub(crate) fresh: bool,
+    /// How long its threads poll before they sleep, in microseconds, if that was said.
+    pub(crate) poll_budget: Option<u32>,
+}
+
+/// Runs the daemon until it ends.
+pub(crate) fn run(places: Places, begin: Begin) -> Result<(), StartError> {
+    let Begin { detached, fresh, poll_budget } = begin;
     places.make()?;
     if detached {
         // Fails only for the leader of a group, which a child that was just started is not.
@@ -84,7 +106,6 @@ pub(crate) fn run(places: Places, detached: bool, poll_budget: Option<u32>) -> R
     let lock = Lock::take(&places).map_err(|e| refused(&places, e))?;
     log::start(&places, !detached).map_err(|e| format!("{}: {e}", places.log().display()))?;
     raise_descriptor_limit();
-    put_last_state_aside(&places);
 
     let bind = |path: &std::path::Path| {
         Listener::bind(path).map_err(|e| StartError::from(format!("cannot listen on {}: {e}", path.display())))
@@ -94,6 +115,12 @@ pub(crate) fn run(places: Places, detached: bool, poll_budget: Option<u32>) -> R
         domain.poll_as(PollPolicy { budget: Duration::from_micros(us.into()), ..PollPolicy::default() });
     }
     let registry = udm_stack::registry(domain);
+    let (lost, tcp, vhost) = (LostDevices::default(), TcpExports::default(), VhostExports::default());
+    if fresh {
+        put_last_state_aside(&places, "it was asked not to restore them");
+    } else {
+        restore_last(&places, &registry, &lost, &tcp, &vhost);
+    }
     let exports = Arc::new(MappedExports::all(&registry));
     let nbd = Server::builder().listen(Listen::Unix(places.nbd())).start(registry.domain(), exports);
     let nbd = nbd.map_err(|e| e.to_string())?;
@@ -102,8 +129,8 @@ pub(crate) fn run(places: Places, detached: bool, poll_budget: Option<u32>) -> R
     let second = bind(&places.second())?;
     let control = bind(&places.control())?;
     let underway = UnderwayList::new(registry.domain().clock().clone());
-    let (tcp, state) = (TcpExports::default(), StateFile::default());
-    let daemon = Arc::new(Daemon { places, registry, nbd, tcp, underway, state, stop });
+    let (state, forget) = (StateFile::default(), AtomicBool::new(false));
+    let daemon = Arc::new(Daemon { places, registry, nbd, tcp, vhost, underway, lost, state, forget, stop });
     daemon.save_state();
     let connections = Arc::new(Connections::default());
     let accepting = [
@@ -163,12 +190,19 @@ impl Daemon {
     fn end(&self, connections: &Connections) {
         self.save_state();
         self.tcp.shut_down(PATIENCE);
+        self.vhost.shut_down(PATIENCE);
         self.nbd.shut_down(PATIENCE);
         let left = connections.end(PATIENCE);
         if left > 0 {
             warn!("{left} requests are still under way; not waiting for them");
         }
         flush_all(&self.registry, PATIENCE);
+        if self.forget.load(Ordering::Acquire) {
+            match self.state.forget(&self.places.state()) {
+                Ok(()) => info!("the devices are forgotten, as asked"),
+                Err(error) => error!("{} cannot be removed: {error}", self.places.state().display()),
+            }
+        }
         info!("ended");
     }
 
@@ -176,6 +210,7 @@ impl Daemon {
     fn reap_hangups(&self) {
         self.nbd.reap_hangups();
         self.tcp.reap_hangups();
+        self.vhost.reap_hangups();
     }
 
     fn save_state(&self) {
@@ -201,18 +236,56 @@ fn refused(places: &Places, error: LockError) -> StartError {
     }
 }
 
-/// A daemon that was killed, or ended with devices, leaves a state that this one does not restore. It is kept for people.
-fn put_last_state_aside(places: &Places) {
-    let Some(last) = State::read(places).filter(|state| !state.devices.is_empty()) else { return };
-    let names: Vec<_> = last.devices.iter().map(|device| device.name.as_str()).collect();
+/// Makes the devices of the daemon before again. What stands in the way of a device is told in the log, and its own table
+/// kept; a state that is not understood is put aside as a whole.
+fn restore_last(places: &Places, registry: &Registry, lost: &LostDevices, tcp: &TcpExports, vhost: &VhostExports) {
+    let state = match State::read(&places.state()) {
+        Ok(None) => return,
+        Ok(Some(state)) => state,
+        Err(why) => return put_last_state_aside(places, &format!("{}: {why}", places.state().display())),
+    };
+    let mut problems = restore::restore(registry, lost, &state, &FromDisk);
+    for export in &state.exports {
+        if let Err(e) = tcp.add(registry, &export.name, &export.tcp) {
+            let problem = format!("{} is not exported at {} again: {}", export.name, export.tcp, e.message);
+            error!("{problem}");
+            problems.push(problem);
+        }
+    }
+    for export in &state.vhost_user {
+        if let Err(e) = vhost.add(registry, &export.name, &export.at) {
+            let problem = format!("{} is not exported on {} again: {}", export.name, export.at.socket, e.message);
+            error!("{problem}");
+            problems.push(problem);
+        }
+    }
+    if !problems.is_empty() {
+        let kept = places.last_state();
+        match std::fs::copy(places.state(), &kept) {
+            Ok(_) => warn!("the state with all tables is kept in {}", kept.display()),
+            Err(error) => warn!("{}: {error}", kept.display()),
+        }
+    }
+}
+
+/// Forgets the devices of a daemon that has ended.
+pub(crate) fn forget(places: &Places) -> Result<(), String> {
+    if !places.dir().exists() {
+        return Ok(());
+    }
+    let _lock = Lock::take(places).map_err(|e| refused(places, e).message)?;
+    StateFile::default().forget(&places.state()).map_err(|e| format!("{}: {e}", places.state().display()))
+}
+
+/// Keeps for people what is not restored.
+fn put_last_state_aside(places: &Places, why: &str) {
     let kept = places.last_state();
     match std::fs::rename(places.state(), &kept) {
-        Ok(()) => warn!(
-            "the devices of the daemon before are not restored: {}; their tables are in {}",
-            names.join(", "),
-            kept.display()
-        ),
-        Err(error) => warn!("the devices of the daemon before are not restored: {}; {error}", names.join(", ")),
+        Ok(()) => {
+            error!("the devices of the daemon before are not restored, their tables are in {}: {why}", kept.display())
+        }
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+        Err(error) => error!("the devices of the daemon before are not restored: {why}; {}: {error}", kept.display()),
     }
 }
 

@@ -83,6 +83,7 @@ pub(crate) enum Nbd<'a> {
     Read(u32),
     Write(&'a [u8]),
     Trim(u32),
+    Flush,
 }
 
 impl NbdHold {
@@ -115,10 +116,19 @@ impl NbdHold {
     }
 
     /// What was read, or the server's error number.
+    ///
+    /// # Panics
+    /// When the server hangs up.
     pub(crate) fn request(&mut self, offset: u64, what: &Nbd) -> Result<Vec<u8>, u32> {
+        self.ask(offset, what).expect("the server answers")
+    }
+
+    /// The same of a server that may end meanwhile.
+    pub(crate) fn ask(&mut self, offset: u64, what: &Nbd) -> std::io::Result<Result<Vec<u8>, u32>> {
         let (command, length, payload) = match what {
             Nbd::Read(length) => (0u16, *length, [].as_slice()),
             Nbd::Write(data) => (1, data.len() as u32, *data),
+            Nbd::Flush => (3, 0, [].as_slice()),
             Nbd::Trim(length) => (4, *length, [].as_slice()),
         };
         let mut request = 0x2560_9513u32.to_be_bytes().to_vec();
@@ -128,17 +138,17 @@ impl NbdHold {
         request.extend(offset.to_be_bytes());
         request.extend(length.to_be_bytes());
         request.extend(payload);
-        self.stream.write_all(&request).unwrap();
+        self.stream.write_all(&request)?;
         let mut reply = [0; 16];
-        self.stream.read_exact(&mut reply).unwrap();
+        self.stream.read_exact(&mut reply)?;
         assert_eq!(reply[..4], 0x6744_6698u32.to_be_bytes(), "a simple reply");
         match u32::from_be_bytes(reply[4..8].try_into().unwrap()) {
             0 => {}
-            errno => return Err(errno),
+            errno => return Ok(Err(errno)),
         }
         let mut data = vec![0; if let Nbd::Read(length) = what { *length as usize } else { 0 }];
-        self.stream.read_exact(&mut data).unwrap();
-        Ok(data)
+        self.stream.read_exact(&mut data)?;
+        Ok(Ok(data))
     }
 }
 

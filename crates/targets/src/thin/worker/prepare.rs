@@ -145,7 +145,7 @@ impl Worker {
             job.left = copies.len();
         }
         for (from, sector, sectors) in copies {
-            let to = CopyTo { dev: pool.data.clone(), sector, status: Status::Ok };
+            let to = CopyTo::new(pool.data.clone(), sector);
             let is_zeroes = matches!(from, CopyFrom::Zeroes);
             let mut copy = CopyJob::new(from, sectors, vec![to]);
             if is_zeroes {

@@ -1,0 +1,74 @@
+//! Snapshots that lose their power: random I/O on an origin and its snapshots, which come, go, change hands and are merged,
+//! cut at random moments with unflushed writes kept, lost, torn and reordered. After each cut every snapshot shows what was
+//! frozen with what was written to it, the origin what was written to that, and a merge goes on.
+//!
+//! `UDM_CRASH_POINTS` says how many cuts each test looks at, `UDM_CRASH_SEED` where to begin, and with
+//! `UDM_CRASH_ONLY` one seed runs alone: `cargo xtask crash` sets them.
+
+#![allow(missing_docs)]
+
+mod life;
+mod run;
+mod stack;
+
+use run::{Outcome, Plan};
+
+fn number(name: &str, otherwise: u64) -> u64 {
+    match std::env::var(name) {
+        Ok(text) => text.parse().unwrap_or_else(|_| panic!("{name}={text}: expected a number")),
+        Err(_) => otherwise,
+    }
+}
+
+/// Runs seeds of `plan` until so many cuts have been looked at, and `saw` something of what the plan is about.
+fn check(plan: Plan, first: u64, points: u64, saw: fn(&Outcome) -> u64) {
+    if std::env::var_os("UDM_CRASH_ONLY").is_some() {
+        println!("{plan:?}: {:?}", run::run(plan, number("UDM_CRASH_ONLY", 0)));
+        return;
+    }
+    let first = first + number("UDM_CRASH_SEED", 0);
+    let points = number("UDM_CRASH_POINTS", points);
+    let mut done = Outcome::default();
+    for seed in first.. {
+        // Told before, so that a failure names it.
+        eprintln!("{plan:?}: seed {seed}");
+        done += run::run(plan, seed);
+        if done.points >= points {
+            break;
+        }
+    }
+    println!("{plan:?}: {done:?}");
+    assert!(done.writes > done.points / 2, "something must have been written: {done:?}");
+    assert!(points < 500 || saw(&done) > 0, "nothing was seen of what this is about: {done:?}");
+}
+
+#[test]
+fn power_cuts_with_room() {
+    check(Plan::Roomy, 1, 3000, |done| done.flushes);
+}
+
+#[test]
+fn power_cuts_while_snapshots_come_and_change_hands() {
+    check(Plan::Handover, 1_000_000, 2500, |done| done.controls);
+}
+
+#[test]
+fn power_cuts_while_snapshots_are_merged() {
+    check(Plan::Merging, 2_000_000, 3000, |done| done.merges.min(done.half_merged));
+}
+
+#[test]
+fn power_cuts_when_cow_devices_are_full() {
+    check(Plan::Full, 3_000_000, 1500, |done| done.invalid);
+}
+
+#[test]
+fn power_cuts_over_a_thin_pool() {
+    check(Plan::Thin, 4_000_000, 800, |done| done.controls);
+}
+
+/// One operation fails, on any device: it costs at most the snapshots, and what is not invalid is right.
+#[test]
+fn power_cuts_after_a_failed_operation() {
+    check(Plan::Failing, 5_000_000, 700, |done| done.invalid);
+}

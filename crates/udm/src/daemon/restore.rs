@@ -1,0 +1,233 @@
+//! Makes the devices of a state again.
+//!
+//! # Invariants
+//! - Whatever becomes of one device, the others come up.
+//! - A device never comes back with less than it held: where its data was in memory, or cannot be reached, it is an error
+//!   table of its size, and its own table is kept in the state.
+//! - Nothing is suspended before everything is up: a constructor above may read through any device.
+
+use super::lost::{Lost, LostDevices};
+use super::state::{DeviceState, State, TableState};
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use tracing::{error, info, warn};
+use udm_base::{DevT, Sectors};
+use udm_core::{Error, Geometry, MAJOR, MappedDevice, Registry, SuspendOptions, TableLine};
+
+/// What makes a table; another process's memory may be put beneath it.
+pub(crate) trait Maker {
+    /// Loads a table of the device. `live`: it is the one that was active.
+    fn load(&self, md: &Arc<MappedDevice>, lines: &[TableLine], read_only: bool, live: bool) -> Result<(), Error>;
+
+    /// Whether what is in a process's memory comes along.
+    fn has_memory(&self) -> bool;
+}
+
+/// After a crash: tables come from what is on disk.
+pub(crate) struct FromDisk;
+
+impl Maker for FromDisk {
+    fn load(&self, md: &Arc<MappedDevice>, lines: &[TableLine], read_only: bool, _: bool) -> Result<(), Error> {
+        md.load(lines, read_only, Path::new("/"))
+    }
+
+    fn has_memory(&self) -> bool {
+        false
+    }
+}
+
+/// Makes the devices in a registry that has none. Blocks: it opens what lies beneath. What goes wrong is told in the
+/// log, and in the answer.
+pub(crate) fn restore(registry: &Registry, lost: &LostDevices, state: &State, maker: &dyn Maker) -> Vec<String> {
+    let mut problems = Vec::new();
+    let mut made = BTreeMap::new();
+    for device in &state.devices {
+        match registry.create(&device.name, &device.uuid, Some(device.minor)) {
+            Ok(md) => drop(made.insert(device.minor, (md, device))),
+            Err(e) => problems.push(format!("{} is not restored: {}", device.name, e.message)),
+        }
+    }
+    let order = in_order(state);
+    for minor in &order {
+        let Some((md, device)) = made.get_mut(minor) else { continue };
+        let Some(table) = &device.active else { continue };
+        if let Err(reason) = bring_up(md, device, table, maker) {
+            problems.push(format!("{} comes back as error: {reason}", device.name));
+            replace_by_error(registry, md, device, table, &mut problems);
+            lost.add(md, Lost { reason, was: table.clone() });
+        }
+    }
+    for minor in &order {
+        let Some((md, device)) = made.get(minor) else { continue };
+        settings(md, device, &mut problems);
+        if let Some(table) = &device.inactive {
+            // A transient snapshot's heir has nothing to inherit; memory that was never used is as good as new.
+            let heir = lost.of(md).is_some() && table.transient;
+            let loaded =
+                if heir { Err("the data of the active one is lost".into()) } else { load(md, table, maker, false) };
+            if let Err(reason) = loaded {
+                problems.push(format!("{}'s inactive table is not restored: {reason}", device.name));
+            }
+        }
+    }
+    // From the top, as who suspends a stack does it.
+    for minor in order.iter().rev() {
+        let Some((md, device)) = made.get(minor) else { continue };
+        if device.suspended
+            && device.active.is_some()
+            && let Err(e) = md.suspend(SuspendOptions::default(), &|| false)
+        {
+            problems.push(format!("{} is not suspended again: {}", device.name, e.message));
+        }
+        // What held it was a client, which is gone, or a table above, with which it goes.
+        if device.deferred_remove && registry.remove(md, true).is_ok() {
+            info!("{} is removed at its last close, as asked before", device.name);
+        }
+    }
+    problems.iter().for_each(|problem| error!("{problem}"));
+    if !state.devices.is_empty() {
+        let (all, lost) = (state.devices.len(), problems.len());
+        info!("{all} devices restored, with {lost} problems");
+    }
+    problems
+}
+
+/// Makes the device what it was.
+fn bring_up(md: &Arc<MappedDevice>, device: &DeviceState, table: &TableState, maker: &dyn Maker) -> Result<(), String> {
+    if let Some(reason) = &device.lost
+        && (table.transient || table.lines.iter().any(|line| is_snapshot(line)))
+    {
+        // While it was away its origin may have been written to, and it would show that as its own.
+        return Err(reason.clone());
+    }
+    if table.transient && !maker.has_memory() {
+        return Err("its data was in the memory of a daemon that has ended".into());
+    }
+    load(md, table, maker, true)?;
+    md.resume(SuspendOptions::default(), &|| false).map_err(|e| e.message)
+}
+
+fn is_snapshot(line: &str) -> bool {
+    TableLine::parse(line).is_ok_and(|line| line.target == "snapshot" || line.target == "snapshot-merge")
+}
+
+fn load(md: &Arc<MappedDevice>, table: &TableState, maker: &dyn Maker, live: bool) -> Result<(), String> {
+    let lines = lines_of(table)?;
+    maker.load(md, &lines, table.read_only, live).map_err(|e| e.message)
+}
+
+fn lines_of(table: &TableState) -> Result<Vec<TableLine>, String> {
+    table.lines.iter().map(|line| TableLine::parse(line).map_err(|e| format!("{e} in {line:?}"))).collect()
+}
+
+/// A device of the same size that fails whatever is asked of it. What was tried before is made away with first: a table of
+/// some targets is not replaced by others.
+fn replace_by_error(
+    registry: &Registry,
+    md: &mut Arc<MappedDevice>,
+    device: &DeviceState,
+    table: &TableState,
+    problems: &mut Vec<String>,
+) {
+    let instead = || {
+        registry.remove(md, false).map_err(|e| e.message)?;
+        let new = registry.create(&device.name, &device.uuid, Some(device.minor)).map_err(|e| e.message)?;
+        let lines = lines_of(table)?;
+        let len = lines.iter().try_fold(Sectors::ZERO, |sum, line| sum.checked_add(line.len));
+        let len = len.filter(|len| !len.is_zero()).ok_or("its size is not known")?;
+        let (start, target) = (udm_base::Sector::ZERO, "error".to_owned());
+        let error = TableLine { start, len, target, params: String::new() };
+        new.load(&[error], table.read_only, Path::new("/")).map_err(|e| e.message)?;
+        new.resume(SuspendOptions::default(), &|| false).map_err(|e| e.message)?;
+        Ok::<_, String>(new)
+    };
+    match instead() {
+        Ok(new) => *md = new,
+        Err(e) => {
+            problems.push(format!("{} has no table: {e}", device.name));
+            if let Some(new) = registry.by_name(&device.name) {
+                *md = new;
+            }
+        }
+    }
+}
+
+fn settings(md: &Arc<MappedDevice>, device: &DeviceState, problems: &mut Vec<String>) {
+    md.set_clone_always(device.clone_always);
+    md.set_compile(device.compile);
+    md.set_read_ahead(device.read_ahead);
+    md.set_poll_budget(device.poll_budget);
+    // On is what a device begins with, as far as those beneath it can.
+    if !device.io_poll
+        && let Err(e) = md.set_io_poll(false)
+    {
+        problems.push(format!("{}'s io_poll is not restored: {}", device.name, e.message));
+    }
+    let (cylinders, heads, sectors, start) = device.geometry;
+    if let Err(e) = md.set_geometry(Geometry { cylinders, heads, sectors, start }) {
+        problems.push(format!("{}'s geometry is not restored: {}", device.name, e.message));
+    }
+    for (key, value) in &device.options {
+        // The table that took it may have been replaced since, or is lost.
+        if md.set_target_option(key, value).is_none() {
+            warn!("{}: {key}={value} is not restored: its table does not take it", device.name);
+        }
+    }
+}
+
+/// The minors of the devices, each after those that its tables name.
+fn in_order(state: &State) -> Vec<u32> {
+    let beneath: BTreeMap<u32, Vec<u32>> = state.devices.iter().map(|d| (d.minor, named_by(d))).collect();
+    let mut order = Vec::new();
+    // A table cannot lead back to itself; a file that says so is none of ours, and any order is as good.
+    let mut seen = std::collections::BTreeSet::new();
+    for minor in beneath.keys() {
+        let mut path = vec![(*minor, 0)];
+        while let Some((at, next)) = path.pop() {
+            if next == 0 && !seen.insert(at) {
+                continue;
+            }
+            match beneath.get(&at).and_then(|below| below.get(next)) {
+                Some(below) => path.extend([(at, next + 1), (*below, 0)]),
+                None => order.push(at),
+            }
+        }
+    }
+    order
+}
+
+/// The minors of udm's own devices that the active table names. More than there are does no harm.
+fn named_by(device: &DeviceState) -> Vec<u32> {
+    let words = device.active.iter().flat_map(|table| &table.lines).flat_map(|line| line.split_ascii_whitespace());
+    let numbers = words.filter_map(|word| word.parse::<DevT>().ok());
+    numbers.filter(|devt| devt.major == MAJOR).map(|devt| devt.minor).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_beneath_comes_first() {
+        let device = |minor: u32, line: &str| {
+            format!(
+                r#"{{"name":"d{minor}","uuid":"","minor":{minor},"suspended":false,"deferred_remove":false,
+                "clone_always":false,"compile":true,"read_ahead":null,"geometry":[0,0,0,0],"options":{{}},
+                "active":{{"read_only":false,"transient":false,"lines":["{line}"]}},"inactive":null,"lost":null}}"#
+            )
+        };
+        let check = |lines: &[(u32, &str)], expect: &[u32]| {
+            let devices: Vec<_> = lines.iter().map(|(minor, line)| device(*minor, line)).collect();
+            let text = format!(r#"{{"version":2,"devices":[{}],"exports":[]}}"#, devices.join(","));
+            assert_eq!(in_order(&State::parse(text.as_bytes()).unwrap()), expect, "{lines:?}");
+        };
+        check(&[], &[]);
+        check(&[(0, "0 8 zero"), (1, "0 8 linear 600:0 0")], &[0, 1]);
+        check(&[(0, "0 8 linear 600:7 0"), (3, "0 8 zero"), (7, "0 8 linear 600:3 0")], &[3, 7, 0]);
+        check(&[(0, "0 8 striped 2 8 600:2 0 600:1 0"), (1, "0 8 linear 600:2 0"), (2, "0 8 zero")], &[2, 1, 0]);
+        // Not ours, not there, and in a circle.
+        check(&[(0, "0 8 linear 8:1 0"), (1, "0 8 linear 600:9 0")], &[0, 9, 1]);
+        check(&[(0, "0 8 linear 600:1 0"), (1, "0 8 linear 600:0 0")], &[1, 0]);
+    }
+}

@@ -1,0 +1,264 @@
+//! What a daemon makes of the state that the one before left.
+
+mod common;
+
+use common::{Nbd, NbdHold, Place, stderr, stdout, until};
+use rustix::process::Signal;
+use std::fs::File;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+const SECTORS: u64 = 2048;
+
+fn file(place: &Place, name: &str, size: u64) -> PathBuf {
+    let path = place.root().join(name);
+    File::create(&path).and_then(|f| f.set_len(size)).unwrap();
+    path
+}
+
+#[track_caller]
+fn create(place: &Place, words: &[&str], table: &str) {
+    let output = place.udm(["create"].iter().chain(words).copied().chain(["--table", table]));
+    assert!(output.status.success(), "{words:?}: {}", stderr(&output));
+}
+
+/// Ends the daemon as a power cut would.
+fn kill(place: &Place) {
+    place.signal(Signal::KILL);
+    until("it is gone", || !place.is_served());
+}
+
+fn hold(place: &Place, name: &str) -> NbdHold {
+    NbdHold::open(&place.dir().join("nbd.sock"), name).unwrap()
+}
+
+/// All that users see of the devices.
+fn picture(place: &Place) -> String {
+    let commands =
+        ["info -c --noheadings -o name,uuid,major,minor,attr,segments", "table", "table --inactive", "ls --tree"];
+    let mut text: String = commands.iter().map(|line| place.ok(line)).collect();
+    text += &place.ok("export");
+    text += &place.ok("info --json");
+    text
+}
+
+#[test]
+fn everything_comes_back() {
+    let place = Place::new();
+    let disk = file(&place, "disk", 4 << 20);
+    let disk = disk.display();
+    create(&place, &["low", "--minor", "7", "--major", "600"], &format!("0 {SECTORS} linear {disk} 0"));
+    // Its number is below that of what it stands on.
+    create(&place, &["high", "--uuid", "U-1"], &format!("0 {SECTORS} linear 600:7 0"));
+    create(&place, &["ro", "--readonly"], "0 8 zero\n8 8 error");
+    create(&place, &["still"], "0 8 zero");
+    place.ok("suspend still");
+    assert!(place.udm(["load", "still", "--table", "0 16 zero"]).status.success());
+    place.ok("create bare --notable");
+    place.ok("set high compile=0 clone_always=1 read_ahead=77");
+    place.ok("setgeometry low 4 16 32 0");
+    place.ok("export high --tcp 127.0.0.1:0");
+    hold(&place, "high").request(4096, &Nbd::Write(&[7; 512])).unwrap();
+    let _ = place.ok("export");
+    let pictures = [picture(&place), {
+        kill(&place);
+        picture(&place)
+    }];
+    // What is counted begins anew, as are those who hold a device open.
+    let strip = |text: &str| {
+        let json: serde_json::Value = serde_json::from_str(text.lines().last().unwrap()).unwrap();
+        let keep = ["name", "uuid", "minor", "state", "read_only", "read_ahead", "compile", "clone_always", "lost"];
+        let devices = json["devices"].as_array().unwrap().iter();
+        let devices: Vec<_> = devices.map(|d| keep.map(|key| d[key].clone())).collect();
+        (text.lines().rev().skip(1).map(str::to_owned).collect::<Vec<_>>(), devices)
+    };
+    assert_eq!(strip(&pictures[0]), strip(&pictures[1]));
+    assert_eq!(hold(&place, "high").request(4096, &Nbd::Read(512)).unwrap(), [7; 512]);
+    assert!(place.ok("info still").contains("State:             SUSPENDED"), "{}", place.ok("info still"));
+    place.ok("resume still");
+    assert_eq!(place.ok("table still"), "0 16 zero \n");
+    let state = std::fs::read_to_string(place.dir().join("state.json")).unwrap();
+    assert!(state.contains("\"geometry\": [\n        4,\n        16,\n        32,\n        0\n      ]"), "{state}");
+}
+
+#[test]
+fn what_was_in_memory_is_an_error_and_never_empty() {
+    let place = Place::new();
+    let (origin, cow) = (file(&place, "origin", 1 << 20), file(&place, "cow", 1 << 20));
+    create(&place, &["r"], &format!("0 {SECTORS} ram"));
+    create(&place, &["above"], &format!("0 {SECTORS} linear 600:0 0"));
+    create(&place, &["n"], &format!("0 {SECTORS} linear null:size=1M:memory=1 0"));
+    create(&place, &["nothing"], &format!("0 {SECTORS} linear null:size=1M 0"));
+    create(&place, &["s"], &format!("0 {SECTORS} snapshot {} {} N 8", origin.display(), cow.display()));
+    for round in 0..2 {
+        kill(&place);
+        for name in ["r", "n", "s"] {
+            assert_eq!(place.ok(&format!("table {name}")), format!("0 {SECTORS} error \n"), "round {round}");
+            assert_eq!(hold(&place, name).request(0, &Nbd::Read(512)), Err(5), "{name}, round {round}");
+            assert!(place.ok(&format!("info --json {name}")).contains("in the memory of a daemon"), "{name}");
+        }
+        assert_eq!(hold(&place, "above").request(0, &Nbd::Read(512)), Err(5), "what stands on it");
+        assert_eq!(hold(&place, "nothing").request(0, &Nbd::Read(512)).unwrap(), [0; 512]);
+        assert!(place.ok("daemon --status").contains("lost: r: its data was in the memory"), "round {round}");
+    }
+    // Who wants an empty one says so; then it is lost no more, until the next crash.
+    assert!(place.udm(["load", "r", "--table", &format!("0 {SECTORS} ram")]).status.success());
+    place.ok("resume r");
+    assert!(!place.ok("daemon --status").contains("lost: r:"));
+    assert_eq!(hold(&place, "above").request(0, &Nbd::Read(512)).unwrap(), [0; 512]);
+    for name in ["above", "r", "n", "s", "nothing"] {
+        place.ok(&format!("remove {name}"));
+    }
+    kill(&place);
+    assert_eq!(place.ok("ls"), "No devices found\n");
+}
+
+#[test]
+fn a_file_that_is_gone_takes_its_device_alone() {
+    let place = Place::new();
+    let [a, b, cow] = ["a", "b", "cow"].map(|name| file(&place, name, 1 << 20));
+    create(&place, &["va"], &format!("0 {SECTORS} linear {} 0", a.display()));
+    create(&place, &["vb"], &format!("0 {SECTORS} linear {} 0", b.display()));
+    create(&place, &["vs"], &format!("0 {SECTORS} snapshot 600:1 {} P 8", cow.display()));
+    hold(&place, "va").request(0, &Nbd::Write(&[5; 512])).unwrap();
+    let aside = |path: &PathBuf| path.with_extension("aside");
+    for path in [&a, &cow] {
+        std::fs::rename(path, aside(path)).unwrap();
+    }
+    kill(&place);
+    assert_eq!(place.ok("table va"), format!("0 {SECTORS} error \n"));
+    assert_eq!(place.ok("table vs"), format!("0 {SECTORS} error \n"));
+    assert_eq!(hold(&place, "vb").request(0, &Nbd::Read(512)).unwrap(), [0; 512]);
+    let log = place.log();
+    assert!(log.contains("va comes back as error: ") && log.contains(&a.display().to_string()), "{log}");
+    for path in [&a, &cow] {
+        std::fs::rename(aside(path), path).unwrap();
+    }
+    kill(&place);
+    place.ok("ls");
+    assert_eq!(hold(&place, "va").request(0, &Nbd::Read(512)).unwrap(), [5; 512], "its table was kept");
+    assert_eq!(place.ok("table vs"), format!("0 {SECTORS} error \n"), "its origin may have been written to meanwhile");
+}
+
+#[test]
+fn states_that_are_not_understood() {
+    let place = Place::new();
+    place.zero("vol");
+    let path = place.dir().join("state.json");
+    kill(&place);
+    let good = std::fs::read_to_string(&path).unwrap();
+    for (bad, why) in [
+        (good[..good.len() / 2].to_owned(), "cut short"),
+        (String::new(), "cut short"),
+        (good.replace("\"version\": 2", "\"version\": 9"), "it has version 9"),
+        (good.replace("\"exports\"", "\"export\""), "unknown field"),
+        ("\u{0}".repeat(100), "no state"),
+    ] {
+        std::fs::write(&path, &bad).unwrap();
+        let before = place.log().len();
+        assert_eq!(place.ok("ls"), "No devices found\n", "{why}");
+        let log = place.log().split_off(before);
+        assert!(log.contains(why) && log.contains("state.json.last"), "{log}");
+        assert_eq!(std::fs::read_to_string(path.with_extension("json.last")).unwrap(), bad);
+        kill(&place);
+    }
+    // One device that cannot be is not the others' fault.
+    let strange = good.replace("0 2048 zero", "0 2048 no-such-target");
+    let two = good.replace("\"exports\"", "\"exports\"");
+    for (text, expect) in [(strange, "0 2048 error \n"), (two, "0 2048 zero \n")] {
+        std::fs::write(&path, text).unwrap();
+        assert_eq!(place.ok("table vol"), expect);
+        kill(&place);
+    }
+    std::fs::write(&path, good.replace("\"name\": \"vol\"", "\"name\": \"a/b\"")).unwrap();
+    assert_eq!(place.ok("ls"), "No devices found\n");
+    assert!(place.log().contains("a/b is not restored"), "{}", place.log());
+}
+
+#[test]
+fn ending_keeps_the_devices_unless_told_to_forget_them() {
+    let place = Place::new();
+    place.zero("vol");
+    place.ok("daemon --stop");
+    assert_eq!(place.ok("ls"), "vol\t(600:0)\n");
+    place.ok("daemon --stop --forget");
+    assert_eq!(place.ok("ls"), "No devices found\n");
+    place.zero("vol");
+    place.ok("daemon --stop");
+    assert!(place.ok("daemon --stop --forget").contains("no daemon runs"));
+    assert_eq!(place.ok("ls"), "No devices found\n");
+    place.zero("vol");
+    place.ok("daemon --stop");
+    let mut daemon =
+        place.command("udm").args(["daemon", "--no-restore"]).stderr(std::process::Stdio::null()).spawn().unwrap();
+    until("it answers", || std::os::unix::net::UnixStream::connect(place.dir().join("control.sock")).is_ok());
+    assert_eq!(place.ok("ls"), "No devices found\n");
+    let kept = std::fs::read_to_string(place.dir().join("state.json.last")).unwrap();
+    assert!(kept.contains("0 2048 zero"), "{kept}");
+    place.ok("daemon --stop");
+    daemon.wait().unwrap();
+    let output = place.udm(["daemon", "--forget"]);
+    assert!(!output.status.success(), "{}", stdout(&output));
+}
+
+/// A daemon that is killed under load has, after the next one's start, all that was acknowledged before a flush: on a thin
+/// volume, and in a snapshot that was made meanwhile.
+#[test]
+fn nothing_acknowledged_is_missing_after_a_kill_under_load() {
+    const BLOCKS: u64 = 64;
+    let place = Place::new();
+    let (meta, data) = (file(&place, "meta", 4 << 20), file(&place, "data", 32 << 20));
+    create(&place, &["pool"], &format!("0 65536 thin-pool {} {} 128 0", meta.display(), data.display()));
+    place.ok("message pool 0 create_thin 0");
+    create(&place, &["vol"], "0 65536 thin 600:0 0");
+    let block = |round: u64, at: u64| vec![(round * 31 + at * 7 + 1) as u8; 4096];
+    for life in 0..3u64 {
+        let (first, snap) = (life * 1000, format!("snap{life}"));
+        let flushed = AtomicU64::new(0);
+        let mut client = hold(&place, "vol");
+        for at in 0..BLOCKS {
+            client.request(at << 16, &Nbd::Write(&block(first, at))).unwrap();
+        }
+        client.request(0, &Nbd::Flush).unwrap();
+        place.ok("suspend vol");
+        place.ok(&format!("message pool 0 create_snap {} 0", life + 1));
+        place.ok("resume vol");
+        create(&place, &[&snap], &format!("0 65536 thin 600:0 {}", life + 1));
+        std::thread::scope(|scope| {
+            let writer = scope.spawn(|| {
+                // Each round writes all blocks, and is flushed; the kill finds it anywhere.
+                for round in first + 1.. {
+                    for at in 0..BLOCKS {
+                        if client.ask(at << 16, &Nbd::Write(&block(round, at))).is_err() {
+                            return round;
+                        }
+                    }
+                    if client.ask(0, &Nbd::Flush).is_err() {
+                        return round;
+                    }
+                    flushed.store(round, Ordering::Release);
+                }
+                unreachable!("the daemon ends first")
+            });
+            until("rounds are flushed", || flushed.load(Ordering::Acquire) >= first + 3 + life);
+            kill(&place);
+            let last = writer.join().unwrap();
+            let done = flushed.load(Ordering::Acquire);
+            place.ok("ls");
+            let mut client = hold(&place, "vol");
+            for at in 0..BLOCKS {
+                let found = client.request(at << 16, &Nbd::Read(4096)).unwrap();
+                let written = (done..=last).any(|round| found == block(round, at));
+                assert!(written, "block {at} after life {life} is none of rounds {done} to {last}: {}", found[0]);
+            }
+            let mut client = hold(&place, &snap);
+            for at in 0..BLOCKS {
+                assert_eq!(client.request(at << 16, &Nbd::Read(4096)).unwrap(), block(first, at), "{snap}, block {at}");
+            }
+        });
+    }
+    for name in ["snap0", "snap1", "snap2", "vol", "pool"] {
+        until(&format!("{name} is free"), || place.udm(["remove", name]).status.success());
+    }
+    place.ok(&format!("thin check {}", meta.display()));
+}
