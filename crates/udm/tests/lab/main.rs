@@ -14,6 +14,7 @@ mod guest;
 mod host;
 mod kernel_made;
 mod model;
+mod polled;
 mod snapshot;
 mod thin;
 
@@ -63,5 +64,13 @@ fn a_persistent_store_goes_to_the_kernel_and_back() {
 fn a_store_that_may_overflow_goes_to_the_kernel_and_back() {
     if guest::available() {
         snapshot::there_and_back("PO", 32, seed() + 1);
+    }
+}
+
+#[test]
+#[ignore = "boots a guest: four minutes"]
+fn polled_disks_interrupt_nobody() {
+    if guest::available() {
+        polled::disks_interrupt_nobody();
     }
 }
