@@ -187,6 +187,11 @@ impl Nodes {
             // Who cannot have a loop device does not want to hear of it each time.
             NodeKind::Auto if !geteuid().is_root() || loopdev::available().is_err() => NodeKind::Fuse,
             NodeKind::Auto => NodeKind::Loop,
+            NodeKind::Loop => {
+                // Before anything is mounted for it.
+                loopdev::available().map_err(|e| of_io(&e))?;
+                NodeKind::Loop
+            }
             kind => kind,
         };
         if wanted.mapper && kind != NodeKind::Loop {
