@@ -18,7 +18,7 @@ echo "size $(blockdev --getsize64 $disk)"
 [ "$(cat /sys/block/vda/queue/discard_max_bytes)" -gt 0 ]
 [ "$(cat /sys/block/vda/queue/write_zeroes_max_bytes)" -gt 0 ]
 mkfs.ext4 -q $disk
-mkdir /mnt
+mkdir -p /mnt
 mount $disk /mnt
 head -c 20000000 /dev/urandom > /mnt/before
 sum=$(sha256sum < /mnt/before)
