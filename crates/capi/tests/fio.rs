@@ -48,6 +48,10 @@ fn jobs() {
         (vec!["--rw=read"], "concise= is missing"),
         (vec!["--rw=read", concise, "--filename=x"], "no device \"x\" in the specification; it has l, r"),
         (vec!["--rw=read", concise, "--filename=r:l"], "a job has one device"),
+        (vec!["--rw=read", concise, "--size=65m"], "offset 0 and size 68157440: the device has 67108864 bytes"),
+        (vec!["--rw=read", concise, "--offset=32m", "--size=33m"], "expected at most these"),
+        (vec!["--rw=read", concise, "--offset=64m"], "expected at most these"),
+        (vec!["--rw=read", concise, "--size=1m", "--numjobs=2", "--offset_increment=64m"], "expected at most these"),
         (vec!["--rw=read", "--concise=r,,,,0 8 rom"], "unknown target type"),
     ] {
         let output = fio(&engine, &words);

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use udm_base::{Sector, Sectors};
 use udm_core::*;
+use udm_io::kcopyd::CopyOptions;
 use udm_io::*;
 
 const SIZE: u64 = 256;
@@ -27,7 +28,10 @@ struct World {
 }
 
 fn world(cows: &[u64]) -> World {
-    let rig = Rig::default();
+    world_on(Rig::default(), cows)
+}
+
+fn world_on(rig: Rig, cows: &[u64]) -> World {
     let disk = rig.disk("/o", SIZE);
     let cows = cows.iter().enumerate().map(|(i, size)| rig.disk(&format!("/c{i}"), *size)).collect();
     let origin = rig.device("origin", &format!("0 {SIZE} snapshot-origin /o"));
@@ -184,6 +188,82 @@ fn one_read_of_the_origin_serves_all_snapshots() {
     w.write(&w.origin, 9, 3, 3);
     assert_eq!(ops(&w.disk), ["Write 9+3"]);
     assert_eq!(w.read(&snaps[7], 9, 3), pattern(9, 3, 1));
+}
+
+#[test]
+fn one_read_of_the_origin_serves_snapshots_with_different_chunks() {
+    /// A write to the origin, and what it has the origin's disk do. A row is of writes one after the other.
+    type Step = ((u64, u64), &'static [&'static str]);
+    const ROWS: &[&[Step]] = &[
+        &[
+            ((0, 8), &["Read 0+128", "Write 0+8"]),
+            ((4, 8), &["Write 4+8"]),
+            ((16, 1), &["Read 16+16", "Write 16+1"]),
+            ((33, 1), &["Read 32+32", "Write 33+1"]),
+            ((130, 20), &["Read 128+128", "Write 130+20"]),
+        ],
+        &[((0, 256), &["Read 0+256", "Write 0+256"]), ((0, 256), &["Write 0+256"])],
+        &[((120, 16), &["Read 0+256", "Write 120+16"]), ((100, 8), &["Read 96+16", "Write 100+8"])],
+        // Two ranges that have nothing to do with each other.
+        &[((0, 1), &["Read 0+128", "Write 0+1"]), ((100, 50), &["Read 96+160", "Write 100+50"])],
+    ];
+    for row in ROWS {
+        let w = world(&[1024; 3]);
+        let snaps = [w.snap("s0", 0, "P 128"), w.snap("s1", 1, "P 16"), w.snap("s2", 2, "N 32")];
+        for (i, ((at, len), expect)) in row.iter().enumerate() {
+            w.disk.log();
+            w.write(&w.origin, *at, *len, 2 + i as u64);
+            assert_eq!(w.disk.log(), *expect, "{at}+{len} of {row:?}");
+        }
+        for (i, snap) in snaps.iter().enumerate() {
+            assert!(w.read(snap, 0, SIZE) == pattern(0, SIZE, 1), "snapshot {i}, {row:?}");
+        }
+    }
+}
+
+#[test]
+fn a_read_that_fails_costs_those_snapshots_only_that_need_it() {
+    let w = world(&[1024; 3]);
+    let snaps = [w.snap("s0", 0, "P 128"), w.snap("s1", 1, "P 16"), w.snap("s2", 2, "N 32")];
+    // What the largest chunk needs, and the others do not.
+    let bad = |bio: &Bio| bio.op() == Op::Read && bio.end_sector() > Sector::new(100);
+    *w.disk.fail_if.lock().unwrap() = Some(Box::new(bad));
+    w.disk.log();
+    w.write(&w.origin, 0, 8, 2);
+    assert_eq!(w.disk.log(), ["Read 0+128", "Read 0+128", "Read 0+16", "Read 0+32", "Write 0+8"]);
+    *w.disk.fail_if.lock().unwrap() = None;
+    assert_eq!(status(&snaps[0]), "Invalid");
+    for snap in &snaps[1..] {
+        assert!(w.read(snap, 0, SIZE) == pattern(0, SIZE, 1));
+    }
+    assert_eq!(w.read(&w.origin, 0, 8), pattern(0, 8, 2));
+}
+
+#[test]
+fn copies_that_a_full_copier_refuses_keep_their_order() {
+    let domain = Domain::default();
+    // One at a time, and hardly any that wait.
+    domain.copy_as(CopyOptions { pieces: 1, jobs: 2, merge: false, ..CopyOptions::default() });
+    let w = world_on(Rig::with(udm_targets::TARGETS, domain), &[1024]);
+    let snap = w.snap("s", 0, "P 8");
+    w.disk.log();
+    *w.disk.hold_if.lock().unwrap() = Some(Box::new(|bio| bio.op() == Op::Read));
+    let mut asking = Asking::new(&w, &w.origin);
+    (0..8).for_each(|i| asking.write(i * 16, 1, 2, i));
+    assert_eq!(w.disk.held(), 1);
+    // Two go on, and there is room for others, which come at once.
+    w.disk.release();
+    asking.done();
+    w.disk.release();
+    asking.done();
+    (8..16).for_each(|i| asking.write(i * 16, 1, 2, i));
+    *w.disk.hold_if.lock().unwrap() = None;
+    w.disk.release();
+    asking.until(16);
+    let reads: Vec<String> = w.disk.log().into_iter().filter(|line| line.starts_with("Read")).collect();
+    let expect: Vec<String> = (0..16).map(|i| format!("Read {}+8", i * 16)).collect();
+    assert_eq!(reads, expect);
+    assert!(w.read(&snap, 0, SIZE) == pattern(0, SIZE, 1));
 }
 
 #[test]
@@ -360,6 +440,9 @@ fn a_first_resume_waits_for_the_origins_writes_in_flight() {
         if w.disk.held() == before {
             break;
         }
+        // However long it takes, only one is out besides the first.
+        w.disk.release_last();
+        writing.done();
         std::thread::yield_now();
     }
     assert!(!done.load(Ordering::SeqCst), "resumed over a write in flight");

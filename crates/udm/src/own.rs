@@ -1,7 +1,7 @@
 //! udm's own commands: what dmsetup does not have.
 
 use crate::connect;
-use crate::daemon;
+use crate::daemon::{self, Begin};
 use crate::places::Places;
 use crate::run::{self, RunArgs};
 use crate::snapshot::{self, SnapshotArgs};
@@ -44,7 +44,7 @@ enum OwnCommand {
     Set(SetArgs),
     /// Check, dump, restore and look into a thin pool's metadata
     Thin(ThinArgs),
-    /// Look into the COW device of a snapshot: what changed, and how full it is
+    /// Look into the COW device of a snapshot: what changed, and how full it is; or take a snapshot back
     Snapshot(SnapshotArgs),
     /// Measure how fast a device is; `udm bench --help` tells more
     #[command(disable_help_flag = true)]
@@ -71,6 +71,9 @@ struct DaemonArgs {
     /// Tell which daemon runs, what it has under way, and the end of its log
     #[arg(long)]
     status: bool,
+    /// How long a thread that serves devices polls before it sleeps, in microseconds; 0 sleeps at once [default: 20]
+    #[arg(long, value_name = "MICROSECONDS", conflicts_with_all = ["stop", "status"])]
+    poll_budget: Option<u32>,
     /// Run as the child of a client: in a session of its own, with the log as output
     #[arg(long, hide = true)]
     detached: bool,
@@ -136,7 +139,7 @@ pub(crate) fn main(argv: Vec<OsString>) -> u8 {
             return udm_bench::cli::run(args.words.clone(), socket.as_deref());
         }
         OwnCommand::Thin(args) => thin::run(args),
-        OwnCommand::Snapshot(args) => snapshot::run(args, places().ok().as_ref()),
+        OwnCommand::Snapshot(args) => snapshot::run(args, &places()),
         OwnCommand::Set(args) => places().and_then(|places| set(&places, args)),
     };
     result.unwrap_or_else(|message| {
@@ -146,12 +149,12 @@ pub(crate) fn main(argv: Vec<OsString>) -> u8 {
 }
 
 fn serve(places: Result<Places, String>, args: &DaemonArgs) -> u8 {
-    let detached = args.detached;
-    match places.map_err(Into::into).and_then(|places| daemon::run(places, detached, args.no_restore)) {
+    let begin = Begin { detached: args.detached, fresh: args.no_restore, poll_budget: args.poll_budget };
+    match places.map_err(Into::into).and_then(|places| daemon::run(places, begin)) {
         Ok(()) => 0,
         Err(error) => {
             // A client that started one too many needs no word in the log.
-            if !(detached && error.held) {
+            if !(begin.detached && error.held) {
                 eprintln!("udm: {}", error.message);
             }
             if error.held { daemon::EXIT_HELD } else { 1 }

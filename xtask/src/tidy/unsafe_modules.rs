@@ -42,6 +42,8 @@ pub(super) const UNSAFE_MODULES: &[(&str, &str)] = &[
     ("crates/io/src/file/guard.rs", "copies whose faults a signal handler answers"),
     ("crates/io/src/file/hold.rs", "OFD locks, which no safe wrapper has"),
     ("crates/io/src/file/mapped.rs", "a mapping of a file"),
+    ("crates/io/src/file/polled.rs", "requests with the memory of bios, and bios as their user data"),
+    ("crates/io/src/file/transfers.rs", "lists of segments, which are addresses of the memory of bios"),
     ("crates/io/src/file/ring.rs", "requests with the memory of bios, and bios as their user data"),
     ("crates/io/src/file/sync.rs", "preadv2 on the memory of bios, and ioctls of block devices"),
     ("crates/io/src/foreign.rs", "mappings of other processes' memory, and what is left of them"),

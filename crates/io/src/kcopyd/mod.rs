@@ -237,6 +237,11 @@ impl Kcopyd {
         self.0.set_throttle(percent);
     }
 
+    /// Whether jobs next to each other go together: then one may as well ask for them as one.
+    pub fn merges(&self) -> bool {
+        self.0.options().merge
+    }
+
     /// What it did.
     pub fn stats(&self) -> CopyStats {
         self.0.stats()

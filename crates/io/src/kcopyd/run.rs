@@ -177,6 +177,10 @@ impl Inner {
         self.kept.get().expect("set when it was made")
     }
 
+    pub(super) const fn options(&self) -> &CopyOptions {
+        &self.options
+    }
+
     pub(super) fn set_throttle(&self, percent: u32) {
         self.lock().throttle.percent = percent;
         self.kept().ring_now();

@@ -1,8 +1,9 @@
 //! One target's hold on a snapshot: how it is opened, handed over from table to table, and let go of.
 
+use super::body::{Body, Dropped, Keep};
 use super::load::{self, Found};
 use super::shared::{Origin, Snapshot, lock, serial};
-use super::state::{Body, Claim, Dropped, Keep, State};
+use super::state::{Claim, State};
 use super::table::Entry;
 use std::fmt::Write;
 use std::sync::atomic::Ordering::SeqCst;
@@ -423,7 +424,7 @@ impl Holding {
                 let percent = percent.parse().ok().filter(|n| (1..=100).contains(n)).ok_or_else(|| {
                     Error::new(Errno::EINVAL, format!("copy_throttle: expected 1 to 100 percent, found {percent:?}"))
                 })?;
-                it.origin.copier.set_throttle(percent);
+                it.origin.copies.set_throttle(percent);
                 Ok(String::new())
             }
             _ => {

@@ -5,10 +5,11 @@
 //! origin, which is flushed; the exceptions are taken away on the device, then here; and what queued goes to the origin.
 //! At any power cut the chunk is whole in one place or both, so that the next merge goes on.
 
+use super::body::Keep;
 use super::commit::{MERGE, errand};
 use super::flight;
 use super::shared::{ByChunk, Landed, Origin};
-use super::state::{Held, Keep, State, Todo, to_cow};
+use super::state::{Held, State, Todo, to_cow};
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;

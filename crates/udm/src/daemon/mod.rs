@@ -44,7 +44,7 @@ use tracing::{error, info, warn};
 use udm_control::second::UnderwayList;
 use udm_core::Registry;
 use udm_export::nbd::{Listen, Server};
-use udm_io::Domain;
+use udm_io::{Domain, PollPolicy};
 use vhost::VhostExports;
 
 /// The exit code of a daemon that found another in its directory.
@@ -83,9 +83,20 @@ impl From<String> for StartError {
     }
 }
 
-/// Runs the daemon until it ends. `detached`: a client has started it, with the log as standard output.
-/// `fresh`: without the devices of the one before.
-pub(crate) fn run(places: Places, detached: bool, fresh: bool) -> Result<(), StartError> {
+/// How a daemon is to begin.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Begin {
+    /// A client has started it, with the log as standard output.
+    pub(crate) detached: bool,
+    /// Without the devices of the one before.
+    pub(crate) fresh: bool,
+    /// How long its threads poll before they sleep, in microseconds, if that was said.
+    pub(crate) poll_budget: Option<u32>,
+}
+
+/// Runs the daemon until it ends.
+pub(crate) fn run(places: Places, begin: Begin) -> Result<(), StartError> {
+    let Begin { detached, fresh, poll_budget } = begin;
     places.make()?;
     if detached {
         // Fails only for the leader of a group, which a child that was just started is not.
@@ -99,7 +110,11 @@ pub(crate) fn run(places: Places, detached: bool, fresh: bool) -> Result<(), Sta
     let bind = |path: &std::path::Path| {
         Listener::bind(path).map_err(|e| StartError::from(format!("cannot listen on {}: {e}", path.display())))
     };
-    let registry = udm_stack::registry(Domain::default());
+    let domain = Domain::default();
+    if let Some(us) = poll_budget {
+        domain.poll_as(PollPolicy { budget: Duration::from_micros(us.into()), ..PollPolicy::default() });
+    }
+    let registry = udm_stack::registry(domain);
     let (lost, tcp, vhost) = (LostDevices::default(), TcpExports::default(), VhostExports::default());
     if fresh {
         put_last_state_aside(&places, "it was asked not to restore them");

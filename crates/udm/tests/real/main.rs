@@ -11,5 +11,6 @@ mod lab;
 mod matrix;
 mod programs;
 mod refusals;
+mod seeds;
 mod swaps;
 mod udm;
