@@ -13,7 +13,8 @@ pub(super) struct Options {
     /// Devices that live as long as the measurement: NAME,UUID,MINOR,FLAGS,TABLE[,TABLE…][;NAME,…]
     #[arg(long, value_name = "CONCISE")]
     pub(super) concise: Option<String>,
-    /// What is measured: a device of --concise or of the daemon, a path or URI, or memcpy: the same as plain copies
+    /// What is measured: a device of --concise or of the daemon, a path or URI, vhost-user:SOCKET, or memcpy: the same as
+    /// plain copies
     #[arg(long, value_name = "NAME")]
     pub(super) device: String,
     /// Measure this too, in turns, and print the ratio
