@@ -316,6 +316,26 @@ fn a_block_device_after_a_kill() {
 }
 
 #[test]
+fn a_mount_that_is_taken_away() {
+    let place = Place::new();
+    if !can(&place, "loop") || !installed("umount") {
+        return;
+    }
+    create(&place, &["vol", "--node=loop"], "0 2048 ram");
+    let device = PathBuf::from(shown(&place, "vol")["device"].as_str().unwrap());
+    let backing = Path::new("/sys/block").join(device.file_name().unwrap()).join("loop/backing_file");
+    // Busy as it is, this ends the connection: the way out where the daemon hangs.
+    let _ = Command::new("umount").arg("-f").arg(node(&place, "")).output().unwrap();
+    until("the node is gone", || place.ok("node").is_empty());
+    let ours = |file: String| file.contains(place.dir().to_str().unwrap()) || file.trim() == "/.files/vol";
+    until("its block device is free", || !fs::read_to_string(&backing).is_ok_and(ours));
+    // The next is mounted anew.
+    place.ok("node add vol --kind loop");
+    assert_eq!(fs::read(node(&place, "vol")).unwrap().len(), 1 << 20);
+    place.ok("remove vol");
+}
+
+#[test]
 fn a_block_device_that_changes() {
     let place = Place::new();
     if !can(&place, "loop") {

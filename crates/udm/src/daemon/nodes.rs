@@ -243,8 +243,13 @@ impl Nodes {
         if inner.server.as_ref().is_some_and(|server| !server.is_mounted()) {
             warn!("{} was unmounted by somebody: the nodes are gone", self.dir.display());
             inner.end(Duration::ZERO);
-            let gone: Vec<_> = inner.nodes.drain(..).map(|node| Arc::downgrade(&node.md)).collect();
-            inner.without.extend(gone);
+            for mut node in std::mem::take(&mut inner.nodes) {
+                node.unlink();
+                if let Some(Err(error)) = node.loopdev.as_ref().map(LoopDevice::detach_when_closed) {
+                    warn!("{error}");
+                }
+                inner.without.push(Arc::downgrade(&node.md));
+            }
         }
         let mut at = 0;
         while at < inner.nodes.len() {
