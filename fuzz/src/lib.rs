@@ -45,6 +45,8 @@ pub const TARGETS: &[Target] = &[
     Target { name: "thin-pool", run: targets::thin::fuzz_thin_pool, words: &[] },
     Target { name: "thin-superblock", run: targets::thin::fuzz_thin_superblock, words: targets::thin::WORDS },
     Target { name: "thin-xml", run: targets::thin_tools::fuzz_xml, words: targets::thin_tools::WORDS },
+    Target { name: "vhost-user-messages", run: targets::vhost_user::fuzz_messages, words: targets::vhost_user::WORDS },
+    Target { name: "vhost-user-ring", run: targets::vhost_user::fuzz_ring, words: targets::vhost_user::WORDS },
 ];
 
 impl Target {

@@ -7,7 +7,7 @@ use crate::rng::Rng;
 use udm_io::Op;
 
 /// Bytes of one write.
-const BLOCK: usize = 1 << 20;
+pub(crate) const BLOCK: usize = 1 << 20;
 /// Writes in flight.
 pub(crate) const FILL_DEPTH: usize = 4;
 

@@ -1,6 +1,7 @@
 //! Where a job's requests go: to a device through a channel, or to plain copies.
 
 use std::collections::VecDeque;
+use std::ptr::NonNull;
 use std::sync::Arc;
 use std::time::Duration;
 use udm_base::Sector;
@@ -11,6 +12,12 @@ use crate::floor::Floor;
 
 /// One thread's way to a subject.
 pub(crate) trait Lane {
+    /// Where the memory of requests has to lie, if the lane cares: `bytes` on a page border, the lane's as long as it lives.
+    fn memory(&self, bytes: usize) -> Option<NonNull<u8>> {
+        let _ = bytes;
+        None
+    }
+
     /// Submits a request. False when as many are out as the lane was made for.
     ///
     /// # Safety

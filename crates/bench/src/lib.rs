@@ -16,6 +16,7 @@ mod error;
 mod experiment;
 mod fill;
 mod floor;
+mod front;
 mod job;
 mod lane;
 mod latency;

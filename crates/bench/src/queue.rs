@@ -7,6 +7,7 @@
 //! what is out before its memory goes.
 
 use crate::lane::Lane;
+use std::ptr::NonNull;
 use std::time::Duration;
 use udm_base::AlignedBuf;
 use udm_io::{Op, Status};
@@ -25,7 +26,9 @@ impl Slot {
 /// A lane and the buffers of what is out on it.
 pub(crate) struct Queue<L: Lane> {
     lane: L,
-    memory: AlignedBuf,
+    /// Its own, unless the lane has some.
+    _own: Option<AlignedBuf>,
+    memory: NonNull<u8>,
     len: usize,
     out: usize,
 }
@@ -40,10 +43,13 @@ impl<L: Lane> Queue<L> {
         mut init: impl FnMut(&mut [u8]),
         work: impl FnOnce(&mut Self, Vec<Slot>) -> T,
     ) -> T {
-        let mut memory = AlignedBuf::zeroed(depth * len);
-        init(&mut memory);
+        let theirs = lane.memory(depth * len);
+        let own = if theirs.is_none() { Some(AlignedBuf::zeroed(depth * len)) } else { None };
+        let memory = theirs.or(own.as_ref().and_then(|own| NonNull::new(own.as_ptr()))).expect("one of them");
+        // SAFETY: as many bytes, of our own or of the lane's, that nobody else uses.
+        init(unsafe { std::slice::from_raw_parts_mut(memory.as_ptr(), depth * len) });
         let slots = (0..depth as u32).rev().map(Slot).collect();
-        let mut queue = Self { lane, memory, len, out: 0 };
+        let mut queue = Self { lane, _own: own, memory, len, out: 0 };
         work(&mut queue, slots)
     }
 

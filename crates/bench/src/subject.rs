@@ -2,6 +2,7 @@
 
 use crate::error::JobError;
 use crate::floor::Floor;
+use crate::front::{self, Disk};
 use crate::lane::{ChannelLane, FloorLane, Lane};
 use crate::latency::{ByOp, Latencies, Sampled, Untimed};
 use crate::load::{CompletionMode, Fill, Lat, Load, Span};
@@ -29,6 +30,7 @@ pub struct Subject {
 enum Kind {
     Device(Arc<dyn BlockDevice>),
     Memcpy(Arc<Floor>),
+    VhostUser(Arc<Disk>),
 }
 
 /// What was done in one direction.
@@ -97,6 +99,12 @@ impl Subject {
         Ok(Self::shared(name, dev))
     }
 
+    /// A disk that is served on a unix socket over vhost-user, as [`shared`](Self::shared). Blocks.
+    pub fn vhost_user(name: &str, path: &Path) -> Result<Self, Error> {
+        let kind = Kind::VhostUser(Arc::new(Disk::open(path)?));
+        Ok(Self { name: name.to_owned(), kind, own: false })
+    }
+
     /// Plain copies from and to `bytes` of memory made as the `ram` target's. Takes address space only.
     pub fn memcpy(bytes: u64) -> Result<Self, Error> {
         let floor =
@@ -114,14 +122,20 @@ impl Subject {
         match &self.kind {
             Kind::Device(dev) => dev.sectors(),
             Kind::Memcpy(floor) => Sectors::in_bytes(floor.len()),
+            Kind::VhostUser(disk) => disk.sectors(),
         }
+    }
+
+    /// Whether polled requests are polled for.
+    pub fn can_poll(&self) -> bool {
+        matches!(&self.kind, Kind::Device(dev) if dev.can_poll())
     }
 
     /// What a mapped device has counted since it was made.
     pub fn totals(&self) -> Option<Totals> {
         match &self.kind {
             Kind::Device(dev) => dev.as_any().downcast_ref::<MappedDevice>().map(MappedDevice::totals),
-            Kind::Memcpy(_) => None,
+            Kind::Memcpy(_) | Kind::VhostUser(_) => None,
         }
     }
 
@@ -138,7 +152,11 @@ impl Subject {
     pub fn span(&self, load: &Load) -> Result<Span, Error> {
         load.check()?;
         let span = load.span_of(&self.name, self.sectors())?;
-        let read_only = matches!(&self.kind, Kind::Device(dev) if dev.read_only());
+        let read_only = match &self.kind {
+            Kind::Device(dev) => dev.read_only(),
+            Kind::Memcpy(_) => false,
+            Kind::VhostUser(disk) => disk.read_only(),
+        };
         if read_only && (load.rw.writes() || self.fills(load)) {
             let text = format!("{} is read-only; expected --rw=read or randread, with --no-fill", self.name);
             return Err(Error::Load(text));
@@ -153,11 +171,12 @@ impl Subject {
     pub fn fill(&self, domain: &Domain, load: &Load) -> Result<(), Error> {
         let (bytes, seed) = (self.span(load)?.bytes(), load.seed);
         let me = self.clone();
+        let _round = self.begin(1, fill::FILL_DEPTH, fill::BLOCK, CompletionMode::Interrupt)?;
         let filled = crew::run(domain, 1, &self.name, {
             let domain = domain.clone();
             move |_, ready| {
                 ready.wait();
-                me.on_lane(&domain, fill::FILL_DEPTH, CompletionMode::Interrupt, FillIt { bytes, seed })
+                me.on_lane(&domain, 0, fill::FILL_DEPTH, CompletionMode::Interrupt, FillIt { bytes, seed })
             }
         });
         filled.map(|_| ()).map_err(|e| match e {
@@ -166,9 +185,24 @@ impl Subject {
         })
     }
 
+    /// Makes the subject ready for a round, which ends when what it gives is dropped.
+    fn begin(
+        &self,
+        jobs: usize,
+        depth: usize,
+        len: usize,
+        mode: CompletionMode,
+    ) -> Result<Option<front::Begun>, Error> {
+        match &self.kind {
+            Kind::VhostUser(disk) => front::begin(disk, jobs, depth, len, mode).map(Some),
+            Kind::Device(_) | Kind::Memcpy(_) => Ok(None),
+        }
+    }
+
     fn on_lane<W: OnLane>(
         &self,
         domain: &Domain,
+        job: usize,
         depth: usize,
         mode: CompletionMode,
         work: W,
@@ -176,6 +210,7 @@ impl Subject {
         match &self.kind {
             Kind::Device(dev) => work.run(ChannelLane::new(domain.channel()?, dev.clone(), depth, mode)),
             Kind::Memcpy(floor) => work.run(FloorLane::new(floor.clone(), depth)),
+            Kind::VhostUser(disk) => work.run(disk.lane(job, domain.clock().clone())),
         }
     }
 }
@@ -250,10 +285,11 @@ pub fn measure(domain: &Domain, subject: &Subject, load: &Load) -> Result<Outcom
     let span = subject.span(load)?;
     let (me, load, domain_of_jobs) = (subject.clone(), load.clone(), domain.clone());
     let bs = span.bs;
+    let _round = subject.begin(load.numjobs, load.iodepth, bs as usize, load.completion)?;
     let jobs = crew::run(domain, load.numjobs, &subject.name, move |job, ready| {
         let domain = &domain_of_jobs;
         let it = JobIt { load: &load, span, job, fills: me.fills(&load), domain, ready };
-        me.on_lane(domain, load.iodepth, load.completion, it)
+        me.on_lane(domain, job, load.iodepth, load.completion, it)
     })?;
     let mut out = Outcome::default();
     let (mut start, mut end) = (Nanos(u64::MAX), Nanos(0));

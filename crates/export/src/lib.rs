@@ -2,3 +2,4 @@
 
 pub mod nbd;
 pub mod node;
+pub mod vhost_user;

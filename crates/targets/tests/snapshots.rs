@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use udm_base::{Sector, Sectors};
 use udm_core::*;
+use udm_io::kcopyd::CopyOptions;
 use udm_io::*;
 
 const SIZE: u64 = 256;
@@ -27,7 +28,10 @@ struct World {
 }
 
 fn world(cows: &[u64]) -> World {
-    let rig = Rig::default();
+    world_on(Rig::default(), cows)
+}
+
+fn world_on(rig: Rig, cows: &[u64]) -> World {
     let disk = rig.disk("/o", SIZE);
     let cows = cows.iter().enumerate().map(|(i, size)| rig.disk(&format!("/c{i}"), *size)).collect();
     let origin = rig.device("origin", &format!("0 {SIZE} snapshot-origin /o"));
@@ -187,6 +191,82 @@ fn one_read_of_the_origin_serves_all_snapshots() {
 }
 
 #[test]
+fn one_read_of_the_origin_serves_snapshots_with_different_chunks() {
+    /// A write to the origin, and what it has the origin's disk do. A row is of writes one after the other.
+    type Step = ((u64, u64), &'static [&'static str]);
+    const ROWS: &[&[Step]] = &[
+        &[
+            ((0, 8), &["Read 0+128", "Write 0+8"]),
+            ((4, 8), &["Write 4+8"]),
+            ((16, 1), &["Read 16+16", "Write 16+1"]),
+            ((33, 1), &["Read 32+32", "Write 33+1"]),
+            ((130, 20), &["Read 128+128", "Write 130+20"]),
+        ],
+        &[((0, 256), &["Read 0+256", "Write 0+256"]), ((0, 256), &["Write 0+256"])],
+        &[((120, 16), &["Read 0+256", "Write 120+16"]), ((100, 8), &["Read 96+16", "Write 100+8"])],
+        // Two ranges that have nothing to do with each other.
+        &[((0, 1), &["Read 0+128", "Write 0+1"]), ((100, 50), &["Read 96+160", "Write 100+50"])],
+    ];
+    for row in ROWS {
+        let w = world(&[1024; 3]);
+        let snaps = [w.snap("s0", 0, "P 128"), w.snap("s1", 1, "P 16"), w.snap("s2", 2, "N 32")];
+        for (i, ((at, len), expect)) in row.iter().enumerate() {
+            w.disk.log();
+            w.write(&w.origin, *at, *len, 2 + i as u64);
+            assert_eq!(w.disk.log(), *expect, "{at}+{len} of {row:?}");
+        }
+        for (i, snap) in snaps.iter().enumerate() {
+            assert!(w.read(snap, 0, SIZE) == pattern(0, SIZE, 1), "snapshot {i}, {row:?}");
+        }
+    }
+}
+
+#[test]
+fn a_read_that_fails_costs_those_snapshots_only_that_need_it() {
+    let w = world(&[1024; 3]);
+    let snaps = [w.snap("s0", 0, "P 128"), w.snap("s1", 1, "P 16"), w.snap("s2", 2, "N 32")];
+    // What the largest chunk needs, and the others do not.
+    let bad = |bio: &Bio| bio.op() == Op::Read && bio.end_sector() > Sector::new(100);
+    *w.disk.fail_if.lock().unwrap() = Some(Box::new(bad));
+    w.disk.log();
+    w.write(&w.origin, 0, 8, 2);
+    assert_eq!(w.disk.log(), ["Read 0+128", "Read 0+128", "Read 0+16", "Read 0+32", "Write 0+8"]);
+    *w.disk.fail_if.lock().unwrap() = None;
+    assert_eq!(status(&snaps[0]), "Invalid");
+    for snap in &snaps[1..] {
+        assert!(w.read(snap, 0, SIZE) == pattern(0, SIZE, 1));
+    }
+    assert_eq!(w.read(&w.origin, 0, 8), pattern(0, 8, 2));
+}
+
+#[test]
+fn copies_that_a_full_copier_refuses_keep_their_order() {
+    let domain = Domain::default();
+    // One at a time, and hardly any that wait.
+    domain.copy_as(CopyOptions { pieces: 1, jobs: 2, merge: false, ..CopyOptions::default() });
+    let w = world_on(Rig::with(udm_targets::TARGETS, domain), &[1024]);
+    let snap = w.snap("s", 0, "P 8");
+    w.disk.log();
+    *w.disk.hold_if.lock().unwrap() = Some(Box::new(|bio| bio.op() == Op::Read));
+    let mut asking = Asking::new(&w, &w.origin);
+    (0..8).for_each(|i| asking.write(i * 16, 1, 2, i));
+    assert_eq!(w.disk.held(), 1);
+    // Two go on, and there is room for others, which come at once.
+    w.disk.release();
+    asking.done();
+    w.disk.release();
+    asking.done();
+    (8..16).for_each(|i| asking.write(i * 16, 1, 2, i));
+    *w.disk.hold_if.lock().unwrap() = None;
+    w.disk.release();
+    asking.until(16);
+    let reads: Vec<String> = w.disk.log().into_iter().filter(|line| line.starts_with("Read")).collect();
+    let expect: Vec<String> = (0..16).map(|i| format!("Read {}+8", i * 16)).collect();
+    assert_eq!(reads, expect);
+    assert!(w.read(&snap, 0, SIZE) == pattern(0, SIZE, 1));
+}
+
+#[test]
 fn snapshots_with_different_chunks_each_keep_what_they_need() {
     let w = world(&[1024; 3]);
     let snaps = [w.snap("s0", 0, "P 32"), w.snap("s1", 1, "N 8"), w.snap("s2", 2, "P 16")];
@@ -340,10 +420,25 @@ fn writes_to_a_chunk_under_copy_wait_for_it_in_order() {
 #[test]
 fn a_first_resume_waits_for_the_origins_writes_in_flight() {
     let w = world(&[1024]);
+    resume_waits(&w, &w.origin);
+}
+
+#[test]
+fn a_first_resume_waits_for_each_device_that_shows_the_origin() {
+    // Whichever of two has the write.
+    for first in [true, false] {
+        let w = world(&[1024]);
+        let twin = w.rig.device("twin", &format!("0 {SIZE} snapshot-origin /o"));
+        resume_waits(&w, if first { &w.origin } else { &twin });
+    }
+}
+
+/// A snapshot is resumed for the first time while a write to the origin through `above` is in flight.
+fn resume_waits(w: &World, above: &Arc<MappedDevice>) {
     w.disk.holding.store(true, Ordering::Relaxed);
-    let mut writing = Asking::new(&w, &w.origin);
+    let mut writing = Asking::new(w, above);
     writing.write(16, 8, 2, 1);
-    let snap = register(&w, "s");
+    let snap = register(w, "s");
     w.rig.load(&snap, &format!("0 {SIZE} snapshot /o /c0 P 8"), false).unwrap();
     let (there, set) = (snap.clone(), Arc::new(std::sync::atomic::AtomicBool::new(false)));
     let done = set.clone();
@@ -353,23 +448,27 @@ fn a_first_resume_waits_for_the_origins_writes_in_flight() {
     });
     // Until the origin is held: a write that comes now is not seen by the disk.
     let mut token = 2;
-    loop {
+    while !done.load(Ordering::SeqCst) {
         let before = w.disk.held();
         writing.write(200, 1, 3, token);
         token += 1;
         if w.disk.held() == before {
             break;
         }
+        // However long it takes, only one is out besides the first.
+        w.disk.release_last();
+        writing.done();
         std::thread::yield_now();
     }
-    assert!(!done.load(Ordering::SeqCst), "resumed over a write in flight");
+    let early = done.load(Ordering::SeqCst);
     w.disk.holding.store(false, Ordering::Relaxed);
     w.disk.release();
     resuming.join().unwrap();
     writing.until(token as usize - 1);
+    assert!(!early, "resumed over a write in flight");
     // What was in flight is part of what the snapshot shows, and what came later is not: but for those held until then.
     assert_eq!(w.read(&snap, 16, 8), pattern(16, 8, 2));
-    w.write(&w.origin, 16, 8, 9);
+    w.write(above, 16, 8, 9);
     assert_eq!(w.read(&snap, 16, 8), pattern(16, 8, 2));
 }
 
@@ -601,6 +700,97 @@ fn a_merge_stops_at_a_suspension_fails_with_its_disk_and_takes_discards_without_
         std::thread::yield_now();
     }
     assert_eq!(w.read(&w.origin, 0, SIZE), [pattern(0, 5, 2), pattern(5, 3, 3), pattern(8, SIZE - 8, 2)].concat());
+}
+
+/// Only chunks that a write covers are copied, at each step of a sequence and for each snapshot.
+#[test]
+fn nothing_is_copied_ahead_of_the_writer() {
+    let w = world(&[1024, 1024]);
+    let _snaps = [w.snap("s0", 0, "P 8"), w.snap("s1", 1, "N 8")];
+    for (sector, count, chunks) in [(0, 8, 0..8), (8, 8, 8..16), (16, 3, 16..24), (24, 16, 24..40), (43, 1, 40..48)] {
+        w.disk.log();
+        w.cows.iter().for_each(|cow| drop(cow.log()));
+        w.write(&w.origin, sector, count, 2);
+        let length = chunks.end - chunks.start;
+        assert_eq!(w.disk.log(), [format!("Read {}+{length}", chunks.start), format!("Write {sector}+{count}")]);
+        // The first has a list to write, too.
+        let writes = w.cows.iter().map(|cow| cow.log().len()).collect::<Vec<_>>();
+        assert_eq!(writes, [2, 1]);
+        // Nor later: the next step finds nothing there.
+        let channel = w.rig.domain.channel().unwrap();
+        while channel.poll() > 0 {}
+        assert_eq!(w.disk.log(), [] as [&str; 0]);
+    }
+}
+
+#[test]
+fn a_merge_waits_until_other_snapshots_have_their_exceptions() {
+    let w = world(&[4096, 4096]);
+    let (snap, other) = (w.snap("s", 0, "P 8"), w.snap("other", 1, "P 16"));
+    w.write(&snap, 0, 64, 2);
+    suspend(&snap);
+    // The other's device keeps the copies for itself.
+    w.cows[1].holding.store(true, Ordering::Relaxed);
+    w.disk.log();
+    w.rig.reload(&w.origin, &format!("0 {SIZE} snapshot-merge /o /c0 P 8"));
+    for step in ["its data", "its list"] {
+        while w.cows[1].held() == 0 {
+            std::thread::yield_now();
+        }
+        let written = w.disk.log().into_iter().filter(|line| line.starts_with("Write")).count();
+        assert_eq!(written, 0, "the origin is written before the other snapshot has {step}");
+        w.cows[1].release();
+    }
+    w.cows[1].holding.store(false, Ordering::Relaxed);
+    w.cows[1].release();
+    while status(&w.origin) != "16/4096 16" {
+        std::thread::yield_now();
+    }
+    assert_eq!(w.read(&w.origin, 0, 64), pattern(0, 64, 2));
+    assert_eq!(w.read(&other, 0, SIZE), pattern(0, SIZE, 1));
+    w.rig.registry.remove(&snap, false).unwrap();
+}
+
+#[test]
+fn a_suspension_stops_a_merge_between_two_rounds() {
+    let w = world(&[4096]);
+    // 32 exceptions an area, so that there are many rounds.
+    let snap = w.snap("s", 0, "P 1");
+    w.write(&snap, 0, SIZE, 2);
+    suspend(&snap);
+    w.disk.holding.store(true, Ordering::Relaxed);
+    w.rig.reload(&w.origin, &format!("0 {SIZE} snapshot-merge /o /c0 P 1"));
+    w.rig.registry.remove(&snap, false).unwrap();
+    while w.disk.held() == 0 {
+        std::thread::yield_now();
+    }
+    // Its first round is under way: the suspension waits for that, and for no other.
+    let (md, set) = (w.origin.clone(), Arc::new(std::sync::atomic::AtomicBool::new(false)));
+    let done = set.clone();
+    let suspending = std::thread::spawn(move || {
+        suspend(&md);
+        set.store(true, Ordering::SeqCst);
+    });
+    while !done.load(Ordering::SeqCst) {
+        w.disk.release();
+        std::thread::yield_now();
+    }
+    suspending.join().unwrap();
+    let left = status(&w.origin);
+    assert!(!left.starts_with("2/"), "it went on to the end: {left}");
+    w.disk.log();
+    w.cows[0].log();
+    w.disk.holding.store(false, Ordering::Relaxed);
+    let channel = w.rig.domain.channel().unwrap();
+    while channel.poll() > 0 {}
+    assert_eq!((w.disk.log(), w.cows[0].log(), status(&w.origin)), (vec![], vec![], left), "it is not quiet");
+    resume(&w.origin);
+    while status(&w.origin) != "2/4096 2" {
+        std::thread::yield_now();
+    }
+    assert_eq!(w.read(&w.origin, 0, SIZE), pattern(0, SIZE, 2));
+    w.rig.reload(&w.origin, &format!("0 {SIZE} snapshot-origin /o"));
+    assert_eq!(w.read(&w.origin, 0, SIZE), pattern(0, SIZE, 2));
 }
 
 #[test]

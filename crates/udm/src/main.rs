@@ -8,6 +8,7 @@ mod exports;
 mod local;
 mod own;
 mod places;
+mod progress;
 mod run;
 mod snapshot;
 mod startup;

@@ -1,7 +1,7 @@
 //! udm's own commands: what dmsetup does not have.
 
 use crate::connect;
-use crate::daemon;
+use crate::daemon::{self, Begin};
 use crate::places::Places;
 use crate::run::{self, RunArgs};
 use crate::snapshot::{self, SnapshotArgs};
@@ -13,7 +13,7 @@ use std::io::Read;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
-use udm_control::second::{Client, ExportEntry, Hello, NodeEntry, NodeKind, Request, Underway};
+use udm_control::second::{Client, ExportEntry, Hello, NodeEntry, NodeKind, Request, Underway, VhostUserExport};
 
 /// How long `udm daemon --stop` waits.
 const STOP_TIMEOUT: Duration = Duration::from_secs(60);
@@ -38,7 +38,7 @@ enum OwnCommand {
     Daemon(DaemonArgs),
     /// Make and serve devices in this process, without a daemon
     Run(RunArgs),
-    /// Serve a device over TCP, or list where devices can be reached
+    /// Serve a device over TCP or as a disk of a virtual machine, or list where devices can be reached
     Export(ExportArgs),
     /// Put a device into the file system, take it out, or list those that are there
     Node(NodeArgs),
@@ -46,7 +46,7 @@ enum OwnCommand {
     Set(SetArgs),
     /// Check, dump, restore and look into a thin pool's metadata
     Thin(ThinArgs),
-    /// Look into the COW device of a snapshot: what changed, and how full it is
+    /// Look into the COW device of a snapshot: what changed, and how full it is; or take a snapshot back
     Snapshot(SnapshotArgs),
     /// Measure how fast a device is; `udm bench --help` tells more
     #[command(disable_help_flag = true)]
@@ -73,6 +73,9 @@ struct DaemonArgs {
     /// Tell which daemon runs, what it has under way, and the end of its log
     #[arg(long)]
     status: bool,
+    /// How long a thread that serves devices polls before it sleeps, in microseconds; 0 sleeps at once [default: 20]
+    #[arg(long, value_name = "MICROSECONDS", conflicts_with_all = ["stop", "status"])]
+    poll_budget: Option<u32>,
     /// Put every device into the file system: auto, ublk, fuse, loop or none
     #[arg(long, value_name = "KIND", default_value = "none", conflicts_with_all = ["stop", "status"])]
     node: NodeKind,
@@ -88,7 +91,19 @@ struct ExportArgs {
     /// Serve it here; without a port on 10809, with port 0 on a free one. There is no password: who reaches it has the data
     #[arg(long, value_name = "ADDR[:PORT]", requires = "name")]
     tcp: Option<String>,
-    /// End its exports over TCP, or that at --tcp
+    /// Serve it on this unix socket to a virtual machine (vhost-user-blk)
+    #[arg(long, value_name = "SOCKET", requires = "name", conflicts_with = "tcp")]
+    vhost_user: Option<PathBuf>,
+    /// Queues that the virtual machine may use [default: the number of CPUs, at most 8]
+    #[arg(long, value_name = "N", requires = "vhost_user", conflicts_with = "remove")]
+    queues: Option<u16>,
+    /// Entries that a queue may have, a power of two [default: 1024]
+    #[arg(long, value_name = "N", requires = "vhost_user", conflicts_with = "remove")]
+    queue_size: Option<u16>,
+    /// How it waits for requests: interrupt, adaptive or polled [default: adaptive]
+    #[arg(long, value_name = "MODE", requires = "vhost_user", conflicts_with = "remove")]
+    mode: Option<String>,
+    /// End its exports over TCP and vhost-user, or that at --tcp or --vhost-user
     #[arg(long, requires = "name")]
     remove: bool,
 }
@@ -155,7 +170,7 @@ pub(crate) fn main(argv: Vec<OsString>) -> u8 {
             return udm_bench::cli::run(args.words.clone(), socket.as_deref());
         }
         OwnCommand::Thin(args) => thin::run(args),
-        OwnCommand::Snapshot(args) => snapshot::run(args, places().ok().as_ref()),
+        OwnCommand::Snapshot(args) => snapshot::run(args, &places()),
         OwnCommand::Node(args) => places().and_then(|places| node(&places, args)),
         OwnCommand::Set(args) => places().and_then(|places| set(&places, args)),
     };
@@ -166,12 +181,13 @@ pub(crate) fn main(argv: Vec<OsString>) -> u8 {
 }
 
 fn serve(places: Result<Places, String>, args: &DaemonArgs) -> u8 {
-    let detached = args.detached;
-    match places.map_err(Into::into).and_then(|places| daemon::run(places, detached, args.no_restore, args.node)) {
+    let begin =
+        Begin { detached: args.detached, fresh: args.no_restore, poll_budget: args.poll_budget, node: args.node };
+    match places.map_err(Into::into).and_then(|places| daemon::run(places, begin)) {
         Ok(()) => 0,
         Err(error) => {
             // A client that started one too many needs no word in the log.
-            if !(detached && error.held) {
+            if !(begin.detached && error.held) {
                 eprintln!("udm: {}", error.message);
             }
             if error.held { daemon::EXIT_HELD } else { 1 }
@@ -235,9 +251,23 @@ fn status(places: &Places) -> Result<u8, String> {
 
 fn export(places: &Places, args: &ExportArgs) -> Result<u8, String> {
     let mut client = connect::second_or_start(places).map_err(|e| e.to_string())?;
+    // The daemon's directory is another one.
+    let socket = |path: &PathBuf| {
+        let path = std::path::absolute(path).map_err(|e| format!("{}: {e}", path.display()))?;
+        path.into_os_string().into_string().map_err(|path| format!("{path:?}: expected a path in UTF-8"))
+    };
+    let socket = args.vhost_user.as_ref().map(socket).transpose()?;
     match (&args.name, &args.tcp, args.remove) {
         (Some(name), tcp, true) => {
-            ask(&mut client, &Request::ExportRemove { name: name.clone(), tcp: tcp.clone() })?;
+            let (name, tcp) = (name.clone(), tcp.clone());
+            ask(&mut client, &Request::ExportRemove { name, tcp, vhost_user: socket })?;
+        }
+        (Some(name), None, false) if socket.is_some() => {
+            let (queues, queue_size, mode) = (args.queues, args.queue_size, args.mode.clone());
+            let at = VhostUserExport { socket: socket.unwrap_or_default(), queues, queue_size, mode };
+            let entry = ask(&mut client, &Request::ExportAddVhostUser { name: name.clone(), at })?;
+            let entry: ExportEntry = serde_json::from_value(entry).map_err(|e| e.to_string())?;
+            println!("{}", entry.uri);
         }
         (Some(name), Some(tcp), false) => {
             let entry = ask(&mut client, &Request::ExportAdd { name: name.clone(), tcp: tcp.clone() })?;

@@ -1,6 +1,8 @@
-//! `udm snapshot`: what is on a COW device.
+//! `udm snapshot`: what is on a COW device, and how it goes back to the origin ([`merge`]).
 //!
-//! The device is opened for reading only, and never written. One that is in use is read all the same, and said to be.
+//! To look into it the device is opened for reading only, and never written. One that is in use is read all the same, and said to be.
+
+mod merge;
 
 use crate::places::Places;
 use clap::{Args, Subcommand};
@@ -50,6 +52,8 @@ enum SnapshotCommand {
         #[arg(long, value_name = "FILE")]
         svg: Option<PathBuf>,
     },
+    /// Take a snapshot back: what it shows becomes what the origin holds, while both are in use
+    Merge(merge::MergeArgs),
 }
 
 #[derive(Args)]
@@ -63,9 +67,10 @@ struct CowArgs {
 }
 
 /// Runs the command. Returns the exit code.
-pub(crate) fn run(args: &SnapshotArgs, places: Option<&Places>) -> Result<u8, String> {
+pub(crate) fn run(args: &SnapshotArgs, places: &Result<Places, String>) -> Result<u8, String> {
     let mut out = io::BufWriter::new(io::stdout().lock());
-    let finder = Finder { domain: Domain::default(), socket: places.map(Places::nbd) };
+    // Without a directory there is no daemon, and its devices are the only ones that are out of reach.
+    let finder = Finder { domain: Domain::default(), socket: places.as_ref().ok().map(Places::nbd) };
     let done = match &args.command {
         SnapshotCommand::Info { cow } => {
             let read = finder.cow(&cow.name)?;
@@ -80,6 +85,7 @@ pub(crate) fn run(args: &SnapshotArgs, places: Option<&Places>) -> Result<u8, St
             let origin = origin.as_deref().map(|name| finder.open(name)).transpose()?;
             diff(&read, origin.as_ref(), svg.as_deref(), cow, &mut out)?
         }
+        SnapshotCommand::Merge(args) => return merge::run(args, places.as_ref().map_err(Clone::clone)?),
     };
     match done.and_then(|()| out.flush()) {
         Err(e) if e.kind() != io::ErrorKind::BrokenPipe => Err(format!("writing the result: {e}")),

@@ -4,7 +4,7 @@ use std::io::BufReader;
 use std::path::Path;
 use udm_base::Errno;
 use udm_control::handler::{Caller, handle};
-use udm_control::second::{ExportEntry, Hello, Service, Underway, VERSION, converse};
+use udm_control::second::{ExportEntry, Hello, Service, Underway, VERSION, VhostUserExport, converse};
 use udm_control::wire::{read_hello, read_request};
 use udm_core::{Error, MappedDevice, Registry};
 use udm_io::Domain;
@@ -81,7 +81,11 @@ impl Service for Nothing {
     fn add_export(&self, name: &str, _: &str) -> Result<ExportEntry, Error> {
         Err(Error::new(Errno::EINVAL, name))
     }
-    fn remove_export(&self, name: &str, _: Option<&str>) -> Result<usize, Error> {
+    fn add_vhost_user(&self, name: &str, at: &VhostUserExport) -> Result<ExportEntry, Error> {
+        let (socket, transport) = (at.socket.clone(), "vhost-user".into());
+        Ok(ExportEntry { name: name.into(), transport, uri: format!("vhost-user:{socket}"), address: socket })
+    }
+    fn remove_export(&self, name: &str, _: Option<&str>, _: Option<&str>) -> Result<usize, Error> {
         Err(Error::new(Errno::ENXIO, name))
     }
     fn underway(&self) -> Vec<Underway> {

@@ -11,3 +11,4 @@ pub mod snapshot;
 pub mod table;
 pub mod thin;
 pub mod thin_tools;
+pub mod vhost_user;

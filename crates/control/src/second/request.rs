@@ -41,13 +41,24 @@ pub enum Request {
         /// `ADDRESS:PORT`; port 0 takes a free one.
         tcp: String,
     },
-    /// Ends what [`ExportAdd`](Self::ExportAdd) began. Answer: `{"removed": COUNT}`
+    /// Serves a device as a disk of a virtual machine. Answer: [`ExportEntry`].
+    ExportAddVhostUser {
+        /// The device.
+        name: String,
+        /// Where, and how.
+        at: VhostUserExport,
+    },
+    /// Ends what [`ExportAdd`](Self::ExportAdd) and [`ExportAddVhostUser`](Self::ExportAddVhostUser) began. Answer:
+    /// `{"removed": COUNT}`
     ExportRemove {
         /// The device.
         name: String,
         /// Only at this address.
         #[serde(default)]
         tcp: Option<String>,
+        /// Only on this socket.
+        #[serde(default)]
+        vhost_user: Option<String>,
     },
     /// The devices that are in the file system. Answer: `{"nodes": [`[`NodeEntry`](super::NodeEntry)`…]}`
     NodeList,
@@ -81,6 +92,23 @@ pub enum Request {
     },
 }
 
+/// How a device is served over vhost-user. What is not said is left to the server.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct VhostUserExport {
+    /// The path of the socket, from the root on.
+    pub socket: String,
+    /// Queues that a front end may use.
+    #[serde(default)]
+    pub queues: Option<u16>,
+    /// Entries that a queue may have.
+    #[serde(default)]
+    pub queue_size: Option<u16>,
+    /// `interrupt`, `adaptive` or `polled`.
+    #[serde(default)]
+    pub mode: Option<String>,
+}
+
 /// The answer to `hello`.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Hello {
@@ -108,10 +136,10 @@ pub struct HostDevice {
 pub struct ExportEntry {
     /// The device.
     pub name: String,
-    /// `tcp` or `unix`.
+    /// `tcp`, `unix` or `vhost-user`.
     pub transport: String,
     /// The socket: an address with its port, or a path.
     pub address: String,
-    /// What an NBD client is given.
+    /// What an NBD client is given; over vhost-user, what `udm bench` is.
     pub uri: String,
 }

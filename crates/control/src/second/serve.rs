@@ -1,8 +1,8 @@
 //! The daemon's side of a conversation.
 
 use super::{
-    DeviceStats, ExportEntry, Hello, HostDevice, MAX_LINE, NodeEntry, NodeKind, Request, Underway, VERSION, read_line,
-    set_option,
+    DeviceStats, ExportEntry, Hello, HostDevice, MAX_LINE, NodeEntry, NodeKind, Request, Underway, VERSION,
+    VhostUserExport, read_line, set_option,
 };
 use serde_json::{Value, json};
 use std::io::{self, BufRead, Write};
@@ -22,11 +22,16 @@ pub trait Service: Send + Sync {
     /// # Errors
     /// ENXIO without such a device; EINVAL for an address that is none; what the system says to listening there.
     fn add_export(&self, name: &str, tcp: &str) -> Result<ExportEntry, Error>;
-    /// Ends exports over TCP of a device, at one address or at all. Returns how many there were.
+    /// Serves the device of that name over vhost-user.
+    ///
+    /// # Errors
+    /// ENXIO without such a device; EINVAL for numbers that cannot be; what the system says to listening there.
+    fn add_vhost_user(&self, name: &str, at: &VhostUserExport) -> Result<ExportEntry, Error>;
+    /// Ends exports over TCP and vhost-user of a device: at one address, on one socket, or at all. Returns how many there were.
     ///
     /// # Errors
     /// ENXIO when there were none.
-    fn remove_export(&self, name: &str, tcp: Option<&str>) -> Result<usize, Error>;
+    fn remove_export(&self, name: &str, tcp: Option<&str>, vhost_user: Option<&str>) -> Result<usize, Error>;
     /// The devices that are in the file system.
     fn nodes(&self) -> Vec<NodeEntry> {
         Vec::new()
@@ -139,8 +144,13 @@ fn perform(request: &Request, service: &dyn Service) -> Result<Value, Error> {
             service.changed();
             Ok(json!(entry))
         }
-        Request::ExportRemove { name, tcp } => {
-            let removed = service.remove_export(name, tcp.as_deref())?;
+        Request::ExportAddVhostUser { name, at } => {
+            let entry = service.add_vhost_user(name, at)?;
+            service.changed();
+            Ok(json!(entry))
+        }
+        Request::ExportRemove { name, tcp, vhost_user } => {
+            let removed = service.remove_export(name, tcp.as_deref(), vhost_user.as_deref())?;
             service.changed();
             Ok(json!({ "removed": removed }))
         }

@@ -37,7 +37,11 @@ impl Service for Fake {
         let uri = format!("nbd://{tcp}/{name}");
         Ok(ExportEntry { name: name.into(), transport: "tcp".into(), address: tcp.into(), uri })
     }
-    fn remove_export(&self, name: &str, _: Option<&str>) -> Result<usize, Error> {
+    fn add_vhost_user(&self, name: &str, at: &VhostUserExport) -> Result<ExportEntry, Error> {
+        let (socket, transport) = (at.socket.clone(), "vhost-user".into());
+        Ok(ExportEntry { name: name.into(), transport, uri: format!("vhost-user:{socket}"), address: socket })
+    }
+    fn remove_export(&self, name: &str, _: Option<&str>, _: Option<&str>) -> Result<usize, Error> {
         Err(Error::new(Errno::ENXIO, format!("{name} is not exported over TCP")))
     }
     fn underway(&self) -> Vec<Underway> {
@@ -174,7 +178,7 @@ fn the_client() {
     let stats = client.ask(&Request::Stats { name: Some("vol".into()) }).unwrap();
     let stats: DeviceStats = serde_json::from_value(stats["devices"][0].clone()).unwrap();
     assert_eq!((stats.name.as_str(), stats.state.as_str(), stats.read_ahead), ("vol", "ACTIVE", 256));
-    match client.ask(&Request::ExportRemove { name: "vol".into(), tcp: None }) {
+    match client.ask(&Request::ExportRemove { name: "vol".into(), tcp: None, vhost_user: None }) {
         Err(ClientError::Refused { errno: Errno::ENXIO, message }) => assert!(message.contains("vol"), "{message}"),
         other => panic!("{other:?}"),
     }

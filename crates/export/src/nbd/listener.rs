@@ -34,7 +34,7 @@ impl fmt::Display for Listen {
 }
 
 /// A socket that listens. A unix socket's file goes when it is dropped.
-pub(super) struct Listener {
+pub(crate) struct Listener {
     socket: OwnedFd,
     /// The path, device and inode of the socket's file.
     file: Option<(PathBuf, u64, u64)>,
@@ -43,7 +43,7 @@ pub(super) struct Listener {
 
 impl Listener {
     /// Binds. Errors name the address.
-    pub(super) fn bind(listen: &Listen) -> io::Result<Self> {
+    pub(crate) fn bind(listen: &Listen) -> io::Result<Self> {
         let at = |error: io::Error| io::Error::new(error.kind(), format!("cannot listen on {listen}: {error}"));
         match listen {
             Listen::Unix(path) => Self::bind_unix(path).map_err(at),
@@ -77,17 +77,17 @@ impl Listener {
         Ok(Self { socket, file: None, bound: Listen::Tcp(bound) })
     }
 
-    pub(super) fn socket(&self) -> BorrowedFd<'_> {
+    pub(crate) fn socket(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
 
     /// Where it listens, with the port that was chosen.
-    pub(super) fn bound(&self) -> &Listen {
+    pub(crate) fn bound(&self) -> &Listen {
         &self.bound
     }
 
     /// The next connection, without blocking; `None` when there is none.
-    pub(super) fn accept(&self) -> io::Result<Option<(OwnedFd, Client)>> {
+    pub(crate) fn accept(&self) -> io::Result<Option<(OwnedFd, Client)>> {
         let socket = loop {
             match net::accept_with(&self.socket, FLAGS) {
                 Ok(socket) => break socket,

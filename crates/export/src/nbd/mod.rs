@@ -25,7 +25,7 @@ pub mod exports;
 mod extents;
 pub mod fuzz;
 mod inflight;
-mod listener;
+pub(crate) mod listener;
 pub mod negotiate;
 mod outbox;
 mod pool;

@@ -122,6 +122,7 @@ impl BlockDevice for Recorder {
 }
 
 /// A device that fails every bio with one status.
+#[allow(dead_code, reason = "not every test that uses this file has one")]
 pub(crate) struct Failing(pub(crate) Status);
 
 impl BlockDevice for Failing {

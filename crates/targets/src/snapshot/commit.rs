@@ -1,7 +1,8 @@
 //! Making exceptions true: one batch at a time for each snapshot, each with as many as are ready.
 
+use super::body::{Dropped, Keep};
 use super::shared::Origin;
-use super::state::{Dropped, Keep, Outgoing, State, Todo};
+use super::state::{Outgoing, State, Todo};
 use std::sync::Arc;
 use udm_base::{AlignedBuf, Sector, Sectors};
 use udm_formats::snapshot::{AreaWrite, Batch, Content, Exception};
@@ -9,12 +10,13 @@ use udm_io::kcopyd::CopyTo;
 use udm_io::{BlockDevice, Errand, Op, OpFlags, Status};
 
 /// So many exceptions do not wait for others when as many are ready as are not, and so many never do.
-const SOME: usize = 64;
-const ENOUGH: usize = 1024;
+const SOME: u64 = 64;
+const ENOUGH: u64 = 1024;
 
 /// What a batch makes true.
 enum Makes {
-    Exceptions(Vec<u64>),
+    /// Those of runs.
+    Exceptions(Vec<usize>),
     /// The snapshot is invalid.
     Invalid,
     /// The latest exceptions are merged, and gone.
@@ -68,18 +70,18 @@ impl State {
             let batch = store.invalidate();
             return self.begin_batch(origin, id, batch, Makes::Invalid, todo);
         }
-        let pending = &body.pending;
-        let is_ready = |chunk: &&u64| pending.get(chunk).is_some_and(|p| p.copied);
-        let ready = body.order.iter().take_while(is_ready).count();
+        let ready = body.ready_chunks();
         let many = ready >= ENOUGH || (ready >= SOME && ready >= body.copies);
         if ready == 0 || (body.copies > 0 && !many) {
             return;
         }
-        let chunks: Vec<u64> = body.order.drain(..ready).collect();
-        let exceptions: Vec<Exception> =
-            chunks.iter().map(|old| Exception { old: *old, new: body.pending[old].new }).collect();
+        let runs = body.take_ready();
+        let exceptions: Vec<Exception> = (runs.iter().filter_map(|at| body.pending.get(*at)))
+            .flat_map(|run| run.chunks().map(|old| Exception { old, new: run.place(old) }))
+            .collect();
+        let Keep::Persistent(store) = &mut body.keep else { return };
         let batch = store.commit(&exceptions);
-        self.begin_batch(origin, id, batch, Makes::Exceptions(chunks), todo);
+        self.begin_batch(origin, id, batch, Makes::Exceptions(runs), todo);
     }
 
     /// The latest exceptions are in the origin: they are to go.
@@ -161,11 +163,7 @@ impl State {
             Makes::Invalid => self.has_dropped(origin, id, todo),
             Makes::Merged => self.merged(origin, id, !failed, todo),
             Makes::Exceptions(_) if failed => self.invalidate(origin, id, todo),
-            Makes::Exceptions(chunks) => {
-                for chunk in chunks {
-                    self.complete(id, chunk, todo);
-                }
-            }
+            Makes::Exceptions(runs) => runs.into_iter().for_each(|run| self.complete(origin, id, run, todo)),
         }
         self.advance(origin, id, todo);
     }

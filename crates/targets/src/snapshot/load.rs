@@ -1,6 +1,6 @@
 //! Reads a snapshot's store when a table is loaded, and makes one where there is none. Blocks.
 
-use super::state::Keep;
+use super::body::Keep;
 use udm_base::{AlignedBuf, ArgError, Errno, Sector};
 use udm_formats::snapshot::{
     Batch, ChunkSize, Content, Error, Exception, Geometry, HEADER_BYTES, Header, Loaded, Probe, Reader, Store,

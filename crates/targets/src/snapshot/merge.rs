@@ -5,10 +5,11 @@
 //! origin, which is flushed; the exceptions are taken away on the device, then here; and what queued goes to the origin.
 //! At any power cut the chunk is whole in one place or both, so that the next merge goes on.
 
+use super::body::Keep;
 use super::commit::{MERGE, errand};
 use super::flight;
 use super::shared::{ByChunk, Landed, Origin};
-use super::state::{Held, Keep, State, Todo, to_cow};
+use super::state::{Held, State, Todo, to_cow};
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
@@ -225,6 +226,11 @@ impl State {
         }
         body.merging.chunks.clear();
         body.merging.phase = Phase::Idle;
+        if matches!(&body.keep, Keep::Persistent(store) if store.committed() == 0) {
+            // Told now: who has seen it in the status may suspend the device at once, and there is no next round.
+            body.merging.on = false;
+            todo.events.push(body.md.clone());
+        }
         let queued = std::mem::take(&mut body.merging.queued);
         queued.into_iter().for_each(|bio| self.origin_write(origin, bio, todo));
     }

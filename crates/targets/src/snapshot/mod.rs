@@ -12,16 +12,19 @@
 //! - Exceptions become true in the order in which their places were given away.
 //! - What a snapshot reads from the origin is counted as long as it is on its way, and nobody writes there meanwhile.
 
+mod body;
 mod commit;
 mod flight;
 mod free;
 mod holding;
+mod line;
 mod load;
 mod merge;
 mod merge_target;
 mod origin_target;
 mod radix;
 mod shared;
+mod slab;
 mod snapshot_target;
 mod state;
 mod table;

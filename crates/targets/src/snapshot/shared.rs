@@ -11,7 +11,8 @@
 
 use super::flight;
 use super::free::Free;
-use super::state::{Outgoing, State, Todo};
+use super::line::Line;
+use super::state::{Outgoing, Part, State, Todo};
 use super::table::Exceptions;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::SeqCst};
@@ -19,7 +20,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use udm_base::{AlignedBuf, Sector, Sectors};
 use udm_core::MappedDevice;
 use udm_formats::snapshot::ChunkSize;
-use udm_io::kcopyd::{Copied, CopyJob, CopyOptions, CopyStats, Kcopyd};
+use udm_io::kcopyd::{Copied, CopyJob, CopyStats};
 use udm_io::{Bio, BlockDevice, Cx, DeviceId, Domain, Duty, Kept, MAX_CHANNELS, Nanos, OwnWaiter, Sender, Status};
 
 /// Counters of reads on their way to the origin, which chunks share.
@@ -134,7 +135,7 @@ impl Snapshot {
     /// Looks whether exceptions that waited for reads need to wait no longer.
     pub(super) fn settle(&self, cx: &Cx<'_>) {
         if self.unsettled.load(SeqCst) > 0 {
-            self.origin.with_state(cx, |state, todo| state.settle(self.id, todo));
+            self.origin.with_state(cx, |state, todo| state.settle(&self.origin, self.id, todo));
         }
     }
 
@@ -163,7 +164,7 @@ impl Snapshot {
 /// What comes back by way of [`flight::watch`].
 pub(super) enum Landed {
     /// A write of a whole chunk of a snapshot, to its new place.
-    Full(u64, u64),
+    Full(Part),
     /// A write to a chunk of a snapshot that is being merged.
     Merging(u64, u64),
 }
@@ -178,9 +179,9 @@ pub(super) struct Origin {
     this: Weak<Origin>,
     pub(super) domain: Domain,
     pub(super) dev: Arc<dyn BlockDevice>,
-    pub(super) copier: Kcopyd,
-    /// For zeroes in areas, which must not wait behind copies.
-    pub(super) zeroer: Kcopyd,
+    pub(super) copies: Line,
+    /// Of zeroes in areas, which must not wait behind copies.
+    zeroes: Line,
     state: Mutex<State>,
     /// What writes need not ask the snapshots about.
     pub(super) free: Free,
@@ -204,15 +205,15 @@ impl Origin {
         if let Some(origin) = known.iter().find(|o| same(o)) {
             return Ok(origin.clone());
         }
-        let copier = Kcopyd::new(domain, CopyOptions { pool: 32 << 20, ..CopyOptions::default() })?;
-        let zeroer = Kcopyd::new(domain, CopyOptions { pool: 4096, ..CopyOptions::default() })?;
+        let copies = Line::new(domain, 32 << 20)?;
+        let zeroes = Line::new(domain, 4096)?;
         let origin = Arc::new_cyclic(|this| Self {
             this: this.clone(),
             domain: domain.clone(),
             free: Free::new(dev.sectors()),
             dev,
-            copier,
-            zeroer,
+            copies,
+            zeroes,
             state: Mutex::new(State::default()),
             desks: (0..MAX_CHANNELS).map(|_| Desk::default()).collect(),
             kept: OnceLock::new(),
@@ -313,17 +314,10 @@ impl Origin {
         for errand in errands {
             self.send(cx, errand);
         }
-        for (copier, jobs) in [(&self.copier, copies), (&self.zeroer, zeroes)] {
-            let some = !jobs.is_empty();
-            for job in jobs {
-                if let Err(job) = copier.add(job, self.arc()) {
-                    // So many wait that the keeper has to come back.
-                    lock(&self.state).later.put(job);
-                }
-            }
-            if some {
-                copier.run(cx);
-            }
+        if !copies.is_empty() || !zeroes.is_empty() {
+            let me = self.arc();
+            self.copies.ask(cx, copies, &me);
+            self.zeroes.ask(cx, zeroes, &me);
         }
         ends.into_iter().for_each(|(bio, status)| bio.end(status));
         raise(events);
@@ -372,8 +366,8 @@ impl Origin {
     /// What comes back by way of [`flight::watch`].
     pub(super) fn landed(&self, cx: &Cx<'_>, bio: Bio, landed: Landed) -> Option<Bio> {
         match landed {
-            Landed::Full(snapshot, chunk) => {
-                self.with_state(cx, |state, todo| state.full_written(self, snapshot, chunk, bio, todo));
+            Landed::Full(part) => {
+                self.with_state(cx, |state, todo| state.full_written(self, part, bio, todo));
                 None
             }
             Landed::Merging(snapshot, chunk) => {
@@ -385,7 +379,7 @@ impl Origin {
 
     /// What the copier did.
     pub(super) fn copy_stats(&self) -> CopyStats {
-        self.copier.stats()
+        self.copies.stats()
     }
 }
 
@@ -398,6 +392,8 @@ fn raise(events: Vec<Weak<MappedDevice>>) {
 impl Copied for Origin {
     fn copied(self: Arc<Self>, cx: &Cx<'_>, job: Box<CopyJob>) {
         self.with_state(cx, |state, todo| state.copied(&self, &job, todo));
+        self.copies.go_on(cx, &self);
+        self.zeroes.go_on(cx, &self);
     }
 }
 

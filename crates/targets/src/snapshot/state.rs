@@ -1,19 +1,16 @@
 //! What an origin's lock guards: exceptions in the making, and who waits for them.
 
-use super::commit::Commit;
+use super::body::{Body, Dropped, Keep, Run};
 use super::flight;
 use super::free::GRAIN;
-use super::merge::Merging;
-use super::shared::{ByChunk, Landed, Origin, Snapshot};
-use super::table::Entry;
-use std::collections::{HashMap, VecDeque};
+use super::shared::{Landed, Origin, Snapshot};
+use super::slab::Slab;
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, Weak};
 use udm_base::{AlignedBuf, Sector, Sectors};
 use udm_core::MappedDevice;
-use udm_formats::snapshot::{Full, Store, Transient, Usage};
 use udm_io::kcopyd::{CopyFrom, CopyJob, CopyTo};
-use udm_io::{Bio, Errand, Op, Status};
+use udm_io::{Bio, BlockDevice, Errand, Op, Status};
 
 /// An operation of a snapshot's own, in the box in which it goes and comes back.
 pub(super) type Outgoing = Box<Errand<Option<AlignedBuf>>>;
@@ -48,132 +45,6 @@ impl Todo {
         let jobs = copies.is_empty() && zeroes.is_empty();
         bios.is_empty() && ends.is_empty() && errands.is_empty() && jobs && events.is_empty()
     }
-
-    pub(super) fn put(&mut self, job: Box<CopyJob>) {
-        match job.from {
-            CopyFrom::Zeroes => self.zeroes.push(job),
-            CopyFrom::Device(..) => self.copies.push(job),
-        }
-    }
-}
-
-/// The store of a snapshot.
-pub(super) enum Keep {
-    Persistent(Store),
-    Transient(Transient),
-}
-
-impl Keep {
-    fn allocate(&mut self) -> Result<u64, Full> {
-        match self {
-            Self::Persistent(store) => store.allocate(),
-            Self::Transient(store) => store.allocate(),
-        }
-    }
-
-    pub(super) fn usage(&self) -> Usage {
-        match self {
-            Self::Persistent(store) => store.usage(),
-            Self::Transient(store) => store.usage(),
-        }
-    }
-}
-
-/// An exception in the making.
-pub(super) struct Pending {
-    pub(super) new: u64,
-    /// Its data is at its new place.
-    pub(super) copied: bool,
-    /// Writes to the snapshot's chunk that wait, in order.
-    bios: Vec<Bio>,
-    /// The write that brought the whole chunk, done.
-    full: Option<Bio>,
-    /// Who waits to write the origin's chunk.
-    holds: Vec<u64>,
-}
-
-/// Whether the header says that a snapshot is invalid.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Dropped {
-    No,
-    /// It is to.
-    Wanted,
-    /// It does, or it could not be written.
-    Done,
-}
-
-/// A snapshot, as far as it changes.
-pub(super) struct Body {
-    pub(super) snapshot: Arc<Snapshot>,
-    pub(super) keep: Keep,
-    pub(super) pending: ByChunk<Pending>,
-    /// Chunks that were given a place, and are in no batch yet, in that order.
-    pub(super) order: VecDeque<u64>,
-    /// Copies and whole writes that are out.
-    pub(super) copies: usize,
-    pub(super) commit: Option<Commit>,
-    pub(super) dropped: Dropped,
-    /// Who waits for the header to say that the snapshot is invalid.
-    drop_holds: Vec<u64>,
-    /// Exceptions that wait for reads of the origin's chunk, and who waits for those.
-    unsettled: ByChunk<Vec<u64>>,
-    pub(super) merging: Merging,
-    /// The device of the target that has it.
-    pub(super) md: Weak<MappedDevice>,
-    /// Percentages of use at which there is an event, and how many of them have been passed.
-    pub(super) levels: Vec<u64>,
-    pub(super) passed: usize,
-}
-
-impl Body {
-    pub(super) fn new(snapshot: Arc<Snapshot>, keep: Keep) -> Self {
-        Self {
-            snapshot,
-            keep,
-            pending: HashMap::new(),
-            order: VecDeque::new(),
-            copies: 0,
-            commit: None,
-            dropped: Dropped::No,
-            drop_holds: Vec::new(),
-            unsettled: HashMap::new(),
-            merging: Merging::default(),
-            md: Weak::new(),
-            levels: vec![80, 95],
-            passed: 0,
-        }
-    }
-
-    /// Whether something is out or waits.
-    pub(super) fn is_busy(&self) -> bool {
-        let dropping = self.dropped == Dropped::Wanted;
-        self.copies > 0
-            || self.commit.is_some()
-            || !self.pending.is_empty()
-            || dropping
-            || self.merging.is_running()
-            || !self.unsettled.is_empty()
-    }
-
-    fn allocate(&mut self, todo: &mut Todo) -> Result<u64, Full> {
-        let new = self.keep.allocate()?;
-        let usage = self.keep.usage();
-        let percent = usage.allocated.get().saturating_mul(100) / usage.total.get().max(1);
-        while self.levels.get(self.passed).is_some_and(|level| percent >= *level) {
-            self.passed += 1;
-            todo.events.push(self.md.clone());
-        }
-        Ok(new)
-    }
-
-    /// Makes a place for a chunk. Its data is on the way.
-    fn begin(&mut self, chunk: u64, todo: &mut Todo) -> Result<&mut Pending, Full> {
-        let new = self.allocate(todo)?;
-        self.copies += 1;
-        self.order.push_back(chunk);
-        let pending = Pending { new, copied: false, bios: Vec::new(), full: None, holds: Vec::new() };
-        Ok(self.pending.entry(chunk).or_insert(pending))
-    }
 }
 
 /// What waits until no snapshot needs the origin's chunks any more.
@@ -186,14 +57,22 @@ pub(super) enum Held {
 
 /// A wait, and for how many things.
 struct Hold {
-    held: Option<Held>,
+    held: Held,
     waits: usize,
+}
+
+/// A run of exceptions that a copy brings.
+#[derive(Clone, Copy)]
+pub(super) struct Part {
+    snapshot: u64,
+    run: usize,
+    chunks: u64,
 }
 
 /// What a copy is for.
 enum CopyOf {
-    /// Exceptions: of each place, the snapshot and its chunk.
-    Exceptions(Vec<(u64, u64)>),
+    /// Exceptions, for each place.
+    Exceptions(Vec<Part>),
     /// Zeroes in an area.
     Area(u64),
     /// Part of a merge.
@@ -220,20 +99,40 @@ pub(super) struct State {
     pub(super) claims: Vec<Claim>,
     /// Devices with a snapshot-origin target of it that are resumed, by target.
     pub(super) origins: Vec<(u64, Weak<MappedDevice>)>,
-    holds: HashMap<u64, Hold>,
-    copies: HashMap<u64, CopyOf>,
-    next: u64,
+    holds: Slab<Hold>,
+    copies: Slab<CopyOf>,
     /// What could not be done yet.
     pub(super) later: Todo,
 }
 
-/// A chunk to be copied to a snapshot.
+/// A range of the origin to be copied to a snapshot.
 struct Need {
     sector: Sector,
     sectors: Sectors,
-    snapshot: u64,
-    chunk: u64,
-    to: CopyTo,
+    /// Where to.
+    place: Sector,
+    /// What may be zeroed behind that.
+    gap: Sectors,
+    cow: Arc<dyn BlockDevice>,
+    part: Part,
+}
+
+impl Need {
+    /// What has to be copied for a run: as far as the origin goes.
+    fn of(origin: &Origin, body: &Body, at: usize) -> Option<Self> {
+        let (it, run) = (&body.snapshot, body.pending.get(at)?);
+        let sector = it.chunk.start(run.chunk);
+        let left = origin.dev.sectors().from_start().checked_since(sector).unwrap_or(Sectors::ZERO);
+        let whole = Sectors::new(it.chunk.sectors().get() * run.count);
+        let sectors = whole.min(left);
+        let gap = if sectors == whole { run.gap } else { Sectors::ZERO };
+        let part = Part { snapshot: it.id, run: at, chunks: run.count };
+        Some(Self { sector, sectors, place: it.chunk.start(run.new), gap, cow: it.cow.clone(), part })
+    }
+
+    fn end(&self) -> Sector {
+        self.sector + self.sectors
+    }
 }
 
 impl State {
@@ -245,16 +144,11 @@ impl State {
         self.bodies.iter_mut().find(|b| b.snapshot.id == id)
     }
 
-    pub(super) fn number(&mut self) -> u64 {
-        self.next += 1;
-        self.next
-    }
-
     /// Whatever can go on goes on.
     pub(super) fn go_on(&mut self, origin: &Origin, todo: &mut Todo) {
         for at in 0..self.bodies.len() {
             let id = self.bodies[at].snapshot.id;
-            self.settle(id, todo);
+            self.settle(origin, id, todo);
             self.advance(origin, id, todo);
         }
     }
@@ -310,9 +204,8 @@ impl State {
         except: Option<u64>,
         todo: &mut Todo,
     ) {
-        let hold = self.number();
         // One for itself, so that it does not go before all are asked.
-        self.holds.insert(hold, Hold { held: Some(held), waits: 1 });
+        let hold = self.holds.put(Hold { held, waits: 1 });
         let mut needs = Vec::new();
         let mut broken = Vec::new();
         let mut waits = 0;
@@ -332,32 +225,22 @@ impl State {
             if sector >= end {
                 continue;
             }
-            for chunk in it.chunk.of(sector)..=it.chunk.of(end - Sectors::new(1)) {
-                match it.exceptions.get(chunk) {
-                    Some(Entry { settled: true, .. }) => continue,
-                    Some(_) => body.unsettled.entry(chunk).or_default().push(hold),
-                    None => {
-                        if !body.pending.contains_key(&chunk) {
-                            let Ok(pending) = body.begin(chunk, todo) else {
-                                broken.push(it.id);
-                                break;
-                            };
-                            needs.push(need(origin, &it, chunk, pending.new));
-                        }
-                        body.pending.get_mut(&chunk).expect("just made").holds.push(hold);
-                    }
-                }
-                waits += 1;
+            let first = it.chunk.of(sector);
+            let found = body.wait_for(first..it.chunk.of(end - Sectors::new(1)) + 1, hold, todo);
+            waits += found.waits;
+            needs.extend(found.begun.into_iter().filter_map(|run| Need::of(origin, body, run)));
+            if found.full {
+                broken.push(it.id);
             }
         }
-        if let Some(hold) = self.holds.get_mut(&hold) {
+        if let Some(hold) = self.holds.get_mut(hold) {
             hold.waits += waits;
         }
         for id in broken {
             if let Some(body) = self.body(id) {
                 body.drop_holds.push(hold);
             }
-            if let Some(hold) = self.holds.get_mut(&hold) {
+            if let Some(hold) = self.holds.get_mut(hold) {
                 hold.waits += 1;
             }
             self.invalidate(origin, id, todo);
@@ -366,37 +249,55 @@ impl State {
         self.release(origin, hold, todo);
     }
 
-    /// Asks for copies: one read for all snapshots that need the same range.
+    /// Asks for copies: one read for all snapshots that need something of the same range.
     fn copy(&mut self, origin: &Origin, mut needs: Vec<Need>, todo: &mut Todo) {
-        needs.sort_by_key(|need| (need.sector, need.sectors));
+        needs.sort_by_key(|need| need.sector);
         let mut needs = needs.into_iter().peekable();
-        while let Some(Need { sector, sectors, snapshot, chunk, to }) = needs.next() {
-            let (mut places, mut of) = (vec![to], vec![(snapshot, chunk)]);
-            while let Some(more) = needs.next_if(|more| (more.sector, more.sectors) == (sector, sectors)) {
-                places.push(more.to);
-                of.push((more.snapshot, more.chunk));
+        while let Some(first) = needs.next() {
+            let (sector, mut end) = (first.sector, first.end());
+            let (mut places, mut of) = (Vec::new(), Vec::new());
+            let mut next = Some(first);
+            while let Some(need) = next {
+                end = end.max(need.end());
+                of.push(need.part);
+                let to = CopyTo::part(need.cow, need.place, need.sector - sector, need.sectors);
+                places.push(CopyTo { pad: need.gap, ..to });
+                next = needs.next_if(|need| need.sector < end);
             }
-            let mut job = CopyJob::new(CopyFrom::Device(origin.dev.clone(), sector), sectors, places);
-            job.token = self.number();
-            self.copies.insert(job.token, CopyOf::Exceptions(of));
-            todo.copies.push(job);
+            let job = CopyJob::new(CopyFrom::Device(origin.dev.clone(), sector), end - sector, places);
+            self.send(job, CopyOf::Exceptions(of), todo);
         }
+    }
+
+    /// One read could not serve all: each reads for itself, so that nobody suffers from what it does not need.
+    fn copy_apart(&mut self, job: &CopyJob, of: &[Part], todo: &mut Todo) {
+        let CopyFrom::Device(dev, sector) = &job.from else { return };
+        for (to, part) in job.to.iter().zip(of) {
+            let to_all = CopyTo { pad: to.pad, ..CopyTo::new(to.dev.clone(), to.sector) };
+            let job = CopyJob::new(CopyFrom::Device(dev.clone(), *sector + to.skip), to.take, vec![to_all]);
+            self.send(job, CopyOf::Exceptions(vec![*part]), todo);
+        }
+    }
+
+    fn send(&mut self, mut job: Box<CopyJob>, of: CopyOf, todo: &mut Todo) {
+        let jobs = match job.from {
+            CopyFrom::Zeroes => &mut todo.zeroes,
+            CopyFrom::Device(..) => &mut todo.copies,
+        };
+        job.token = self.copies.put(of) as u64;
+        jobs.push(job);
     }
 
     /// A snapshot's area is to be zero in a range.
     pub(super) fn zero(&mut self, id: u64, to: CopyTo, sectors: Sectors, todo: &mut Todo) {
-        let mut job = CopyJob::new(CopyFrom::Zeroes, sectors, vec![to]);
-        job.token = self.number();
-        self.copies.insert(job.token, CopyOf::Area(id));
-        todo.zeroes.push(job);
+        let job = CopyJob::new(CopyFrom::Zeroes, sectors, vec![to]);
+        self.send(job, CopyOf::Area(id), todo);
     }
 
     /// Chunks of a snapshot are to go back to the origin.
     pub(super) fn copy_back(&mut self, id: u64, from: CopyFrom, sectors: Sectors, to: CopyTo, todo: &mut Todo) {
-        let mut job = CopyJob::new(from, sectors, vec![to]);
-        job.token = self.number();
-        self.copies.insert(job.token, CopyOf::Merge(id));
-        todo.copies.push(job);
+        let job = CopyJob::new(from, sectors, vec![to]);
+        self.send(job, CopyOf::Merge(id), todo);
     }
 
     /// A discard of a whole chunk of a snapshot, that has its place: that is zeroed.
@@ -404,23 +305,21 @@ impl State {
         let Some(body) = self.body(id) else { return todo.ends.push((bio, Status::Io)) };
         let it = &body.snapshot;
         let to = CopyTo::new(it.cow.clone(), it.chunk.start(new));
-        let mut job = CopyJob::new(CopyFrom::Zeroes, it.chunk.sectors(), vec![to]);
-        job.token = self.number();
-        self.copies.insert(job.token, CopyOf::Discard(bio, pass));
-        todo.zeroes.push(job);
+        let job = CopyJob::new(CopyFrom::Zeroes, it.chunk.sectors(), vec![to]);
+        self.send(job, CopyOf::Discard(bio, pass), todo);
     }
 
     /// A copy is done.
     pub(super) fn copied(&mut self, origin: &Origin, job: &CopyJob, todo: &mut Todo) {
         let status = job.status();
-        match self.copies.remove(&job.token) {
+        match self.copies.take(job.token as usize) {
+            Some(CopyOf::Exceptions(of)) if !job.read.is_ok() && !job.is_whole() => self.copy_apart(job, &of, todo),
             Some(CopyOf::Exceptions(of)) => {
-                for ((id, chunk), to) in of.iter().zip(&job.to) {
-                    let good = job.read.is_ok() && to.status.is_ok();
-                    self.brought(origin, *id, *chunk, good, None, todo);
+                for (part, to) in of.iter().zip(&job.to) {
+                    self.brought(origin, *part, job.read.is_ok() && to.status.is_ok(), None, todo);
                 }
                 // Once all have been noted: so they can go together.
-                of.iter().for_each(|(id, _)| self.advance(origin, *id, todo));
+                of.iter().for_each(|part| self.advance(origin, part.snapshot, todo));
             }
             Some(CopyOf::Area(id)) => self.commit_step(origin, id, status, todo),
             Some(CopyOf::Merge(id)) => self.merge_copied(origin, id, status, todo),
@@ -431,81 +330,76 @@ impl State {
     }
 
     /// A write of a whole chunk is done.
-    pub(super) fn full_written(&mut self, origin: &Origin, id: u64, chunk: u64, bio: Bio, todo: &mut Todo) {
+    pub(super) fn full_written(&mut self, origin: &Origin, part: Part, bio: Bio, todo: &mut Todo) {
         let good = bio.status().is_ok();
-        self.brought(origin, id, chunk, good, Some(bio), todo);
-        self.advance(origin, id, todo);
+        self.brought(origin, part, good, Some(bio), todo);
+        self.advance(origin, part.snapshot, todo);
     }
 
-    /// A chunk's data has been brought to its place, or could not be.
-    fn brought(&mut self, origin: &Origin, id: u64, chunk: u64, good: bool, full: Option<Bio>, todo: &mut Todo) {
+    /// A run's data has been brought to its place, or could not be.
+    fn brought(&mut self, origin: &Origin, part: Part, good: bool, full: Option<Bio>, todo: &mut Todo) {
+        let Part { snapshot: id, run: at, chunks } = part;
         let Some(body) = self.body(id) else {
             todo.ends.extend(full.map(|bio| (bio, Status::Io)));
             return;
         };
-        body.copies -= 1;
-        match body.pending.get_mut(&chunk) {
-            Some(pending) => {
-                pending.copied = true;
-                pending.full = full;
-                if !good {
-                    // Nobody knows what is at the new place, and the chunks after it cannot become true before it.
-                    self.invalidate(origin, id, todo);
-                } else if matches!(body.keep, Keep::Transient(_)) {
-                    body.order.retain(|c| *c != chunk);
-                    self.complete(id, chunk, todo);
-                }
-            }
+        body.copies -= chunks;
+        let Some(run) = body.pending.get_mut(at) else {
             // The snapshot has become invalid meanwhile.
-            None => todo.ends.extend(full.map(|bio| (bio, Status::Io))),
+            todo.ends.extend(full.map(|bio| (bio, Status::Io)));
+            return;
+        };
+        run.full = full;
+        if !good {
+            // Nobody knows what is at the new place, and the chunks after it cannot become true before it.
+            self.invalidate(origin, id, todo);
+        } else if !body.has_copied(at) {
+            self.complete(origin, id, at, todo);
         }
     }
 
-    /// An exception is true: reads and writes of the snapshot go to its place from now on, those first that wait.
-    pub(super) fn complete(&mut self, id: u64, chunk: u64, todo: &mut Todo) {
+    /// Exceptions are true: reads and writes of the snapshot go to their places from now on, those first that wait.
+    pub(super) fn complete(&mut self, origin: &Origin, id: u64, at: usize, todo: &mut Todo) {
         let Some(body) = self.body(id) else { return };
-        let Some(pending) = body.pending.remove(&chunk) else { return };
+        let Some(mut run) = body.pending.take(at) else { return };
         let it = body.snapshot.clone();
-        let Pending { new, bios, full, holds, .. } = pending;
-        it.exceptions.set(chunk, Some(Entry { new, settled: false }));
-        todo.ends.extend(full.map(|bio| (bio, Status::Ok)));
-        todo.bios.extend(bios.into_iter().map(|bio| to_cow(&it, new, bio)));
-        body.unsettled.insert(chunk, holds);
+        body.set(&run, false);
+        todo.ends.extend(run.full.take().map(|bio| (bio, Status::Ok)));
+        let bios = std::mem::take(&mut run.bios);
+        todo.bios.extend(bios.into_iter().map(|bio| to_cow(&it, run.place(it.chunk.of(bio.sector())), bio)));
+        // First it is said that somebody waits, then it is looked.
         it.unsettled.fetch_add(1, SeqCst);
-        self.settle_one(id, chunk, todo);
+        match run.chunks().any(|chunk| it.is_read(chunk)) {
+            true => body.unsettled.push(run),
+            false => self.settle_run(origin, id, run, todo),
+        }
     }
 
     /// Looks at all exceptions of a snapshot that wait for reads.
-    pub(super) fn settle(&mut self, id: u64, todo: &mut Todo) {
-        let Some(body) = self.body(id) else { return };
-        let chunks: Vec<u64> = body.unsettled.keys().copied().collect();
-        chunks.into_iter().for_each(|chunk| self.settle_one(id, chunk, todo));
-    }
-
-    fn settle_one(&mut self, id: u64, chunk: u64, todo: &mut Todo) {
+    pub(super) fn settle(&mut self, origin: &Origin, id: u64, todo: &mut Todo) {
         let Some(body) = self.body(id) else { return };
         let it = body.snapshot.clone();
-        if it.is_read(chunk) {
-            return;
-        }
-        let Some(holds) = body.unsettled.remove(&chunk) else { return };
-        it.unsettled.fetch_sub(1, SeqCst);
-        if let Some(Entry { new, .. }) = it.exceptions.get(chunk) {
-            it.exceptions.set(chunk, Some(Entry { new, settled: true }));
-        }
-        let origin = it.origin.clone();
-        holds.into_iter().for_each(|hold| self.release(&origin, hold, todo));
+        let free = |run: &mut Run| !run.chunks().any(|chunk| it.is_read(chunk));
+        let runs: Vec<Run> = body.unsettled.extract_if(.., free).collect();
+        runs.into_iter().for_each(|run| self.settle_run(origin, id, run, todo));
+    }
+
+    /// No read of the origin's chunks is on its way any more: they may be written.
+    fn settle_run(&mut self, origin: &Origin, id: u64, run: Run, todo: &mut Todo) {
+        let Some(body) = self.body(id) else { return };
+        body.set(&run, true);
+        body.snapshot.unsettled.fetch_sub(1, SeqCst);
+        run.holds.into_iter().for_each(|hold| self.release(origin, hold, todo));
     }
 
     /// One thing less that a hold waits for.
-    fn release(&mut self, origin: &Origin, number: u64, todo: &mut Todo) {
-        let Some(hold) = self.holds.get_mut(&number) else { return };
+    fn release(&mut self, origin: &Origin, number: usize, todo: &mut Todo) {
+        let Some(hold) = self.holds.get_mut(number) else { return };
         hold.waits -= 1;
         if hold.waits > 0 {
             return;
         }
-        let held = self.holds.remove(&number).and_then(|hold| hold.held);
-        match held {
+        match self.holds.take(number).map(|hold| hold.held) {
             Some(Held::Bio(bio)) => {
                 self.free_up(origin, bio.sector(), bio.sectors());
                 todo.bios.push(bio);
@@ -523,14 +417,13 @@ impl State {
             todo.events.push(body.md.clone());
             body.dropped = if persistent { Dropped::Wanted } else { Dropped::Done };
         }
-        body.order.clear();
-        for (_, pending) in body.pending.drain() {
-            todo.ends.extend(pending.bios.into_iter().chain(pending.full).map(|bio| (bio, Status::Io)));
-            body.drop_holds.extend(pending.holds);
+        for run in body.give_up() {
+            todo.ends.extend(run.bios.into_iter().chain(run.full).map(|bio| (bio, Status::Io)));
+            body.drop_holds.extend(run.holds);
         }
-        for (_, holds) in body.unsettled.drain() {
+        for run in body.unsettled.drain(..) {
             body.snapshot.unsettled.fetch_sub(1, SeqCst);
-            body.drop_holds.extend(holds);
+            body.drop_holds.extend(run.holds);
         }
         if body.dropped == Dropped::Done {
             self.has_dropped(origin, id, todo);
@@ -558,10 +451,10 @@ impl State {
         if let Some(entry) = it.exceptions.get(chunk) {
             return todo.bios.push(to_cow(&it, entry.new, bio));
         }
-        if let Some(pending) = body.pending.get_mut(&chunk) {
-            return pending.bios.push(bio);
+        if let Some(run) = it.exceptions.pending(chunk).and_then(|at| body.pending.get_mut(at)) {
+            return run.bios.push(bio);
         }
-        let Ok(pending) = body.begin(chunk, todo) else {
+        let Ok(at) = body.begin(chunk, None, todo) else {
             todo.ends.push((bio, Status::Io));
             return match it.may_overflow.load(SeqCst) {
                 true => {
@@ -571,15 +464,16 @@ impl State {
                 false => self.invalidate(origin, id, todo),
             };
         };
-        let new = pending.new;
+        let Some(need) = Need::of(origin, body, at) else { return todo.ends.push((bio, Status::Io)) };
         if bio.op() == Op::Write && bio.sectors() == it.chunk.sectors() {
-            bio.set_sector(it.place(new, bio.sector()));
-            flight::watch(&mut bio, origin, Landed::Full(id, chunk));
+            bio.set_sector(need.place);
+            flight::watch(&mut bio, origin, Landed::Full(need.part));
             flight::point(&mut bio, &*it.cow);
             return todo.bios.push(bio);
         }
-        pending.bios.push(bio);
-        let need = need(origin, &it, chunk, new);
+        if let Some(run) = body.pending.get_mut(at) {
+            run.bios.push(bio);
+        }
         self.copy(origin, vec![need], todo);
     }
 }
@@ -589,12 +483,4 @@ pub(super) fn to_cow(it: &Snapshot, new: u64, mut bio: Bio) -> Bio {
     bio.set_sector(it.place(new, bio.sector()));
     flight::point(&mut bio, &*it.cow);
     bio
-}
-
-/// What has to be copied for a chunk: as far as the origin goes.
-fn need(origin: &Origin, it: &Snapshot, chunk: u64, new: u64) -> Need {
-    let sector = it.chunk.start(chunk);
-    let left = origin.dev.sectors().from_start().checked_since(sector).unwrap_or(Sectors::ZERO);
-    let to = CopyTo::new(it.cow.clone(), it.chunk.start(new));
-    Need { sector, sectors: it.chunk.sectors().min(left), snapshot: it.id, chunk, to }
 }

@@ -15,17 +15,23 @@ pub(super) struct Entry {
 /// A map from chunks of the origin. Takes 8 bytes for each chunk of those thousands in which there is an exception.
 pub(super) struct Exceptions(Radix);
 
+/// Below a packed number: what it is the number of.
+const TAG_BITS: u32 = 2;
+const SETTLED: u64 = 1;
+const PENDING: u64 = 2;
+
 const fn pack(entry: Option<Entry>) -> u64 {
     match entry {
         None => 0,
-        Some(Entry { new, settled }) => (new + 1) << 1 | settled as u64,
+        Some(Entry { new, settled }) => (new + 1) << TAG_BITS | settled as u64,
     }
 }
 
 const fn unpack(word: u64) -> Option<Entry> {
     match word {
         0 => None,
-        word => Some(Entry { new: (word >> 1) - 1, settled: word & 1 == 1 }),
+        word if word & PENDING != 0 => None,
+        word => Some(Entry { new: (word >> TAG_BITS) - 1, settled: word & SETTLED != 0 }),
     }
 }
 
@@ -40,6 +46,24 @@ impl Exceptions {
     #[inline]
     pub(super) fn get(&self, chunk: u64) -> Option<Entry> {
         unpack(self.0.get(chunk)?.load(Ordering::SeqCst))
+    }
+
+    /// The run that is to bring the chunk's exception, if there is one.
+    pub(super) fn pending(&self, chunk: u64) -> Option<usize> {
+        let word = self.0.get(chunk)?.load(Ordering::SeqCst);
+        (word & PENDING != 0).then_some((word >> TAG_BITS) as usize)
+    }
+
+    /// Notes which run is to bring the chunk's exception. Until then it has none.
+    pub(super) fn set_pending(&self, chunk: u64, run: usize) {
+        if let Some(slot) = self.0.get_or_make(chunk) {
+            slot.store((run as u64) << TAG_BITS | PENDING, Ordering::SeqCst);
+        }
+    }
+
+    /// Whether a chunk can have an exception: it is not past the end. Allocates.
+    pub(super) fn holds(&self, chunk: u64) -> bool {
+        self.0.get_or_make(chunk).is_some()
     }
 
     /// Changes a chunk's exception. A chunk past the end has none, and gets none.
@@ -70,7 +94,14 @@ mod tests {
                 assert_eq!(table.get(chunk), Some(Entry { new: chunk + 7, settled: chunk % 2 == 0 }));
             }
             table.set(0, None);
-            assert_eq!(table.get(0), None);
+            assert_eq!((table.get(0), table.pending(0)), (None, None));
+            for run in [0, 1, 77] {
+                table.set_pending(0, run);
+                assert_eq!((table.get(0), table.pending(0)), (None, Some(run)));
+            }
+            table.set(0, Some(Entry { new: 3, settled: false }));
+            assert_eq!((table.get(0), table.pending(0)), (Some(Entry { new: 3, settled: false }), None));
+            assert!(table.holds(chunks - 1) && !table.holds(u64::MAX));
             // Past the end, as a table on disk may say of an origin that has shrunk.
             table.set(u64::MAX, Some(Entry { new: 1, settled: true }));
             assert_eq!(table.get(u64::MAX), None);

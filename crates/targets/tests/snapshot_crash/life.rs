@@ -97,9 +97,10 @@ impl Life {
 
     pub(crate) fn lead(&mut self) {
         if self.plan == Plan::Failing {
-            let disk = self.rng.below(self.stack.disks.len() as u64) as usize;
+            let cows: Vec<usize> = self.snaps.keys().map(|cow| 1 + cow).collect();
+            let disk = cows.get(self.rng.below(1 + cows.len() as u64) as usize).copied().unwrap_or(0);
             let op = [Op::Write, Op::Write, Op::Read, Op::Flush][self.rng.below(4) as usize];
-            self.stack.disks[disk].inject(Fault::new(Status::Io).on(op).after(self.rng.below(20)).times(1));
+            self.stack.disks[disk].inject(Fault::new(Status::Io).on(op).after(self.rng.below(16)).times(1));
         } else if self.rng.one_in(3) {
             // Sometimes in the middle of a change of tables, where nobody looks in between.
             self.stack.sim.cut_at_write(self.stack.sim.writes() + 1 + self.rng.below(200));
@@ -305,7 +306,7 @@ impl Life {
             (0..2, _) | (_, None) => drop(self.take()),
             (2, Some(cow)) => self.drop_snapshot(cow),
             (3, Some(cow)) => self.rename(cow),
-            (4, Some(cow)) if self.snaps[&cow].kind.persists() => self.reopen(cow),
+            (4, Some(cow)) if self.snaps[&cow].kind.persists() && self.merging.is_none() => self.reopen(cow),
             (5, _) if self.merging.is_none() => {
                 let top = self.top.md.clone();
                 let table = format!("0 {SIZE} {}", self.stack.top(self.merging.as_ref()));
@@ -351,11 +352,13 @@ impl Life {
         self.drain();
         let flush = self.top.history.submit(0..0, Effect::Nothing);
         let flushed = BlockingIo::new(&self.stack.domain, self.top.md.clone()).expect("a channel").flush();
-        if flushed.is_err() || self.stack.clear(cow).is_err() || self.stack.sim.is_off() {
+        let size = self.setup.cows[cow];
+        let cleared = flushed.and_then(|()| self.stack.clear(cow, size, &mut self.rng));
+        if cleared.is_err() || self.stack.sim.is_off() {
             return false;
         }
         self.top.history.flushed(&flush);
-        let kind = kind(self.plan, self.setup.cows[cow], &mut self.rng);
+        let kind = kind(self.plan, size, &mut self.rng);
         let (name, table) = (self.name(), self.stack.snapshot(cow, &kind));
         let Some(md) = self.expect("a new snapshot", self.stack.device(&name, &table)) else { return false };
         if self.stack.sim.is_off() {
@@ -408,7 +411,7 @@ impl Life {
         self.remove(old);
     }
 
-    /// Takes a snapshot down and makes it live again, while nobody writes.
+    /// Takes a snapshot down and makes it live again, while nobody writes, not even a merge.
     fn reopen(&mut self, cow: usize) {
         self.drain();
         if self.stack.sim.is_off() {
@@ -456,7 +459,8 @@ impl Life {
 
     fn begin_merge(&mut self, cow: usize) {
         self.drain();
-        if self.stack.sim.is_off() {
+        // What was still out may have been too much for it.
+        if self.stack.sim.is_off() || status(&self.snaps[&cow].used.md) == "Invalid" {
             return;
         }
         let Snap { used, kind } = self.snaps.remove(&cow).expect("it is there");

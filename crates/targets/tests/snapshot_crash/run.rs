@@ -89,7 +89,12 @@ pub(crate) fn run(plan: Plan, seed: u64) -> Outcome {
 
 fn setup(plan: Plan, rng: &mut Rng) -> Setup {
     let size = |rng: &mut Rng| if plan == Plan::Full { 40 + 8 * rng.below(30) } else { 512 };
-    Setup { cows: (0..4).map(|_| size(rng)).collect(), thin: plan == Plan::Thin, fua: rng.one_in(2) }
+    Setup {
+        cows: (0..4).map(|_| size(rng)).collect(),
+        short: plan == Plan::Full,
+        thin: plan == Plan::Thin,
+        fua: rng.one_in(2),
+    }
 }
 
 /// What a new snapshot on a COW device of so many sectors is like.

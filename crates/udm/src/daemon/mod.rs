@@ -20,6 +20,7 @@ mod socket;
 mod state;
 mod stop;
 mod tcp;
+mod vhost;
 
 pub(crate) use flush::flush_all;
 pub(crate) use lock::Lock;
@@ -45,7 +46,8 @@ use tracing::{error, info, warn};
 use udm_control::second::{NodeKind, UnderwayList};
 use udm_core::Registry;
 use udm_export::nbd::{Listen, Server};
-use udm_io::Domain;
+use udm_io::{Domain, PollPolicy};
+use vhost::VhostExports;
 
 /// The exit code of a daemon that found another in its directory.
 pub(crate) const EXIT_HELD: u8 = 3;
@@ -60,6 +62,7 @@ pub(crate) struct Daemon {
     registry: Registry,
     nbd: Server,
     tcp: TcpExports,
+    vhost: VhostExports,
     nodes: Nodes,
     underway: UnderwayList,
     lost: LostDevices,
@@ -83,9 +86,22 @@ impl From<String> for StartError {
     }
 }
 
-/// Runs the daemon until it ends. `detached`: a client has started it, with the log as standard output.
-/// `fresh`: without the devices of the one before. `node`: what devices are in the file system unless they are told.
-pub(crate) fn run(places: Places, detached: bool, fresh: bool, node: NodeKind) -> Result<(), StartError> {
+/// How a daemon is to begin.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Begin {
+    /// A client has started it, with the log as standard output.
+    pub(crate) detached: bool,
+    /// Without the devices of the one before.
+    pub(crate) fresh: bool,
+    /// How long its threads poll before they sleep, in microseconds, if that was said.
+    pub(crate) poll_budget: Option<u32>,
+    /// What devices are in the file system unless they are told.
+    pub(crate) node: NodeKind,
+}
+
+/// Runs the daemon until it ends.
+pub(crate) fn run(places: Places, begin: Begin) -> Result<(), StartError> {
+    let Begin { detached, fresh, poll_budget, node } = begin;
     places.make()?;
     if detached {
         // Fails only for the leader of a group, which a child that was just started is not.
@@ -100,14 +116,18 @@ pub(crate) fn run(places: Places, detached: bool, fresh: bool, node: NodeKind) -
     let bind = |path: &std::path::Path| {
         Listener::bind(path).map_err(|e| StartError::from(format!("cannot listen on {}: {e}", path.display())))
     };
-    let registry = udm_stack::registry(Domain::default());
-    let (lost, tcp) = (LostDevices::default(), TcpExports::default());
+    let domain = Domain::default();
+    if let Some(us) = poll_budget {
+        domain.poll_as(PollPolicy { budget: Duration::from_micros(us.into()), ..PollPolicy::default() });
+    }
+    let registry = udm_stack::registry(domain);
+    let (lost, tcp, vhost) = (LostDevices::default(), TcpExports::default(), VhostExports::default());
     // Before anything is restored: loop devices of the daemon before still hold what they had.
     let nodes = Nodes::new(&registry, &places, node);
     if fresh {
         put_last_state_aside(&places, "it was asked not to restore them");
     } else {
-        restore_last(&places, &registry, &lost, &tcp, &nodes);
+        restore_last(&places, &registry, &lost, &tcp, &vhost, &nodes);
     }
     let exports = Arc::new(MappedExports::all(&registry));
     let nbd = Server::builder().listen(Listen::Unix(places.nbd())).start(registry.domain(), exports);
@@ -118,7 +138,7 @@ pub(crate) fn run(places: Places, detached: bool, fresh: bool, node: NodeKind) -
     let control = bind(&places.control())?;
     let underway = UnderwayList::new(registry.domain().clock().clone());
     let (state, forget) = (StateFile::default(), AtomicBool::new(false));
-    let daemon = Arc::new(Daemon { places, registry, nbd, tcp, nodes, underway, lost, state, forget, stop });
+    let daemon = Arc::new(Daemon { places, registry, nbd, tcp, vhost, nodes, underway, lost, state, forget, stop });
     daemon.changed();
     let connections = Arc::new(Connections::default());
     let accepting = [
@@ -179,6 +199,7 @@ impl Daemon {
         self.save_state();
         self.nodes.end(PATIENCE);
         self.tcp.shut_down(PATIENCE);
+        self.vhost.shut_down(PATIENCE);
         self.nbd.shut_down(PATIENCE);
         let left = connections.end(PATIENCE);
         if left > 0 {
@@ -198,6 +219,7 @@ impl Daemon {
     fn reap_hangups(&self) {
         self.nbd.reap_hangups();
         self.tcp.reap_hangups();
+        self.vhost.reap_hangups();
     }
 
     /// Something may have changed: nodes follow, and the state is written.
@@ -231,7 +253,14 @@ fn refused(places: &Places, error: LockError) -> StartError {
 
 /// Makes the devices of the daemon before again. What stands in the way of a device is told in the log, and its own table
 /// kept; a state that is not understood is put aside as a whole.
-fn restore_last(places: &Places, registry: &Registry, lost: &LostDevices, tcp: &TcpExports, nodes: &Nodes) {
+fn restore_last(
+    places: &Places,
+    registry: &Registry,
+    lost: &LostDevices,
+    tcp: &TcpExports,
+    vhost: &VhostExports,
+    nodes: &Nodes,
+) {
     let state = match State::read(&places.state()) {
         Ok(None) => return,
         Ok(Some(state)) => state,
@@ -241,6 +270,13 @@ fn restore_last(places: &Places, registry: &Registry, lost: &LostDevices, tcp: &
     for export in &state.exports {
         if let Err(e) = tcp.add(registry, &export.name, &export.tcp) {
             let problem = format!("{} is not exported at {} again: {}", export.name, export.tcp, e.message);
+            error!("{problem}");
+            problems.push(problem);
+        }
+    }
+    for export in &state.vhost_user {
+        if let Err(e) = vhost.add(registry, &export.name, &export.at) {
+            let problem = format!("{} is not exported on {} again: {}", export.name, export.at.socket, e.message);
             error!("{problem}");
             problems.push(problem);
         }

@@ -11,7 +11,7 @@ use std::time::Duration;
 use tracing::debug;
 use udm_base::Errno;
 use udm_control::second::{
-    ExportEntry, Hello, MAX_LINE, NodeEntry, NodeKind, Service, Underway, VERSION, converse, read_line,
+    ExportEntry, Hello, MAX_LINE, NodeEntry, NodeKind, Service, Underway, VERSION, VhostUserExport, converse, read_line,
 };
 use udm_core::{Error, MappedDevice, Registry};
 use udm_io::nbd::uri::{Endpoint, Uri};
@@ -52,15 +52,27 @@ impl Service for Daemon {
             let uri = Uri { endpoint: Endpoint::Unix(socket.clone()), export: name.clone() }.to_string();
             ExportEntry { name, transport: "unix".into(), address: socket.display().to_string(), uri }
         });
-        own.chain(self.tcp.list()).collect()
+        own.chain(self.tcp.list()).chain(self.vhost.list()).collect()
     }
 
     fn add_export(&self, name: &str, tcp: &str) -> Result<ExportEntry, Error> {
         self.tcp.add(&self.registry, name, tcp)
     }
 
-    fn remove_export(&self, name: &str, tcp: Option<&str>) -> Result<usize, Error> {
-        self.tcp.remove(name, tcp)
+    fn add_vhost_user(&self, name: &str, at: &VhostUserExport) -> Result<ExportEntry, Error> {
+        self.vhost.add(&self.registry, name, at)
+    }
+
+    fn remove_export(&self, name: &str, tcp: Option<&str>, vhost_user: Option<&str>) -> Result<usize, Error> {
+        let over_tcp = if tcp.is_some() || vhost_user.is_none() { self.tcp.remove(name, tcp)? } else { 0 };
+        let over_vhost = if vhost_user.is_some() || tcp.is_none() { self.vhost.remove(name, vhost_user) } else { 0 };
+        if over_tcp + over_vhost > 0 {
+            return Ok(over_tcp + over_vhost);
+        }
+        let known = self.tcp.list().into_iter().chain(self.vhost.list());
+        let known: Vec<_> = known.map(|e| format!("{} at {}", e.name, e.address)).collect();
+        let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
+        Err(Error::new(Errno::ENXIO, format!("no such export of {name:?}; there are: {known}")))
     }
 
     fn underway(&self) -> Vec<Underway> {

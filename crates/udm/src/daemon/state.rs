@@ -7,6 +7,7 @@ use super::Daemon;
 use super::lost::LostDevices;
 use super::nodes::Nodes;
 use super::tcp::TcpExports;
+use super::vhost::VhostExports;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
@@ -14,7 +15,7 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
-use udm_control::second::NodeKind;
+use udm_control::second::{NodeKind, VhostUserExport};
 use udm_core::{Geometry, MappedDevice, Registry, StatusKind, Table, TableSlot};
 
 /// The version of the file.
@@ -30,6 +31,8 @@ pub(crate) struct State {
     /// In the order of their numbers.
     pub(crate) devices: Vec<DeviceState>,
     pub(crate) exports: Vec<ExportState>,
+    #[serde(default)]
+    pub(crate) vhost_user: Vec<VhostUserState>,
 }
 
 /// A device.
@@ -88,13 +91,28 @@ pub(crate) struct ExportState {
     pub(crate) tcp: String,
 }
 
+/// A device that is exported over vhost-user.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct VhostUserState {
+    pub(crate) name: String,
+    pub(crate) at: VhostUserExport,
+}
+
 impl State {
     /// The state of now.
-    pub(crate) fn of(registry: &Registry, lost: &LostDevices, tcp: &TcpExports, nodes: &Nodes) -> Self {
+    pub(crate) fn of(
+        registry: &Registry,
+        lost: &LostDevices,
+        tcp: &TcpExports,
+        vhost: &VhostExports,
+        nodes: &Nodes,
+    ) -> Self {
         let mut devices: Vec<_> = registry.list().iter().map(|md| DeviceState::of(md, lost, nodes)).collect();
         devices.sort_by_key(|device| device.minor);
         let exports = tcp.list().into_iter().map(|e| ExportState { name: e.name, tcp: e.address }).collect();
-        Self { version: VERSION, devices, exports }
+        let vhost_user = vhost.described().into_iter().map(|(name, at)| VhostUserState { name, at }).collect();
+        Self { version: VERSION, devices, exports, vhost_user }
     }
 
     /// What a daemon before this one left; `None` when it left nothing.
@@ -188,7 +206,7 @@ impl StateFile {
     /// Writes the state of now. Blocks until it is on disk.
     pub(crate) fn save(&self, daemon: &Daemon) -> io::Result<()> {
         let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
-        let text = State::of(&daemon.registry, &daemon.lost, &daemon.tcp, &daemon.nodes).text()?;
+        let text = State::of(&daemon.registry, &daemon.lost, &daemon.tcp, &daemon.vhost, &daemon.nodes).text()?;
         if *written != text {
             replace(&daemon.places.state(), &text)?;
             *written = text;

@@ -1,7 +1,6 @@
 //! `udm thin`: a thin pool's metadata, with the options of Debian's thin-provisioning-tools.
 
 mod metadata;
-mod progress;
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -18,7 +17,7 @@ use udm_formats::thin::tools::{
 };
 
 use self::metadata::{Access, open};
-use self::progress::Bar;
+use crate::progress::Bar;
 
 #[derive(Args)]
 pub(crate) struct ThinArgs {

@@ -11,5 +11,7 @@ mod lab;
 mod matrix;
 mod programs;
 mod refusals;
+mod seeds;
+mod stacks;
 mod swaps;
 mod udm;

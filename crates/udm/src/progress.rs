@@ -13,7 +13,7 @@ const LINES: Duration = Duration::from_secs(5);
 /// Between two looks of a bar.
 const FRAMES: Duration = Duration::from_millis(100);
 
-pub(super) struct Bar {
+pub(crate) struct Bar {
     name: &'static str,
     /// Where whoever counts does not know.
     total: Option<u64>,
@@ -23,12 +23,12 @@ pub(super) struct Bar {
 }
 
 impl Bar {
-    pub(super) fn new(name: &'static str, total: Option<u64>, quiet: bool) -> Self {
+    pub(crate) fn new(name: &'static str, total: Option<u64>, quiet: bool) -> Self {
         Self { name, total, quiet, next: Instant::now() + SHORT, bar: None }
     }
 
     /// Takes the bar away, so that something else can be printed.
-    pub(super) fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         if let Some(bar) = self.bar.take() {
             bar.finish_and_clear();
         }

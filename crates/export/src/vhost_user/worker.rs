@@ -1,0 +1,420 @@
+//! A thread that serves queues: it takes what their drivers made available, and shows them what is done.
+//!
+//! # Invariants
+//! - Rings and what belongs to their queues are touched by this thread alone; others tell it what to do.
+//! - A queue that is to stop takes nothing new, and has stopped when its last bio is back.
+//! - Before it sleeps, it asks each driver to ring and looks once more: one of the two sees the other.
+
+use super::queue::{Queue, Traits, Way};
+use super::ring::Broken;
+use super::{GuestMemory, Mode};
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::fd::{AsFd, OwnedFd};
+use std::collections::VecDeque;
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use udm_io::{Attached, BlockDevice, Channel, Domain, Nanos, Waker, Woken};
+
+/// How long an adaptive worker looks for news before it sleeps, at most and to begin with. What a wake-up across CPUs costs is in
+/// this order; longer would burn a CPU for less than it gains.
+const SPIN_MOST: u64 = 50_000;
+const SPIN_FIRST: u64 = 10_000;
+/// Looks between two readings of the clock while it spins.
+const LOOKS: u32 = 16;
+/// Looks of a polling worker before it lets others have the CPU, and after which it does so at every look.
+const PATIENCE: u32 = 4096;
+
+/// What a worker is told.
+pub(super) enum Command {
+    /// Serve a queue; the answer says whether its ring could be used.
+    Start(Box<Start>, mpsc::Sender<Result<(), Broken>>),
+    /// Stop serving a queue; the answer, when its last bio is back, is where its available ring goes on.
+    Stop(usize, mpsc::Sender<u16>),
+    /// Tell the driver of a queue here from now on.
+    Call(usize, Option<OwnedFd>),
+    /// The memory of the guest changes.
+    Memory(Arc<GuestMemory>, mpsc::Sender<Result<(), Broken>>),
+    /// Touch no ring any more, and end when the last bio is back.
+    End,
+}
+
+/// A queue to be served.
+pub(super) struct Start {
+    pub(super) queue: Queue,
+    /// Rung by the driver; polled without.
+    pub(super) kick: Option<OwnedFd>,
+    pub(super) call: Option<OwnedFd>,
+}
+
+/// Something that a thread sleeps on and others ring.
+pub(super) struct Bell(OwnedFd);
+
+impl Bell {
+    pub(super) fn new() -> io::Result<Self> {
+        Ok(Self(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?))
+    }
+
+    pub(super) fn ring(&self) {
+        // Full means that it rings already.
+        let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
+    }
+
+    pub(super) fn silence(&self) {
+        // Empty means that somebody else was here.
+        let _ = rustix::io::read(&self.0, &mut [0u8; 8]);
+    }
+}
+
+impl AsFd for Bell {
+    fn as_fd(&self) -> rustix::fd::BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// The side of a worker that other threads see.
+pub(super) struct Handle {
+    commands: Mutex<VecDeque<Command>>,
+    pending: AtomicBool,
+    waker: Waker,
+    /// Why it has given a queue up, for the one who asks.
+    broken: Mutex<Option<String>>,
+    ended: AtomicBool,
+    /// Rung when a queue broke or the worker has ended.
+    bell: Arc<Bell>,
+}
+
+impl Handle {
+    /// Tells the worker something, and wakes it.
+    pub(super) fn tell(&self, command: Command) {
+        self.commands.lock().unwrap_or_else(PoisonError::into_inner).push_back(command);
+        self.pending.store(true, Ordering::Release);
+        self.waker.wake();
+    }
+
+    /// Why the front end can be served no longer, if it cannot.
+    pub(super) fn broken(&self) -> Option<String> {
+        self.broken.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Whether its last bio is back.
+    pub(super) fn has_ended(&self) -> bool {
+        self.ended.load(Ordering::Acquire)
+    }
+
+    fn give_up(&self, reason: &str) {
+        self.broken.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_with(|| reason.to_owned());
+        self.bell.ring();
+    }
+}
+
+struct Served {
+    queue: Queue,
+    kick: Option<OwnedFd>,
+    call: Option<OwnedFd>,
+    stopping: Option<mpsc::Sender<u16>>,
+}
+
+impl Served {
+    /// Shows the driver what is done, and tells it if it wants.
+    #[inline]
+    fn publish(&mut self) {
+        if self.queue.publish()
+            && let Some(call) = &self.call
+        {
+            // Full means that it was told and has not looked yet.
+            let _ = rustix::io::write(call, &1u64.to_ne_bytes());
+        }
+    }
+
+    fn takes(&self) -> bool {
+        self.stopping.is_none() && !self.queue.is_closed()
+    }
+}
+
+pub(super) struct Worker {
+    channel: Channel,
+    device: Attached,
+    traits: Traits,
+    mode: Mode,
+    handle: Arc<Handle>,
+    /// By number; a place is free when its queue is not served here.
+    queues: Vec<Option<Served>>,
+    /// Of queues that no driver rings for.
+    unrung: usize,
+    ending: bool,
+    /// How long it looks for news before it sleeps, in ns.
+    spin: u64,
+}
+
+impl Worker {
+    /// A worker for the calling thread, and its handle.
+    pub(super) fn new(
+        domain: &Domain,
+        device: Arc<dyn BlockDevice>,
+        traits: Traits,
+        mode: Mode,
+        bell: Arc<Bell>,
+    ) -> io::Result<Self> {
+        let channel = domain.channel()?;
+        let device = channel.attach(device);
+        let handle = Arc::new(Handle {
+            commands: Mutex::default(),
+            pending: AtomicBool::new(false),
+            waker: channel.waker(),
+            broken: Mutex::default(),
+            ended: AtomicBool::new(false),
+            bell,
+        });
+        Ok(Self {
+            channel,
+            device,
+            traits,
+            mode,
+            handle,
+            queues: Vec::new(),
+            unrung: 0,
+            ending: false,
+            spin: SPIN_FIRST,
+        })
+    }
+
+    pub(super) fn handle(&self) -> Arc<Handle> {
+        self.handle.clone()
+    }
+
+    /// Serves until it is told to end and its last bio is back.
+    pub(super) fn run(mut self) {
+        let mut woken = Vec::new();
+        let mut quiet = 0u32;
+        // When it began to look in vain.
+        let mut since = None;
+        loop {
+            if self.handle.pending.swap(false, Ordering::Acquire) {
+                self.commands();
+            }
+            if self.work() > 0 {
+                (quiet, since) = (0, None);
+                continue;
+            }
+            self.stop_queues();
+            if self.ending && self.queues.iter().all(Option::is_none) {
+                return;
+            }
+            quiet = quiet.saturating_add(1);
+            if self.spins(quiet, &mut since) {
+                continue;
+            }
+            woken.clear();
+            if let Err(error) = self.sleep(&mut woken) {
+                tracing::error!("cannot wait for the driver of a virtual machine: {error}");
+                self.give_up(&Broken(format!("a thread cannot sleep: {error}")));
+            }
+            (quiet, since) = (0, None);
+        }
+    }
+
+    /// Whether to look again rather than sleep.
+    #[inline]
+    fn spins(&mut self, quiet: u32, since: &mut Option<Nanos>) -> bool {
+        let polls = (self.mode == Mode::Polled || self.unrung > 0) && self.queues.iter().flatten().any(Served::takes);
+        if polls {
+            if quiet.is_multiple_of(PATIENCE) || quiet > 16 * PATIENCE {
+                if self.queues.iter().flatten().any(|q| q.queue.is_torn()) {
+                    self.give_up(&torn());
+                }
+                std::thread::yield_now();
+            } else {
+                std::hint::spin_loop();
+            }
+            return true;
+        }
+        // With bios out their device decides when there is news.
+        if self.mode != Mode::Adaptive || self.spin == 0 || self.channel.outstanding() > 0 {
+            return false;
+        }
+        std::hint::spin_loop();
+        if quiet % LOOKS != 1 {
+            return true;
+        }
+        // Whoever else wants the CPU, the driver before all, gets it.
+        std::thread::yield_now();
+        let now = self.channel.now();
+        now.since(*since.get_or_insert(now)) < self.spin
+    }
+
+    /// Sleeps until there is news; learns how long it is worth while to look for them.
+    fn sleep(&mut self, woken: &mut Vec<Woken>) -> io::Result<()> {
+        for served in self.queues.iter().flatten().filter(|served| served.takes()) {
+            match served.queue.ask_for_kicks() {
+                Ok(false) => {}
+                Ok(true) => return Ok(()),
+                // It is found, and told, when the queue is looked at next.
+                Err(_) => return Ok(()),
+            }
+        }
+        if self.queues.iter().flatten().any(|q| q.queue.is_torn()) {
+            self.give_up(&torn());
+        }
+        if self.handle.pending.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let before = self.channel.now();
+        self.channel.wait(None, woken)?;
+        let slept = self.channel.now().since(before);
+        // As KVM's halt polling: what came soon would have been found by looking longer, what came late by no looking.
+        if woken.iter().any(|w| w.readable) {
+            self.spin = match slept < SPIN_MOST {
+                true => (self.spin * 2).clamp(SPIN_FIRST, SPIN_MOST),
+                false => self.spin / 2,
+            };
+            if self.spin < SPIN_FIRST / 8 {
+                self.spin = 0;
+            }
+        }
+        self.queues.iter().flatten().for_each(|served| served.queue.decline_kicks());
+        Ok(())
+    }
+
+    /// Takes, completes and publishes what there is. Returns how much that was.
+    #[inline]
+    fn work(&mut self) -> usize {
+        let mut moved = 0;
+        let way = Way { channel: &self.channel, device: self.device, traits: &self.traits };
+        let mut fault = None;
+        for served in self.queues.iter_mut().flatten().filter(|served| served.takes()) {
+            match served.queue.take(way) {
+                Ok(n) => moved += n,
+                Err(broken) => fault = Some(broken),
+            }
+        }
+        if self.channel.outstanding() > 0 {
+            moved += self.channel.poll();
+        }
+        let mut finished = 0;
+        while let Some(done) = self.channel.completed() {
+            finished += 1;
+            let (index, head) = ((done.token >> 16) as usize, done.token as u16);
+            let served = self.queues.get_mut(index).and_then(Option::as_mut).expect("a queue outlives its bios");
+            served.queue.completed(head, done, way);
+        }
+        moved += finished;
+        if moved > 0 {
+            for served in self.queues.iter_mut().flatten() {
+                // Nothing is acknowledged whose memory had gone.
+                match served.queue.is_torn() {
+                    false => served.publish(),
+                    true => fault = Some(torn()),
+                }
+            }
+        }
+        if let Some(broken) = fault {
+            self.give_up(&broken);
+        }
+        moved
+    }
+
+    /// The front end can be served no longer.
+    #[cold]
+    fn give_up(&mut self, broken: &Broken) {
+        self.queues.iter_mut().flatten().for_each(|served| served.queue.close());
+        self.handle.give_up(&broken.0);
+    }
+
+    /// Answers for queues whose last bio is back.
+    fn stop_queues(&mut self) {
+        for at in 0..self.queues.len() {
+            let Some(served) = &mut self.queues[at] else { continue };
+            if served.queue.out() > 0 || !(self.ending || served.stopping.is_some()) {
+                continue;
+            }
+            if let Some(answer) = served.stopping.take() {
+                // Who asked may have given up.
+                let _ = answer.send(served.queue.taken());
+            }
+            if let Some(kick) = &served.kick {
+                // Fails only when it was never watched.
+                let _ = self.channel.unwatch(kick);
+            }
+            self.unrung -= usize::from(served.kick.is_none());
+            self.queues[at] = None;
+        }
+    }
+
+    fn commands(&mut self) {
+        let commands = std::mem::take(&mut *self.handle.commands.lock().unwrap_or_else(PoisonError::into_inner));
+        for command in commands {
+            match command {
+                Command::Start(start, answer) => {
+                    // Whoever asked has gone when it does not listen, and will tell us to end.
+                    let _ = answer.send(self.start(*start));
+                }
+                Command::Stop(index, answer) => match self.queues.get_mut(index).and_then(Option::as_mut) {
+                    Some(served) => served.stopping = Some(answer),
+                    None => drop(answer),
+                },
+                Command::Call(index, call) => {
+                    if let Some(served) = self.queues.get_mut(index).and_then(Option::as_mut) {
+                        served.call = call;
+                        // The one before may have been rung by nobody.
+                        if let Some(call) = &served.call {
+                            let _ = rustix::io::write(call, &1u64.to_ne_bytes());
+                        }
+                    }
+                }
+                Command::Memory(memory, answer) => {
+                    let mut queues = self.queues.iter_mut().flatten();
+                    let result = queues.try_for_each(|served| served.queue.change_memory(memory.clone()));
+                    if let Err(broken) = &result {
+                        self.give_up(broken);
+                    }
+                    let _ = answer.send(result);
+                }
+                Command::End => {
+                    self.queues.iter_mut().flatten().for_each(|served| served.queue.close());
+                    self.ending = true;
+                }
+            }
+        }
+    }
+
+    fn start(&mut self, start: Start) -> Result<(), Broken> {
+        let Start { queue, kick, call } = start;
+        let index = queue.index;
+        if self.queues.len() <= index {
+            self.queues.resize_with(index + 1, || None);
+        }
+        if let Some(kick) = &kick {
+            self.channel
+                .watch_edges(kick, index as u64)
+                .map_err(|e| Broken(format!("the descriptor to ring queue {index} with cannot be watched: {e}")))?;
+        }
+        self.unrung += usize::from(kick.is_none());
+        let served = self.queues[index].insert(Served { queue, kick, call, stopping: None });
+        served.queue.decline_kicks();
+        let depth = self.queues.iter().flatten().map(|served| served.queue.depth()).sum();
+        self.channel.set_depth(depth);
+        let way = Way { channel: &self.channel, device: self.device, traits: &self.traits };
+        let served = self.queues[index].as_mut().expect("put there above");
+        let result = served.queue.resume(way);
+        // One before may have ended between showing the driver something and telling it.
+        if let Some(call) = &served.call {
+            let _ = rustix::io::write(call, &1u64.to_ne_bytes());
+        }
+        if let Err(broken) = &result {
+            self.give_up(broken);
+        }
+        result
+    }
+}
+
+fn torn() -> Broken {
+    Broken("the front end has taken memory away that it shares".into())
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        self.handle.ended.store(true, Ordering::Release);
+        self.handle.bell.ring();
+    }
+}

@@ -1,0 +1,215 @@
+//! A server for one test, and the front ends that meet it.
+
+use std::any::Any;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+use udm_base::Sectors;
+use udm_export::nbd::{Client, Export, ExportInfo, Exports, OpenError};
+use udm_export::vhost_user::front::{Done, FrontEnd, FrontOptions, FrontQueue, Kind, Part};
+use udm_export::vhost_user::{Mode, Server};
+use udm_io::{Bio, BlockDevice, Cx, DeviceId, Domain, Limits, Memory, Op, Status};
+
+/// Bytes of the device.
+pub(crate) const SIZE: u64 = 16 << 20;
+
+/// One device, and how many have it open.
+struct One {
+    device: Arc<dyn BlockDevice>,
+    read_only: bool,
+    open: Arc<AtomicUsize>,
+}
+
+struct Open(Arc<dyn BlockDevice>, bool, Arc<AtomicUsize>);
+
+impl Exports for One {
+    fn list(&self) -> Vec<ExportInfo> {
+        Vec::new()
+    }
+    fn open(&self, name: &str, _: &Client) -> Result<Box<dyn Export>, OpenError> {
+        if name != "disk" {
+            return Err(OpenError::Unknown(name.into()));
+        }
+        self.open.fetch_add(1, Ordering::SeqCst);
+        Ok(Box::new(Open(self.device.clone(), self.read_only, self.open.clone())))
+    }
+}
+
+impl Export for Open {
+    fn info(&self) -> ExportInfo {
+        ExportInfo { name: "disk".into(), description: String::new() }
+    }
+    fn device(&self) -> Arc<dyn BlockDevice> {
+        self.0.clone()
+    }
+    fn read_only(&self) -> bool {
+        self.1
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.2.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// Memory whose size can be changed.
+pub(crate) struct Sized {
+    memory: Memory,
+    sectors: AtomicU64,
+}
+
+impl Sized {
+    pub(crate) fn new() -> Self {
+        let memory = Memory::new(Sectors::in_bytes(SIZE)).unwrap();
+        Self { memory, sectors: AtomicU64::new(SIZE / 512) }
+    }
+
+    pub(crate) fn resize(&self, sectors: u64) {
+        self.sectors.store(sectors, Ordering::SeqCst);
+    }
+}
+
+impl BlockDevice for Sized {
+    fn submit(&self, _: &Cx<'_>, bio: Bio) -> Option<Bio> {
+        let status = if bio.op() == Op::Flush { Status::Ok } else { self.memory.serve(&bio) };
+        bio.end(status);
+        None
+    }
+    fn sectors(&self) -> Sectors {
+        Sectors::new(self.sectors.load(Ordering::SeqCst))
+    }
+    fn limits(&self) -> Limits {
+        Limits::default()
+    }
+    fn id(&self) -> DeviceId {
+        DeviceId::Anonymous(std::ptr::from_ref(self) as usize)
+    }
+    fn name(&self) -> String {
+        "sized".into()
+    }
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
+
+/// How a test wants its server.
+#[derive(Clone, Copy)]
+pub(crate) struct Want {
+    pub(crate) queues: u16,
+    pub(crate) mode: Mode,
+    pub(crate) read_only: bool,
+}
+
+impl Default for Want {
+    fn default() -> Self {
+        Self { queues: 4, mode: Mode::Interrupt, read_only: false }
+    }
+}
+
+pub(crate) struct Served {
+    pub(crate) server: Option<Server>,
+    pub(crate) domain: Domain,
+    pub(crate) path: PathBuf,
+    pub(crate) open: Arc<AtomicUsize>,
+    device: Arc<dyn BlockDevice>,
+    want: Want,
+    _dir: tempfile::TempDir,
+}
+
+impl Served {
+    pub(crate) fn new(device: Arc<dyn BlockDevice>, want: Want) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("disk.sock");
+        let domain = Domain::default();
+        let mut this = Self { server: None, domain, path, open: Arc::default(), device, want, _dir: dir };
+        this.start();
+        this
+    }
+
+    /// A device of memory.
+    pub(crate) fn memory() -> Self {
+        Self::new(Arc::new(Sized::new()), Want::default())
+    }
+
+    /// Starts a server, after the one before has ended.
+    pub(crate) fn start(&mut self) {
+        let Want { queues, mode, read_only } = self.want;
+        let one = One { device: self.device.clone(), read_only, open: self.open.clone() };
+        let builder = Server::builder(&self.path).queues(queues).queue_size(256).mode(mode);
+        self.server = Some(builder.start(&self.domain, Arc::new(one), "disk").unwrap());
+    }
+
+    /// Ends the server at once, whatever is out.
+    pub(crate) fn stop(&mut self) {
+        self.server = None;
+    }
+
+    /// A front end with one queue.
+    pub(crate) fn front(&self) -> (FrontEnd, FrontQueue) {
+        self.front_with(FrontOptions::default())
+    }
+
+    pub(crate) fn front_with(&self, options: FrontOptions) -> (FrontEnd, FrontQueue) {
+        let (front, mut queues) = FrontEnd::connect(&self.path, options).unwrap();
+        (front, queues.remove(0))
+    }
+}
+
+/// Waits for a condition that another thread brings about.
+pub(crate) fn until(what: &str, mut is: impl FnMut() -> bool) {
+    for _ in 0..30_000 {
+        if is() {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    panic!("not within half a minute: {what}");
+}
+
+/// Waits for the next request that is done.
+pub(crate) fn next(queue: &mut FrontQueue) -> Done {
+    for _ in 0..10_000_000 {
+        queue.kick();
+        if let Some(done) = queue.completed() {
+            return done;
+        }
+        queue.wait(Duration::from_millis(10)).unwrap();
+    }
+    panic!("{} requests are not done", queue.out());
+}
+
+/// Does one request and waits for it.
+pub(crate) fn perform(queue: &mut FrontQueue, what: Kind, sector: u64, data: &[Part]) -> Done {
+    assert!(queue.submit(what, sector, data, 77));
+    let done = next(queue);
+    assert_eq!(done.token, 77);
+    done
+}
+
+/// A part of the memory for data.
+pub(crate) fn part(front: &FrontEnd, offset: u64, len: u32) -> Part {
+    Part { guest: front.data_guest(offset), len }
+}
+
+/// Writes `bytes` to a sector, by way of the start of the memory for data.
+pub(crate) fn write(front: &FrontEnd, queue: &mut FrontQueue, sector: u64, bytes: &[u8]) -> u8 {
+    front.memory().write(front.data(), bytes);
+    perform(queue, Kind::Write, sector, &[part(front, 0, bytes.len() as u32)]).status
+}
+
+/// Reads bytes from a sector.
+pub(crate) fn read(front: &FrontEnd, queue: &mut FrontQueue, sector: u64, len: u32) -> Vec<u8> {
+    let done = perform(queue, Kind::Read, sector, &[part(front, 65536, len)]);
+    assert_eq!((done.status, done.written), (0, len + 1));
+    front.memory().read(front.data() + 65536, len as usize)
+}
+
+/// A range of a discard or of zeroes.
+pub(crate) fn range(sector: u64, sectors: u32, flags: u32) -> Vec<u8> {
+    let mut bytes = sector.to_le_bytes().to_vec();
+    bytes.extend(sectors.to_le_bytes());
+    bytes.extend(flags.to_le_bytes());
+    bytes
+}
