@@ -238,7 +238,7 @@ fn file_system(mkfs: &[&str], check: &[&str], options: &str) {
     let big = mounted.0.join("big");
     run("dd", words(&format!("if=/dev/urandom of={} bs=1M count=32 oflag=direct status=none", big.display())));
     let sum = run("sha256sum", [&big]);
-    refused(&place.udm(["remove", "vol"]), "busy");
+    refused(&place.udm(["remove", "vol"]), "unmount or close it first");
     refused(&place.udm(["node", "remove", "vol"]), "in use");
     run("sync", [OsStr::new("-f"), mounted.0.as_os_str()]);
 
