@@ -19,7 +19,7 @@ command -v cc >/dev/null || fail "no C compiler: install gcc"
 # The structures of the engine's interface change from release to release.
 if command -v fio >/dev/null; then
     installed=$(fio --version)
-    given=$(sed -n 's/^DEF_VER=//p' "$src/FIO-VERSION-GEN")
+    given=$(sed -n 's/^DEF_VER=//p' "$src/FIO-VERSION-GEN" 2>/dev/null) || fail "$src/FIO-VERSION-GEN is missing: expected the source of $installed"
     [ "$installed" = "$given" ] || fail "$src is $given, but $installed is installed: fetch that one's source"
 fi
 

@@ -115,6 +115,18 @@ static const char *device_of(struct thread_data *td)
 	return td->o.filename;
 }
 
+/* Whether the job stays on the device. fio would cut it short in silence, or let its requests fail. */
+static int fits(struct thread_data *td, unsigned long long size)
+{
+	struct thread_options *o = &td->o;
+	unsigned long long start = o->start_offset + o->offset_increment * td->subjob_number;
+
+	if (start < size && o->size <= size - start)
+		return 1;
+	log_err("udm: offset %llu and size %llu: the device has %llu bytes; expected at most these\n", start, o->size, size);
+	return 0;
+}
+
 /* Before the jobs begin: the devices and their size. The use that is taken here stays until fio ends, so that devices in
  * memory keep what one job wrote for the next. */
 static int udm_setup(struct thread_data *td)
@@ -147,6 +159,8 @@ static int udm_setup(struct thread_data *td)
 		log_err("udm: %s\n", udm_error());
 		return 1;
 	}
+	if (!fits(td, info.size))
+		return 1;
 	td->files[0]->filetype = FIO_TYPE_BLOCK;
 	td->files[0]->real_file_size = info.size;
 	fio_file_set_size_known(td->files[0]);
@@ -244,7 +258,8 @@ static int udm_getevents(struct thread_data *td, unsigned int min, unsigned int 
 
 	if (max > job->depth)
 		max = job->depth;
-	if (!o->hipri && !o->spin)
+	/* Polls as long as polled requests are out. */
+	if (!o->spin)
 		return udm_queue_wait(job->queue, job->done, min, max, timeout);
 	do {
 		more = udm_queue_poll(job->queue, job->done + there, max - there);

@@ -1,4 +1,4 @@
-//! `cargo xtask loom`: the models in `crates/io/src/channel/models.rs`, in a target folder of their own.
+//! `cargo xtask loom`: the models in `crates/io/src/channel/models.rs` and `polling/models.rs`, in a target folder of their own.
 
 use crate::cargo;
 use std::path::Path;

@@ -126,6 +126,11 @@ impl Subject {
         }
     }
 
+    /// Whether polled requests are polled for.
+    pub fn can_poll(&self) -> bool {
+        matches!(&self.kind, Kind::Device(dev) if dev.can_poll())
+    }
+
     /// What a mapped device has counted since it was made.
     pub fn totals(&self) -> Option<Totals> {
         match &self.kind {

@@ -243,6 +243,10 @@ pub unsafe extern "C" fn udm_queue_wait(
         if more > 0 {
             continue;
         }
+        if waited.channel.is_polled() {
+            // The next look is the wait.
+            continue;
+        }
         let left = (!forever).then(|| Duration::from_nanos(timeout_ns - spent));
         if let Err(e) = waited.channel.wait(left, &mut Vec::new()) {
             // What has been taken already must not be lost by an error.

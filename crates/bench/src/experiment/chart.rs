@@ -90,17 +90,9 @@ impl Chart {
     /// All panels with a heading, as one document.
     pub(crate) fn svg(heading: &str, charts: &[Self]) -> String {
         let mut body = String::new();
-        let y = MARGIN + 22.0;
+        let mut y = MARGIN + 22.0;
         text(&mut body, "h1", MARGIN, y, "start", heading);
-        Self::document(heading, charts, body, y + 26.0)
-    }
-
-    /// The same without a heading, to stand in a page that has one.
-    pub(crate) fn svg_bare(charts: &[Self]) -> String {
-        Self::document("", charts, String::new(), 0.0)
-    }
-
-    fn document(heading: &str, charts: &[Self], mut body: String, mut y: f64) -> String {
+        y += 26.0;
         for chart in charts {
             y = chart.panel(&mut body, y) + 22.0;
         }
@@ -164,11 +156,9 @@ fn bars(out: &mut String, mut y: f64, title: &str, unit: &str, groups: &[Group])
             let at = x(*goal);
             line(&mut goals, "goal", (at, first - 4.0), (at, y - GAP + 4.0));
             let anchor = if at > (LEFT + RIGHT) / 2.0 { "end" } else { "start" };
-            if !label.is_empty() {
-                y += 11.0;
-                text(&mut goals, "goaltext", at, y, anchor, label);
-                y += 4.0;
-            }
+            y += 11.0;
+            text(&mut goals, "goaltext", at, y, anchor, label);
+            y += 4.0;
         }
     }
     y += 6.0;

@@ -55,6 +55,8 @@ impl Via {
         words.push(format!("--bs={}", shape.bs));
         words.push(format!("--numjobs={}", shape.numjobs));
         words.push(format!("--iodepth={}", shape.iodepth));
+        // Not counted: a new process meets every page of its buffers and mappings for the first time.
+        words.push(format!("--ramp_time={}ms", shape.runtime.as_millis() / 2));
         words.push(format!("--runtime={}ms", shape.runtime.as_millis()));
         words
     }
@@ -123,7 +125,7 @@ pub(super) fn engine(file: Option<&Path>) -> Result<PathBuf, String> {
     let file = file.ok_or("the fio engine is not built: make fio-engine FIO_SRC=DIR, or --fio-engine FILE")?;
     let file = file.canonicalize().map_err(|e| format!("{}: {e}", file.display()))?;
     let via = Via::Udm { engine: file.clone(), concise: "probe,,,,0 2048 ram".to_owned() };
-    let shape = Shape { bs: 4096, numjobs: 1, iodepth: 1, runtime: Duration::from_millis(1) };
+    let shape = Shape { bs: 4096, numjobs: 1, iodepth: 1, runtime: Duration::from_millis(2) };
     via.measure(shape).map(|_| file).map_err(|e| match e {
         Error::System { source, .. } => format!("fio does not take the engine: {source}"),
         e => e.to_string(),
@@ -157,7 +159,7 @@ mod tests {
             plain.starts_with("fio --name=udm-bench --ioengine=libaio --filename=/dev/loop0 --direct=1 "),
             "{plain}"
         );
-        assert!(plain.ends_with("--bs=4096 --numjobs=99 --iodepth=12 --runtime=500ms"), "{plain}");
+        assert!(plain.ends_with("--bs=4096 --numjobs=99 --iodepth=12 --ramp_time=250ms --runtime=500ms"), "{plain}");
         let colon = of(Via::Engine("io_uring", "/a:b/it's".into()));
         assert!(colon.contains(r"'--filename=/a\:b/it'\''s'"), "{colon}");
         let udm = of(Via::Udm { engine: "/e.so".into(), concise: "l,,,,0 8 ram".into() });

@@ -8,12 +8,14 @@
 //! - A row says what was compared, its limit and the verdict; a report without a limit has no verdict.
 //! - What a run leaves outside of its folder is nothing.
 
+mod backing;
 mod chart;
 mod fio;
 mod loop_ram;
 mod machine;
 mod no_clone;
 mod pass;
+mod polling;
 mod report;
 mod row;
 pub(crate) mod seeds;
@@ -53,11 +55,12 @@ pub(crate) static EXPERIMENTS: &[Experiment] = &[
     crate::snapshot_cow::EXPERIMENT,
     no_clone::EXPERIMENT,
     loop_ram::EXPERIMENT,
+    polling::EXPERIMENT,
 ];
 
 /// The experiments that `udm bench seeds` runs, as users know them.
 #[cfg(test)]
-const SEED_EXPERIMENTS: [&str; 4] = ["no-clone", "zero-skip", "loop-ram", "snapshot-cow"];
+const SEED_EXPERIMENTS: [&str; 5] = ["no-clone", "zero-skip", "loop-ram", "snapshot-cow", "polling"];
 
 /// What an experiment is given.
 pub(crate) struct Setting<'a> {

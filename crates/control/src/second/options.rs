@@ -22,13 +22,13 @@ pub static OPTIONS: &[DeviceOption] = &[
         key: "clone_always",
         values: "0 or 1",
         meaning: "clone every bio, never pass the submitter's own down",
-        set: |md, value| switch(value).map(|on| Ok(md.set_clone_always(on))),
+        set: |md, value| switch(value).map(|on| md.set_clone_always(on)).map(Ok),
     },
     DeviceOption {
         key: "compile",
         values: "0 or 1",
         meaning: "lead bios through a stack in one step where its targets allow it",
-        set: |md, value| switch(value).map(|on| Ok(md.set_compile(on))),
+        set: |md, value| switch(value).map(|on| md.set_compile(on)).map(Ok),
     },
     DeviceOption {
         key: "io_poll",

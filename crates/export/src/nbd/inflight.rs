@@ -155,6 +155,7 @@ impl Engine {
     pub(super) fn new(domain: &Domain, memory: usize) -> io::Result<Self> {
         let channel = domain.channel()?;
         channel.set_depth(DEPTH);
+        channel.set_adaptive(true);
         let pool = Pool::default();
         Ok(Self { channel, pool, memory, devices: Vec::new(), slots: Vec::new(), free: Vec::new(), zeroes: None })
     }

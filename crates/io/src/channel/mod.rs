@@ -259,6 +259,36 @@ impl Channel {
         })
     }
 
+    /// As [`submit`](Self::submit), polled for: gives the cookie by which [`poll_for`](Self::poll_for) finds it. `None` when
+    /// as many bios are out as the channel has slots for.
+    ///
+    /// # Safety
+    /// As [`submit`](Self::submit).
+    #[inline]
+    pub unsafe fn submit_polled(
+        &self,
+        dev: Attached,
+        op: Op,
+        flags: OpFlags,
+        sector: Sector,
+        memory: &mut [u8],
+        token: u64,
+    ) -> Option<Cookie> {
+        let mut at = std::ptr::null_mut::<crate::bio::Record>();
+        // SAFETY: the caller's promise.
+        let seg = unsafe { Segment::new(memory.as_mut_ptr(), memory.len()) };
+        let (flags, sectors) = (flags.with(OpFlags::HIPRI), Sectors::in_bytes(memory.len() as u64));
+        let taken = self.start(dev, op, flags, sector, sectors, token, |record| {
+            at = record;
+            record.seg0 = seg;
+            &raw const record.seg0
+        });
+        // SAFETY: inside. Slots stay as long as the channel, and only who is inside writes this field; a bio that has
+        // completed meanwhile has left what names no bio any more.
+        let cookie = || self.inside(|_, _| (!at.is_null()).then(|| unsafe { (&raw const (*at).polled.cookie).read() }));
+        taken.then(|| cookie().unwrap_or_default())
+    }
+
     /// Submits one bio whose memory is a list of segments. False as [`submit`](Self::submit). The list is not
     /// copied: like the memory, it must stay until the completion. A list shorter than the range fails with EINVAL.
     ///

@@ -3,7 +3,7 @@
 //! - The mapping is only touched where the file has pages: to read a hole through it would fill the hole, and to
 //!   write one could end in SIGBUS when the file system is full. What is known to have pages is kept in a bit for each
 //!   64 KiB; everything else goes through preadv2 and pwritev2, which leave holes alone and give ENOSPC.
-//! - Bits are learned by mincore(2), which looks at one granule, where SEEK_HOLE may scan the whole file.
+//! - Bits are learned by mincore(2), which looks at a few granules, where SEEK_HOLE may scan the whole file.
 //! - A file that is cut off below faults in [`guard`], and is then asked by system calls, which know the error. Within
 //!   the page that the file now ends in, nothing faults: reads give zeroes there, and writes are lost.
 //! - FLUSH does nothing: these files are gone with the system, and outlive this process without help. (On a disk it
@@ -15,13 +15,15 @@ use super::worker::Serve;
 use super::{guard, sync};
 use crate::{Bio, Op, OpFlags, Status};
 use rustix::fd::AsFd;
-use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 use std::io;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Bytes that one bit stands for.
 const GRANULE: usize = 64 << 10;
+/// Granules that are learned at a time: a divisor of 64.
+const TOGETHER: usize = 8;
 /// The smallest page there is; a granule has no more pages than this gives.
 const MIN_PAGE: usize = 4096;
 /// The longest file that is mapped: an eighth of the address space, and 32 MiB of bits.
@@ -161,29 +163,54 @@ impl Mapped {
         self.present[granule / 64].load(Ordering::Relaxed) & 1 << (granule % 64) != 0
     }
 
-    /// Asks whether every page of a granule is there, and notes it.
+    /// Asks whether every page of a granule is there, and notes it, of its neighbours too. What is there gets its entries in
+    /// the page tables, all at once, which costs less than a fault for each few.
     #[cold]
     fn learn(&self, granule: usize) -> bool {
         let before = self.punching.load(Ordering::SeqCst);
         if !self.learns || before != self.punched.load(Ordering::SeqCst) {
             return false;
         }
-        let start = granule * GRANULE;
-        let len = (self.len - start).min(GRANULE);
-        let mut pages = [0u8; GRANULE / MIN_PAGE];
+        let first = granule - granule % TOGETHER;
+        let start = first * GRANULE;
+        let len = (self.len - start).min(TOGETHER * GRANULE);
+        let mut pages = [0u8; TOGETHER * GRANULE / MIN_PAGE];
         // SAFETY: a range of the mapping, and room for a byte for each of its pages.
         let asked = unsafe { libc::mincore(self.base.as_ptr().add(start).cast(), len, pages.as_mut_ptr()) };
-        if asked != 0 || pages[..len.div_ceil(self.page)].iter().any(|p| p & 1 == 0) {
+        if asked != 0 {
             return false;
         }
-        let (word, bit) = (&self.present[granule / 64], 1 << (granule % 64));
-        word.fetch_or(bit, Ordering::SeqCst);
+        let whole = |pages: &[u8]| pages.iter().all(|page| page & 1 != 0);
+        let pages = pages[..len.div_ceil(self.page)].chunks(GRANULE / self.page);
+        let there: u64 = pages.enumerate().map(|(i, pages)| u64::from(whole(pages)) << i).sum();
+        self.map_in(start, len, there);
+        let (word, bits) = (&self.present[first / 64], there << (first % 64));
+        word.fetch_or(bits, Ordering::SeqCst);
         // Pages were given back meanwhile: perhaps these. To forget a bit is always right.
         if self.punching.load(Ordering::SeqCst) != before {
-            word.fetch_and(!bit, Ordering::SeqCst);
+            word.fetch_and(!bits, Ordering::SeqCst);
             return false;
         }
-        true
+        there & 1 << (granule - first) != 0
+    }
+
+    /// Has the kernel enter the pages of those granules from `start` on that are `there` into the page tables. Waits for
+    /// nothing, as they are in memory; one that was given back since comes as zeroes, which it is. Kernels before 5.14 do
+    /// not know how, and fault.
+    fn map_in(&self, start: usize, len: usize, there: u64) {
+        let mut at = 0;
+        while at < TOGETHER {
+            let run = (there >> at).trailing_ones() as usize;
+            if run == 0 {
+                at += 1;
+                continue;
+            }
+            let (from, to) = (at * GRANULE, ((at + run) * GRANULE).min(len));
+            // SAFETY: a range of the mapping; its contents stay as they are.
+            let _ =
+                unsafe { madvise(self.base.as_ptr().add(start + from).cast(), to - from, Advice::LinuxPopulateRead) };
+            at += run;
+        }
     }
 
     /// Discards or zeroes a range.

@@ -15,19 +15,24 @@ pub(crate) mod guard;
 mod hold;
 mod limits;
 mod mapped;
+mod polled;
 mod ring;
 mod sync;
+mod transfers;
 mod worker;
 
 use crate::open::{OpenError, OpenErrorKind};
+use crate::polling::Polls;
 use crate::{Bio, BlockDevice, Cx, DeviceId, Executor, Extent, ExtentKind, Limits, Op, OpFlags, Status};
 use backing::{Access, Backing, Kind};
 use limits::DirectAlign;
 use mapped::Mapped;
-use ring::{Ring, Target};
+use polled::Polled;
+use ring::Ring;
 use std::any::Any;
 use std::path::Path;
 use std::sync::Arc;
+use transfers::{Progress, Target};
 use udm_base::{Sector, Sectors};
 use worker::Worker;
 
@@ -63,7 +68,7 @@ pub enum FileEngine {
 }
 
 enum Engine {
-    Direct { backing: Arc<Backing>, align: DirectAlign, worker: Worker<Backing> },
+    Direct { backing: Arc<Backing>, align: DirectAlign, worker: Worker<Backing>, polled: Option<Polled> },
     Buffered { backing: Arc<Backing>, worker: Worker<Backing> },
     Mapped { mapped: Arc<Mapped>, worker: Worker<Mapped> },
 }
@@ -90,7 +95,8 @@ impl Engine {
                 limits.dma_alignment = align.memory;
                 let backing = Arc::new(backing);
                 let worker = Worker::new(executor, &backing);
-                return Self::Direct { backing, align, worker };
+                let polled = Polled::find_out(Target { fd: backing.raw(), align });
+                return Self::Direct { backing, align, worker, polled };
             }
             backing.go_buffered();
         }
@@ -142,6 +148,13 @@ impl FileDevice {
         }
     }
 
+    fn polled(&self) -> Option<&Polled> {
+        match &self.engine {
+            Engine::Direct { polled, .. } => polled.as_ref(),
+            _ => None,
+        }
+    }
+
     /// Where the ring finds the file.
     fn target(&self) -> Target {
         match &self.engine {
@@ -160,7 +173,13 @@ impl FileDevice {
     }
 
     #[inline]
-    fn submit_direct(&self, cx: &Cx<'_>, backing: &Backing, align: DirectAlign, bio: Bio) {
+    fn submit_direct(&self, cx: &Cx<'_>, backing: &Backing, align: DirectAlign, polled: &Option<Polled>, mut bio: Bio) {
+        if let Some(polled) = polled.as_ref().filter(|_| bio.flags().contains(OpFlags::HIPRI)) {
+            match self.submit_polled(cx, backing, align, polled, bio) {
+                Some(back) => bio = back,
+                None => return,
+            }
+        }
         let Ok(ring) = cx.source(|| Ring::new(cx.id()).inspect_err(|error| tracing::error!(%error, "io_uring_setup")))
         else {
             return bio.end(Status::Again);
@@ -178,6 +197,25 @@ impl FileDevice {
             return self.hand_over(bio);
         }
         ring.start(bio, Target { fd: backing.raw(), align });
+    }
+
+    /// Puts a bio on a queue that is polled. Gives back what is for the channel's own ring.
+    fn submit_polled(
+        &self,
+        cx: &Cx<'_>,
+        backing: &Backing,
+        align: DirectAlign,
+        polled: &Polled,
+        mut bio: Bio,
+    ) -> Option<Bio> {
+        let aligned = (bio.sector().bytes() | bio.sectors().bytes()) & u64::from(align.block - 1) == 0;
+        // A ring that is polled does reads and writes only, and a write that is to be durable sleeps in between.
+        let fits = bio.op().has_payload() && !bio.flags().contains(OpFlags::FUA) && aligned;
+        if !fits || !polled.works() || (bio.op().is_write() && !backing.holds(bio.end_sector().bytes())) {
+            return Some(bio);
+        }
+        Progress::START.store(&mut bio);
+        Polls::of(cx).push(cx, polled.queues(), bio).err()
     }
 }
 
@@ -202,7 +240,7 @@ impl BlockDevice for FileDevice {
             return None;
         }
         match &self.engine {
-            Engine::Direct { backing, align, .. } => self.submit_direct(cx, backing, *align, bio),
+            Engine::Direct { backing, align, polled, .. } => self.submit_direct(cx, backing, *align, polled, bio),
             Engine::Buffered { backing, worker } => buffered::submit(backing, worker, bio),
             Engine::Mapped { mapped, .. } => {
                 if let Some(bio) = mapped.submit(bio) {
@@ -231,6 +269,15 @@ impl BlockDevice for FileDevice {
 
     fn read_only(&self) -> bool {
         self.backing().read_only
+    }
+
+    fn can_poll(&self) -> bool {
+        self.polled().is_some_and(|polled| polled.works() && polled.queues().len() > 0)
+    }
+
+    fn set_poll_queues(&self, n: u32) -> bool {
+        let polled = self.polled();
+        polled.inspect(|polled| polled.queues().set_len(n)).is_some()
     }
 
     fn extents(&self, sector: Sector, sectors: Sectors) -> Vec<Extent> {

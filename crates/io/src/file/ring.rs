@@ -11,7 +11,7 @@
 //! completions wait for the submitting thread's next entry to the kernel, which a flag in the ring asks for.
 
 use super::FileDevice;
-use super::limits::DirectAlign;
+use super::transfers::{Advance, Progress, SLOTS, Target, Transfers};
 use crate::bio::Bio;
 use crate::{Cx, Op, OpFlags, Sleep, Source, Status};
 use io_uring::types::{Fd, FsyncFlags};
@@ -22,7 +22,6 @@ use std::collections::VecDeque;
 use std::io;
 use std::ptr::NonNull;
 use std::time::Duration;
-use udm_base::AlignedBuf;
 
 /// Submissions that the ring holds.
 const ENTRIES: u32 = 256;
@@ -31,29 +30,10 @@ const ENTRIES: u32 = 256;
 /// 1, 2, 4, 8 and any length give 106, 106, 114, 112 and 94 thousand a second).
 const BATCH: usize = 4;
 /// Transfers in flight at most: as many completions as the ring holds.
-const IN_FLIGHT: usize = 1024;
-/// Bytes of a bounce buffer, and how many a channel has; made when first needed.
-const BOUNCE: usize = 256 << 10;
-const BOUNCES: usize = 16;
-/// Segments that one request takes (UIO_MAXIOV).
-const IOVECS: usize = 1024;
-
-/// What a transfer needs beside its bio.
-#[derive(Default)]
-struct Slot {
-    iov: Vec<libc::iovec>,
-    bounce: Option<AlignedBuf>,
-}
-
-// SAFETY: its addresses are of memory that bios lend to whoever is inside their channel.
-unsafe impl Send for Slot {}
-
+const IN_FLIGHT: usize = SLOTS;
 #[derive(Default)]
 struct State {
-    slots: Vec<Slot>,
-    free: Vec<u16>,
-    bounces: Vec<AlignedBuf>,
-    bounces_made: usize,
+    transfers: Transfers,
     waiting: VecDeque<Bio>,
     in_flight: usize,
     /// Completions that were taken out of the ring and are to be looked at.
@@ -84,33 +64,6 @@ pub(super) struct Ring {
     state: RefCell<State>,
     /// Changes with every batch that is submitted.
     batch: Cell<u64>,
-}
-
-/// Progress, as a bio's free word: bytes done, and the slot plus one or 0.
-#[derive(Clone, Copy)]
-struct Progress {
-    done: usize,
-    slot: Option<u16>,
-}
-
-impl Progress {
-    const START: Self = Self { done: 0, slot: None };
-
-    fn of(bio: &Bio) -> Self {
-        let word = bio.word();
-        Self { done: (word >> 16) as usize, slot: (word as u16).checked_sub(1) }
-    }
-
-    fn store(self, bio: &mut Bio) {
-        bio.set_word((self.done as u64) << 16 | self.slot.map_or(0, |s| u64::from(s) + 1));
-    }
-}
-
-/// Where direct I/O goes.
-#[derive(Clone, Copy)]
-pub(super) struct Target {
-    pub(super) fd: RawFd,
-    pub(super) align: DirectAlign,
 }
 
 impl Ring {
@@ -185,7 +138,7 @@ impl Ring {
         // SAFETY: as above. Full is the ring only where the kernel takes nothing in now.
         if !pushed && unsafe { ring.submission().push(&entry) }.is_err() {
             let mut bio = Bio::from_record(record);
-            state.release(&mut bio);
+            state.transfers.release(&mut bio);
             return Err(bio);
         }
         state.in_flight += 1;
@@ -225,9 +178,8 @@ impl Ring {
         let device = unsafe { bio.device().as_ref() };
         let file: &FileDevice = device.as_any().downcast_ref().expect("only files use the ring");
         let target = file.target();
-        let total = bio.segments().bytes();
         if result < 0 {
-            self.state.borrow_mut().release(&mut bio);
+            self.state.borrow_mut().transfers.release(&mut bio);
             match -result {
                 // Taken back by the kernel, as when the thread that submitted it has ended.
                 libc::EAGAIN | libc::EINTR | libc::ECANCELED => self.state.borrow_mut().waiting.push_back(bio),
@@ -236,24 +188,14 @@ impl Ring {
             }
             return;
         }
-        let mut progress = Progress::of(&bio);
-        let mut moved = result as usize;
-        if progress.done + moved < total {
-            // Direct I/O goes on at a block's border only.
-            moved -= moved % target.align.block as usize;
-        }
-        self.state.borrow_mut().copy_out(&bio, moved);
-        self.state.borrow_mut().release(&mut bio);
-        progress.done += moved;
-        progress.slot = None;
-        progress.store(&mut bio);
-        if progress.done >= total {
-            bio.end(Status::Ok);
-        } else if moved == 0 {
-            // The file was cut off below.
-            bio.end(Status::Io);
-        } else if let Err(bio) = self.try_start(bio, target) {
-            self.state.borrow_mut().waiting.push_back(bio);
+        let advance = self.state.borrow_mut().transfers.advance(&mut bio, result as usize, target.align.block);
+        match advance {
+            Advance::Done(status) => bio.end(status),
+            Advance::More => {
+                if let Err(bio) = self.try_start(bio, target) {
+                    self.state.borrow_mut().waiting.push_back(bio);
+                }
+            }
         }
     }
 
@@ -302,7 +244,7 @@ impl State {
     fn entry(&mut self, bio: &mut Bio, target: Target) -> Option<squeue::Entry> {
         let (fd, offset) = (Fd(target.fd), bio.sector().bytes());
         match bio.op() {
-            Op::Read | Op::Write => self.transfer(bio, target),
+            Op::Read | Op::Write => self.transfers.request(bio, target),
             Op::Flush => Some(opcode::Fsync::new(fd).flags(FsyncFlags::DATASYNC).build()),
             op => {
                 let keeps = op == Op::WriteZeroes && bio.flags().contains(OpFlags::NO_UNMAP);
@@ -311,95 +253,6 @@ impl State {
                 Some(opcode::Fallocate::new(fd, bio.sectors().bytes()).offset(offset).mode(mode).build())
             }
         }
-    }
-
-    #[inline]
-    fn transfer(&mut self, bio: &mut Bio, target: Target) -> Option<squeue::Entry> {
-        let progress = Progress::of(bio);
-        let segs = bio.segments().skip_bytes(progress.done);
-        let (memory, block) = (target.align.memory as usize - 1, target.align.block as usize - 1);
-        if let Some(seg) = segs.peek().filter(|seg| seg.len() == segs.bytes()) {
-            if seg.as_ptr() as usize & memory == 0 {
-                return Some(rw(bio, target, progress, seg.as_ptr(), seg.len()));
-            }
-        } else if segs.clone().all(|seg| (seg.as_ptr() as usize & memory) | (seg.len() & block) == 0) {
-            let slot = self.slot()?;
-            let iov = &mut self.slots[slot as usize].iov;
-            let pieces = segs.map(|s| libc::iovec { iov_base: s.as_ptr().cast(), iov_len: s.len() });
-            iov.extend(pieces.take(IOVECS));
-            let (ptr, n) = (iov.as_ptr(), iov.len() as u32);
-            Progress { slot: Some(slot), ..progress }.store(bio);
-            let (fd, at) = (Fd(target.fd), bio.sector().bytes() + progress.done as u64);
-            return Some(match bio.op() {
-                Op::Read => opcode::Readv::new(fd, ptr, n).offset(at).build(),
-                _ => opcode::Writev::new(fd, ptr, n).offset(at).rw_flags(super::sync::write_flags(bio)).build(),
-            });
-        }
-        self.through_bounce(bio, target, progress)
-    }
-
-    /// The same by way of a buffer of our own, since direct I/O does not take the memory as it lies.
-    #[cold]
-    fn through_bounce(&mut self, bio: &mut Bio, target: Target, progress: Progress) -> Option<squeue::Entry> {
-        let mut buf = match self.bounces.pop() {
-            Some(buf) => buf,
-            None if self.bounces_made == BOUNCES => return None,
-            None => {
-                self.bounces_made += 1;
-                AlignedBuf::zeroed(BOUNCE)
-            }
-        };
-        let Some(slot) = self.slot() else {
-            self.bounces.push(buf);
-            return None;
-        };
-        let (ptr, len) = (buf.as_ptr(), (bio.segments().bytes() - progress.done).min(BOUNCE));
-        if bio.op() == Op::Write {
-            bio.copy_out(progress.done, &mut buf[..len]);
-        }
-        self.slots[slot as usize].bounce = Some(buf);
-        let progress = Progress { slot: Some(slot), ..progress };
-        progress.store(bio);
-        Some(rw(bio, target, progress, ptr, len))
-    }
-
-    /// Brings what was read into a bounce buffer to where it belongs.
-    fn copy_out(&self, bio: &Bio, moved: usize) {
-        let progress = Progress::of(bio);
-        let buf = progress.slot.and_then(|slot| self.slots[slot as usize].bounce.as_ref());
-        if let Some(buf) = buf.filter(|_| bio.op() == Op::Read) {
-            bio.copy_in(progress.done, &buf[..moved]);
-        }
-    }
-
-    fn slot(&mut self) -> Option<u16> {
-        if self.free.is_empty() && self.slots.len() < IN_FLIGHT {
-            self.slots.push(Slot::default());
-            return Some(self.slots.len() as u16 - 1);
-        }
-        self.free.pop()
-    }
-
-    /// Gives a bio's slot and buffer back.
-    fn release(&mut self, bio: &mut Bio) {
-        let mut progress = Progress::of(bio);
-        let Some(index) = progress.slot.take() else { return };
-        progress.store(bio);
-        let slot = &mut self.slots[index as usize];
-        slot.iov.clear();
-        self.bounces.extend(slot.bounce.take());
-        self.free.push(index);
-    }
-}
-
-#[inline]
-fn rw(bio: &Bio, target: Target, progress: Progress, ptr: *mut u8, len: usize) -> squeue::Entry {
-    let (fd, at) = (Fd(target.fd), bio.sector().bytes() + progress.done as u64);
-    // A request is of less than 2 GiB (MAX_RW_COUNT); it comes back short, and goes on.
-    let len = len.min(1 << 30) as u32;
-    match bio.op() {
-        Op::Read => opcode::Read::new(fd, ptr, len).offset(at).build(),
-        _ => opcode::Write::new(fd, ptr, len).offset(at).rw_flags(super::sync::write_flags(bio)).build(),
     }
 }
 

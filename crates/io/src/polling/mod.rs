@@ -20,6 +20,8 @@
 //!   so that a stale or foreign one costs time and loses nothing.
 
 mod cookie;
+#[cfg(all(test, loom))]
+mod models;
 mod policy;
 mod queue;
 mod set;
@@ -31,7 +33,7 @@ pub(crate) use policy::{Policy, PollCounts};
 pub use policy::{PollPolicy, PollTotals};
 pub(crate) use queue::{Batch, Driver};
 pub(crate) use set::QueueSet;
-pub(crate) use source::Polls;
+pub(crate) use source::{Polls, again_by_interrupt};
 
 /// After so many empty rounds in a row a channel looks into every queue.
 const EVERYWHERE: u32 = 32;

@@ -25,8 +25,7 @@ struct Entry {
 /// The source that polls the queues.
 #[derive(Default)]
 pub(crate) struct Polls {
-    // Boxed, because completion frames point at the entries.
-    #[allow(clippy::vec_box)]
+    #[expect(clippy::vec_box, reason = "completion frames point at the entries")]
     entries: RefCell<Vec<Box<Entry>>>,
     /// Bios on queues, clones counted one by one.
     out: Cell<usize>,
@@ -146,7 +145,8 @@ impl Polls {
     /// meanwhile.
     #[inline]
     fn with_entry(&self, i: usize, work: impl FnOnce(&Entry)) {
-        let entry: *const Entry = &raw const *self.entries.borrow()[i];
+        // By a function: what is borrowed in a `let` stays borrowed as long as it.
+        let entry: *const Entry = std::ptr::from_ref(&self.entries.borrow()[i]);
         self.in_use.set(self.in_use.get() + 1);
         // SAFETY: in its box, which is not taken out while `in_use` is not 0.
         work(unsafe { &*entry });
@@ -210,6 +210,7 @@ impl Polls {
     }
 
     /// Makes room for a queue that the channel has not used lately.
+    #[expect(clippy::vec_box, reason = "completion frames point at the entries")]
     #[cold]
     fn enter(&self, entries: &mut Vec<Box<Entry>>, set: &Arc<QueueSet>, queue: &Arc<DeviceQueue>) -> usize {
         if entries.len() >= IDLE && self.in_use.get() == 0 {
@@ -230,6 +231,11 @@ impl Polls {
 
 /// The mark, as a bio's free word, of one that its queue cannot serve: it goes to its device again, to complete by interrupt.
 const AGAIN: u64 = u64::MAX;
+
+/// Marks a bio that its queue cannot serve, before it is ended there: it goes to its device once more, without HIPRI.
+pub(crate) fn again_by_interrupt(bio: &mut Bio) {
+    bio.set_word(AGAIN);
+}
 
 /// Counts a bio that has left its queue.
 ///

@@ -5,6 +5,7 @@ use super::conversation::Conversation;
 use super::socket::Peer;
 use super::stop::hung_up;
 use crate::exports::refusal;
+use std::cell::RefCell;
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::AsFd;
@@ -13,7 +14,7 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use tracing::{debug, info};
 use udm_base::Errno;
-use udm_control::codec::Request;
+use udm_control::codec::{Command, Request};
 use udm_control::handler::{Caller, handle};
 use udm_control::wire::{self, WireAnswer, WireRequest};
 
@@ -65,12 +66,16 @@ fn converse(
         }
         let (command, device) = describe(&request);
         let underway = daemon.underway.begin(&command, &device);
-        let caller =
-            Caller { cwd: &cwd, cancel: &|| daemon.stop.is_set() || hung_up(stream), reap: &|| daemon.reap_hangups() };
-        let outcome = handle(&daemon.registry, &caller, request.ioctl_cmd, &request.buf);
+        let kept = RefCell::new(Vec::new());
+        let reap = || kept.borrow_mut().extend(daemon.reap(&request));
+        let caller = Caller { cwd: &cwd, cancel: &|| daemon.stop.is_set() || hung_up(stream), reap: &reap };
+        let mut outcome = handle(&daemon.registry, &caller, request.ioctl_cmd, &request.buf);
         drop(underway);
-        if outcome.changed {
-            daemon.save_state();
+        if outcome.answer.errno == Errno::EBUSY.get() {
+            kept.take().iter().for_each(|why| outcome.answer.detail += &format!("\n{why}"));
+        }
+        if outcome.changed || released(&request) {
+            daemon.changed();
         }
         if outcome.answer.errno == Errno::EINTR.get() && !outcome.changed && daemon.is_being_replaced() {
             // It has done nothing but wait: it may wait for the next daemon as well.
@@ -85,6 +90,28 @@ fn converse(
             }
         }
         wire::write_answer(&mut stream, &outcome.answer)?;
+    }
+}
+
+/// Whether the request may have taken block devices from nodes that are still there.
+fn released(request: &WireRequest) -> bool {
+    let command = Request::parse(request.ioctl_cmd, &request.buf).map(|parsed| parsed.command());
+    matches!(command, Ok(Command::DevRemove | Command::RemoveAll))
+}
+
+impl Daemon {
+    /// Before the request is told that a device is busy: what need not hold it lets go. Returns what does not.
+    fn reap(&self, request: &WireRequest) -> Vec<String> {
+        self.reap_hangups();
+        let Ok(parsed) = Request::parse(request.ioctl_cmd, &request.buf) else { return Vec::new() };
+        let all = parsed.command() == Command::RemoveAll;
+        let (name, uuid, number) = (parsed.name(), parsed.uuid(), parsed.header().device());
+        self.nodes.release(|md| {
+            let info = md.info();
+            let named = !name.is_empty() && info.name.as_bytes() == name;
+            let known = !uuid.is_empty() && info.uuid.as_bytes() == uuid;
+            all || named || known || number.is_some_and(|number| number == info.devt)
+        })
     }
 }
 

@@ -16,6 +16,7 @@ mod lock;
 mod log;
 mod lost;
 mod nbd;
+mod nodes;
 mod restore;
 mod second;
 mod socket;
@@ -33,14 +34,15 @@ pub(crate) use tcp::{parse_address, tcp_uri};
 use crate::exports::MappedExports;
 use crate::places::Places;
 use conversation::{Conversation, Left};
-use handover::{Given, Giving, HandOver, Parcel, Taken, Way};
+use handover::{Given, Giving, HandOver, Parcel, Settings, Taken, Way};
 use lock::LockError;
 use lost::LostDevices;
 use nbd::{MainServer, Ready};
+use nodes::Nodes;
 use restore::{FromDisk, Problem};
 use rustix::process::{Resource, getrlimit, setrlimit, setsid};
 use socket::{Connections, Listener, Peer};
-use state::{State, StateFile, VhostUserState};
+use state::{NodeState, State, StateFile, VhostUserState};
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
@@ -49,9 +51,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tcp::TcpExports;
 use tracing::{error, info, warn};
-use udm_control::second::UnderwayList;
+use udm_control::second::{NodeKind, UnderwayList};
 use udm_core::Registry;
-use udm_io::Domain;
+use udm_io::{Domain, PollPolicy};
 use vhost::VhostExports;
 
 /// The exit code of a daemon that found another in its directory.
@@ -72,6 +74,7 @@ pub(crate) struct Daemon {
     nbd: MainServer,
     tcp: TcpExports,
     vhost: VhostExports,
+    nodes: Nodes,
     underway: UnderwayList,
     lost: LostDevices,
     state: StateFile,
@@ -102,9 +105,22 @@ impl From<String> for StartError {
     }
 }
 
-/// Runs the daemon until it ends. `detached`: a client has started it, with the log as standard output.
-/// `fresh`: without the devices of the one before.
-pub(crate) fn run(places: Places, detached: bool, fresh: bool) -> Result<(), StartError> {
+/// How a daemon is to begin.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Begin {
+    /// A client has started it, with the log as standard output.
+    pub(crate) detached: bool,
+    /// Without the devices of the one before.
+    pub(crate) fresh: bool,
+    /// How long its threads poll before they sleep, in microseconds, if that was said.
+    pub(crate) poll_budget: Option<u32>,
+    /// What devices are in the file system unless they are told.
+    pub(crate) node: NodeKind,
+}
+
+/// Runs the daemon until it ends.
+pub(crate) fn run(places: Places, begin: Begin) -> Result<(), StartError> {
+    let Begin { detached, fresh, poll_budget, node } = begin;
     places.make()?;
     if detached {
         detach();
@@ -112,20 +128,27 @@ pub(crate) fn run(places: Places, detached: bool, fresh: bool) -> Result<(), Sta
     let lock = Lock::take(&places).map_err(|e| refused(&places, e))?;
     log::start(&places, !detached).map_err(|e| format!("{}: {e}", places.log().display()))?;
     raise_descriptor_limit();
+    keep_clear_of_own_writes();
 
     let bind = |path: &std::path::Path| {
         Listener::bind(path).map_err(|e| StartError::from(format!("cannot listen on {}: {e}", path.display())))
     };
-    let registry = udm_stack::registry(Domain::default());
+    let domain = Domain::default();
+    if let Some(us) = poll_budget {
+        domain.poll_as(PollPolicy { budget: Duration::from_micros(us.into()), ..PollPolicy::default() });
+    }
+    let registry = udm_stack::registry(domain);
     let (lost, tcp, vhost) = (LostDevices::default(), TcpExports::default(), VhostExports::default());
+    // Before anything is restored: loop devices of the daemon before still hold what they had.
+    let nodes = Nodes::new(&registry, &places, node);
     if fresh {
         put_last_state_aside(&places, "it was asked not to restore them");
     } else {
-        restore_last(&places, &registry, &lost, &tcp, &vhost);
+        restore_last(&places, &registry, &lost, &tcp, &vhost, &nodes);
     }
     let nbd = MainServer::new(&registry, &places.nbd())?;
     let ended = stop::ended_by_signal().map_err(|e| format!("cannot wait for signals: {e}"))?;
-    let daemon = Daemon::new(&places, registry, nbd, tcp, vhost, lost, ended)?;
+    let daemon = Daemon::new(&places, registry, nbd, tcp, vhost, nodes, lost, ended)?;
     let (second, control) = (bind(&places.second())?, bind(&places.control())?);
     live(Life { daemon: Arc::new(daemon), control, second, conversations: Vec::new() }, &lock)
 }
@@ -137,6 +160,7 @@ pub(crate) fn replace(places: Places, taken_over: impl FnOnce()) -> Result<bool,
     // Before anything is asked of the other: what is wrong here is no reason to stop anybody.
     log::start(&places, false).map_err(|e| format!("{}: {e}", places.log().display()))?;
     raise_descriptor_limit();
+    keep_clear_of_own_writes();
     let ended = stop::ended_by_signal().map_err(|e| format!("cannot wait for signals: {e}"))?;
     let Some((way, parcels)) = handover::ask_for(&places)? else { return Ok(false) };
     let refuse = |why: String| {
@@ -195,6 +219,8 @@ struct Rising {
     nbd: Ready,
     tcp: Vec<(String, SocketAddr, Ready)>,
     vhost: Vec<VhostUserState>,
+    nodes: Vec<(String, NodeState)>,
+    settings: Settings,
     conversations: Vec<Left>,
     problems: Vec<String>,
 }
@@ -218,9 +244,11 @@ impl Rising {
                 Err(why) => problems.push(why),
             }
         }
+        let settings = taken.all("settings").first().ok_or("the settings have not come")?.read()?;
         let Taken { registry, lost, state, .. } = taken;
+        let nodes = state.devices.into_iter().filter_map(|device| Some((device.name, device.node?))).collect();
         let vhost = state.vhost_user;
-        Ok(Self { registry, lost, lock, control, second, nbd, tcp, vhost, conversations, problems })
+        Ok(Self { registry, lost, lock, control, second, nbd, tcp, vhost, nodes, settings, conversations, problems })
     }
 
     /// Serves. This process is the only one that does.
@@ -238,7 +266,16 @@ impl Rising {
                 error!("{name} is not exported on {} again: {}", at.socket, e.message);
             }
         }
-        let daemon = Daemon::new(places, self.registry, nbd, tcp, vhost, self.lost, ended)?;
+        let Settings { node, poll_budget_us } = self.settings;
+        let budget = Duration::from_micros(poll_budget_us);
+        self.registry.domain().poll_as(PollPolicy { budget, ..PollPolicy::default() });
+        let nodes = Nodes::new(&self.registry, places, node);
+        for (name, NodeState { kind, mapper }) in &self.nodes {
+            if let Err(e) = nodes.add(name, *kind, *mapper) {
+                error!("{name} has no node again: {}", e.message);
+            }
+        }
+        let daemon = Daemon::new(places, self.registry, nbd, tcp, vhost, nodes, self.lost, ended)?;
         Ok(Life { daemon: Arc::new(daemon), control, second, conversations: self.conversations })
     }
 }
@@ -256,7 +293,7 @@ impl Life {
     fn serve(self, lock: &Lock) -> Result<Option<Vec<Parcel>>, StartError> {
         let Self { daemon, control, second, conversations } = self;
         let (control, second) = (Arc::new(control), Arc::new(second));
-        daemon.save_state();
+        daemon.changed();
         let connections = Arc::new(Connections::default());
         info!(
             "udm {} serves {} as process {}",
@@ -305,6 +342,7 @@ impl Daemon {
         nbd: MainServer,
         tcp: TcpExports,
         vhost: VhostExports,
+        nodes: Nodes,
         lost: LostDevices,
         ended: Arc<AtomicBool>,
     ) -> Result<Self, String> {
@@ -320,6 +358,7 @@ impl Daemon {
             nbd,
             tcp,
             vhost,
+            nodes,
             underway,
             lost,
             state,
@@ -333,8 +372,8 @@ impl Daemon {
     }
 
     /// What goes on in the next daemon.
-    fn givers(&self) -> [&dyn HandOver; 3] {
-        [&self.nbd, &self.tcp, &self.vhost]
+    fn givers(&self) -> [&dyn HandOver; 4] {
+        [&self.nbd, &self.tcp, &self.vhost, &self.nodes]
     }
 
     fn is_being_replaced(&self) -> bool {
@@ -418,12 +457,13 @@ impl Daemon {
                 warn!("{} is gone: ending", self.places.dir().display());
                 return None;
             }
-            self.save_state();
+            self.changed();
         }
     }
 
     fn end(&self, connections: &Connections) {
         self.save_state();
+        self.nodes.end(PATIENCE);
         self.tcp.shut_down(PATIENCE);
         self.vhost.shut_down(PATIENCE);
         self.nbd.0.shut_down(PATIENCE);
@@ -446,6 +486,12 @@ impl Daemon {
         self.nbd.0.reap_hangups();
         self.tcp.reap_hangups();
         self.vhost.reap_hangups();
+    }
+
+    /// Something may have changed: nodes follow, and the state is written.
+    fn changed(&self) {
+        self.nodes.sync();
+        self.save_state();
     }
 
     fn save_state(&self) {
@@ -473,7 +519,14 @@ fn refused(places: &Places, error: LockError) -> StartError {
 
 /// Makes the devices of the daemon before again. What stands in the way of a device is told in the log, and its own table
 /// kept; a state that is not understood is put aside as a whole.
-fn restore_last(places: &Places, registry: &Registry, lost: &LostDevices, tcp: &TcpExports, vhost: &VhostExports) {
+fn restore_last(
+    places: &Places,
+    registry: &Registry,
+    lost: &LostDevices,
+    tcp: &TcpExports,
+    vhost: &VhostExports,
+    nodes: &Nodes,
+) {
     let state = match State::read(&places.state()) {
         Ok(None) => return,
         Ok(Some(state)) => state,
@@ -490,6 +543,14 @@ fn restore_last(places: &Places, registry: &Registry, lost: &LostDevices, tcp: &
     for export in &state.vhost_user {
         if let Err(e) = vhost.add(registry, &export.name, &export.at) {
             let text = format!("{} is not exported on {} again: {}", export.name, export.at.socket, e.message);
+            error!("{text}");
+            problems.push(Problem { text, known: false });
+        }
+    }
+    for device in &state.devices {
+        let Some(node) = device.node else { continue };
+        if let Err(e) = nodes.add(&device.name, node.kind, node.mapper) {
+            let text = format!("{} has no node again: {}", device.name, e.message);
             error!("{text}");
             problems.push(Problem { text, known: false });
         }
@@ -530,5 +591,25 @@ fn raise_descriptor_limit() {
     limit.current = limit.maximum;
     if let Err(error) = setrlimit(Resource::Nofile, limit) {
         warn!("the limit of descriptors stays: {error}");
+    }
+}
+
+/// The kernel may have to write through a node to get memory, and the node is this process: it must not wait for that
+/// itself. Its threads then allocate without writing anything back, and its program stays in memory. Takes rights that
+/// only root has; nobody else has block devices that the kernel writes to.
+fn keep_clear_of_own_writes() {
+    use rustix::mm::{MlockAllFlags, mlockall};
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    // Before any other thread: they inherit it.
+    if let Err(error) = rustix::process::configure_io_flusher_behavior(true) {
+        info!(
+            "PR_SET_IO_FLUSHER is refused, so that a block device over a node can stall when memory is short: {error}"
+        );
+    }
+    // What is mapped now, the program; not the memory and the files of devices, which may be larger than the machine's.
+    if let Err(error) = mlockall(MlockAllFlags::CURRENT | MlockAllFlags::ONFAULT) {
+        info!("the program's memory cannot be locked: {error}");
     }
 }

@@ -12,5 +12,7 @@ mod matrix;
 mod programs;
 mod refusals;
 mod replace;
+mod seeds;
+mod stacks;
 mod swaps;
 mod udm;

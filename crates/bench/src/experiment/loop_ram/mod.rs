@@ -1,15 +1,14 @@
 //! `loop-ram`: `loop` beside the kernel's loop driver on the same files, and `ram` beside plain copies and other devices
 //! in memory.
 
-mod files;
 mod kernel;
 mod served;
 
+use super::backing::{Backing, LoopDevice};
 use super::fio::{self, Shape, Via};
 use super::{Bar, Chart, Experiment, Figures, Group, Limit, Report, Row, Setting, Tone, Unit, Way, turns};
 use crate::stack::in_concise;
 use crate::{Error, Fill, Lat, Load, Rw, Stack, Subject, measure};
-use files::{Backing, LoopDevice};
 use rustix::fd::OwnedFd;
 use served::Served;
 use std::path::Path;
@@ -296,7 +295,8 @@ fn measure_case(setting: &Setting<'_>, world: &World, case: Case, bytes: u64, wi
     let here = turns(rounds, &mut ways, |round| {
         (setting.progress)(&format!("loop-ram: {}, round {round} of {rounds}", case.name()));
     })?;
-    let runtime = setting.or_quick(Duration::from_millis(600), Duration::from_millis(100));
+    let rounds = setting.or_quick(3, 1);
+    let runtime = setting.or_quick(Duration::from_millis(800), Duration::from_millis(100));
     let fio_shape = Shape { bs: case.bs, numjobs: case.jobs, iodepth: case.depth, runtime };
     let fio = with_fio.then(|| {
         let way = |(name, via): &(&'static str, Via)| {

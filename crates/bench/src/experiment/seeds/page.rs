@@ -3,7 +3,7 @@
 use super::{Outcome, SEEDS, Seed, Verdicts};
 use crate::experiment::chart::escape;
 use crate::experiment::report::number;
-use crate::experiment::{Bar, Chart, Group, Report, Row, Tone, machine};
+use crate::experiment::{Chart, Report, Row, machine};
 use std::fmt::Write;
 
 const STYLE: &str = "\
@@ -14,19 +14,23 @@ const STYLE: &str = "\
 *{box-sizing:border-box}body{margin:0;padding:18px 22px;background:var(--page);color:var(--ink);\
 font:14px/1.4 system-ui,-apple-system,'Segoe UI',Roboto,sans-serif}\
 header{display:flex;flex-wrap:wrap;align-items:baseline;gap:4px 18px;margin-bottom:14px}\
-h1{font-size:22px;margin:0}h2{font-size:16px;margin:0}header p,footer{margin:0;color:var(--soft);font-size:13px}\
-.cards{display:grid;grid-template-columns:repeat(auto-fit,minmax(470px,1fr));gap:14px}\
+h1{font-size:22px;margin:0}h2{font-size:16px;margin:0}header p{margin:0;color:var(--soft);font-size:13px}\
+.cards{display:grid;grid-template-columns:repeat(auto-fit,minmax(480px,1fr));gap:14px}\
 .card{background:var(--card);border:1px solid var(--line);border-radius:8px;padding:12px 14px;display:flex;flex-direction:column;gap:8px}\
-.card h2 small{color:var(--soft);font-weight:500;margin-right:6px}.card p{margin:0;color:var(--soft);font-size:13px}\
+.card h2 small{display:inline;font-size:14px;font-weight:500;margin-right:6px}.card p{margin:0;color:var(--soft);font-size:13px}\
 .top{display:flex;justify-content:space-between;align-items:baseline}\
-table{border-collapse:collapse;width:100%;font-size:13px;font-variant-numeric:tabular-nums}\
-th{font-weight:500;color:var(--soft);text-align:right;padding:2px 0 2px 8px;border-bottom:1px solid var(--line)}\
-td{text-align:right;padding:2px 0 2px 8px;white-space:nowrap}th:first-child,td:first-child{text-align:left;padding-left:0;white-space:normal}\
-td small{color:var(--soft)}td.ours{color:var(--ours);font-weight:650}td.seed{color:var(--seed)}\
+.pick{display:grid;grid-template-columns:124px 1fr 150px 34px;gap:0 10px;align-items:center;padding:5px 0;\
+border-top:1px solid var(--line);font-variant-numeric:tabular-nums}\
+small{display:block;color:var(--soft);font-size:11.5px;line-height:1.25}.pick b{font-weight:600}\
+.bars{position:relative}.bar{display:flex;align-items:center;gap:6px;height:15px;font-size:11.5px}\
+.bar i{height:11px;border-radius:2px;min-width:1px}.bar.udm i{background:var(--ours)}.bar.seed i{background:var(--seed)}\
+.bar.udm span{font-weight:650}.bar.seed span{color:var(--seed)}\
+.goal{position:absolute;top:-2px;bottom:-2px;border-left:1.5px dashed var(--fail)}.figure{text-align:right}\
+.key span{display:inline-flex;align-items:center;gap:6px;margin-right:14px}.key i{width:22px;height:11px;border-radius:2px}\
 .pass{color:var(--pass);font-weight:600}.fail{color:var(--fail);font-weight:600}.SKIP{color:var(--soft)}\
 .note{color:var(--fail);font-weight:600}\
-.card svg{width:100%;height:auto;display:block}.card nav{margin-top:auto;font-size:12px}a{color:var(--ours)}\
-section{margin-top:26px}section figure{margin:12px 0;max-width:900px}section svg{max-width:100%;height:auto}footer{margin-top:14px}";
+.card nav{margin-top:auto;font-size:12px}a{color:var(--ours)}\
+section{margin-top:26px}section figure{margin:12px 0;max-width:900px}section svg{max-width:100%;height:auto}";
 
 /// The whole document.
 pub(super) fn html(outcomes: &[Outcome], report: &Report) -> String {
@@ -46,8 +50,12 @@ pub(super) fn html(outcomes: &[Outcome], report: &Report) -> String {
     }
     let _ = write!(
         out,
-        "</div>\n<footer>× is the figure beside its baseline, measured in turns in this run; the seed's × beside its own. \
-         <code>{}</code> measures it again. All rows: <a href=\"seeds.md\">table</a>, <a href=\"seeds.json\">JSON</a>.</footer>\n",
+        "<article class=\"card\"><h2>How to read this</h2><p class=\"key\"><span><i style=\"background:var(--seed)\"></i>the seed's \
+         author, on his machine</span><span><i style=\"background:var(--ours)\"></i>udm, here</span></p>\
+         <p>A bar is a figure beside its baseline (×): ours measured in turns with it in this run, the seed's beside the author's own. \
+         The dashed line is the goal that the row is judged by. Figures and baselines stand to the right.</p>\
+         <p>Measured again by <code>{}</code>. All rows: <a href=\"seeds.md\">table</a>, <a href=\"seeds.json\">JSON</a>.</p>\
+         </article>\n</div>\n",
         escape(&report.command)
     );
     for report in outcomes.iter().filter_map(|outcome| outcome.found.as_ref().ok()) {
@@ -77,20 +85,13 @@ fn card(out: &mut String, seed: &Seed, outcomes: &[Outcome]) {
             let _ = write!(out, "<p class=\"note\">{}: not measured: {}</p>", outcome.experiment.name, escape(why));
         }
     }
-    out.push_str(
-        "<table><tr><th></th><th>the seed</th><th>beside</th><th>udm</th><th>×</th><th>goal</th><th></th></tr>\n",
-    );
-    let mut groups = Vec::new();
+    out.push_str("<div>");
     for pick in seed.picks {
-        let Some(row) = pick.find(seed.rows(outcomes)) else { continue };
-        line(out, pick.label, pick.beside, row);
-        groups.extend(group(pick.label, row));
+        if let Some(row) = pick.find(seed.rows(outcomes)) {
+            line(out, pick.label, pick.beside, row);
+        }
     }
-    out.push_str("</table>\n");
-    if !groups.is_empty() {
-        let chart = Chart::Bars { title: "times its baseline".to_owned(), unit: "×", groups };
-        out.push_str(&Chart::svg_bare(&[chart]));
-    }
+    out.push_str("</div>\n");
     out.push_str("<nav>");
     for experiment in seed.experiments {
         let name = experiment.name;
@@ -100,34 +101,63 @@ fn card(out: &mut String, seed: &Seed, outcomes: &[Outcome]) {
     out.push_str("</nav></article>\n");
 }
 
-/// A line of a card's table.
+/// A line of a card: the seed's bar and ours, and the figures behind them.
 fn line(out: &mut String, label: &str, beside: &str, row: &Row) {
     let unit = row.unit.text();
-    let with_unit = |value: Option<f64>| value.map_or_else(String::new, |v| format!("{} {unit}", short(v)));
-    let times = |value: Option<f64>| value.map_or_else(String::new, |v| format!("{} ×", number(v)));
-    let seed: Vec<String> =
-        [with_unit(row.seed_figure), times(row.seed_ratio)].into_iter().filter(|t| !t.is_empty()).collect();
-    let goal = row.limit.map_or_else(String::new, |limit| {
-        let sign = match row.limit_is {
-            Some("at most") => "≤",
-            Some("at least") => "≥",
-            _ => "=",
-        };
-        format!("{sign} {}", short(limit))
-    });
-    let verdict = row.verdict.unwrap_or("");
+    let of = |value: f64| format!("{} {unit}", short(value)).trim_end().to_owned();
+    let _ = write!(
+        out,
+        "<div class=\"pick\"><div><b>{}</b><small>beside {}</small></div><div class=\"bars\">",
+        escape(label),
+        escape(beside)
+    );
+    bars(out, row);
+    let beside = row.baseline.map(|value| format!("{} beside", short(value)));
+    let seed = row.seed_figure.map(|value| format!("seed {}", of(value)));
+    let small: Vec<String> = beside.into_iter().chain(seed).collect();
     let why = row.reason.as_ref().map_or_else(String::new, |why| format!(" title=\"{}\"", escape(why)));
+    let verdict = row.verdict.unwrap_or("");
     let _ = writeln!(
         out,
-        "<tr><td>{} <small>/ {}</small></td><td class=\"seed\">{}</td><td>{}</td><td class=\"ours\">{}</td>\
-         <td class=\"ours\">{}</td><td>{goal}</td><td class=\"{verdict}\"{why}>{verdict}</td></tr>",
-        escape(label),
-        escape(beside),
-        escape(&seed.join(", ")),
-        escape(&with_unit(row.baseline)),
-        escape(&with_unit(row.figure)),
-        row.ratio.map_or_else(String::new, number),
+        "</div><div class=\"figure\"><b>{}</b><small>{}</small></div><div class=\"{verdict}\"{why}>{verdict}</div></div>",
+        escape(&row.figure.map_or_else(String::new, of)),
+        escape(&small.join(", ")),
     );
+}
+
+/// The seed's ratio and ours, or their figures where there is no ratio, with a mark where the goal is.
+fn bars(out: &mut String, row: &Row) {
+    let (seed, ours) = match row.ratio {
+        Some(ratio) => (row.seed_ratio, Some(ratio)),
+        None => (row.seed_figure, row.figure),
+    };
+    let Some(ours) = ours.filter(|value| value.is_finite()) else {
+        let _ = write!(out, "<small>{}</small>", escape(row.reason.as_deref().unwrap_or("not measured")));
+        return;
+    };
+    let times = if row.ratio.is_some() { " ×" } else { "" };
+    // The rest is for the figures.
+    const LONGEST: f64 = 72.0;
+    let longest = [Some(ours), seed, row.limit].into_iter().flatten().fold(f64::MIN_POSITIVE, f64::max);
+    let width = |value: f64| value.max(0.0) / longest * LONGEST;
+    for (class, value) in [("seed", seed), ("udm", Some(ours))] {
+        let Some(value) = value else { continue };
+        let _ = write!(
+            out,
+            "<div class=\"bar {class}\"><i style=\"width:{:.1}%\"></i><span>{}{times}</span></div>",
+            width(value),
+            short(value)
+        );
+    }
+    if let Some(limit) = row.limit {
+        let sign = row.limit_is.unwrap_or("exactly");
+        let _ = write!(
+            out,
+            "<span class=\"goal\" style=\"left:{:.1}%\" title=\"goal: {sign} {}{times}\"></span>",
+            width(limit),
+            short(limit)
+        );
+    }
 }
 
 /// Thousands as such, since a card is narrow.
@@ -137,18 +167,6 @@ fn short(value: f64) -> String {
         v if v >= 2e4 => format!("{:.0}k", value / 1e3),
         _ => number(value),
     }
-}
-
-/// The seed's ratio and ours, with the goal.
-fn group(label: &str, row: &Row) -> Option<Group> {
-    let bar = |label: &str, value, tone| Bar { label: label.to_owned(), value, tone };
-    let ours = row.ratio.filter(|ratio| ratio.is_finite())?;
-    let mut bars = vec![bar("udm", ours, Tone::Ours)];
-    if let Some(seed) = row.seed_ratio {
-        bars.insert(0, bar("the seed", seed, Tone::Seed));
-    }
-    let goal = row.limit.filter(|_| row.limit_is == Some("at least"));
-    Some(Group { label: label.to_owned(), bars, goal: goal.map(|goal| (goal, String::new())) })
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! The old daemon's side.
 
-use super::{HandOver, Parcel, VERSION, Way};
+use super::{HandOver, Parcel, Settings, VERSION, Way};
 use crate::daemon::socket::Listener;
 use crate::daemon::state::State;
 use crate::daemon::{Daemon, Lock, flush_all};
@@ -77,7 +77,7 @@ pub(crate) fn first_words(daemon: &Daemon, way: Way, pid: i32) -> Result<Giving,
         ));
     }
     let process = rustix::process::Pid::from_raw(pid).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
-    let state = State::of(&daemon.registry, &daemon.lost, &daemon.tcp, &daemon.vhost);
+    let state = State::of(&daemon.registry, &daemon.lost, &daemon.tcp, &daemon.vhost, &daemon.nodes);
     let state = serde_json::to_value(&state).map_err(|e| e.to_string())?;
     let words = FirstWords { version: VERSION, state, files: files(daemon) };
     way.send(&Parcel::new("state", "", words)?, ANSWER).map_err(|e| format!("the new daemon has gone: {e}"))?;
@@ -146,7 +146,7 @@ struct Still<'a> {
 
 impl<'a> Still<'a> {
     fn new(daemon: &'a Daemon) -> Result<Self, String> {
-        let state = State::of(&daemon.registry, &daemon.lost, &daemon.tcp, &daemon.vhost);
+        let state = State::of(&daemon.registry, &daemon.lost, &daemon.tcp, &daemon.vhost, &daemon.nodes);
         let mut still = Self { daemon, paused: Vec::new(), suspended: Vec::new(), state, left: false };
         for giver in daemon.givers() {
             giver.pause(PATIENCE)?;
@@ -250,6 +250,9 @@ fn fixed_parcels(daemon: &Daemon, sockets: &[(&str, &Listener)], lock: &Lock) ->
             Counts { minor: md.devt().minor, events: md.info().event_nr, totals }
         })
         .collect();
+    let poll_budget_us = daemon.registry.domain().poll_policy().budget.as_micros() as u64;
+    let settings = Settings { node: daemon.nodes.default_kind(), poll_budget_us };
+    parcels.push(Parcel::new("settings", "", settings)?);
     parcels.push(Parcel::new("counts", "", (daemon.registry.event_nr(), counts))?);
     Ok(parcels)
 }

@@ -30,6 +30,7 @@ use rustix::fd::OwnedFd;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::time::Duration;
+use udm_control::second::NodeKind;
 use udm_core::Registry;
 
 /// The version of all this: both must have the same.
@@ -69,6 +70,16 @@ pub(crate) trait HandOver {
 
     /// After a pause: gives everything away. It holds no device afterwards, and touches no client.
     fn give(&self) -> Result<Vec<Parcel>, String>;
+}
+
+/// What a daemon was told when it was started.
+#[derive(Clone, Copy, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Settings {
+    /// What devices are in the file system unless they are told.
+    pub(crate) node: NodeKind,
+    /// How long its threads poll before they sleep.
+    pub(crate) poll_budget_us: u64,
 }
 
 impl Parcel {

@@ -1,4 +1,4 @@
-//! The files beneath, and the kernel's loop devices on them. What is made here ends with the process, however it ends,
+//! Files to lie beneath devices, and the kernel's loop devices on them. What is made here ends with the process, however it ends,
 //! but for the file in the experiment's folder.
 
 use crate::Error;
