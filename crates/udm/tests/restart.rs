@@ -262,3 +262,23 @@ fn nothing_acknowledged_is_missing_after_a_kill_under_load() {
     }
     place.ok(&format!("thin check {}", meta.display()));
 }
+
+/// Files of a process that is just ending are locked for a moment: the next daemon waits for them.
+#[test]
+fn what_is_locked_for_a_moment_is_waited_for() {
+    let place = Place::new();
+    let cow = file(&place, "cow", 1 << 20);
+    let origin = file(&place, "origin", 1 << 20);
+    let table = format!("0 {SECTORS} snapshot {} {} P 8", origin.display(), cow.display());
+    create(&place, &["s"], &table);
+    kill(&place);
+    let locked = File::options().read(true).write(true).open(&cow).unwrap();
+    let lock = rustix::fs::FlockOperation::NonBlockingLockExclusive;
+    until("it is ours", || rustix::fs::fcntl_lock(&locked, lock).is_ok());
+    let releasing = std::thread::spawn(move || {
+        std::thread::sleep(std::time::Duration::from_millis(300));
+        drop(locked);
+    });
+    assert_eq!(place.ok("table s"), format!("{table}\n"));
+    releasing.join().unwrap();
+}

@@ -532,7 +532,7 @@ fn restore_last(
         Ok(Some(state)) => state,
         Err(why) => return put_last_state_aside(places, &format!("{}: {why}", places.state().display())),
     };
-    let mut problems = restore::restore(registry, lost, &state, &FromDisk);
+    let mut problems = restore::restore(registry, lost, &state, &FromDisk::new());
     for export in &state.exports {
         if let Err(e) = tcp.add(registry, &export.name, &export.tcp) {
             let text = format!("{} is not exported at {} again: {}", export.name, export.tcp, e.message);

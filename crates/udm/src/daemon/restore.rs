@@ -11,8 +11,9 @@ use super::state::{DeviceState, State, TableState};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 use tracing::{error, info, warn};
-use udm_base::{DevT, Sectors};
+use udm_base::{DevT, Errno, Sectors};
 use udm_core::{Error, Geometry, MAJOR, MappedDevice, Registry, SuspendOptions, TableLine};
 
 /// What went wrong with a device.
@@ -38,12 +39,31 @@ pub(crate) trait Maker {
     fn has_memory(&self) -> bool;
 }
 
+/// How long what lies beneath may still be locked, all devices together: by a process that is just ending. The kernel closes
+/// its files one after the other, and those last that had requests under way.
+const LOCKED: Duration = Duration::from_secs(5);
+
 /// After a crash: tables come from what is on disk.
-pub(crate) struct FromDisk;
+pub(crate) struct FromDisk {
+    deadline: Instant,
+}
+
+impl FromDisk {
+    pub(crate) fn new() -> Self {
+        Self { deadline: Instant::now() + LOCKED }
+    }
+}
 
 impl Maker for FromDisk {
     fn load(&self, md: &Arc<MappedDevice>, lines: &[TableLine], read_only: bool, _: bool) -> Result<(), Error> {
-        md.load(lines, read_only, Path::new("/"))
+        loop {
+            match md.load(lines, read_only, Path::new("/")) {
+                Err(e) if e.errno == Errno::EBUSY && Instant::now() < self.deadline => {
+                    std::thread::sleep(Duration::from_millis(10));
+                }
+                other => return other,
+            }
+        }
     }
 
     fn has_memory(&self) -> bool {
