@@ -4,8 +4,8 @@ use crate::events::Events;
 use crate::opener::{HostNumbers, HostRequest, OpenHostDevices};
 use crate::{Cancel, DeviceOpener, Error, HostOpener, MappedDevice, TargetType};
 use std::collections::BTreeMap;
-use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use udm_base::{DevT, Errno};
 use udm_io::{BlockDevice, Domain};
 
@@ -53,6 +53,8 @@ pub(crate) struct RegistryCore {
     /// Held while a table is loaded.
     pub(crate) loads: Mutex<()>,
     pub(crate) events: Events,
+    /// Where nodes of these devices are.
+    nodes: OnceLock<PathBuf>,
 }
 
 /// The mapped devices of one udm. Clones are the same registry.
@@ -72,7 +74,14 @@ impl Registry {
             plans: Mutex::default(),
             loads: Mutex::default(),
             events: Events::default(),
+            nodes: OnceLock::new(),
         }))
+    }
+
+    /// Tells where the host's file system shows these devices: a link in /dev/mapper that leads there is no device of the
+    /// host's own. Only the first call counts.
+    pub fn set_nodes(&self, dir: PathBuf) {
+        let _ = self.0.nodes.set(dir);
     }
 
     /// The domain whose channels use the devices.
@@ -207,6 +216,10 @@ impl RegistryCore {
         self.devices.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn is_own_node(&self, path: &Path) -> bool {
+        self.nodes.get().is_some_and(|dir| std::fs::read_link(path).is_ok_and(|to| to.starts_with(dir)))
+    }
+
     pub(crate) fn remove(&self, md: &Arc<MappedDevice>, deferred: bool) -> Result<Removal, Error> {
         if !md.lock_for_removal(deferred)? {
             return Ok(Removal::Deferred);
@@ -338,7 +351,7 @@ impl LoadContext<'_> {
         let Some(name) = spec.strip_prefix("/dev/mapper/") else { return Ok(None) };
         let own = devices.by_name.get(name).cloned();
         drop(devices);
-        if own.is_some() && Path::new(spec).exists() {
+        if own.is_some() && Path::new(spec).exists() && !self.registry.is_own_node(Path::new(spec)) {
             let message =
                 format!("{spec} is a device of udm's and one of the host's; name the one you mean by its M:m");
             return Err(Error::new(Errno::EEXIST, message));

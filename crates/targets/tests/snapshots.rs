@@ -420,10 +420,25 @@ fn writes_to_a_chunk_under_copy_wait_for_it_in_order() {
 #[test]
 fn a_first_resume_waits_for_the_origins_writes_in_flight() {
     let w = world(&[1024]);
+    resume_waits(&w, &w.origin);
+}
+
+#[test]
+fn a_first_resume_waits_for_each_device_that_shows_the_origin() {
+    // Whichever of two has the write.
+    for first in [true, false] {
+        let w = world(&[1024]);
+        let twin = w.rig.device("twin", &format!("0 {SIZE} snapshot-origin /o"));
+        resume_waits(&w, if first { &w.origin } else { &twin });
+    }
+}
+
+/// A snapshot is resumed for the first time while a write to the origin through `above` is in flight.
+fn resume_waits(w: &World, above: &Arc<MappedDevice>) {
     w.disk.holding.store(true, Ordering::Relaxed);
-    let mut writing = Asking::new(&w, &w.origin);
+    let mut writing = Asking::new(w, above);
     writing.write(16, 8, 2, 1);
-    let snap = register(&w, "s");
+    let snap = register(w, "s");
     w.rig.load(&snap, &format!("0 {SIZE} snapshot /o /c0 P 8"), false).unwrap();
     let (there, set) = (snap.clone(), Arc::new(std::sync::atomic::AtomicBool::new(false)));
     let done = set.clone();
@@ -433,7 +448,7 @@ fn a_first_resume_waits_for_the_origins_writes_in_flight() {
     });
     // Until the origin is held: a write that comes now is not seen by the disk.
     let mut token = 2;
-    loop {
+    while !done.load(Ordering::SeqCst) {
         let before = w.disk.held();
         writing.write(200, 1, 3, token);
         token += 1;
@@ -445,14 +460,15 @@ fn a_first_resume_waits_for_the_origins_writes_in_flight() {
         writing.done();
         std::thread::yield_now();
     }
-    assert!(!done.load(Ordering::SeqCst), "resumed over a write in flight");
+    let early = done.load(Ordering::SeqCst);
     w.disk.holding.store(false, Ordering::Relaxed);
     w.disk.release();
     resuming.join().unwrap();
     writing.until(token as usize - 1);
+    assert!(!early, "resumed over a write in flight");
     // What was in flight is part of what the snapshot shows, and what came later is not: but for those held until then.
     assert_eq!(w.read(&snap, 16, 8), pattern(16, 8, 2));
-    w.write(&w.origin, 16, 8, 9);
+    w.write(above, 16, 8, 9);
     assert_eq!(w.read(&snap, 16, 8), pattern(16, 8, 2));
 }
 
@@ -684,6 +700,97 @@ fn a_merge_stops_at_a_suspension_fails_with_its_disk_and_takes_discards_without_
         std::thread::yield_now();
     }
     assert_eq!(w.read(&w.origin, 0, SIZE), [pattern(0, 5, 2), pattern(5, 3, 3), pattern(8, SIZE - 8, 2)].concat());
+}
+
+/// Only chunks that a write covers are copied, at each step of a sequence and for each snapshot.
+#[test]
+fn nothing_is_copied_ahead_of_the_writer() {
+    let w = world(&[1024, 1024]);
+    let _snaps = [w.snap("s0", 0, "P 8"), w.snap("s1", 1, "N 8")];
+    for (sector, count, chunks) in [(0, 8, 0..8), (8, 8, 8..16), (16, 3, 16..24), (24, 16, 24..40), (43, 1, 40..48)] {
+        w.disk.log();
+        w.cows.iter().for_each(|cow| drop(cow.log()));
+        w.write(&w.origin, sector, count, 2);
+        let length = chunks.end - chunks.start;
+        assert_eq!(w.disk.log(), [format!("Read {}+{length}", chunks.start), format!("Write {sector}+{count}")]);
+        // The first has a list to write, too.
+        let writes = w.cows.iter().map(|cow| cow.log().len()).collect::<Vec<_>>();
+        assert_eq!(writes, [2, 1]);
+        // Nor later: the next step finds nothing there.
+        let channel = w.rig.domain.channel().unwrap();
+        while channel.poll() > 0 {}
+        assert_eq!(w.disk.log(), [] as [&str; 0]);
+    }
+}
+
+#[test]
+fn a_merge_waits_until_other_snapshots_have_their_exceptions() {
+    let w = world(&[4096, 4096]);
+    let (snap, other) = (w.snap("s", 0, "P 8"), w.snap("other", 1, "P 16"));
+    w.write(&snap, 0, 64, 2);
+    suspend(&snap);
+    // The other's device keeps the copies for itself.
+    w.cows[1].holding.store(true, Ordering::Relaxed);
+    w.disk.log();
+    w.rig.reload(&w.origin, &format!("0 {SIZE} snapshot-merge /o /c0 P 8"));
+    for step in ["its data", "its list"] {
+        while w.cows[1].held() == 0 {
+            std::thread::yield_now();
+        }
+        let written = w.disk.log().into_iter().filter(|line| line.starts_with("Write")).count();
+        assert_eq!(written, 0, "the origin is written before the other snapshot has {step}");
+        w.cows[1].release();
+    }
+    w.cows[1].holding.store(false, Ordering::Relaxed);
+    w.cows[1].release();
+    while status(&w.origin) != "16/4096 16" {
+        std::thread::yield_now();
+    }
+    assert_eq!(w.read(&w.origin, 0, 64), pattern(0, 64, 2));
+    assert_eq!(w.read(&other, 0, SIZE), pattern(0, SIZE, 1));
+    w.rig.registry.remove(&snap, false).unwrap();
+}
+
+#[test]
+fn a_suspension_stops_a_merge_between_two_rounds() {
+    let w = world(&[4096]);
+    // 32 exceptions an area, so that there are many rounds.
+    let snap = w.snap("s", 0, "P 1");
+    w.write(&snap, 0, SIZE, 2);
+    suspend(&snap);
+    w.disk.holding.store(true, Ordering::Relaxed);
+    w.rig.reload(&w.origin, &format!("0 {SIZE} snapshot-merge /o /c0 P 1"));
+    w.rig.registry.remove(&snap, false).unwrap();
+    while w.disk.held() == 0 {
+        std::thread::yield_now();
+    }
+    // Its first round is under way: the suspension waits for that, and for no other.
+    let (md, set) = (w.origin.clone(), Arc::new(std::sync::atomic::AtomicBool::new(false)));
+    let done = set.clone();
+    let suspending = std::thread::spawn(move || {
+        suspend(&md);
+        set.store(true, Ordering::SeqCst);
+    });
+    while !done.load(Ordering::SeqCst) {
+        w.disk.release();
+        std::thread::yield_now();
+    }
+    suspending.join().unwrap();
+    let left = status(&w.origin);
+    assert!(!left.starts_with("2/"), "it went on to the end: {left}");
+    w.disk.log();
+    w.cows[0].log();
+    w.disk.holding.store(false, Ordering::Relaxed);
+    let channel = w.rig.domain.channel().unwrap();
+    while channel.poll() > 0 {}
+    assert_eq!((w.disk.log(), w.cows[0].log(), status(&w.origin)), (vec![], vec![], left), "it is not quiet");
+    resume(&w.origin);
+    while status(&w.origin) != "2/4096 2" {
+        std::thread::yield_now();
+    }
+    assert_eq!(w.read(&w.origin, 0, SIZE), pattern(0, SIZE, 2));
+    w.rig.reload(&w.origin, &format!("0 {SIZE} snapshot-origin /o"));
+    assert_eq!(w.read(&w.origin, 0, SIZE), pattern(0, SIZE, 2));
 }
 
 #[test]

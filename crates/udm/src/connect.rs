@@ -11,7 +11,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use udm_base::DevT;
 use udm_client::dmsetup::{DmTransport, IoctlError, SocketTransport};
-use udm_control::second::{Client, ClientError, HostDevice, Request};
+use udm_control::second::{Client, ClientError, HostDevice, NodeKind, Request};
 
 /// The daemon's option that a client starts it with, next to the command's name.
 pub(crate) const DETACHED: &str = "--detached";
@@ -136,14 +136,17 @@ pub(crate) struct DaemonTransport<'a, C> {
     places: &'a Places,
     ioctls: SocketTransport<C>,
     second: Option<Client<UnixStream>>,
+    /// The node of devices that are made.
+    node: Option<NodeKind>,
 }
 
-/// A transport that connects when it is first used.
+/// A transport that connects when it is first used. `node`: what devices that it makes are to be in the file system.
 pub(crate) fn transport<'a>(
     places: &'a Places,
     cwd: Vec<u8>,
+    node: Option<NodeKind>,
 ) -> DaemonTransport<'a, impl FnMut() -> io::Result<UnixStream> + 'a> {
-    DaemonTransport { places, ioctls: SocketTransport::new(cwd, || control(places)), second: None }
+    DaemonTransport { places, ioctls: SocketTransport::new(cwd, || control(places)), second: None, node }
 }
 
 impl<C> DaemonTransport<'_, C> {
@@ -171,6 +174,16 @@ impl<C: FnMut() -> io::Result<UnixStream>> DmTransport for DaemonTransport<'_, C
     fn device_stats(&mut self, name: &str) -> Option<Value> {
         let mut answer = self.ask(&Request::Stats { name: Some(name.to_owned()) })?;
         Some(answer.get_mut("devices")?.get_mut(0)?.take())
+    }
+
+    fn created(&mut self, name: &str) -> Result<(), String> {
+        let Some(kind) = self.node else { return Ok(()) };
+        let request = Request::NodeAdd { name: name.to_owned(), kind, mapper: false };
+        let asked = second(self.places).map_err(|e| e.to_string()).and_then(|client| match client {
+            Some(mut client) => client.ask(&request).map_err(|e| e.to_string()),
+            None => Err("the daemon has ended".to_owned()),
+        });
+        asked.map(drop).map_err(|e| format!("{name} is made, but has no node: {e}"))
     }
 
     fn set_read_ahead(&mut self, name: &str, sectors: u32) {

@@ -82,12 +82,15 @@ impl Export for MappedExport {
     }
 
     fn read_only(&self) -> bool {
-        let md: &MappedDevice = self.0.device();
-        let beneath = md.table(TableSlot::Active);
-        let beneath = beneath.as_ref().map_or(&[][..], |table| table.devices());
-        // No write could succeed, so that the client is better told at once.
-        md.read_only() || !beneath.is_empty() && beneath.iter().all(|dev| dev.read_only())
+        is_read_only(self.0.device())
     }
+}
+
+/// Whether no write could succeed, so that a client is better told at once.
+pub(crate) fn is_read_only(md: &MappedDevice) -> bool {
+    let beneath = md.table(TableSlot::Active);
+    let beneath = beneath.as_ref().map_or(&[][..], |table| table.devices());
+    md.read_only() || !beneath.is_empty() && beneath.iter().all(|dev| dev.read_only())
 }
 
 fn info(md: &MappedDevice) -> ExportInfo {

@@ -20,6 +20,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use udm_control::second::NodeKind;
 
 fn main() -> ExitCode {
     let mut argv: Vec<OsString> = std::env::args_os().collect();
@@ -36,6 +37,14 @@ fn main() -> ExitCode {
     if word.is_some_and(|word| matches!(word, "-h" | "--help" | "-V" | "--version") || own::is_command(word)) {
         return own::main(argv).into();
     }
+    let node = if word == Some("create") { take_node(&mut argv) } else { Ok(None) };
+    let node = match node {
+        Ok(node) => node,
+        Err(message) => {
+            eprintln!("udm: {message}");
+            return ExitCode::FAILURE;
+        }
+    };
     let dir = if is_udm { take_dir(&mut argv) } else { Ok(None) };
     let places = dir.and_then(|dir| Places::find(dir.as_deref()));
     let places = match places {
@@ -46,7 +55,7 @@ fn main() -> ExitCode {
         }
     };
     let cwd = std::env::current_dir().unwrap_or_default().into_os_string().into_vec();
-    let mut transport = connect::transport(&places, cwd);
+    let mut transport = connect::transport(&places, cwd, node);
     let code = world::dmsetup(argv, &mut transport, places.nodes());
     u8::try_from(code).unwrap_or(1).into()
 }
@@ -61,6 +70,28 @@ fn first_word(argv: &[OsString]) -> Option<&str> {
             word => return Some(word),
         }
     }
+}
+
+/// Takes `--node[=KIND]` from a `create`, wherever it stands before `--`. dmsetup has no such option.
+fn take_node(argv: &mut Vec<OsString>) -> Result<Option<NodeKind>, String> {
+    let end = argv.iter().position(|word| word == "--").unwrap_or(argv.len());
+    let kind = |word: &OsString| match word.to_str()? {
+        "--node" => Some(Ok(NodeKind::Auto)),
+        word => word.strip_prefix("--node=").map(|kind| kind.parse().map_err(|e| format!("--node={e}"))),
+    };
+    let mut node = None;
+    let mut index = 0;
+    let mut result = Ok(());
+    argv.retain(|word| {
+        index += 1;
+        let Some(kind) = kind(word).filter(|_| index <= end) else { return true };
+        match kind {
+            Ok(kind) => node = Some(kind),
+            Err(message) => result = Err(message),
+        }
+        false
+    });
+    result.map(|()| node)
 }
 
 /// Takes `--dir DIR` from a dmsetup command, wherever it stands before `--`.

@@ -13,7 +13,7 @@ use std::io::Read;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
-use udm_control::second::{Client, ExportEntry, Hello, Request, Underway, VhostUserExport};
+use udm_control::second::{Client, ExportEntry, Hello, NodeEntry, NodeKind, Request, Underway, VhostUserExport};
 
 /// How long `udm daemon --stop` waits.
 const STOP_TIMEOUT: Duration = Duration::from_secs(60);
@@ -40,6 +40,8 @@ enum OwnCommand {
     Run(RunArgs),
     /// Serve a device over TCP or as a disk of a virtual machine, or list where devices can be reached
     Export(ExportArgs),
+    /// Put a device into the file system, take it out, or list those that are there
+    Node(NodeArgs),
     /// Change an option of a device
     Set(SetArgs),
     /// Check, dump, restore and look into a thin pool's metadata
@@ -74,6 +76,9 @@ struct DaemonArgs {
     /// How long a thread that serves devices polls before it sleeps, in microseconds; 0 sleeps at once [default: 20]
     #[arg(long, value_name = "MICROSECONDS", conflicts_with_all = ["stop", "status"])]
     poll_budget: Option<u32>,
+    /// Put every device into the file system: auto, ublk, fuse, loop or none
+    #[arg(long, value_name = "KIND", default_value = "none", conflicts_with_all = ["stop", "status"])]
+    node: NodeKind,
     /// Run as the child of a client: in a session of its own, with the log as output
     #[arg(long, hide = true)]
     detached: bool,
@@ -101,6 +106,32 @@ struct ExportArgs {
     /// End its exports over TCP and vhost-user, or that at --tcp or --vhost-user
     #[arg(long, requires = "name")]
     remove: bool,
+}
+
+#[derive(Args)]
+struct NodeArgs {
+    #[command(subcommand)]
+    command: Option<NodeCommand>,
+}
+
+#[derive(Subcommand)]
+enum NodeCommand {
+    /// Put a device into the file system; prints the path
+    Add {
+        /// The device
+        name: String,
+        /// As what: auto, ublk, fuse (a file), loop (a block device on top of it) or none
+        #[arg(long, value_name = "KIND", default_value = "auto")]
+        kind: NodeKind,
+        /// With a link in /dev/mapper, too; needs root
+        #[arg(long)]
+        mapper: bool,
+    },
+    /// Take a device out of the file system
+    Remove {
+        /// The device
+        name: String,
+    },
 }
 
 #[derive(Args)]
@@ -140,6 +171,7 @@ pub(crate) fn main(argv: Vec<OsString>) -> u8 {
         }
         OwnCommand::Thin(args) => thin::run(args),
         OwnCommand::Snapshot(args) => snapshot::run(args, &places()),
+        OwnCommand::Node(args) => places().and_then(|places| node(&places, args)),
         OwnCommand::Set(args) => places().and_then(|places| set(&places, args)),
     };
     result.unwrap_or_else(|message| {
@@ -149,7 +181,8 @@ pub(crate) fn main(argv: Vec<OsString>) -> u8 {
 }
 
 fn serve(places: Result<Places, String>, args: &DaemonArgs) -> u8 {
-    let begin = Begin { detached: args.detached, fresh: args.no_restore, poll_budget: args.poll_budget };
+    let begin =
+        Begin { detached: args.detached, fresh: args.no_restore, poll_budget: args.poll_budget, node: args.node };
     match places.map_err(Into::into).and_then(|places| daemon::run(places, begin)) {
         Ok(()) => 0,
         Err(error) => {
@@ -250,6 +283,32 @@ fn export(places: &Places, args: &ExportArgs) -> Result<u8, String> {
             chosen.iter().for_each(|entry| println!("{}\t{}", entry.name, entry.uri));
         }
         (None, ..) => return Err("expected a device's name".into()),
+    }
+    Ok(0)
+}
+
+fn node(places: &Places, args: &NodeArgs) -> Result<u8, String> {
+    let mut client = connect::second_or_start(places).map_err(|e| e.to_string())?;
+    match &args.command {
+        Some(NodeCommand::Add { name, kind, mapper }) => {
+            let request = Request::NodeAdd { name: name.clone(), kind: *kind, mapper: *mapper };
+            let entry: Option<NodeEntry> =
+                serde_json::from_value(ask(&mut client, &request)?).map_err(|e| e.to_string())?;
+            if let Some(entry) = entry {
+                println!("{}", entry.path);
+                entry.note.iter().for_each(|note| eprintln!("udm: it is a file only: {note}"));
+            }
+        }
+        Some(NodeCommand::Remove { name }) => {
+            ask(&mut client, &Request::NodeRemove { name: name.clone() })?;
+        }
+        None => {
+            let entries: Vec<NodeEntry> = list(&mut client, &Request::NodeList, "nodes")?;
+            for NodeEntry { name, kind, path, device, mapper, .. } in entries {
+                let or_none = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
+                println!("{name}\t{kind}\t{path}\t{}\t{}", or_none(device), or_none(mapper));
+            }
+        }
     }
     Ok(0)
 }

@@ -139,6 +139,96 @@ fn what_is_wrong_has_a_place() {
     assert!(!output.status.success() && stderr(&output).contains("nowhere"), "{}", stderr(&output));
 }
 
+/// Makes a snapshot on a COW device of these bytes; what is said, without the names of places.
+fn refused(place: &Place, name: &str, bytes: &[u8]) -> String {
+    file(place, name, bytes);
+    let table = format!("0 1000 snapshot base {name} P 16");
+    let output = place.udm(["create", "x", "--table", &table]);
+    assert_eq!((output.status.code(), stdout(&output).as_str()), (Some(1), ""), "{name}");
+    assert_eq!(place.ok("ls"), "No devices found\n", "nothing is left of {name}");
+    assert_eq!(std::fs::read(place.root().join(name)).unwrap(), bytes, "{name} was written to");
+    let said = stderr(&output).replace(&format!("{}/", place.root().display()), "");
+    // The caret is under the COW device.
+    let caret = format!("  {table}\n{:>column$}\n", "^".repeat(name.len()), column = 23 + name.len());
+    let said =
+        said.strip_prefix("udm: cannot load a table for x: Invalid argument\nline 1: snapshot: ").unwrap_or(&said);
+    said.strip_suffix(&caret).unwrap_or_else(|| panic!("no caret, {caret:?}, in {said}")).trim_end().to_owned()
+}
+
+#[test]
+fn a_broken_store_is_refused_by_the_target_too() {
+    let place = Place::new();
+    file(&place, "base", &[0; 1000 * 512]);
+    let header = |valid: u32, version: u32, chunk: u32| {
+        let words: Vec<u8> = [0x7041_6e53, valid, version, chunk].iter().flat_map(|word| word.to_le_bytes()).collect();
+        move |disk: &mut Vec<u8>| disk[..16].copy_from_slice(&words)
+    };
+    let area = CHUNK as usize * 512;
+    let full: Vec<u64> = (0..512).collect();
+    let big = |change: &dyn Fn(&mut Vec<u8>)| {
+        // An area of 512 entries that are all in use: another has to follow.
+        let mut disk = cow(&[], |disk| disk.resize(600 * CHUNK as usize * 512, 0));
+        for (n, old) in full.iter().enumerate() {
+            let entry = [*old, 2 + n as u64].map(u64::to_le_bytes).concat();
+            disk[area + n * 16..area + n * 16 + 16].copy_from_slice(&entry);
+        }
+        change(&mut disk);
+        disk
+    };
+    let rows: Vec<(&str, Vec<u8>, &str)> = vec![
+        ("small", vec![0; 512], "the COW device has 1 sectors"),
+        ("header-only", vec![0; 16 * 512], "the header and the first area alone take two chunks of 16"),
+        ("foreign", vec![7; 64 * 512], "chunk 0, magic: found 0x07070707"),
+        ("version", cow(&[3], header(1, 2, 16)), "unable to handle snapshot disk version 2"),
+        ("no-power", cow(&[3], header(1, 1, 12)), "invalid on-disk chunk size 12"),
+        ("no-chunk", cow(&[3], header(1, 1, 0)), "invalid on-disk chunk size 0"),
+        ("huge", cow(&[3], header(1, 1, 1 << 31)), "invalid on-disk chunk size 2147483648"),
+        ("duplicate", cow(&[3, 3], |_| {}), "chunk 1, entry 1 of area 0, old_chunk: found 3"),
+        ("outside", cow(&[3], |d| d[area + 8] = 200), "new_chunk: found 200, and the device ends after 100 chunks"),
+        ("in-the-area", cow(&[3], |d| d[area + 8] = 1), "new_chunk: found 1"),
+        // Cut short: of the exceptions' chunks, and of the second area.
+        ("short", cow(&[3, 4, 5], |d| d.truncate(4 * area)), "new_chunk: found 4, and the device ends after 4 chunks"),
+        (
+            "no-second",
+            big(&|disk| disk.truncate(514 * area)),
+            "area 0 is full and the device ends before area 1, after 514 chunks",
+        ),
+    ];
+    for (name, bytes, expect) in &rows {
+        let said = refused(&place, name, bytes);
+        assert!(said.starts_with("Failed to read snapshot metadata: ") && said.contains(expect), "{name}: {said}");
+    }
+}
+
+#[test]
+fn the_headers_chunk_counts_and_an_invalid_snapshot_shows_nothing() {
+    let place = Place::new();
+    file(&place, "base", &[1; 1000 * 512]);
+    file(&place, "good", &cow(&[7], |_| {}));
+    file(&place, "invalid", &cow(&[7], |disk| disk[4] = 0));
+    for (name, status) in [("good", "48/1603 32"), ("invalid", "Invalid")] {
+        // 32 sectors in the table, 16 in the header; a chunk of 0 is whatever there is.
+        for chunk in [32, 0] {
+            let table = format!("0 1000 snapshot base {name} P {chunk}");
+            let output = place.udm(["create", "x", "--table", &table]);
+            assert!(output.status.success(), "{}", stderr(&output));
+            assert_eq!(place.ok("status x"), format!("0 1000 snapshot {status}\n"));
+            assert!(place.ok("table x").ends_with(" P 16\n"), "{}", place.ok("table x"));
+            let mut device = common::NbdHold::open(&place.dir().join("nbd.sock"), "x").unwrap();
+            let read = device.request(7 * 16 * 512, &common::Nbd::Read(512));
+            let write = device.request(7 * 16 * 512 + 4096, &common::Nbd::Write(&[5; 512]));
+            // EIO, not what the COW device or the origin has.
+            match name {
+                "good" => assert_eq!((read, write), (Ok(vec![0xc0; 512]), Ok(vec![]))),
+                _ => assert_eq!((read, write), (Err(5), Err(5))),
+            }
+            drop(device);
+            common::until("removed", || place.udm(["remove", "x"]).status.success());
+        }
+    }
+    assert_eq!(std::fs::read(place.root().join("invalid")).unwrap(), cow(&[7], |disk| disk[4] = 0), "never written");
+}
+
 #[test]
 fn while_it_is_in_use() {
     let place = Place::new();

@@ -23,7 +23,7 @@ pub(super) struct Options {
     /// How many rounds
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(super) rounds: usize,
-    /// Before measuring: NAME:clone_always=1 clones every bio, NAME:compile=0 goes down step by step
+    /// Before measuring: NAME:clone_always=1 clones every bio, NAME:compile=0 goes down step by step, NAME:io_poll=0 does not poll
     #[arg(long, value_name = "NAME:KEY=VALUE")]
     pub(super) set: Vec<String>,
     /// read, write, randread, randwrite, rw (readwrite) or randrw

@@ -46,6 +46,15 @@ pub trait DmTransport {
         Vec::new()
     }
 
+    /// A device was made, with its table. May block.
+    ///
+    /// # Errors
+    /// What that was to lead to has failed, for people. The device is there.
+    fn created(&mut self, name: &str) -> Result<(), String> {
+        let _ = name;
+        Ok(())
+    }
+
     /// Set how many sectors a device reads ahead; `info` shows it, and nothing else need come of
     /// it. Where there is no second protocol, nothing is done. May block.
     fn set_read_ahead(&mut self, name: &str, sectors: u32) {

@@ -17,6 +17,7 @@
 
 mod client;
 mod line;
+mod node;
 mod options;
 mod request;
 mod serve;
@@ -28,6 +29,7 @@ mod tests;
 
 pub use client::{Client, ClientError};
 pub use line::{MAX_LINE, read_line};
+pub use node::{NodeEntry, NodeKind};
 pub use options::{OPTIONS, set_option};
 pub use request::{ExportEntry, Hello, HostDevice, Request, VhostUserExport};
 pub use serve::{Service, converse};

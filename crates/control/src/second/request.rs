@@ -1,5 +1,6 @@
 //! What can be asked.
 
+use super::NodeKind;
 use serde::{Deserialize, Serialize};
 
 /// A request.
@@ -58,6 +59,23 @@ pub enum Request {
         /// Only on this socket.
         #[serde(default)]
         vhost_user: Option<String>,
+    },
+    /// The devices that are in the file system. Answer: `{"nodes": [`[`NodeEntry`](super::NodeEntry)`…]}`
+    NodeList,
+    /// Puts a device into the file system. Answer: [`NodeEntry`](super::NodeEntry), null for kind `none`.
+    NodeAdd {
+        /// The device.
+        name: String,
+        /// As what.
+        kind: NodeKind,
+        /// With a link in /dev/mapper.
+        #[serde(default)]
+        mapper: bool,
+    },
+    /// Takes a device out of the file system. Answer: null.
+    NodeRemove {
+        /// The device.
+        name: String,
     },
     /// Commands under way. Answer: `{"underway": [`[`Underway`](super::Underway)`…]}`
     Progress,

@@ -1,8 +1,8 @@
 //! The daemon's side of a conversation.
 
 use super::{
-    DeviceStats, ExportEntry, Hello, HostDevice, MAX_LINE, Request, Underway, VERSION, VhostUserExport, read_line,
-    set_option,
+    DeviceStats, ExportEntry, Hello, HostDevice, MAX_LINE, NodeEntry, NodeKind, Request, Underway, VERSION,
+    VhostUserExport, read_line, set_option,
 };
 use serde_json::{Value, json};
 use std::io::{self, BufRead, Write};
@@ -32,6 +32,26 @@ pub trait Service: Send + Sync {
     /// # Errors
     /// ENXIO when there were none.
     fn remove_export(&self, name: &str, tcp: Option<&str>, vhost_user: Option<&str>) -> Result<usize, Error>;
+    /// The devices that are in the file system.
+    fn nodes(&self) -> Vec<NodeEntry> {
+        Vec::new()
+    }
+    /// Puts the device of that name into the file system. `None` when it is to have no node. A service without nodes
+    /// need not have these three.
+    ///
+    /// # Errors
+    /// ENXIO without such a device; EOPNOTSUPP for what cannot be had here, with what to do.
+    fn add_node(&self, name: &str, kind: NodeKind, mapper: bool) -> Result<Option<NodeEntry>, Error> {
+        let _ = (kind, mapper);
+        Err(Error::new(Errno::EOPNOTSUPP, format!("{name}: there are no nodes here")))
+    }
+    /// Takes the device of that name out of the file system.
+    ///
+    /// # Errors
+    /// ENXIO without such a node; EBUSY for a block device that somebody has open.
+    fn remove_node(&self, name: &str) -> Result<(), Error> {
+        Err(Error::new(Errno::ENXIO, format!("{name} has no node")))
+    }
     /// Commands under way.
     fn underway(&self) -> Vec<Underway>;
     /// The last lines of the log, at most `lines`.
@@ -94,7 +114,12 @@ fn perform(request: &Request, service: &dyn Service) -> Result<Value, Error> {
         let missing = || Error::new(Errno::ENXIO, format!("no device has the name {name:?}"));
         service.registry().by_name(name).ok_or_else(missing)
     };
-    let stats = |md: &MappedDevice| DeviceStats { lost: service.lost(md), ..DeviceStats::of(md) };
+    let nodes = std::cell::OnceCell::new();
+    let stats = |md: &MappedDevice| {
+        let name = md.device_name();
+        let node = nodes.get_or_init(|| service.nodes()).iter().find(|node| node.name == name).cloned();
+        DeviceStats { lost: service.lost(md), node, ..DeviceStats::of(md) }
+    };
     match request {
         Request::Hello { .. } | Request::Ping => Ok(Value::Null),
         Request::Stats { name: Some(name) } => Ok(json!({ "devices": [stats(&*device(name)?)] })),
@@ -128,6 +153,17 @@ fn perform(request: &Request, service: &dyn Service) -> Result<Value, Error> {
             let removed = service.remove_export(name, tcp.as_deref(), vhost_user.as_deref())?;
             service.changed();
             Ok(json!({ "removed": removed }))
+        }
+        Request::NodeList => Ok(json!({ "nodes": service.nodes() })),
+        Request::NodeAdd { name, kind, mapper } => {
+            let entry = service.add_node(name, *kind, *mapper)?;
+            service.changed();
+            Ok(json!(entry))
+        }
+        Request::NodeRemove { name } => {
+            service.remove_node(name)?;
+            service.changed();
+            Ok(Value::Null)
         }
         Request::Progress => Ok(json!({ "underway": service.underway() })),
         Request::Log { lines } => Ok(json!({ "lines": service.log_tail(*lines) })),

@@ -1,5 +1,6 @@
 //! What a device did, as `udm info --json` shows it.
 
+use super::NodeEntry;
 use serde::{Deserialize, Serialize};
 use udm_core::MappedDevice;
 use udm_io::BlockDevice;
@@ -54,6 +55,8 @@ pub struct DeviceStats {
     /// Why the device has an error table in the place of its own: it could not be made again after a restart.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lost: Option<String>,
+    /// Its node in the file system, if it has one.
+    pub node: Option<NodeEntry>,
     /// The option, in microseconds; none: as the daemon says.
     pub poll_budget: Option<u32>,
 }
@@ -97,6 +100,7 @@ impl DeviceStats {
             clone_always: md.clone_always(),
             compile: md.compile(),
             lost: None,
+            node: None,
             poll_budget: md.chosen_poll_budget(),
         }
     }

@@ -99,6 +99,10 @@ fn requests_and_answers() {
     check(r#"{"op":"export-add","name":"vol","tcp":"[::1]:0"}"#, r#""uri":"nbd://[::1]:0/vol""#);
     check(r#"{"op":"export-remove","name":"vol"}"#, "is not exported over TCP");
     check(r#"{"op":"export-list"}"#, r#"{"ok":{"exports":[]}}"#);
+    check(r#"{"op":"node-list"}"#, r#"{"ok":{"nodes":[]}}"#);
+    check(r#"{"op":"node-add","name":"vol","kind":"loop"}"#, "there are no nodes here");
+    check(r#"{"op":"node-add","name":"vol","kind":"lopp"}"#, "the request cannot be understood");
+    check(r#"{"op":"node-remove","name":"vol"}"#, "vol has no node");
     check(r#"{"op":"host-devices"}"#, r#"{"ok":{"devices":[]}}"#);
     check(r#"{"op":"progress"}"#, r#"{"ok":{"underway":[]}}"#);
     check(r#"{"op":"log","lines":9}"#, r#"{"ok":{"lines":["line","line"]}}"#);

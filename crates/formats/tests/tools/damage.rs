@@ -237,3 +237,61 @@ fn what_is_left_is_repaired() {
     let dumped = String::from_utf8(out).expect("text");
     assert_eq!(dumped.split_once('\n').map(|(_, rest)| rest), whole.split_once('\n').map(|(_, rest)| rest));
 }
+
+/// What thin_repair makes of an image, dumped; nothing when it gives up.
+fn repaired_by_debian(image: &[u8], args: &[&str]) -> Option<String> {
+    let (input, output) = (file(image), file(&vec![0; image.len()]));
+    let output_name = output.path().to_str().expect("text");
+    let (ok, _) = debian(input.path(), "thin_repair", &[args, &["-o", output_name, "-i"]].concat());
+    let memory = Memory::of(std::fs::read(output.path()).expect("the image can be read"));
+    ok.then(|| udm(&memory, "thin_dump", &[]).expect("it dumps"))
+}
+
+/// The same by udm.
+fn repaired(image: Vec<u8>, overrides: restore::Overrides) -> Option<String> {
+    let (from, to) = (Memory::of(image), Memory::new(128));
+    repair::repair(&from.io(), &to.io(), overrides, &mut ()).ok()?;
+    Some(udm(&to, "thin_dump", &[]).expect("it dumps"))
+}
+
+/// The lines of a dump that are mappings, and their devices.
+fn content(dump: &str) -> Vec<&str> {
+    dump.lines().filter(|line| line.contains("device dev_id") || line.contains("mapping ")).collect()
+}
+
+/// Whatever block is damaged, udm gives back what thin_repair gives back. Where that gives back an empty pool, udm refuses.
+#[test]
+fn as_much_is_repaired_as_by_thin_repair() {
+    if !has_debian() {
+        return;
+    }
+    let clean_image = pool().image();
+    let (mut partly, mut refused) = (0, 0);
+    for (at, kind) in used(&clean_image) {
+        for byte in [100, 2048] {
+            let mut image = clean_image.clone();
+            image[at * BLOCK_SIZE + byte] ^= 1;
+            let what = format!("block {at}, {kind}, byte {byte}");
+            let theirs = repaired_by_debian(&image, &[]);
+            match repaired(image, restore::Overrides::default()) {
+                Some(ours) => {
+                    partly += u32::from(kind == Kind::Node);
+                    assert_eq!(Some(content(&ours)), theirs.as_deref().map(content), "{what}");
+                }
+                None => {
+                    refused += 1;
+                    assert!(theirs.is_none_or(|dump| content(&dump).is_empty()), "{what}: there is something left");
+                }
+            }
+        }
+    }
+    assert!(partly > 10 && refused > 0, "{partly} {refused}");
+    // Without a superblock, when the same is told of it.
+    let mut image = clean_image;
+    image[..BLOCK_SIZE].fill(0);
+    let told = ["--transaction-id", "2", "--data-block-size", "128", "--nr-data-blocks", "20000"];
+    let overrides = restore::Overrides { transaction: Some(2), data_block_size: Some(128), data_blocks: Some(20_000) };
+    let theirs = repaired_by_debian(&image, &told).expect("it finds the roots");
+    let ours = repaired(image, overrides).expect("the roots are found");
+    assert_eq!(content(&ours), content(&theirs));
+}

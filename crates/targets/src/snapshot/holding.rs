@@ -186,7 +186,7 @@ impl Holding {
                 shared.look(|state| may_take_over(state, &snapshot, merge))?;
                 snapshot
             }
-            None => Self::load(ctr, &shared, cow_dev, store, chunk)?,
+            None => Self::load(ctr, &shared, cow_dev, store, chunk).map_err(|e| e.at(&cow))?,
         };
         let claim = Claim { target: serial(), snapshot: snapshot.id, merge, active: false, md: md.clone() };
         let id = claim.target;
@@ -267,52 +267,81 @@ impl Holding {
         Ok(())
     }
 
-    /// `snapshot_resume`, ibid. Blocks while the origin's writes in flight end.
+    /// `snapshot_resume`, ibid. Blocks while the origin's writes in flight end, on every device that shows it; a merge freezes
+    /// nothing, and waits for nobody.
+    ///
+    /// Devices are held in the order of their numbers, and the origin's switching within: whoever resumes a merge holds its device
+    /// already when it comes to the switching.
     pub(super) fn resume(&self) {
+        loop {
+            let above = self.snapshot.origin.look(|state| self.above(state));
+            if self.switch_over(&above, &above) {
+                return;
+            }
+        }
+    }
+
+    /// Devices that may have writes to the origin in flight.
+    fn above(&self, state: &State) -> Vec<Arc<MappedDevice>> {
+        if self.merge {
+            return Vec::new();
+        }
+        let merging = state.claims.iter().filter(|c| c.merge && c.active).map(|c| &c.md);
+        let all = state.origins.iter().map(|(_, md)| md).chain(merging);
+        let mut all: Vec<_> = all.filter(|md| !Weak::ptr_eq(&self.md, md)).filter_map(Weak::upgrade).collect();
+        all.sort_by_key(|md| md.devt());
+        all.dedup_by_key(|md| md.devt());
+        all
+    }
+
+    /// Makes the snapshot this target's while nothing is in flight in any of the devices `above`, of which the first are held
+    /// already but for `rest`. False when there are others by now.
+    fn switch_over(&self, above: &[Arc<MappedDevice>], rest: &[Arc<MappedDevice>]) -> bool {
+        if let Some((md, rest)) = rest.split_first() {
+            let held = md.while_suspended(|| self.switch_over(above, rest));
+            // In one that is being removed nothing is in flight.
+            return held.unwrap_or_else(|_| self.switch_over(above, rest));
+        }
         let origin = self.snapshot.origin.clone();
         let _switching = lock(&origin.switching);
         let merges = origin.look(stop_merges);
-        let domain = origin.domain.clone();
-        domain.drain(|| origin.look(|state| !is_merging(state)));
-        let above = origin.look(|state| {
-            let claims = state.claims.iter().filter(|c| c.merge && c.active).map(|c| c.md.clone());
-            let all = state.origins.iter().map(|(_, md)| md.clone()).chain(claims);
-            all.filter_map(|md| md.upgrade()).find(|md| !Weak::ptr_eq(&self.md, &Arc::downgrade(md)))
+        origin.domain.drain(|| origin.look(|state| !is_merging(state)));
+        // One that comes later finds the snapshot in the list before its first write.
+        let done = origin.look(|state| {
+            let same = self.above(state).iter().map(|md| md.devt()).eq(above.iter().map(|md| md.devt()));
+            if same {
+                self.activate(state);
+            }
+            same
         });
-        let drained = above.as_ref().map(|md| md.while_suspended(|| self.activate()));
-        if !matches!(drained, Some(Ok(()))) {
-            // No device of the origin's, or one that is being removed: then nothing of it is in flight.
-            self.activate();
-        }
         origin.with_state_outside(|state, _| {
             for id in merges {
                 state.body(id).into_iter().for_each(|body| body.merging.start());
             }
         });
+        done
     }
 
-    fn activate(&self) {
+    fn activate(&self, state: &mut State) {
         let it = &self.snapshot;
-        it.origin.look(|state| {
-            let claims = &mut state.claims;
-            let Some(mine) = claims.iter_mut().find(|c| c.target == self.id) else { return };
-            let first = !std::mem::replace(&mut mine.active, true);
-            let owner = it.owner.load(SeqCst);
-            let source_there = claims.iter().any(|c| c.target == owner);
-            if first && owner != self.id && source_there {
-                it.owner.store(self.id, SeqCst);
+        let claims = &mut state.claims;
+        let Some(mine) = claims.iter_mut().find(|c| c.target == self.id) else { return };
+        let first = !std::mem::replace(&mut mine.active, true);
+        let owner = it.owner.load(SeqCst);
+        let source_there = claims.iter().any(|c| c.target == owner);
+        if first && owner != self.id && source_there {
+            it.owner.store(self.id, SeqCst);
+        }
+        if it.owner.load(SeqCst) == self.id {
+            it.sectors.store(self.len.get(), SeqCst);
+            it.may_overflow.store(self.store == "PO", SeqCst);
+            it.merging.store(self.merge, SeqCst);
+            it.active.store(true, SeqCst);
+            if let Some(body) = state.body(it.id) {
+                body.md = self.md.clone();
             }
-            if it.owner.load(SeqCst) == self.id {
-                it.sectors.store(self.len.get(), SeqCst);
-                it.may_overflow.store(self.store == "PO", SeqCst);
-                it.merging.store(self.merge, SeqCst);
-                it.active.store(true, SeqCst);
-                if let Some(body) = state.body(it.id) {
-                    body.md = self.md.clone();
-                }
-            }
-            state.joined(&it.origin);
-        });
+        }
+        state.joined(&it.origin);
     }
 
     /// Has the merge stop, and waits until it has.

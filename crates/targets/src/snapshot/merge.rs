@@ -226,6 +226,11 @@ impl State {
         }
         body.merging.chunks.clear();
         body.merging.phase = Phase::Idle;
+        if matches!(&body.keep, Keep::Persistent(store) if store.committed() == 0) {
+            // Told now: who has seen it in the status may suspend the device at once, and there is no next round.
+            body.merging.on = false;
+            todo.events.push(body.md.clone());
+        }
         let queued = std::mem::take(&mut body.merging.queued);
         queued.into_iter().for_each(|bio| self.origin_write(origin, bio, todo));
     }

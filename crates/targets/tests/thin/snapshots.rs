@@ -3,6 +3,7 @@
 use super::pools::*;
 use super::rig::*;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
 use udm_base::{Errno, Sector, Sectors};
 use udm_io::*;
 use udm_sim::{Sim, SimDevice, SimOptions};
@@ -115,4 +116,66 @@ fn a_whole_block_is_not_copied_first() {
     assert!(log.iter().any(|l| l.starts_with("Read 128+")), "a part is: {log:?}");
     drop(io);
     pool.check();
+}
+
+/// The metadata of a big volume have to be read to delete it. What others ask for meanwhile is done after a few of these reads,
+/// not after all.
+#[test]
+fn a_big_deletion_does_not_hold_others_up() {
+    const BIG: u64 = 8192;
+    let pool = Pool::new(BIG + 64, "1 skip_block_zeroing");
+    let big = pool.thin("big", 1, BIG);
+    let io = pool.rig.io(&big);
+    (0..BIG).for_each(|block| write(&io, block * BLOCK, 1, 1));
+    drop((io, big, pool.thin("small", 2, 16)));
+    // Again, so that nothing of it is in memory.
+    let Pool { rig, metadata, data, md, .. } = pool;
+    for name in ["big", "small", "pool"] {
+        let md = rig.registry.by_name(name).unwrap();
+        rig.registry.remove(&md, false).unwrap();
+    }
+    drop(md);
+    let pool = Pool::again(rig, metadata, data, BIG + 64);
+    let small = pool.activate("small", 2, 16);
+    let mut client = Client::new(&pool.rig, &small);
+    *pool.metadata.hold_if.lock().unwrap() = Some(Box::new(|bio| bio.op() == Op::Read));
+    let deleted = std::sync::atomic::AtomicBool::new(false);
+    let mut reads = [0, 0];
+    std::thread::scope(|threads| {
+        threads.spawn(|| {
+            pool.ok("delete 1");
+            deleted.store(true, SeqCst);
+        });
+        while pool.metadata.held() == 0 {
+            std::thread::yield_now();
+        }
+        // A new block: that is the worker's, too.
+        let token = client.write(0, pattern(0, 8, 2), OpFlags::NONE);
+        while client.status(token).is_none() {
+            reads[0] += serve_one(&pool.metadata);
+        }
+        assert_eq!(client.status(token), Some(Status::Ok));
+        let early = deleted.load(SeqCst);
+        while !deleted.load(SeqCst) {
+            reads[1] += serve_one(&pool.metadata);
+        }
+        assert!(!early, "the deletion has finished first, after {} reads", reads[0]);
+    });
+    *pool.metadata.hold_if.lock().unwrap() = None;
+    // A step is 16 leaves, with what is above them.
+    assert!(reads[0] <= 24 && reads[1] > reads[0], "reads before the write was done, and after it: {reads:?}");
+    assert_eq!(pool.used(), 1);
+    drop((client, small));
+    pool.check();
+}
+
+/// Serves a read that is held, if there is one. How many.
+fn serve_one(disk: &Disk) -> usize {
+    let held = disk.held().min(1);
+    if held == 1 {
+        disk.release_last();
+    } else {
+        std::thread::yield_now();
+    }
+    held
 }

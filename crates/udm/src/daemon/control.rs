@@ -11,7 +11,7 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use tracing::{debug, info};
 use udm_base::Errno;
-use udm_control::codec::Request;
+use udm_control::codec::{Command, Request};
 use udm_control::handler::{Caller, handle};
 use udm_control::wire::{self, WireAnswer, WireRequest};
 
@@ -33,12 +33,12 @@ fn converse(daemon: &Daemon, mut stream: &UnixStream, peer: Peer) -> io::Result<
         }
         let (command, device) = describe(&request);
         let underway = daemon.underway.begin(&command, &device);
-        let caller =
-            Caller { cwd: &cwd, cancel: &|| daemon.stop.is_set() || hung_up(stream), reap: &|| daemon.reap_hangups() };
+        let reap = || daemon.reap(&request);
+        let caller = Caller { cwd: &cwd, cancel: &|| daemon.stop.is_set() || hung_up(stream), reap: &reap };
         let outcome = handle(&daemon.registry, &caller, request.ioctl_cmd, &request.buf);
         drop(underway);
-        if outcome.changed {
-            daemon.save_state();
+        if outcome.changed || released(&request) {
+            daemon.changed();
         }
         match outcome.answer.errno {
             0 if outcome.changed => info!("process {}: {command} {device}", peer.pid),
@@ -51,6 +51,28 @@ fn converse(daemon: &Daemon, mut stream: &UnixStream, peer: Peer) -> io::Result<
         wire::write_answer(&mut stream, &outcome.answer)?;
     }
     Ok(())
+}
+
+/// Whether the request may have taken block devices from nodes that are still there.
+fn released(request: &WireRequest) -> bool {
+    let command = Request::parse(request.ioctl_cmd, &request.buf).map(|parsed| parsed.command());
+    matches!(command, Ok(Command::DevRemove | Command::RemoveAll))
+}
+
+impl Daemon {
+    /// Before the request is told that a device is busy: what need not hold it lets go.
+    fn reap(&self, request: &WireRequest) {
+        self.reap_hangups();
+        let Ok(parsed) = Request::parse(request.ioctl_cmd, &request.buf) else { return };
+        let all = parsed.command() == Command::RemoveAll;
+        let (name, uuid, number) = (parsed.name(), parsed.uuid(), parsed.header().device());
+        self.nodes.release(|md| {
+            let info = md.info();
+            let named = !name.is_empty() && info.name.as_bytes() == name;
+            let known = !uuid.is_empty() && info.uuid.as_bytes() == uuid;
+            all || named || known || number.is_some_and(|number| number == info.devt)
+        });
+    }
 }
 
 /// The command and the device, for people.

@@ -13,6 +13,7 @@ mod flush;
 mod lock;
 mod log;
 mod lost;
+mod nodes;
 mod restore;
 mod second;
 mod socket;
@@ -31,6 +32,7 @@ use crate::exports::MappedExports;
 use crate::places::Places;
 use lock::LockError;
 use lost::LostDevices;
+use nodes::Nodes;
 use restore::FromDisk;
 use rustix::process::{Resource, getrlimit, setrlimit, setsid};
 use socket::{Connections, Listener, Peer};
@@ -41,7 +43,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tcp::TcpExports;
 use tracing::{error, info, warn};
-use udm_control::second::UnderwayList;
+use udm_control::second::{NodeKind, UnderwayList};
 use udm_core::Registry;
 use udm_export::nbd::{Listen, Server};
 use udm_io::{Domain, PollPolicy};
@@ -61,6 +63,7 @@ pub(crate) struct Daemon {
     nbd: Server,
     tcp: TcpExports,
     vhost: VhostExports,
+    nodes: Nodes,
     underway: UnderwayList,
     lost: LostDevices,
     state: StateFile,
@@ -92,11 +95,13 @@ pub(crate) struct Begin {
     pub(crate) fresh: bool,
     /// How long its threads poll before they sleep, in microseconds, if that was said.
     pub(crate) poll_budget: Option<u32>,
+    /// What devices are in the file system unless they are told.
+    pub(crate) node: NodeKind,
 }
 
 /// Runs the daemon until it ends.
 pub(crate) fn run(places: Places, begin: Begin) -> Result<(), StartError> {
-    let Begin { detached, fresh, poll_budget } = begin;
+    let Begin { detached, fresh, poll_budget, node } = begin;
     places.make()?;
     if detached {
         // Fails only for the leader of a group, which a child that was just started is not.
@@ -106,6 +111,7 @@ pub(crate) fn run(places: Places, begin: Begin) -> Result<(), StartError> {
     let lock = Lock::take(&places).map_err(|e| refused(&places, e))?;
     log::start(&places, !detached).map_err(|e| format!("{}: {e}", places.log().display()))?;
     raise_descriptor_limit();
+    keep_clear_of_own_writes();
 
     let bind = |path: &std::path::Path| {
         Listener::bind(path).map_err(|e| StartError::from(format!("cannot listen on {}: {e}", path.display())))
@@ -116,10 +122,12 @@ pub(crate) fn run(places: Places, begin: Begin) -> Result<(), StartError> {
     }
     let registry = udm_stack::registry(domain);
     let (lost, tcp, vhost) = (LostDevices::default(), TcpExports::default(), VhostExports::default());
+    // Before anything is restored: loop devices of the daemon before still hold what they had.
+    let nodes = Nodes::new(&registry, &places, node);
     if fresh {
         put_last_state_aside(&places, "it was asked not to restore them");
     } else {
-        restore_last(&places, &registry, &lost, &tcp, &vhost);
+        restore_last(&places, &registry, &lost, &tcp, &vhost, &nodes);
     }
     let exports = Arc::new(MappedExports::all(&registry));
     let nbd = Server::builder().listen(Listen::Unix(places.nbd())).start(registry.domain(), exports);
@@ -130,8 +138,8 @@ pub(crate) fn run(places: Places, begin: Begin) -> Result<(), StartError> {
     let control = bind(&places.control())?;
     let underway = UnderwayList::new(registry.domain().clock().clone());
     let (state, forget) = (StateFile::default(), AtomicBool::new(false));
-    let daemon = Arc::new(Daemon { places, registry, nbd, tcp, vhost, underway, lost, state, forget, stop });
-    daemon.save_state();
+    let daemon = Arc::new(Daemon { places, registry, nbd, tcp, vhost, nodes, underway, lost, state, forget, stop });
+    daemon.changed();
     let connections = Arc::new(Connections::default());
     let accepting = [
         daemon.clone().accept("udm-control", control, &connections, control::serve)?,
@@ -183,12 +191,13 @@ impl Daemon {
                 warn!("{} is gone: ending", self.places.dir().display());
                 return;
             }
-            self.save_state();
+            self.changed();
         }
     }
 
     fn end(&self, connections: &Connections) {
         self.save_state();
+        self.nodes.end(PATIENCE);
         self.tcp.shut_down(PATIENCE);
         self.vhost.shut_down(PATIENCE);
         self.nbd.shut_down(PATIENCE);
@@ -211,6 +220,12 @@ impl Daemon {
         self.nbd.reap_hangups();
         self.tcp.reap_hangups();
         self.vhost.reap_hangups();
+    }
+
+    /// Something may have changed: nodes follow, and the state is written.
+    fn changed(&self) {
+        self.nodes.sync();
+        self.save_state();
     }
 
     fn save_state(&self) {
@@ -238,7 +253,14 @@ fn refused(places: &Places, error: LockError) -> StartError {
 
 /// Makes the devices of the daemon before again. What stands in the way of a device is told in the log, and its own table
 /// kept; a state that is not understood is put aside as a whole.
-fn restore_last(places: &Places, registry: &Registry, lost: &LostDevices, tcp: &TcpExports, vhost: &VhostExports) {
+fn restore_last(
+    places: &Places,
+    registry: &Registry,
+    lost: &LostDevices,
+    tcp: &TcpExports,
+    vhost: &VhostExports,
+    nodes: &Nodes,
+) {
     let state = match State::read(&places.state()) {
         Ok(None) => return,
         Ok(Some(state)) => state,
@@ -255,6 +277,14 @@ fn restore_last(places: &Places, registry: &Registry, lost: &LostDevices, tcp: &
     for export in &state.vhost_user {
         if let Err(e) = vhost.add(registry, &export.name, &export.at) {
             let problem = format!("{} is not exported on {} again: {}", export.name, export.at.socket, e.message);
+            error!("{problem}");
+            problems.push(problem);
+        }
+    }
+    for device in &state.devices {
+        let Some(node) = device.node else { continue };
+        if let Err(e) = nodes.add(&device.name, node.kind, node.mapper) {
+            let problem = format!("{} has no node again: {}", device.name, e.message);
             error!("{problem}");
             problems.push(problem);
         }
@@ -295,5 +325,25 @@ fn raise_descriptor_limit() {
     limit.current = limit.maximum;
     if let Err(error) = setrlimit(Resource::Nofile, limit) {
         warn!("the limit of descriptors stays: {error}");
+    }
+}
+
+/// The kernel may have to write through a node to get memory, and the node is this process: it must not wait for that
+/// itself. Its threads then allocate without writing anything back, and its program stays in memory. Takes rights that
+/// only root has; nobody else has block devices that the kernel writes to.
+fn keep_clear_of_own_writes() {
+    use rustix::mm::{MlockAllFlags, mlockall};
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    // Before any other thread: they inherit it.
+    if let Err(error) = rustix::process::configure_io_flusher_behavior(true) {
+        info!(
+            "PR_SET_IO_FLUSHER is refused, so that a block device over a node can stall when memory is short: {error}"
+        );
+    }
+    // What is mapped now, the program; not the memory and the files of devices, which may be larger than the machine's.
+    if let Err(error) = mlockall(MlockAllFlags::CURRENT | MlockAllFlags::ONFAULT) {
+        info!("the program's memory cannot be locked: {error}");
     }
 }

@@ -11,7 +11,7 @@ use std::time::Duration;
 use tracing::debug;
 use udm_base::Errno;
 use udm_control::second::{
-    ExportEntry, Hello, MAX_LINE, Service, Underway, VERSION, VhostUserExport, converse, read_line,
+    ExportEntry, Hello, MAX_LINE, NodeEntry, NodeKind, Service, Underway, VERSION, VhostUserExport, converse, read_line,
 };
 use udm_core::{Error, MappedDevice, Registry};
 use udm_io::nbd::uri::{Endpoint, Uri};
@@ -83,8 +83,20 @@ impl Service for Daemon {
         log::tail(&self.places, lines)
     }
 
+    fn nodes(&self) -> Vec<NodeEntry> {
+        self.nodes.list()
+    }
+
+    fn add_node(&self, name: &str, kind: NodeKind, mapper: bool) -> Result<Option<NodeEntry>, Error> {
+        self.nodes.add(name, kind, mapper)
+    }
+
+    fn remove_node(&self, name: &str) -> Result<(), Error> {
+        self.nodes.remove(name)
+    }
+
     fn changed(&self) {
-        self.save_state();
+        Self::changed(self);
     }
 
     fn lost(&self, device: &MappedDevice) -> Option<String> {

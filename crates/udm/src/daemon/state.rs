@@ -5,6 +5,7 @@
 
 use super::Daemon;
 use super::lost::LostDevices;
+use super::nodes::Nodes;
 use super::tcp::TcpExports;
 use super::vhost::VhostExports;
 use serde::{Deserialize, Serialize};
@@ -14,7 +15,7 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
-use udm_control::second::VhostUserExport;
+use udm_control::second::{NodeKind, VhostUserExport};
 use udm_core::{Geometry, MappedDevice, Registry, StatusKind, Table, TableSlot};
 
 /// The version of the file.
@@ -59,6 +60,17 @@ pub(crate) struct DeviceState {
     pub(crate) inactive: Option<TableState>,
     /// Why the device has an error table instead of its own.
     pub(crate) lost: Option<String>,
+    /// Its node in the file system.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) node: Option<NodeState>,
+}
+
+/// A node that was asked for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct NodeState {
+    pub(crate) kind: NodeKind,
+    pub(crate) mapper: bool,
 }
 
 /// A table, in the words that load it again.
@@ -89,8 +101,14 @@ pub(crate) struct VhostUserState {
 
 impl State {
     /// The state of now.
-    pub(crate) fn of(registry: &Registry, lost: &LostDevices, tcp: &TcpExports, vhost: &VhostExports) -> Self {
-        let mut devices: Vec<_> = registry.list().iter().map(|md| DeviceState::of(md, lost)).collect();
+    pub(crate) fn of(
+        registry: &Registry,
+        lost: &LostDevices,
+        tcp: &TcpExports,
+        vhost: &VhostExports,
+        nodes: &Nodes,
+    ) -> Self {
+        let mut devices: Vec<_> = registry.list().iter().map(|md| DeviceState::of(md, lost, nodes)).collect();
         devices.sort_by_key(|device| device.minor);
         let exports = tcp.list().into_iter().map(|e| ExportState { name: e.name, tcp: e.address }).collect();
         let vhost_user = vhost.described().into_iter().map(|(name, at)| VhostUserState { name, at }).collect();
@@ -139,7 +157,7 @@ impl State {
 }
 
 impl DeviceState {
-    fn of(md: &std::sync::Arc<MappedDevice>, lost: &LostDevices) -> Self {
+    fn of(md: &std::sync::Arc<MappedDevice>, lost: &LostDevices, nodes: &Nodes) -> Self {
         let info = md.info();
         let table = |slot| md.table(slot).map(|table| TableState::of(&table));
         let lost = lost.of(md);
@@ -160,6 +178,7 @@ impl DeviceState {
             poll_budget: md.chosen_poll_budget(),
             inactive: table(TableSlot::Inactive),
             lost: lost.map(|lost| lost.reason),
+            node: nodes.wanted(md),
         }
     }
 }
@@ -187,7 +206,7 @@ impl StateFile {
     /// Writes the state of now. Blocks until it is on disk.
     pub(crate) fn save(&self, daemon: &Daemon) -> io::Result<()> {
         let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
-        let text = State::of(&daemon.registry, &daemon.lost, &daemon.tcp, &daemon.vhost).text()?;
+        let text = State::of(&daemon.registry, &daemon.lost, &daemon.tcp, &daemon.vhost, &daemon.nodes).text()?;
         if *written != text {
             replace(&daemon.places.state(), &text)?;
             *written = text;

@@ -251,7 +251,7 @@ impl<T: DmTransport> Daemon<T> {
 pub(super) fn run(args: &MergeArgs, places: &Places) -> Result<u8, String> {
     use std::os::unix::ffi::OsStringExt;
     let cwd = std::env::current_dir().unwrap_or_default().into_os_string().into_vec();
-    let mut daemon = Daemon(connect::transport(places, cwd));
+    let mut daemon = Daemon(connect::transport(places, cwd, None));
     let plain = |name: &str| name.strip_prefix("/dev/mapper/").unwrap_or(name).to_owned();
     let (name, into) = (plain(&args.name), args.into.as_deref().map(plain));
     let line = daemon.table(&name)?;

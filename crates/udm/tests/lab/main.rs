@@ -14,6 +14,7 @@ mod guest;
 mod host;
 mod kernel_made;
 mod model;
+mod polled;
 mod snapshot;
 mod thin;
 mod vhost;
@@ -72,5 +73,13 @@ fn a_store_that_may_overflow_goes_to_the_kernel_and_back() {
 fn a_guest_has_its_disk_over_vhost_user() {
     if guest::available() {
         vhost::a_disk();
+    }
+}
+
+#[test]
+#[ignore = "boots a guest: four minutes"]
+fn polled_disks_interrupt_nobody() {
+    if guest::available() {
+        polled::disks_interrupt_nobody();
     }
 }

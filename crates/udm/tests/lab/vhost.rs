@@ -3,6 +3,7 @@
 use crate::common::{Place, until};
 use crate::guest;
 use rustix::process::Signal;
+use std::ffi::OsStr;
 use std::fs::File;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -84,8 +85,9 @@ pub(crate) fn a_disk() {
                 std::thread::sleep(Duration::from_millis(100));
             }
         });
-        let options = ["-v".into(), place.root().join("vol.sock").into_os_string()];
-        let said = std::panic::catch_unwind(|| guest::run_with(place.root(), "a disk", &options, SCRIPT));
+        let socket = place.root().join("vol.sock");
+        let options = [OsStr::new("-v"), socket.as_os_str()];
+        let said = std::panic::catch_unwind(|| guest::boot(place.root(), "a disk", options, SCRIPT, &[]));
         over.store(true, Ordering::Relaxed);
         said
     });

@@ -12,5 +12,6 @@ mod matrix;
 mod programs;
 mod refusals;
 mod seeds;
+mod stacks;
 mod swaps;
 mod udm;

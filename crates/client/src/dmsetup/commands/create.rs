@@ -137,6 +137,7 @@ impl App<'_, '_> {
         if table.is_empty() {
             task.flags.set(Flags::READONLY, device.read_only);
             let answer = self.run(&task)?;
+            self.transport().created(&answer.name).map_err(Failed::new)?;
             return self.show_if_verbose(&answer);
         }
         let created = self.run(&task)?;
@@ -147,6 +148,7 @@ impl App<'_, '_> {
         match self.load_and_resume(device, &created, table) {
             Ok(answer) => {
                 self.set_read_ahead(&answer);
+                self.transport().created(&answer.name).map_err(Failed::new)?;
                 self.show_if_verbose(&answer)
             }
             Err(failed) => {

@@ -36,8 +36,10 @@ Commands of udm's own, each with a --help:
   run [--nbd SOCKET] [--tcp ADDR[:PORT]] DEVICES
   daemon [--stop | --status]
   export [DEVICE [--tcp ADDR[:PORT]] [--remove]]
+  node [add DEVICE [--kind KIND] [--mapper] | remove DEVICE]
   set DEVICE KEY=VALUE...
   bench --device DEVICE [OPTIONS]
+create takes --node[=auto|ublk|fuse|loop|none], too.
 With --dir DIRECTORY any command goes to the daemon of that directory.
 ";
 

@@ -1,0 +1,548 @@
+//! Requests under way: their bios, their memory, and their answers.
+//!
+//! # Invariants
+//! - Memory that a bio refers to stays until the bio has completed.
+//! - A request is answered on the descriptor that it was read from.
+//! - A device stays attached until its last bio here has completed.
+
+use super::steps::{Part, Range, Step};
+use super::tree::{Node, lock};
+use super::wire::{OutHeader, WriteOut};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::io::{self, IoSlice};
+use std::sync::Arc;
+use udm_base::{AlignedBuf, Errno, Sector, Sectors};
+use udm_io::{Attached, BlockDevice, Channel, Completion, Domain, ExtentKind, Limits, Op, OpFlags, Status};
+use zerocopy::IntoBytes;
+
+/// The most bytes that one request reads or writes.
+pub(super) const MAX_TRANSFER: usize = 1 << 20;
+/// Where the data lies in memory that is received into: behind a page that ends with the request's head.
+pub(super) const DATA_AT: usize = 4096;
+/// The length of memory that is received into. A read may cover two blocks more than it has bytes.
+pub(super) const RECEIVE_LEN: usize = DATA_AT + MAX_TRANSFER;
+const LARGE: usize = RECEIVE_LEN + 128 * 1024;
+/// What is at most this long is copied out of the memory that was received into: a page's copy costs less than to touch
+/// other memory for each request.
+const SMALL: usize = 32 * 1024;
+/// Idle buffers that are kept.
+const KEEP_SMALL: usize = 256;
+const KEEP_LARGE: usize = 32;
+/// The channel's slots.
+const DEPTH: usize = 1 << 16;
+/// Questions to a device about one range.
+const MAX_QUESTIONS: usize = 1024;
+
+/// A request's memory.
+pub(super) struct Buf {
+    memory: AlignedBuf,
+    /// Where its data begins.
+    at: usize,
+}
+
+impl Buf {
+    fn len(&self) -> usize {
+        self.memory.len() - self.at
+    }
+}
+
+/// What is answered when all went well.
+enum Answer {
+    /// Bytes of the buffer.
+    Data {
+        skip: usize,
+        len: usize,
+    },
+    /// A write's length.
+    Written(u32),
+    Empty,
+}
+
+struct Job {
+    unique: u64,
+    node: Arc<Node>,
+    device: usize,
+    step: Step,
+    /// What follows, the next at the end.
+    rest: Vec<Step>,
+    buf: Option<Buf>,
+    /// The block of which a part changes.
+    block: Option<AlignedBuf>,
+    /// How it has entered its node's gate: whether alone.
+    gate: Option<bool>,
+    /// Bytes of memory that it counts for.
+    held: usize,
+    answer: Answer,
+}
+
+/// A device that is attached.
+struct Use {
+    node: Arc<Node>,
+    version: u64,
+    attached: Attached,
+    device: Arc<dyn BlockDevice>,
+    limits: Limits,
+    jobs: usize,
+    /// Jobs begin here; otherwise the device has changed meanwhile.
+    current: bool,
+}
+
+/// What a device is like, for who makes requests of it.
+#[derive(Clone, Copy)]
+pub(super) struct Shape {
+    device: usize,
+    pub(super) size: u64,
+    pub(super) block: u32,
+    pub(super) fua: bool,
+    pub(super) discards: bool,
+}
+
+/// A worker's channel, its memory, and what is under way.
+pub(super) struct Engine {
+    pub(super) channel: Channel,
+    fuse: OwnedFd,
+    /// The worker's number, by which gates know it.
+    number: usize,
+    devices: Vec<Option<Use>>,
+    jobs: Vec<Option<Job>>,
+    free: Vec<u32>,
+    small: Vec<AlignedBuf>,
+    large: Vec<AlignedBuf>,
+    held: usize,
+    /// Writes that other workers' jobs have waited for, to be told: worker and slot.
+    pub(super) admitted: Vec<(usize, u32)>,
+}
+
+impl Engine {
+    pub(super) fn new(domain: &Domain, fuse: OwnedFd, number: usize) -> io::Result<Self> {
+        let channel = domain.channel()?;
+        channel.set_depth(DEPTH);
+        Ok(Self {
+            channel,
+            fuse,
+            number,
+            devices: Vec::new(),
+            jobs: Vec::new(),
+            free: Vec::new(),
+            small: Vec::new(),
+            large: Vec::new(),
+            held: 0,
+            admitted: Vec::new(),
+        })
+    }
+
+    pub(super) fn fuse(&self) -> BorrowedFd<'_> {
+        self.fuse.as_fd()
+    }
+
+    /// Requests under way.
+    pub(super) fn len(&self) -> usize {
+        self.jobs.len() - self.free.len()
+    }
+
+    /// Bytes of data of the requests under way.
+    pub(super) fn held(&self) -> usize {
+        self.held
+    }
+
+    /// Memory to receive into.
+    pub(super) fn take_large(&mut self) -> AlignedBuf {
+        self.large.pop().unwrap_or_else(|| AlignedBuf::zeroed(LARGE))
+    }
+
+    fn take(&mut self, len: usize) -> Buf {
+        if len <= SMALL {
+            Buf { memory: self.small.pop().unwrap_or_else(|| AlignedBuf::zeroed(SMALL)), at: 0 }
+        } else {
+            Buf { memory: self.take_large(), at: DATA_AT }
+        }
+    }
+
+    fn give(&mut self, buf: Buf) {
+        let (list, keep) =
+            if buf.memory.len() == SMALL { (&mut self.small, KEEP_SMALL) } else { (&mut self.large, KEEP_LARGE) };
+        if list.len() < keep {
+            list.push(buf.memory);
+        }
+    }
+
+    /// Whether memory is kept for later.
+    pub(super) fn is_warm(&self) -> bool {
+        !self.small.is_empty() || !self.large.is_empty()
+    }
+
+    /// Gives idle memory back to the system.
+    pub(super) fn trim(&mut self) {
+        self.small = Vec::new();
+        self.large = Vec::new();
+    }
+
+    /// The node's device as it is now.
+    pub(super) fn shape(&mut self, node: &Arc<Node>) -> Shape {
+        let version = node.version();
+        let found =
+            self.devices.iter().position(|d| d.as_ref().is_some_and(|d| d.current && Arc::ptr_eq(&d.node, node)));
+        let index = match found {
+            Some(index) => {
+                let used = self.devices[index].as_mut().expect("found above");
+                if used.version == version && used.device.sectors() == used.attached.sectors() {
+                    index
+                } else {
+                    used.current = false;
+                    self.let_go_if_idle(index);
+                    self.attach(node, version)
+                }
+            }
+            None => self.attach(node, version),
+        };
+        let used = self.devices[index].as_ref().expect("attached");
+        Shape {
+            device: index,
+            size: used.attached.sectors().checked_bytes().unwrap_or(!0x1ff),
+            block: used.limits.logical_block_size,
+            fua: used.limits.fua,
+            discards: !used.limits.max_discard.is_zero(),
+        }
+    }
+
+    fn attach(&mut self, node: &Arc<Node>, version: u64) -> usize {
+        let device = node.device.device();
+        let attached = self.channel.attach(device.clone());
+        let limits = device.limits();
+        let used = Some(Use { node: node.clone(), version, attached, device, limits, jobs: 0, current: true });
+        let index = self.devices.iter().position(Option::is_none).unwrap_or(self.devices.len());
+        if index == self.devices.len() {
+            self.devices.push(None);
+        }
+        self.devices[index] = used;
+        index
+    }
+
+    fn let_go_if_idle(&mut self, index: usize) {
+        if self.devices[index].as_ref().is_some_and(|used| used.jobs == 0)
+            && let Some(used) = self.devices[index].take()
+        {
+            // SAFETY: every bio to this attachment belongs to one of its jobs, of which there are none.
+            unsafe { self.channel.detach_idle(used.attached) };
+        }
+    }
+
+    /// Lets go of devices that nobody has open.
+    pub(super) fn let_go_of_closed(&mut self) {
+        for index in 0..self.devices.len() {
+            let closed = self.devices[index].as_mut().filter(|used| !used.node.is_open());
+            if let Some(used) = closed {
+                used.current = false;
+                self.let_go_if_idle(index);
+            }
+        }
+    }
+
+    /// Reads `len` bytes that begin `skip` bytes into the range.
+    pub(super) fn read(
+        &mut self,
+        unique: u64,
+        node: &Arc<Node>,
+        shape: Shape,
+        range: Range,
+        skip: usize,
+        len: usize,
+    ) -> Result<(), Errno> {
+        if range.sectors.as_len() > LARGE - DATA_AT {
+            // Only with blocks larger than any device has.
+            return Err(Errno::EINVAL);
+        }
+        let buf = self.take(range.sectors.as_len());
+        let answer = Answer::Data { skip, len };
+        self.begin(unique, node, shape, (Step::Read(range), Vec::new()), Some(buf), None, answer);
+        Ok(())
+    }
+
+    /// Writes what was received: `len` bytes at `DATA_AT` of `received`. The memory is taken, or stays with the caller.
+    pub(super) fn write(
+        &mut self,
+        unique: u64,
+        node: &Arc<Node>,
+        shape: Shape,
+        steps: (Step, Vec<Step>, bool),
+        received: &mut AlignedBuf,
+        len: usize,
+    ) {
+        let buf = if len <= SMALL {
+            let mut buf = self.take(len);
+            buf.memory[..len].copy_from_slice(&received[DATA_AT..DATA_AT + len]);
+            buf
+        } else {
+            let next = self.take_large();
+            Buf { memory: std::mem::replace(received, next), at: DATA_AT }
+        };
+        let (first, rest, whole) = steps;
+        // A request has at most MAX_TRANSFER bytes.
+        let answer = Answer::Written(len as u32);
+        self.begin(unique, node, shape, (first, rest), Some(buf), Some(!whole), answer);
+    }
+
+    /// Changes without data.
+    pub(super) fn change(&mut self, unique: u64, node: &Arc<Node>, shape: Shape, steps: (Step, Vec<Step>, bool)) {
+        let (first, rest, whole) = steps;
+        self.begin(unique, node, shape, (first, rest), None, Some(!whole), Answer::Empty);
+    }
+
+    pub(super) fn flush(&mut self, unique: u64, node: &Arc<Node>, shape: Shape) {
+        self.begin(unique, node, shape, (Step::Flush, Vec::new()), None, None, Answer::Empty);
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "a request is made of these, once")]
+    fn begin(
+        &mut self,
+        unique: u64,
+        node: &Arc<Node>,
+        shape: Shape,
+        steps: (Step, Vec<Step>),
+        buf: Option<Buf>,
+        gate: Option<bool>,
+        answer: Answer,
+    ) {
+        let (device, (step, rest)) = (shape.device, steps);
+        self.devices[device].as_mut().expect("its shape was asked for").jobs += 1;
+        let held = buf.as_ref().map_or(0, Buf::len);
+        self.held += held;
+        let job = Job { unique, node: node.clone(), device, step, rest, buf, block: None, gate, held, answer };
+        let slot = match self.free.pop() {
+            Some(slot) => slot,
+            None => {
+                self.jobs.push(None);
+                // As many as the kernel lets be under way.
+                (self.jobs.len() - 1) as u32
+            }
+        };
+        self.jobs[slot as usize] = Some(job);
+        let admitted = gate.is_none_or(|alone| lock(&node.gate).enter(alone, (self.number, slot)));
+        if admitted {
+            self.submit(slot);
+        }
+    }
+
+    /// Begins a job that has waited at its gate.
+    pub(super) fn admit(&mut self, slot: u32) {
+        self.submit(slot);
+    }
+
+    /// Submits the bio of the job's step.
+    fn submit(&mut self, slot: u32) {
+        let job = self.jobs[slot as usize].as_mut().expect("a slot in use");
+        let device = self.devices[job.device].as_ref().expect("a device with jobs").attached;
+        let (channel, token) = (&self.channel, u64::from(slot));
+        let submitted = match job.step {
+            Step::Read(Range { start, sectors }) => {
+                let buf = job.buf.as_mut().expect("a read has memory");
+                let memory = &mut buf.memory[buf.at..buf.at + sectors.as_len()];
+                // SAFETY: the memory belongs to the job, and is touched by nobody until its completion has been taken;
+                // `drop` sees to it when the worker ends before.
+                unsafe { channel.submit(device, Op::Read, OpFlags::NONE, start, memory, token) }
+            }
+            Step::Write(Range { start, sectors }, from, flags) => {
+                let buf = job.buf.as_mut().expect("a write has memory");
+                let from = buf.at + from;
+                let memory = &mut buf.memory[from..from + sectors.as_len()];
+                // SAFETY: as above.
+                unsafe { channel.submit(device, Op::Write, flags, start, memory, token) }
+            }
+            Step::Load(Part { block: Range { start, sectors }, .. }) => {
+                let block = job.block.insert(AlignedBuf::zeroed(sectors.as_len()));
+                // SAFETY: as above.
+                unsafe { channel.submit(device, Op::Read, OpFlags::NONE, start, block, token) }
+            }
+            Step::Store(Part { block: Range { start, .. }, skip, len, from }) => {
+                let block = job.block.as_mut().expect("loaded before");
+                let part = &mut block[skip..skip + len];
+                match (from, &job.buf) {
+                    (Some(from), Some(buf)) => part.copy_from_slice(&buf.memory[buf.at + from..][..len]),
+                    _ => part.fill(0),
+                }
+                // SAFETY: as above.
+                unsafe { channel.submit(device, Op::Write, OpFlags::NONE, start, block, token) }
+            }
+            Step::Discard(Range { start, sectors }) => {
+                channel.submit_range(device, Op::Discard, OpFlags::NONE, start, sectors, token)
+            }
+            Step::Zero(Range { start, sectors }, flags) => {
+                channel.submit_range(device, Op::WriteZeroes, flags, start, sectors, token)
+            }
+            // Only after a discard: `step_done` turns it into others.
+            Step::ZeroData(Range { start, sectors }) => {
+                channel.submit_range(device, Op::WriteZeroes, OpFlags::NONE, start, sectors, token)
+            }
+            Step::Flush => channel.submit_range(device, Op::Flush, OpFlags::NONE, Sector::ZERO, Sectors::ZERO, token),
+        };
+        // One bio a job, and no more jobs than the channel has slots.
+        assert!(submitted, "the channel has a slot for each request");
+    }
+
+    /// Completes what is done: answers, or goes on with the next step. Returns how many bios had completed.
+    pub(super) fn work(&mut self) -> usize {
+        let mut count = 0;
+        self.channel.poll();
+        while let Some(Completion { token, status }) = self.channel.completed() {
+            count += 1;
+            // Tokens are slots.
+            self.step_done(token as u32, status);
+        }
+        count
+    }
+
+    fn step_done(&mut self, slot: u32, status: Status) {
+        let job = self.jobs[slot as usize].as_mut().expect("a completion belongs to a job");
+        let next = match (job.step, status) {
+            (Step::Load(part), Status::Ok) => Some(Step::Store(part)),
+            // A hint: what is left is zeroed.
+            (Step::Discard(_), Status::NotSupported) | (_, Status::Ok) => job.rest.pop(),
+            _ => return self.finish(slot, Err(errno(status))),
+        };
+        let next = match next {
+            Some(Step::ZeroData(range)) => {
+                let device = &self.devices[job.device].as_ref().expect("a device with jobs").device;
+                job.rest.extend(data_in(&**device, range).map(|range| Step::Zero(range, OpFlags::NONE)));
+                job.rest.pop()
+            }
+            next => next,
+        };
+        match next {
+            Some(step) => {
+                job.step = step;
+                self.submit(slot);
+            }
+            None => self.finish(slot, Ok(())),
+        }
+    }
+
+    fn finish(&mut self, slot: u32, result: Result<(), Errno>) {
+        let job = self.jobs[slot as usize].take().expect("a job that ends");
+        self.free.push(slot);
+        self.held -= job.held;
+        if let Some(alone) = job.gate {
+            // Before the answer: who has it may write the same place again.
+            let next = lock(&job.node.gate).leave(alone);
+            self.admitted.extend(next);
+        }
+        match (result, &job.answer) {
+            (Err(error), _) => self.fail(job.unique, error),
+            (Ok(()), Answer::Data { skip, len }) => {
+                let buf = job.buf.as_ref().expect("a read has memory");
+                self.answer(job.unique, &buf.memory[buf.at + skip..][..*len]);
+            }
+            (Ok(()), Answer::Written(size)) => self.answer(job.unique, WriteOut { size: *size, pad: 0 }.as_bytes()),
+            (Ok(()), Answer::Empty) => self.answer(job.unique, &[]),
+        }
+        if let Some(buf) = job.buf {
+            self.give(buf);
+        }
+        let used = self.devices[job.device].as_mut().expect("a device with jobs");
+        used.jobs -= 1;
+        if !used.current || !used.node.is_open() {
+            self.let_go_if_idle(job.device);
+        }
+    }
+
+    /// Answers a request.
+    pub(super) fn answer(&self, unique: u64, data: &[u8]) {
+        self.send(unique, 0, data);
+    }
+
+    /// Answers a request with an error.
+    pub(super) fn fail(&self, unique: u64, error: Errno) {
+        self.send(unique, -error.get(), &[]);
+    }
+
+    fn send(&self, unique: u64, error: i32, data: &[u8]) {
+        // At most MAX_TRANSFER.
+        let header = OutHeader { len: (size_of::<OutHeader>() + data.len()) as u32, error, unique };
+        let parts = [IoSlice::new(header.as_bytes()), IoSlice::new(data)];
+        match rustix::io::retry_on_intr(|| rustix::io::writev(&self.fuse, &parts)) {
+            Ok(_) => {}
+            // Who asked was killed, or everything is unmounted.
+            Err(rustix::io::Errno::NOENT | rustix::io::Errno::NODEV) => {}
+            Err(error) => tracing::warn!("a request of the kernel cannot be answered: {error}"),
+        }
+    }
+}
+
+/// What a caller is told of a status.
+fn errno(status: Status) -> Errno {
+    match status {
+        // Would be taken for a call that may be tried again without waiting.
+        Status::Again | Status::Requeue => Errno::EIO,
+        other => other.errno().unwrap_or(Errno::EIO),
+    }
+}
+
+/// The runs of data in a range, as the device tells.
+fn data_in(device: &dyn BlockDevice, range: Range) -> impl Iterator<Item = Range> {
+    let mut found: Vec<Range> = Vec::new();
+    let (mut at, mut left) = (range.start, range.sectors);
+    let mut add = |start: Sector, sectors: Sectors| match found.last_mut() {
+        Some(last) if last.start + last.sectors == start => last.sectors += sectors,
+        _ => found.push(Range { start, sectors }),
+    };
+    for _ in 0..MAX_QUESTIONS {
+        if left.is_zero() {
+            break;
+        }
+        let extents = device.extents(at, left);
+        if extents.is_empty() {
+            break;
+        }
+        for extent in extents {
+            let sectors = extent.sectors.min(left);
+            if extent.kind == ExtentKind::Data {
+                add(at, sectors);
+            }
+            at += sectors;
+            left -= sectors;
+        }
+    }
+    if !left.is_zero() {
+        add(at, left);
+    }
+    found.into_iter()
+}
+
+/// Where data, or a hole, is next from byte `offset` on: SEEK_DATA and SEEK_HOLE. The end of the device is a hole.
+/// After many questions the device is taken to hold data.
+pub(super) fn seek(device: &dyn BlockDevice, offset: u64, hole: bool) -> Result<u64, Errno> {
+    let size = device.sectors();
+    let bytes = size.checked_bytes().unwrap_or(!0x1ff);
+    if offset >= bytes {
+        return Err(Errno::ENXIO);
+    }
+    let mut at = Sector::containing(offset);
+    for _ in 0..MAX_QUESTIONS {
+        let Some(left) = size.from_start().checked_since(at).filter(|left| !left.is_zero()) else {
+            return if hole { Ok(bytes) } else { Err(Errno::ENXIO) };
+        };
+        let extents = device.extents(at, left);
+        if extents.is_empty() {
+            break;
+        }
+        for extent in extents {
+            let data = extent.kind == ExtentKind::Data;
+            if data != hole {
+                return Ok(at.bytes().max(offset));
+            }
+            at += extent.sectors.min(left);
+        }
+    }
+    Ok(if hole { bytes } else { at.bytes().max(offset) })
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        if self.channel.outstanding() > 0 {
+            // A device still has bios, and it may write to their memory: it stays, with all that is beside it.
+            let jobs = std::mem::take(&mut self.jobs);
+            tracing::warn!("{} requests of nodes are left behind", jobs.iter().flatten().count());
+            std::mem::forget(jobs);
+            std::mem::forget(std::mem::take(&mut self.devices));
+        }
+    }
+}

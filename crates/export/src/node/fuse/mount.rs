@@ -1,0 +1,250 @@
+//! Mounting, unmounting, and what a dead daemon has left mounted.
+//!
+//! Who may mount does so directly; anybody else through fusermount3, which is set-user-id root and sends the
+//! descriptor over a socket (`_FUSE_COMMFD`, as libfuse's `util/fusermount.c` describes).
+
+use rustix::fd::OwnedFd;
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use rustix::mount::{MountFlags, UnmountFlags};
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
+use std::ffi::CString;
+use std::fs;
+use std::io::{self, IoSliceMut};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// The type that our mounts have in /proc/self/mountinfo.
+const TYPE: &str = "fuse.udm";
+const HELPER: &str = "fusermount3";
+
+/// A mount of this process.
+#[derive(Debug)]
+pub(super) struct Mounted {
+    dir: PathBuf,
+    helper: bool,
+}
+
+/// A mount point with something on it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Found {
+    /// Major and minor of its file system, as `st_dev` has them.
+    pub(crate) dev: (u32, u32),
+    /// The file system's type.
+    pub(crate) kind: String,
+}
+
+/// Mounts on `dir`, which is made if it is not there. What a dead daemon has left there goes before. Blocks.
+///
+/// # Errors
+/// With what to do, as the text.
+pub(super) fn mount(dir: &Path) -> io::Result<(OwnedFd, Mounted)> {
+    let dir = real_path(dir)?;
+    let at = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", dir.display()));
+    clear(&dir).map_err(at)?;
+    match fs::create_dir(&dir) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(at(error)),
+        _ => {}
+    }
+    match directly(&dir) {
+        Ok(fd) => Ok((fd, Mounted { dir, helper: false })),
+        Err(Errno::PERM | Errno::ACCESS) => {
+            let fd = by_helper(&dir).map_err(at)?;
+            Ok((fd, Mounted { dir, helper: true }))
+        }
+        Err(Errno::NOENT | Errno::NXIO | Errno::NODEV) => {
+            let message = "this system has no FUSE: load the kernel's module with `modprobe fuse`";
+            Err(at(io::Error::new(io::ErrorKind::Unsupported, message)))
+        }
+        Err(errno) => Err(at(errno.into())),
+    }
+}
+
+/// The path as the kernel shows it. The last component is not looked at: what is mounted there may be dead.
+fn real_path(dir: &Path) -> io::Result<PathBuf> {
+    let (Some(parent), Some(name)) = (dir.parent(), dir.file_name()) else {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "expected a directory below another"));
+    };
+    Ok(fs::canonicalize(parent)?.join(name))
+}
+
+fn open_fuse() -> rustix::io::Result<OwnedFd> {
+    rustix::fs::open("/dev/fuse", OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK, Mode::empty())
+}
+
+fn directly(dir: &Path) -> rustix::io::Result<OwnedFd> {
+    use rustix::fd::AsRawFd;
+    let fd = open_fuse()?;
+    let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+    let options = format!("fd={},rootmode=40000,user_id={uid},group_id={gid},default_permissions", fd.as_raw_fd());
+    let options = CString::new(options).map_err(|_| Errno::INVAL)?;
+    rustix::mount::mount("udm", dir, TYPE, MountFlags::NOSUID | MountFlags::NODEV, &*options)?;
+    Ok(fd)
+}
+
+fn by_helper(dir: &Path) -> io::Result<OwnedFd> {
+    let (ours, theirs) = std::os::unix::net::UnixStream::pair()?;
+    let child = Command::new(HELPER)
+        .args(["-o", "rw,nosuid,nodev,fsname=udm,subtype=udm,default_permissions", "--"])
+        .arg(dir)
+        .env("_FUSE_COMMFD", "0")
+        .stdin(Stdio::from(OwnedFd::from(theirs)))
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn();
+    let child = child.map_err(|error| match error.kind() {
+        // Or a directory of PATH cannot be looked into.
+        io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied => {
+            let message = "mounting needs root, or the program fusermount3 (Debian: package fuse3)";
+            io::Error::new(io::ErrorKind::PermissionDenied, message)
+        }
+        _ => error,
+    })?;
+    // It ends when the descriptor is sent, and its end of the socket with it.
+    let output = child.wait_with_output()?;
+    if !output.status.success() {
+        let text = String::from_utf8_lossy(&output.stderr);
+        return Err(io::Error::other(format!("fusermount3 cannot mount: {}", text.trim())));
+    }
+    let fd = receive_descriptor(&ours)?;
+    rustix::io::ioctl_fionbio(&fd, true)?;
+    Ok(fd)
+}
+
+fn receive_descriptor(socket: &std::os::unix::net::UnixStream) -> io::Result<OwnedFd> {
+    let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let mut byte = [0; 8];
+    let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
+    rustix::net::recvmsg(socket, &mut [IoSliceMut::new(&mut byte)], &mut ancillary, flags)?;
+    let descriptor = ancillary.drain().find_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
+        _ => None,
+    });
+    descriptor.ok_or_else(|| io::Error::other("fusermount3 mounted, and sent no descriptor"))
+}
+
+/// What is mounted on `dir`, the topmost last. Dead mounts are found as well.
+///
+/// # Errors
+/// Of reading /proc/self/mountinfo, and of the directory above.
+pub(crate) fn find(dir: &Path) -> io::Result<Vec<Found>> {
+    let dir = match real_path(dir) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        other => other?,
+    };
+    Ok(mounts_on(&fs::read("/proc/self/mountinfo")?, dir.as_os_str().as_bytes()))
+}
+
+/// Lines of `ID PARENT MAJOR:MINOR ROOT POINT OPTIONS [FIELDS…] - TYPE SOURCE OPTIONS` (proc_pid_mountinfo(5)).
+fn mounts_on(mountinfo: &[u8], dir: &[u8]) -> Vec<Found> {
+    let line = |line: &[u8]| {
+        let mut words = line.split(|b| *b == b' ');
+        let dev = std::str::from_utf8(words.nth(2)?).ok()?;
+        let (major, minor) = dev.split_once(':')?;
+        if unescape(words.nth(1)?) != dir {
+            return None;
+        }
+        let kind = words.skip_while(|word| *word != b"-").nth(1)?;
+        let kind = String::from_utf8_lossy(kind).into_owned();
+        Some(Found { dev: (major.parse().ok()?, minor.parse().ok()?), kind })
+    };
+    mountinfo.split(|b| *b == b'\n').filter_map(line).collect()
+}
+
+/// `\NNN` stands for a byte in octal.
+fn unescape(text: &[u8]) -> Vec<u8> {
+    let (mut out, mut rest) = (Vec::with_capacity(text.len()), text);
+    while let Some((&first, tail)) = rest.split_first() {
+        let digits = (first == b'\\').then(|| tail.get(..3)).flatten().and_then(|d| std::str::from_utf8(d).ok());
+        match digits.and_then(|d| u8::from_str_radix(d, 8).ok()) {
+            Some(byte) => {
+                out.push(byte);
+                rest = &tail[3..];
+            }
+            None => {
+                out.push(first);
+                rest = tail;
+            }
+        }
+    }
+    out
+}
+
+/// Unmounts what daemons before have left on `dir`. To be called by who knows that none runs there.
+///
+/// # Errors
+/// When something else is mounted there, or it cannot be unmounted.
+pub fn clear(dir: &Path) -> io::Result<()> {
+    // Each may lie on another.
+    for _ in 0..16 {
+        match find(dir)?.last() {
+            None => return Ok(()),
+            Some(found) if found.kind != TYPE => {
+                let message = format!("a file system of type {} is mounted there: unmount it first", found.kind);
+                return Err(io::Error::new(io::ErrorKind::ResourceBusy, message));
+            }
+            Some(_) => {
+                tracing::info!("unmounting what a daemon before has left on {}", dir.display());
+                unmount(&real_path(dir)?)?;
+            }
+        }
+    }
+    Err(io::Error::new(io::ErrorKind::ResourceBusy, "what is mounted there cannot be unmounted"))
+}
+
+/// Takes the mount out of sight; it ends when its last file is closed, or its last server.
+fn unmount(dir: &Path) -> io::Result<()> {
+    match rustix::mount::unmount(dir, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW) {
+        Ok(()) => Ok(()),
+        Err(Errno::PERM) => unmount_by_helper(dir),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+fn unmount_by_helper(dir: &Path) -> io::Result<()> {
+    let output = Command::new(HELPER).args(["-u", "-z", "-q", "--"]).arg(dir).stdin(Stdio::null()).output()?;
+    match output.status.success() {
+        true => Ok(()),
+        false => Err(io::Error::other(format!(
+            "fusermount3 cannot unmount: {}",
+            String::from_utf8_lossy(&output.stderr).trim()
+        ))),
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let result = if self.helper { unmount_by_helper(&self.dir) } else { unmount(&self.dir) };
+        if let Err(error) = result
+            // Somebody else has unmounted it.
+            && error.raw_os_error() != Some(Errno::INVAL.raw_os_error())
+        {
+            tracing::warn!("{} stays mounted: {error}", self.dir.display());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mountinfo() {
+        let text = b"36 35 98:0 /mnt1 /run/a\\040b/dev rw,noatime master:1 - ext3 /dev/root rw\n\
+            40 1 0:52 / /run/a\\040b/dev rw,nosuid shared:7 propagate_from:2 - fuse.udm udm rw,user_id=0\n\
+            41 1 0:53 / /run/a rw - tmpfs tmpfs rw\nnonsense\n\n";
+        let found = mounts_on(text, b"/run/a b/dev");
+        let expect = [((98, 0), "ext3"), ((0, 52), "fuse.udm")];
+        assert_eq!(found.iter().map(|f| (f.dev, &*f.kind)).collect::<Vec<_>>(), expect);
+        assert_eq!(mounts_on(text, b"/run"), []);
+        assert_eq!(unescape(b"a\\134\\12"), b"a\\\\12");
+    }
+
+    #[test]
+    fn a_path_that_is_not_there_has_no_mounts() {
+        assert_eq!(find(Path::new("/nonexistent/dev")).unwrap(), []);
+        assert!(find(Path::new("/")).is_err());
+    }
+}

@@ -1,0 +1,437 @@
+//! The directory: names, inodes and open files. No I/O.
+//!
+//! ```text
+//! /            1   .files, and each node by its name: its file, or a link to the block device on top of it
+//! /.files      2   the files themselves
+//! a node's file 2n, its link 2n+1
+//! ```
+//!
+//! # Invariants
+//! - An inode's number is never used again within a mount, so that a handle of a removed node reaches nothing else.
+//! - A removed node stays for as long as it is open or the kernel knows of it.
+
+use super::gate::Gate;
+use super::wire::{Attr, ROOT};
+use crate::node::NodeDevice;
+use std::any::Any;
+use std::collections::{BTreeMap, HashMap};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use udm_base::Errno;
+
+/// The directory of the files.
+pub const FILES: &str = ".files";
+const FILES_INO: u64 = 2;
+/// The first node's number.
+const FIRST: u64 = 2;
+
+const KIND: u32 = 0o170_000;
+const DIRECTORY: u32 = 0o040_000;
+const REGULAR: u32 = 0o100_000;
+const LINK: u32 = 0o120_000;
+
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A node.
+pub(super) struct Node {
+    number: u64,
+    pub(super) device: Box<dyn NodeDevice>,
+    link: Mutex<Option<PathBuf>>,
+    handles: Mutex<HashMap<u64, Box<dyn Any + Send>>>,
+    /// How many handles there are.
+    open: AtomicUsize,
+    lookups: Mutex<u64>,
+    pub(super) gate: Mutex<Gate>,
+    /// Changes with the device's table, so that what is known of its limits is asked again.
+    version: AtomicU64,
+}
+
+impl Node {
+    pub(super) fn file_ino(&self) -> u64 {
+        self.number * 2
+    }
+
+    pub(super) fn version(&self) -> u64 {
+        self.version.load(Ordering::Acquire)
+    }
+
+    pub(super) fn is_open(&self) -> bool {
+        self.open.load(Ordering::Acquire) > 0
+    }
+
+    pub(super) fn size(&self) -> u64 {
+        self.device.device().sectors().checked_bytes().unwrap_or(!0x1ff)
+    }
+}
+
+/// What an inode is.
+pub(super) enum Inode {
+    Root,
+    Files,
+    File(Arc<Node>),
+    Link(PathBuf),
+}
+
+/// Owner and time of all inodes.
+#[derive(Clone, Copy, Debug)]
+pub struct Owner {
+    /// The user.
+    pub uid: u32,
+    /// The group.
+    pub gid: u32,
+    /// Seconds since 1970: what the files have as their times.
+    pub time: u64,
+}
+
+struct Inner {
+    next: u64,
+    names: BTreeMap<String, Arc<Node>>,
+    by_number: HashMap<u64, Arc<Node>>,
+}
+
+/// The directory.
+pub(super) struct Tree {
+    owner: Owner,
+    inner: Mutex<Inner>,
+    next_handle: AtomicU64,
+}
+
+impl Tree {
+    pub(super) fn new(owner: Owner) -> Self {
+        let inner = Inner { next: FIRST, names: BTreeMap::new(), by_number: HashMap::new() };
+        Self { owner, inner: Mutex::new(inner), next_handle: AtomicU64::new(1) }
+    }
+
+    /// Adds a node. Fails when the name is taken, or none for a file.
+    pub(super) fn add(&self, name: &str, device: Box<dyn NodeDevice>) -> Result<(), String> {
+        let mut inner = lock(&self.inner);
+        check_name(&inner, name)?;
+        let number = inner.next;
+        inner.next += 1;
+        let node = Arc::new(Node {
+            number,
+            device,
+            link: Mutex::default(),
+            handles: Mutex::default(),
+            open: AtomicUsize::new(0),
+            lookups: Mutex::default(),
+            gate: Mutex::default(),
+            version: AtomicU64::new(0),
+        });
+        inner.names.insert(name.to_owned(), node.clone());
+        inner.by_number.insert(number, node);
+        Ok(())
+    }
+
+    /// Takes a name away. Files that are open stay so.
+    pub(super) fn remove(&self, name: &str) -> bool {
+        let removed = lock(&self.inner).names.remove(name);
+        if let Some(node) = &removed {
+            self.let_go(node);
+        }
+        removed.is_some()
+    }
+
+    /// Gives a node another name.
+    pub(super) fn rename(&self, old: &str, new: &str) -> Result<(), String> {
+        let mut inner = lock(&self.inner);
+        if !inner.names.contains_key(old) {
+            return Err(format!("no node is named {old:?}"));
+        }
+        check_name(&inner, new)?;
+        if let Some(node) = inner.names.remove(old) {
+            inner.names.insert(new.to_owned(), node);
+        }
+        Ok(())
+    }
+
+    /// Makes the name a link to `target`, or to the file again. False if there is no such node.
+    pub(super) fn set_link(&self, name: &str, target: Option<&Path>) -> bool {
+        let node = self.named(name);
+        if let Some(node) = &node {
+            *lock(&node.link) = target.map(Path::to_owned);
+        }
+        node.is_some()
+    }
+
+    /// The device's table may have changed. Returns the file's inode.
+    pub(super) fn changed(&self, name: &str) -> Option<u64> {
+        let node = self.named(name)?;
+        node.version.fetch_add(1, Ordering::AcqRel);
+        Some(node.file_ino())
+    }
+
+    pub(super) fn named(&self, name: &str) -> Option<Arc<Node>> {
+        lock(&self.inner).names.get(name).cloned()
+    }
+
+    /// What the kernel asks for by number.
+    pub(super) fn inode(&self, ino: u64) -> Result<Inode, Errno> {
+        match ino {
+            ROOT => return Ok(Inode::Root),
+            FILES_INO => return Ok(Inode::Files),
+            _ => {}
+        }
+        let node = lock(&self.inner).by_number.get(&(ino / 2)).cloned().ok_or(Errno::ENOENT)?;
+        if ino.is_multiple_of(2) {
+            return Ok(Inode::File(node));
+        }
+        let link = lock(&node.link).clone();
+        link.map(Inode::Link).ok_or(Errno::ENOENT)
+    }
+
+    pub(super) fn file(&self, ino: u64) -> Result<Arc<Node>, Errno> {
+        match self.inode(ino)? {
+            Inode::File(node) => Ok(node),
+            Inode::Root | Inode::Files => Err(Errno::EISDIR),
+            Inode::Link(_) => Err(Errno::EINVAL),
+        }
+    }
+
+    /// Finds a name, and counts that the kernel knows of it.
+    pub(super) fn lookup(&self, parent: u64, name: &[u8]) -> Result<Attr, Errno> {
+        let name = std::str::from_utf8(name).map_err(|_| Errno::ENOENT)?;
+        if parent == ROOT && name == FILES {
+            return Ok(self.directory(FILES_INO));
+        }
+        if parent != ROOT && parent != FILES_INO {
+            return Err(Errno::ENOTDIR);
+        }
+        // Counted under the lock, so that a node that is found is not forgotten in between.
+        let inner = lock(&self.inner);
+        let node = inner.names.get(name).ok_or(Errno::ENOENT)?;
+        *lock(&node.lookups) += 1;
+        let link = (parent == ROOT).then(|| lock(&node.link).clone()).flatten();
+        let node = node.clone();
+        drop(inner);
+        Ok(match link {
+            Some(link) => self.link(node.file_ino() + 1, &link),
+            None => self.regular(&node),
+        })
+    }
+
+    pub(super) fn forget(&self, ino: u64, count: u64) {
+        let node = lock(&self.inner).by_number.get(&(ino / 2)).cloned();
+        if let Some(node) = node {
+            {
+                let mut lookups = lock(&node.lookups);
+                *lookups = lookups.saturating_sub(count);
+            }
+            self.let_go(&node);
+        }
+    }
+
+    /// Forgets a node that has no name, is not open, and that the kernel does not know of.
+    fn let_go(&self, node: &Arc<Node>) {
+        let mut inner = lock(&self.inner);
+        let named = inner.names.values().any(|other| Arc::ptr_eq(other, node));
+        if !named && !node.is_open() && *lock(&node.lookups) == 0 {
+            inner.by_number.remove(&node.number);
+        }
+    }
+
+    pub(super) fn attr(&self, ino: u64) -> Result<Attr, Errno> {
+        Ok(match self.inode(ino)? {
+            Inode::Root | Inode::Files => self.directory(ino),
+            Inode::File(node) => self.regular(&node),
+            Inode::Link(target) => self.link(ino, &target),
+        })
+    }
+
+    fn attr_of(&self, ino: u64, mode: u32, size: u64) -> Attr {
+        let Owner { uid, gid, time } = self.owner;
+        Attr {
+            ino,
+            size,
+            blocks: size / 512,
+            atime: time,
+            mtime: time,
+            ctime: time,
+            atimensec: 0,
+            mtimensec: 0,
+            ctimensec: 0,
+            mode,
+            nlink: if mode & KIND == DIRECTORY { 2 } else { 1 },
+            uid,
+            gid,
+            rdev: 0,
+            blksize: 4096,
+            flags: 0,
+        }
+    }
+
+    fn directory(&self, ino: u64) -> Attr {
+        self.attr_of(ino, DIRECTORY | 0o700, 0)
+    }
+
+    fn regular(&self, node: &Node) -> Attr {
+        let mode = if node.device.read_only() { 0o400 } else { 0o600 };
+        self.attr_of(node.file_ino(), REGULAR | mode, node.size())
+    }
+
+    fn link(&self, ino: u64, target: &Path) -> Attr {
+        self.attr_of(ino, LINK | 0o777, target.as_os_str().len() as u64)
+    }
+
+    /// The entries of a directory after that with inode `after`: inode, kind and name.
+    pub(super) fn entries(&self, directory: u64, after: u64) -> Vec<(u64, u32, String)> {
+        let inner = lock(&self.inner);
+        let mut all = vec![(ROOT, DIRECTORY, ".".to_owned()), (FILES_INO, DIRECTORY, "..".to_owned())];
+        if directory == ROOT {
+            // Numbers are places in the list: these three only need to differ.
+            all.push((FILES_INO + 1, DIRECTORY, FILES.to_owned()));
+        }
+        for (name, node) in &inner.names {
+            let linked = directory == ROOT && lock(&node.link).is_some();
+            let (ino, kind) = if linked { (node.file_ino() + 1, LINK) } else { (node.file_ino(), REGULAR) };
+            all.push((ino, kind, name.clone()));
+        }
+        all.retain(|(ino, ..)| *ino > after);
+        all.sort_by_key(|(ino, ..)| *ino);
+        all
+    }
+
+    /// Opens a node's file. Returns the handle.
+    pub(super) fn open(&self, node: &Arc<Node>) -> Result<u64, Errno> {
+        let guard = node.device.open()?;
+        let handle = self.next_handle.fetch_add(1, Ordering::Relaxed);
+        lock(&node.handles).insert(handle, guard);
+        node.open.fetch_add(1, Ordering::AcqRel);
+        Ok(handle)
+    }
+
+    /// Closes a handle. Whether it was the last.
+    pub(super) fn release(&self, node: &Arc<Node>, handle: u64) -> bool {
+        let guard = lock(&node.handles).remove(&handle);
+        if guard.is_none() {
+            return false;
+        }
+        drop(guard);
+        let last = node.open.fetch_sub(1, Ordering::AcqRel) == 1;
+        if last {
+            self.let_go(node);
+        }
+        last
+    }
+
+    /// Closes everything: the mount has gone.
+    pub(super) fn close_all(&self) {
+        let nodes: Vec<_> = lock(&self.inner).by_number.values().cloned().collect();
+        for node in nodes {
+            let guards = std::mem::take(&mut *lock(&node.handles));
+            node.open.fetch_sub(guards.len(), Ordering::AcqRel);
+        }
+    }
+
+    /// The names of the nodes.
+    pub(super) fn names(&self) -> Vec<String> {
+        lock(&self.inner).names.keys().cloned().collect()
+    }
+}
+
+fn check_name(inner: &Inner, name: &str) -> Result<(), String> {
+    if name.is_empty() || name.len() > 255 || matches!(name, "." | ".." | FILES) || name.contains(['/', '\0']) {
+        return Err(format!("{name:?} cannot be the name of a file"));
+    }
+    if inner.names.contains_key(name) {
+        return Err(format!("there is a node named {name:?} already"));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use udm_base::Sectors;
+    use udm_io::{BlockDevice, MemoryDevice};
+
+    struct Ram(Arc<dyn BlockDevice>);
+
+    impl NodeDevice for Ram {
+        fn device(&self) -> Arc<dyn BlockDevice> {
+            self.0.clone()
+        }
+        fn read_only(&self) -> bool {
+            false
+        }
+        fn open(&self) -> Result<Box<dyn Any + Send>, Errno> {
+            Ok(Box::new(()))
+        }
+    }
+
+    fn ram() -> Box<Ram> {
+        Box::new(Ram(Arc::new(MemoryDevice::new(Sectors::new(8)).unwrap())))
+    }
+
+    fn tree() -> Tree {
+        Tree::new(Owner { uid: 1, gid: 2, time: 3 })
+    }
+
+    fn names(tree: &Tree, directory: u64) -> Vec<String> {
+        tree.entries(directory, 0).into_iter().map(|(.., name)| name).collect()
+    }
+
+    #[test]
+    fn names_that_are_refused() {
+        let tree = tree();
+        for name in ["", ".", "..", FILES, "a/b", "a\0", &"x".repeat(256)] {
+            assert!(tree.add(name, ram()).is_err(), "{name:?}");
+        }
+        tree.add("a", ram()).unwrap();
+        assert!(tree.add("a", ram()).unwrap_err().contains("already"));
+        tree.add("b", ram()).unwrap();
+        assert!(tree.rename("a", "b").is_err() && tree.rename("c", "d").is_err());
+        tree.rename("a", "c").unwrap();
+        assert_eq!(tree.names(), ["b", "c"]);
+    }
+
+    #[test]
+    fn directories() {
+        let tree = tree();
+        tree.add("b", ram()).unwrap();
+        tree.add("a", ram()).unwrap();
+        assert_eq!(names(&tree, ROOT), [".", "..", FILES, "b", "a"]);
+        assert_eq!(names(&tree, FILES_INO), [".", "..", "b", "a"]);
+        // Wherever a reader stops, it goes on with the next.
+        let all = tree.entries(ROOT, 0);
+        for (i, (ino, ..)) in all.iter().enumerate() {
+            assert_eq!(tree.entries(ROOT, *ino), all[i + 1..]);
+        }
+    }
+
+    #[test]
+    fn links() {
+        let tree = tree();
+        tree.add("a", ram()).unwrap();
+        let file = tree.lookup(ROOT, b"a").unwrap();
+        assert_eq!((file.mode, file.size, file.nlink), (0o100_600, 4096, 1));
+        assert!(tree.set_link("a", Some(Path::new("/dev/loop7"))));
+        let link = tree.lookup(ROOT, b"a").unwrap();
+        assert_eq!((link.mode, link.size, link.ino), (0o120_777, 10, file.ino + 1));
+        assert_eq!(tree.lookup(FILES_INO, b"a").unwrap().ino, file.ino);
+        assert!(matches!(tree.inode(link.ino), Ok(Inode::Link(to)) if to == Path::new("/dev/loop7")));
+        tree.set_link("a", None);
+        assert!(matches!(tree.inode(link.ino), Err(Errno::ENOENT)));
+    }
+
+    #[test]
+    fn a_removed_node_stays_while_it_is_used() {
+        let tree = tree();
+        tree.add("a", ram()).unwrap();
+        let ino = tree.lookup(ROOT, b"a").unwrap().ino;
+        let node = tree.file(ino).unwrap();
+        let handle = tree.open(&node).unwrap();
+        assert!(tree.remove("a") && !tree.remove("a"));
+        assert!(tree.lookup(ROOT, b"a").is_err());
+        tree.add("a", ram()).unwrap();
+        assert_ne!(tree.lookup(ROOT, b"a").unwrap().ino, ino);
+        tree.forget(ino, 1);
+        assert!(tree.file(ino).is_ok(), "it is open");
+        assert!(tree.release(&node, handle));
+        assert!(!tree.release(&node, handle));
+        assert!(tree.file(ino).is_err());
+    }
+}

@@ -1,0 +1,257 @@
+//! Loop devices of the kernel on top of nodes' files: block devices for those who need one, to mount or to boot from.
+//!
+//! I/O goes to the file directly, past the kernel's page cache of it; discards become holes that are punched. The loop
+//! device holds its file open, and so its device, until it is detached.
+//!
+//! # Who a loop device belongs to
+//! Numbers are given out anew, so a number proves nothing. Before one is changed, its `backing_file` in sysfs must be the
+//! file that it was made for.
+
+use super::fuse::{FILES, mount};
+use super::sys;
+use rustix::fd::OwnedFd;
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use std::fs;
+use std::io;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+/// A device's node, before its number.
+const NODE: &str = "/dev/loop";
+const CONTROL: &str = "/dev/loop-control";
+/// How often a free device is asked for, when others are as quick to take it.
+const TRIES: usize = 32;
+/// What sysfs adds to a name that is gone.
+const DELETED: &[u8] = b" (deleted)";
+
+/// A loop device that this process has attached.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LoopDevice {
+    number: u32,
+    file: PathBuf,
+}
+
+/// What became of an attempt to detach.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Detached {
+    /// It is free again.
+    Yes,
+    /// Somebody has it open: it stays.
+    InUse,
+}
+
+fn said(error: io::Error, what: impl std::fmt::Display) -> io::Error {
+    io::Error::new(error.kind(), format!("{what}: {error}"))
+}
+
+fn open(path: &Path, flags: OFlags) -> io::Result<OwnedFd> {
+    Ok(rustix::fs::open(path, flags | OFlags::CLOEXEC, Mode::empty())?)
+}
+
+/// Whether loop devices can be asked for here.
+///
+/// # Errors
+/// Why not, and what to do.
+pub fn available() -> io::Result<()> {
+    control().map(drop)
+}
+
+fn control() -> io::Result<OwnedFd> {
+    open(Path::new(CONTROL), OFlags::RDWR).map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => io::Error::new(
+            io::ErrorKind::Unsupported,
+            "there are no loop devices here (no /dev/loop-control): load the kernel's module with `modprobe loop`",
+        ),
+        io::ErrorKind::PermissionDenied => {
+            io::Error::new(error.kind(), "a loop device needs root: without it a node is a file")
+        }
+        _ => said(error, CONTROL),
+    })
+}
+
+/// Attaches a free loop device to a node's file. Blocks; the file's server must be another thread.
+///
+/// # Errors
+/// No right to, no loop device left, or a block size that the kernel does not take. Nothing is attached then.
+pub fn attach(file: &Path, read_only: bool, block_size: u32) -> io::Result<LoopDevice> {
+    let control = control()?;
+    let access = if read_only { OFlags::RDONLY } else { OFlags::RDWR };
+    let backing = open(file, access | OFlags::DIRECT).map_err(|e| said(e, file.display()))?;
+    // As the kernel will show it.
+    let file = fs::canonicalize(file).map_err(|e| said(e, file.display()))?;
+    let flags = sys::LO_FLAGS_DIRECT_IO | if read_only { sys::LO_FLAGS_READ_ONLY } else { 0 };
+    for _ in 0..TRIES {
+        let number = sys::loop_get_free(&control).map_err(|e| said(e, "no loop device is left"))?;
+        let loopdev = LoopDevice { number, file: file.clone() };
+        let device = open(&loopdev.path(), access).map_err(|e| said(e, loopdev.path().display()))?;
+        match sys::loop_configure(&device, &backing, block_size, flags, file.as_os_str().as_bytes()) {
+            Ok(()) => return Ok(loopdev),
+            // Somebody else has taken it.
+            Err(error) if error.raw_os_error() == Some(Errno::BUSY.raw_os_error()) => {}
+            Err(error) => {
+                let what =
+                    format!("{} cannot be attached, with blocks of {block_size} bytes", loopdev.path().display());
+                return Err(said(error, what));
+            }
+        }
+    }
+    Err(io::Error::new(io::ErrorKind::ResourceBusy, "others take each free loop device first: try again"))
+}
+
+/// Detaches the loop devices on files of a dead server that was mounted on `dir`; before that mount is ended, since they
+/// are known by its path. Those that are in use are detached when they are closed. Returns how many there were.
+///
+/// # Errors
+/// Of looking for them.
+pub fn detach_stale(dir: &Path) -> io::Result<usize> {
+    if mount::find(dir)?.is_empty() {
+        return Ok(0);
+    }
+    let (Some(parent), Some(name)) = (dir.parent(), dir.file_name()) else { return Ok(0) };
+    let files = fs::canonicalize(parent)?.join(name).join(FILES);
+    let entries = match fs::read_dir("/sys/block") {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(0),
+        other => other?,
+    };
+    let mut count = 0;
+    for entry in entries.flatten() {
+        let node = Path::new("/dev").join(entry.file_name());
+        let number = node.to_str().and_then(|node| node.strip_prefix(NODE)?.parse().ok());
+        let Some(number) = number else { continue };
+        let Some(file) = backing_file(number).filter(|file| file.parent() == Some(&files)) else { continue };
+        let stale = LoopDevice { number, file };
+        tracing::info!("detaching {}, which a daemon before has left", stale.path().display());
+        stale.detach_when_closed()?;
+        count += 1;
+    }
+    Ok(count)
+}
+
+/// The file beneath a loop device, as the kernel shows it; `None` for one that is free.
+fn backing_file(number: u32) -> Option<PathBuf> {
+    let mut text = fs::read(format!("/sys/block/loop{number}/loop/backing_file")).ok()?;
+    if text.last() == Some(&b'\n') {
+        text.pop();
+    }
+    if text.ends_with(DELETED) {
+        text.truncate(text.len() - DELETED.len());
+    }
+    Some(PathBuf::from(std::ffi::OsString::from_vec(text)))
+}
+
+impl LoopDevice {
+    /// Its node in /dev.
+    pub fn path(&self) -> PathBuf {
+        PathBuf::from(format!("{NODE}{}", self.number))
+    }
+
+    /// Whether it is still what it was made to be: somebody may have detached it.
+    pub fn is_attached(&self) -> bool {
+        backing_file(self.number).is_some_and(|file| file == self.file)
+    }
+
+    /// The device, if it is still ours.
+    fn open(&self) -> io::Result<Option<OwnedFd>> {
+        if !self.is_attached() {
+            return Ok(None);
+        }
+        match open(&self.path(), OFlags::RDONLY) {
+            Ok(device) => Ok(Some(device)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(said(error, self.path().display())),
+        }
+    }
+
+    /// Detaches it, unless somebody has it open. Blocks until what the kernel still had to write is written.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn detach(&self) -> io::Result<Detached> {
+        self.detach_when_closed()?;
+        let Some(device) = self.open()? else { return Ok(Detached::Yes) };
+        // It is in use, and would go when it is closed: that is taken back.
+        match sys::loop_status(&device) {
+            Ok(mut info) => {
+                info.flags &= !sys::LO_FLAGS_AUTOCLEAR;
+                match sys::loop_set_status(&device, &info) {
+                    Err(error) if is_free(&error) => Ok(Detached::Yes),
+                    other => other.map(|()| Detached::InUse),
+                }
+            }
+            Err(error) if is_free(&error) => Ok(Detached::Yes),
+            Err(error) => Err(said(error, self.path().display())),
+        }
+    }
+
+    /// Detaches it now, or when the last who has it open closes it. Blocks as [`detach`](Self::detach).
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn detach_when_closed(&self) -> io::Result<()> {
+        let Some(device) = self.open()? else { return Ok(()) };
+        match sys::loop_clear(&device) {
+            Err(error) if !is_free(&error) => Err(said(error, self.path().display())),
+            _ => Ok(()),
+        }
+    }
+
+    /// Takes over the file's size.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn resize(&self) -> io::Result<()> {
+        match self.open()? {
+            Some(device) => sys::loop_set_capacity(device).map_err(|e| said(e, self.path().display())),
+            None => Ok(()),
+        }
+    }
+
+    /// Refuses writes, or no longer.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn set_read_only(&self, on: bool) -> io::Result<()> {
+        match self.open()? {
+            Some(device) => sys::set_read_only(device, on).map_err(|e| said(e, self.path().display())),
+            None => Ok(()),
+        }
+    }
+
+    /// Has the kernel write what it keeps of the device. Blocks.
+    ///
+    /// # Errors
+    /// Of writing.
+    pub fn flush(&self) -> io::Result<()> {
+        match self.open()? {
+            Some(device) => Ok(rustix::fs::fsync(device)?),
+            None => Ok(()),
+        }
+    }
+}
+
+fn is_free(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(Errno::NXIO.raw_os_error())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_that_is_not_there_is_free() {
+        let gone = LoopDevice { number: 999_999, file: "/nonexistent".into() };
+        assert!(!gone.is_attached());
+        assert_eq!(gone.detach().unwrap(), Detached::Yes);
+        gone.resize().unwrap();
+        gone.flush().unwrap();
+        gone.set_read_only(true).unwrap();
+    }
+
+    #[test]
+    fn nothing_is_stale_where_nothing_is_mounted() {
+        let dir = tempfile::tempdir().unwrap();
+        assert_eq!(detach_stale(&dir.path().join("dev")).unwrap(), 0);
+        assert_eq!(detach_stale(Path::new("/nonexistent/dev")).unwrap(), 0);
+    }
+}

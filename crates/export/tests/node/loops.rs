@@ -1,0 +1,119 @@
+//! Loop devices on nodes' files, where there are any and we are root.
+
+use crate::device::Disk;
+use crate::place::{Place, pattern, until};
+use rustix::fs::OFlags;
+use std::fs::{self, File, OpenOptions};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::Path;
+use udm_export::node::loopdev::{Detached, LoopDevice, attach, available, detach_stale};
+use udm_io::Op;
+
+/// A loop device that goes before its node does.
+struct Attached(LoopDevice);
+
+impl Drop for Attached {
+    fn drop(&mut self) {
+        let _ = self.0.detach_when_closed();
+    }
+}
+
+fn on(place: &Place, name: &str, read_only: bool, block: u32) -> Option<Attached> {
+    if let Err(error) = available() {
+        println!("SKIP {error}");
+        return None;
+    }
+    match attach(&place.server.file(name), read_only, block) {
+        Ok(device) => Some(Attached(device)),
+        Err(error) => {
+            println!("SKIP {error}");
+            None
+        }
+    }
+}
+
+fn attribute(device: &LoopDevice, name: &str) -> String {
+    let dir = Path::new("/sys/block").join(device.path().file_name().unwrap());
+    fs::read_to_string(dir.join(name)).unwrap().trim().to_owned()
+}
+
+fn direct(path: &Path) -> File {
+    OpenOptions::new().read(true).write(true).custom_flags(OFlags::DIRECT.bits() as i32).open(path).unwrap()
+}
+
+#[test]
+fn a_block_device_with_direct_io_beneath() {
+    let Some(place) = Place::new() else { return };
+    for block in [512u32, 4096] {
+        let name = format!("disk{block}");
+        let disk = Disk::blocks(8 << 20, block);
+        place.add(&name, &disk);
+        let Some(device) = on(&place, &name, false, block) else { return };
+        assert_eq!(attribute(&device.0, "size"), "16384");
+        assert_eq!(attribute(&device.0, "queue/logical_block_size"), block.to_string());
+        assert_eq!(attribute(&device.0, "loop/dio"), "1");
+        assert_ne!(attribute(&device.0, "queue/discard_max_bytes"), "0");
+        let data = pattern(2, 8 << 20);
+        let file = OpenOptions::new().read(true).write(true).open(device.0.path()).unwrap();
+        file.write_all_at(&data, 0).unwrap();
+        file.sync_all().unwrap();
+        assert!(disk.seen().iter().any(|(op, ..)| *op == Op::Flush));
+        assert!(fs::read(place.server.file(&name)).unwrap() == data);
+        drop(file);
+        assert_eq!(device.0.detach().unwrap(), Detached::Yes);
+        assert!(!device.0.is_attached());
+        assert!(place.server.reap() && !place.server.is_open(&name));
+    }
+}
+
+#[test]
+fn one_that_is_in_use_stays() {
+    let Some(place) = Place::new() else { return };
+    place.disk(Disk::blocks(1 << 20, 512));
+    let Some(device) = on(&place, "disk", false, 512) else { return };
+    let file = direct(&device.0.path());
+    assert_eq!(device.0.detach().unwrap(), Detached::InUse);
+    assert!(device.0.is_attached());
+    drop(file);
+    assert!(device.0.is_attached(), "it does not go by itself");
+    // Whoever looks at new devices may have it open for a moment.
+    until("it is detached", || device.0.detach().unwrap() == Detached::Yes);
+    let Some(device) = on(&place, "disk", false, 512) else { return };
+    let file = direct(&device.0.path());
+    device.0.detach_when_closed().unwrap();
+    assert!(device.0.is_attached());
+    drop(file);
+    until("it goes by itself", || !device.0.is_attached());
+}
+
+#[test]
+fn size_and_mode_follow_the_node() {
+    let Some(place) = Place::new() else { return };
+    let (_, disk) = place.disk(Disk::blocks(1 << 20, 512));
+    disk.resize(1 << 19);
+    let Some(device) = on(&place, "disk", false, 512) else { return };
+    assert_eq!(attribute(&device.0, "size"), "1024");
+    disk.resize(1 << 20);
+    place.server.changed("disk");
+    device.0.resize().unwrap();
+    assert_eq!(attribute(&device.0, "size"), "2048");
+    device.0.set_read_only(true).unwrap();
+    assert_eq!(attribute(&device.0, "ro"), "1");
+    device.0.set_read_only(false).unwrap();
+    assert_eq!(attribute(&device.0, "ro"), "0");
+    drop(device);
+    let Some(device) = on(&place, "disk", true, 512) else { return };
+    assert_eq!(attribute(&device.0, "ro"), "1");
+}
+
+#[test]
+fn only_what_a_dead_server_left_is_stale() {
+    let Some(place) = Place::new() else { return };
+    place.disk(Disk::blocks(1 << 20, 512));
+    let Some(device) = on(&place, "disk", false, 512) else { return };
+    let other = Place::new().unwrap();
+    assert_eq!(detach_stale(other.server.dir()).unwrap(), 0);
+    assert!(device.0.is_attached());
+    assert_eq!(detach_stale(place.server.dir()).unwrap(), 1);
+    until("it is detached", || !device.0.is_attached());
+}

@@ -1,0 +1,359 @@
+//! Devices in the file system, made by the command line and used by the kernel and its programs. What the machine does
+//! not let us do is skipped, and said.
+
+mod common;
+
+use common::{Place, stderr, stdout, until};
+use rustix::process::Signal;
+use std::ffi::OsStr;
+use std::fs::{self, File, OpenOptions};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+/// Whether a node can be made here; the daemon's own words if not.
+fn can(place: &Place, kind: &str) -> bool {
+    let made = place.udm(["create", "probe", &format!("--node={kind}"), "--table", "0 8 zero"]);
+    place.udm(["remove", "probe"]);
+    if !made.status.success() {
+        println!("SKIP {}", stderr(&made).trim());
+    }
+    made.status.success()
+}
+
+fn installed(program: &str) -> bool {
+    let found = ["/usr/sbin", "/usr/bin", "/sbin", "/bin"].iter().any(|dir| Path::new(dir).join(program).exists());
+    if !found {
+        println!("SKIP {program} is not installed");
+    }
+    found
+}
+
+#[track_caller]
+fn run<S: AsRef<OsStr>>(program: &str, words: impl IntoIterator<Item = S>) -> String {
+    let output = Command::new(program).args(words).env("LC_ALL", "C").output().unwrap();
+    assert!(output.status.success(), "{program}: {}{}", stdout(&output), stderr(&output));
+    stdout(&output)
+}
+
+fn words(line: &str) -> Vec<&str> {
+    line.split(' ').collect()
+}
+
+#[track_caller]
+fn create(place: &Place, words: &[&str], table: &str) {
+    let output = place.udm(["create"].iter().chain(words).copied().chain(["--table", table]));
+    assert!(output.status.success(), "{words:?}: {}", stderr(&output));
+}
+
+#[track_caller]
+fn refused(output: &Output, expect: &str) {
+    assert!(!output.status.success() && stderr(output).contains(expect), "{expect:?}: {}", stderr(output));
+}
+
+fn node(place: &Place, name: &str) -> PathBuf {
+    place.dir().join("dev").join(name)
+}
+
+fn rw(path: &Path) -> File {
+    OpenOptions::new().read(true).write(true).open(path).unwrap()
+}
+
+/// The node that `info --json` shows.
+fn shown(place: &Place, name: &str) -> serde_json::Value {
+    let info: serde_json::Value = serde_json::from_str(&place.ok(&format!("info --json {name}"))).unwrap();
+    info["devices"][0]["node"].clone()
+}
+
+#[test]
+fn a_file() {
+    let place = Place::new();
+    if !can(&place, "fuse") {
+        return;
+    }
+    create(&place, &["vol", "--node=fuse"], "0 2048 ram");
+    let path = node(&place, "vol");
+    assert_eq!(shown(&place, "vol")["path"], path.to_str().unwrap());
+    assert_eq!(shown(&place, "vol")["kind"], "fuse");
+    assert_eq!(place.ok("node"), format!("vol\tfuse\t{}\t-\t-\n", path.display()));
+    let file = rw(&path);
+    file.write_all_at(&[7; 5000], 100).unwrap();
+    file.sync_all().unwrap();
+    let mut back = vec![0; 5000];
+    file.read_exact_at(&mut back, 100).unwrap();
+    assert_eq!(back, [7; 5000]);
+
+    // It is open, and so is the device.
+    assert!(place.ok("info vol").contains("Open count:        1"));
+    refused(&place.udm(["remove", "vol"]), "busy");
+    place.ok("rename vol other");
+    assert!(!path.exists() && node(&place, "other").exists());
+    assert!(place.udm(["load", "other", "--table", "0 1024 zero"]).status.success());
+    place.ok("resume other");
+    assert_eq!(fs::metadata(node(&place, "other")).unwrap().len(), 512 * 1024);
+    assert_eq!(file.read_at(&mut back, 0).unwrap(), 5000);
+    assert_eq!(back, [0; 5000]);
+    assert!(place.udm(["load", "-r", "other", "--table", "0 1024 zero"]).status.success());
+    place.ok("resume other");
+    assert!(file.write_at(&[1; 512], 0).is_err());
+    assert_eq!(fs::metadata(node(&place, "other")).unwrap().mode() & 0o777, 0o400);
+
+    place.ok("node remove other");
+    assert_eq!((place.ok("node"), shown(&place, "other")), (String::new(), serde_json::Value::Null));
+    assert_eq!(file.read_at(&mut back, 0).unwrap(), 5000);
+    drop(file);
+    // It was closed before, and so it is no longer busy.
+    place.ok("remove other");
+    assert_eq!(fs::read_dir(node(&place, "")).unwrap().count(), 1);
+}
+
+#[test]
+fn what_is_refused() {
+    let place = Place::new();
+    refused(
+        &place.udm(["create", "a", "--node=best", "--table", "0 8 zero"]),
+        "expected auto, ublk, fuse, loop or none",
+    );
+    refused(&place.udm(["node", "add", "a"]), "no device has the name \"a\"");
+    place.zero("a");
+    refused(&place.udm(["node", "remove", "a"]), "has no node");
+    refused(&place.udm(["node", "add", "a", "--kind", "ublk"]), "no ublk");
+    refused(&place.udm(["node", "add", "a", "--kind", "best"]), "expected auto");
+    refused(&place.udm(["node", "add", "a", "--kind", "fuse", "--mapper"]), "a name in /dev/mapper");
+    place.ok("node add a --kind none");
+    // Not the option of a dmsetup.
+    let dmsetup = place.command("dmsetup").args(["create", "b", "--node", "--table", "0 8 zero"]).output().unwrap();
+    assert!(!dmsetup.status.success());
+    if can(&place, "fuse") {
+        create(&place, &[".files"], "0 8 zero");
+        refused(&place.udm(["node", "add", ".files", "--kind", "fuse"]), "cannot be the name of a file");
+        assert_eq!(place.ok("node"), "");
+    }
+}
+
+#[test]
+fn every_device() {
+    let place = Place::new();
+    if !can(&place, "fuse") {
+        return;
+    }
+    place.ok("daemon --stop --forget");
+    let mut daemon = place.command("udm").args(["daemon", "--node=fuse"]).spawn().unwrap();
+    until("it serves", || place.udm(["daemon", "--status"]).status.success());
+    place.zero("a");
+    create(&place, &["b", "--node=none"], "0 8 zero");
+    place.ok("create bare --notable");
+    place.zero("c");
+    assert!(node(&place, "a").exists() && node(&place, "c").exists());
+    place.ok("node remove c");
+    place.zero("d");
+    let nodes = place.ok("node");
+    let names: Vec<_> = nodes.lines().filter_map(|line| line.split('\t').next()).collect();
+    assert_eq!(names, ["a", "d"]);
+    place.ok("daemon --stop");
+    daemon.wait().unwrap();
+}
+
+#[test]
+fn after_a_kill() {
+    let place = Place::new();
+    if !can(&place, "fuse") {
+        return;
+    }
+    let image = place.root().join("image");
+    fs::write(&image, vec![0; 1 << 20]).unwrap();
+    create(&place, &["vol", "--node=fuse"], &format!("0 2048 linear {} 0", image.display()));
+    let file = rw(&node(&place, "vol"));
+    file.write_all_at(&[5; 4096], 0).unwrap();
+    place.signal(Signal::KILL);
+    until("it is gone", || !place.is_served());
+    // What it had mounted is dead, and says so.
+    assert!(fs::metadata(node(&place, "vol")).is_err());
+    assert!(file.read_at(&mut [0; 512], 0).is_err());
+    // The next has the device, its node, and a mount of its own.
+    assert_eq!(shown(&place, "vol")["kind"], "fuse");
+    assert_eq!(fs::read(node(&place, "vol")).unwrap()[..4096], [5; 4096]);
+    assert!(file.read_at(&mut [0; 512], 0).is_err());
+    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    assert_eq!(mounts.matches(place.dir().to_str().unwrap()).count(), 1);
+    drop(file);
+    place.ok("daemon --stop");
+    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    assert!(!mounts.contains(place.dir().to_str().unwrap()));
+}
+
+/// A mount that goes with the test.
+struct Mounted(PathBuf);
+
+impl Mounted {
+    #[track_caller]
+    fn new(place: &Place, device: &Path, name: &str, options: &str) -> Self {
+        let dir = place.root().join(name);
+        fs::create_dir_all(&dir).unwrap();
+        run("mount", ["-o", options, device.to_str().unwrap(), dir.to_str().unwrap()]);
+        Self(dir)
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let _ = rustix::mount::unmount(&self.0, rustix::mount::UnmountFlags::empty());
+    }
+}
+
+/// Blocks of its pool that have data, and blocks that it has mapped.
+fn pool_used(place: &Place) -> u64 {
+    let status = place.ok("status pool");
+    status.split_whitespace().nth(5).and_then(|used| used.split('/').next()?.parse().ok()).unwrap()
+}
+
+fn thin(id: u64, sectors: u64) -> String {
+    format!("0 {sectors} thin /dev/mapper/pool {id}")
+}
+
+#[track_caller]
+fn file_system(mkfs: &[&str], check: &[&str], options: &str) {
+    let place = Place::new();
+    if !can(&place, "loop") || !installed(mkfs[0]) || !installed(check[0]) {
+        return;
+    }
+    let sectors = 1 << 20;
+    for (name, size) in [("meta", 16 << 20), ("data", sectors * 512)] {
+        let file = File::create(place.root().join(name)).unwrap();
+        file.set_len(size).unwrap();
+        let lines = format!("0 {} linear {} 0", size / 512, place.root().join(name).display());
+        create(&place, &[name], &lines);
+    }
+    create(&place, &["pool"], &format!("0 {sectors} thin-pool /dev/mapper/meta /dev/mapper/data 128 0"));
+    place.ok("message pool 0 create_thin 0");
+    create(&place, &["vol", "--node=loop"], &thin(0, sectors));
+    let path = node(&place, "vol");
+    assert!(fs::metadata(&path).unwrap().file_type().is_block_device());
+    run(mkfs[0], mkfs[1..].iter().copied().chain([path.to_str().unwrap()]));
+    let mounted = Mounted::new(&place, &path, "mnt", "rw");
+
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    let tree = mounted.0.join("tree");
+    run("cp", [OsStr::new("-r"), source.as_os_str(), tree.as_os_str()]);
+    let big = mounted.0.join("big");
+    run("dd", words(&format!("if=/dev/urandom of={} bs=1M count=32 oflag=direct status=none", big.display())));
+    let sum = run("sha256sum", [&big]);
+    refused(&place.udm(["remove", "vol"]), "busy");
+    refused(&place.udm(["node", "remove", "vol"]), "in use");
+    run("sync", [OsStr::new("-f"), mounted.0.as_os_str()]);
+
+    // A snapshot of what is mounted and written to: as after a power cut, and what was synced is there.
+    place.ok("suspend vol");
+    place.ok("message pool 0 create_snap 1 0");
+    place.ok("resume vol");
+    fs::remove_dir_all(&tree).unwrap();
+    fs::remove_file(&big).unwrap();
+    create(&place, &["snap", "--node=loop"], &thin(1, sectors));
+    let snap = Mounted::new(&place, &node(&place, "snap"), "snap", options);
+    run("diff", ["-r", source.to_str().unwrap(), snap.0.join("tree").to_str().unwrap()]);
+    let of_snap = run("sha256sum", [snap.0.join("big")]);
+    assert_eq!(of_snap.split(' ').next(), sum.split(' ').next());
+    drop(snap);
+    place.ok("remove snap");
+    place.ok("message pool 0 delete 1");
+
+    // What was removed goes back to the pool.
+    let before = pool_used(&place);
+    run("sync", [OsStr::new("-f"), mounted.0.as_os_str()]);
+    run("fstrim", [mounted.0.as_os_str()]);
+    let after = pool_used(&place);
+    assert!(after + 400 < before, "{before} blocks of 64 KiB, then {after}");
+    drop(mounted);
+    run(check[0], check[1..].iter().copied().chain([path.to_str().unwrap()]));
+    place.ok("remove vol");
+    assert_eq!(place.ok("node"), "");
+}
+
+#[test]
+fn ext4_on_a_thin_volume() {
+    file_system(&["mkfs.ext4", "-q"], &["e2fsck", "-f", "-n"], "rw");
+}
+
+#[test]
+fn xfs_on_a_thin_volume() {
+    file_system(&["mkfs.xfs", "-q"], &["xfs_repair", "-n"], "rw,nouuid");
+}
+
+#[test]
+fn a_block_device_after_a_kill() {
+    let place = Place::new();
+    if !can(&place, "loop") || !installed("mkfs.ext4") {
+        return;
+    }
+    let image = place.root().join("image");
+    File::create(&image).unwrap().set_len(64 << 20).unwrap();
+    create(&place, &["vol", "--node=loop"], &format!("0 131072 linear {} 0", image.display()));
+    let path = node(&place, "vol");
+    run("mkfs.ext4", ["-q", path.to_str().unwrap()]);
+    let mounted = Mounted::new(&place, &path, "mnt", "rw");
+    fs::write(mounted.0.join("kept"), "what was synced").unwrap();
+    run("sync", [OsStr::new("-f"), mounted.0.as_os_str()]);
+    let old = fs::read_link(&path).unwrap();
+    place.signal(Signal::KILL);
+    until("it is gone", || !place.is_served());
+    // Nobody waits: what is mounted fails, and the name leads nowhere.
+    assert!(fs::metadata(&path).is_err());
+    let _ = fs::write(mounted.0.join("lost"), vec![1; 1 << 20]);
+    // The device that is still mounted is not used again; the node is on another.
+    assert_eq!(shown(&place, "vol")["kind"], "loop");
+    let new = fs::read_link(&path).unwrap();
+    assert_ne!(new, old);
+    drop(mounted);
+    let mounted = Mounted::new(&place, &path, "mnt", "rw");
+    assert_eq!(fs::read_to_string(mounted.0.join("kept")).unwrap(), "what was synced");
+    drop(mounted);
+    run("e2fsck", ["-f", "-n", path.to_str().unwrap()]);
+    place.ok("remove vol");
+    until("the one of before is free", || {
+        let backing = Path::new("/sys/block").join(old.file_name().unwrap()).join("loop/backing_file");
+        !fs::read_to_string(backing).is_ok_and(|file| file.contains(place.dir().to_str().unwrap()))
+    });
+}
+
+#[test]
+fn a_block_device_that_changes() {
+    let place = Place::new();
+    if !can(&place, "loop") {
+        return;
+    }
+    create(&place, &["vol", "--node=loop"], "0 2048 ram");
+    let path = node(&place, "vol");
+    let device = shown(&place, "vol")["device"].as_str().unwrap().to_owned();
+    let attribute = |name: &str| {
+        let dir = Path::new("/sys/block").join(Path::new(&device).file_name().unwrap());
+        fs::read_to_string(dir.join(name)).unwrap().trim().to_owned()
+    };
+    assert_eq!(attribute("size"), "2048");
+    assert!(place.udm(["load", "vol", "--table", "0 4096 ram"]).status.success());
+    place.ok("resume vol");
+    assert_eq!(attribute("size"), "4096");
+    for direct in ["", " oflag=direct"] {
+        let source = place.root().join("source");
+        fs::write(&source, (0..2u32 << 20).map(|i| (i % 251) as u8).collect::<Vec<_>>()).unwrap();
+        let dd = format!("if={} of={} bs=1M conv=fsync,notrunc status=none{direct}", source.display(), path.display());
+        run("dd", words(&dd));
+        assert!(fs::read(node(&place, ".files/vol")).unwrap() == fs::read(&source).unwrap());
+        run("blkdiscard", ["-z", path.to_str().unwrap()]);
+        assert!(fs::read(&path).unwrap().iter().all(|byte| *byte == 0));
+    }
+    // A link in /dev/mapper, that does not make the device's name one of two.
+    if Path::new("/dev/mapper/vol").symlink_metadata().is_err() {
+        place.ok("node add vol --kind loop --mapper");
+        assert_eq!(fs::read_link("/dev/mapper/vol").unwrap(), path);
+        create(&place, &["top"], "0 8 linear /dev/mapper/vol 0");
+        place.ok("remove top");
+        place.ok("node add vol --kind loop");
+        assert!(Path::new("/dev/mapper/vol").symlink_metadata().is_err());
+    }
+    // Suspended with a block device on it: the resume brings on what waited.
+    place.ok("suspend vol");
+    refused(&place.udm(["remove", "vol"]), "busy");
+    place.ok("resume vol");
+    place.ok("daemon --stop");
+    assert!(!Path::new("/sys/block").join(Path::new(&device).file_name().unwrap()).join("loop").exists());
+}
