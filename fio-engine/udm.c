@@ -258,7 +258,8 @@ static int udm_getevents(struct thread_data *td, unsigned int min, unsigned int 
 
 	if (max > job->depth)
 		max = job->depth;
-	if (!o->hipri && !o->spin)
+	/* Polls as long as polled requests are out. */
+	if (!o->spin)
 		return udm_queue_wait(job->queue, job->done, min, max, timeout);
 	do {
 		more = udm_queue_poll(job->queue, job->done + there, max - there);

@@ -7,6 +7,7 @@
 #     -f FILE    copy a file or directory into that directory (may be repeated)
 #     -d SIZE    add a virtio disk (8G ...): /dev/vda, vdb ...
 #     -d FILE    the same from an image, which the guest may write to; a path with a slash in it
+#     -v SOCKET  add a virtio disk that a vhost-user-blk server has on that socket; the guest waits for it when it goes
 #     -n SIZE    add an emulated NVMe disk: /dev/nvme0n1 ...
 #     -r         show this machine's / read-only at /host, to run its programs by chroot /host
 #     -t SEC     time limit (default 900)
@@ -18,13 +19,14 @@ set -euo pipefail
 usage() { sed -n '2,/^set /{/^#/s/^# \{0,1\}//p}' "$0" >&2; exit 2; }
 
 ACCEL=${ACCEL:-tcg} SMP=${SMP:-$(nproc)} MEM=${MEM:-2G} LIMIT=900 JOB= HOST=0
-FILES=() DISKS=() NVMES=()
-while getopts o:f:d:n:rt: option; do
+FILES=() DISKS=() NVMES=() SOCKETS=()
+while getopts o:f:d:n:v:rt: option; do
     case $option in
         o) JOB=$OPTARG ;;
         f) FILES+=("$OPTARG") ;;
         d) DISKS+=("$OPTARG") ;;
         n) NVMES+=("$OPTARG") ;;
+        v) SOCKETS+=("$OPTARG") ;;
         r) HOST=1 ;;
         t) LIMIT=$OPTARG ;;
         *) usage ;;
@@ -70,6 +72,13 @@ add_disk() { # NAME SIZE-OR-FILE DEVICE
 }
 for i in "${!DISKS[@]}"; do add_disk "disk$i" "${DISKS[$i]}" virtio-blk-pci; done
 for i in "${!NVMES[@]}"; do add_disk "nvme$i" "${NVMES[$i]}" nvme; done
+
+# A server sees the guest's memory, so that has to be shared.
+[ ${#SOCKETS[@]} = 0 ] || QEMU+=(-object "memory-backend-memfd,id=memory,size=$MEM,share=on" -machine memory-backend=memory)
+for i in "${!SOCKETS[@]}"; do
+    QEMU+=(-chardev "socket,id=vhost$i,path=${SOCKETS[$i]},reconnect=1"
+        -device "vhost-user-blk-pci,chardev=vhost$i,num-queues=2")
+done
 
 PID=
 trap '[ -z "$PID" ] || kill "$PID" 2>/dev/null || true; rm -f "$TEMP"/*.raw' EXIT

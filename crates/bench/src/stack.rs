@@ -14,6 +14,8 @@ pub enum Setting {
     CloneAlways(bool),
     /// Lead plans through this device and down from it in one step.
     Compile(bool),
+    /// Bios may be polled for, where every device beneath can be.
+    IoPoll(bool),
 }
 
 /// Mapped devices of their own registry.
@@ -47,6 +49,7 @@ impl Stack {
         match setting {
             Setting::CloneAlways(on) => md.set_clone_always(on),
             Setting::Compile(on) => md.set_compile(on),
+            Setting::IoPoll(on) => md.set_io_poll(on).map_err(|e| Error::Stack(e.message))?,
         }
         Ok(())
     }

@@ -68,7 +68,7 @@ enum {
 /* udm_request.flags */
 enum {
 	UDM_FUA = 1,      /* a write: durable when it completes */
-	UDM_HIPRI = 2,    /* polled: to be completed by udm_queue_poll alone where the device can */
+	UDM_HIPRI = 2,    /* polled: completes when udm_queue_poll or udm_queue_wait asks; as others where the device cannot */
 	UDM_NO_UNMAP = 4, /* zeroes: stay allocated */
 };
 
@@ -107,7 +107,7 @@ int udm_queue_submit(udm_queue *queue, const struct udm_request *request);
 /* Starts what is queued and takes at most `max` completions. Never blocks. */
 int udm_queue_poll(udm_queue *queue, struct udm_completion *out, unsigned int max);
 
-/* As udm_queue_poll, but sleeps until `min` have completed, nothing is out, or `timeout_ns` have passed. Returns how many
+/* As udm_queue_poll, but sleeps (while polled requests are out: polls) until `min` have completed, nothing is out, or `timeout_ns` have passed. Returns how many
  * there are, which may be fewer than `min`. */
 int udm_queue_wait(udm_queue *queue, struct udm_completion *out, unsigned int min, unsigned int max, uint64_t timeout_ns);
 

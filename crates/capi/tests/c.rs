@@ -60,6 +60,12 @@ fn the_example() {
 }
 
 #[test]
+fn polled() {
+    let line = |device: &str, can: &str| format!("{device}: {can} be polled, 16 right, each twice\n");
+    check("tests/polled.c", &(line("p", "can") + &line("i", "cannot") + &line("r", "can")));
+}
+
+#[test]
 fn refusals() {
     check("tests/refusals.c", include_str!("refusals.txt"));
 }

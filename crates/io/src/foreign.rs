@@ -116,7 +116,7 @@ impl ForeignMemory {
             return refuse(format!("{len} bytes at {offset} of a file of {there} bytes: expected a range within it"));
         }
         // Of a file in hugetlbfs the block is the huge page, which a mapping has to begin and end on.
-        let huge = rustix::fs::fstatfs(&file).is_ok_and(|fs| fs.f_type as i64 == HUGETLBFS_MAGIC);
+        let huge = rustix::fs::fstatfs(&file).is_ok_and(|fs| fs.f_type == HUGETLBFS_MAGIC);
         let page = if huge { usize::try_from(stat.st_blksize).unwrap_or(0) } else { 0 }.max(rustix::param::page_size());
         let lead = offset % page as u64;
         let bytes = (lead + len).checked_next_multiple_of(page as u64).and_then(|b| usize::try_from(b).ok());

@@ -407,3 +407,78 @@ fn jobs_whose_places_want_parts_do_not_go_together() {
     }
     assert!(bytes(&rig.to[1].content(), CHUNK + CHUNK / 2, 8) != bytes(&rig.from.content(), CHUNK + CHUNK / 2, 8));
 }
+
+#[test]
+fn zeroes_behind_a_place_go_with_its_write_if_they_fit() {
+    /// Jobs next to each other of 16 sectors; which of them has so many zeroes behind it; the place of the first; the longest
+    /// write that the device takes. How many writes there are, and which sectors are zeroes then.
+    type Row = (u64, Option<(u64, u64)>, u64, u64, u64, Option<(u64, u64)>);
+    const ROWS: &[Row] = &[
+        (1, None, 0, 1 << 20, 1, None),
+        (1, Some((0, 16)), 0, 1 << 20, 1, Some((16, 16))),
+        (1, Some((0, 300)), 40, 1 << 20, 1, Some((56, 300))),
+        (4, Some((3, 16)), 40, 1 << 20, 1, Some((104, 16))),
+        // What follows goes by itself.
+        (4, Some((1, 16)), 40, 1 << 20, 2, Some((72, 16))),
+        // Past the device's end, and longer than it takes.
+        (1, Some((0, 16)), 480, 1 << 20, 1, Some((496, 16))),
+        (1, Some((0, 17)), 480, 1 << 20, 1, None),
+        (1, Some((0, 16)), 0, 32, 1, Some((16, 16))),
+        (1, Some((0, 17)), 0, 32, 1, None),
+        (1, Some((0, 8)), 0, 8, 2, None),
+    ];
+    for memory in [false, true] {
+        for row in ROWS {
+            let (jobs, pad, at, longest, writes, zeroes) = *row;
+            // Only the modelled device has such a limit.
+            if memory && longest < 64 {
+                continue;
+            }
+            let rig = Rig::new(13, 0, Limits::default(), CopyOptions::default());
+            let size = Sectors::new(512);
+            let old = image(512, 7);
+            let limits = Limits { max_sectors: Sectors::new(longest), ..Limits::default() };
+            let device = |limits, content| -> Arc<dyn BlockDevice> {
+                if memory {
+                    return Arc::new(MemoryDevice::new(size).unwrap());
+                }
+                Arc::new(SimDevice::with_image(&rig.sim, SimOptions { limits, ..SimOptions::new(size) }, content))
+            };
+            let (from, to) = (device(Limits::default(), Image::new()), device(limits, Image::new()));
+            for (dev, salt) in [(&from, 1), (&to, 7)] {
+                let io = BlockingIo::new(&rig.domain, dev.clone()).unwrap();
+                let all = bytes(&image(512, salt), 0, 512);
+                // By writes that it takes.
+                for (i, part) in all.chunks(8 * 512).enumerate() {
+                    io.write(Sector::new(i as u64 * 8), part, OpFlags::NONE).unwrap();
+                }
+            }
+            let mut expect = old.clone();
+            let mut gap = 0;
+            for job in 0..jobs {
+                let mut place = CopyTo::new(to.clone(), Sector::new(at + job * CHUNK + gap));
+                expect.write(Sector::new(at + job * CHUNK + gap), &bytes(&image(512, 1), job * CHUNK, CHUNK));
+                if let Some((_, zeroes)) = pad.filter(|(behind, _)| *behind == job) {
+                    place.pad = Sectors::new(zeroes);
+                    gap = zeroes;
+                }
+                let source = CopyFrom::Device(from.clone(), Sector::new(job * CHUNK));
+                rig.add(CopyJob::new(source, Sectors::new(CHUNK), vec![place]));
+            }
+            if let Some((at, len)) = zeroes {
+                expect.zero(Sector::new(at), Sectors::new(len));
+            }
+            let done = rig.finish(jobs as usize);
+            assert!(done.iter().all(|job| job.status().is_ok()));
+            let mut found = vec![0; 512 * 512];
+            let io = BlockingIo::new(&rig.domain, to.clone()).unwrap();
+            for (i, part) in found.chunks_mut(8 * 512).enumerate() {
+                io.read(Sector::new(i as u64 * 8), part).unwrap();
+            }
+            assert!(found == bytes(&expect, 0, 512), "{row:?}, memory: {memory}");
+            if !memory {
+                assert_eq!(rig.copier.stats().writes, writes, "{row:?}");
+            }
+        }
+    }
+}

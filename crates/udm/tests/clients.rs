@@ -209,6 +209,25 @@ fn options_and_exports() {
     place.ok("set vol clone_always=1 compile=0");
     assert!(place.ok("info --json vol").contains("\"clone_always\":true"));
     refused(&["set", "vol", "io_pool=1"], "known are clone_always");
+    let table = "0 2048 linear null:size=1M:poll_queues=2 0";
+    assert!(place.udm(["create", "polled", "--table", table]).status.success());
+    let shows = |part: &str| {
+        let info = place.ok("info --json polled");
+        assert!(info.contains(part), "{info} lacks {part}");
+    };
+    shows("\"io_poll\":true");
+    shows("\"polls\":{\"default\":0,\"fast\":0,\"sub\":0}");
+    place.ok("set polled io_poll=0 poll_budget=7");
+    shows("\"io_poll\":false");
+    shows("\"poll_budget\":7");
+    place.ok("set polled io_poll=1 poll_budget=auto poll_queues=0");
+    shows("\"io_poll\":false");
+    shows("\"poll_budget\":null");
+    refused(&["set", "polled", "io_poll=1"], "poll_queues=0:latency_us=0:memory=0 cannot be polled");
+    refused(&["set", "polled", "poll_queues=1025"], "expected 0 to 1024");
+    refused(&["set", "polled", "io_poll=2"], "expected 0 or 1");
+    place.ok("set polled poll_queues=1");
+    shows("\"io_poll\":true");
     refused(&["set", "vol", "compile"], "expected KEY=VALUE");
     refused(&["set", "nosuch", "compile=1"], "no device has the name");
 }

@@ -5,7 +5,7 @@ mod common;
 use common::{Place, stderr, until};
 use rustix::process::Signal;
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::Path;
 use std::time::Duration;
 use udm_export::vhost_user::front::{FrontEnd, FrontOptions, FrontQueue, Kind, Part};
 
@@ -13,7 +13,7 @@ fn options() -> FrontOptions {
     FrontOptions { queue_size: 64, memory: 1 << 20, ..FrontOptions::default() }
 }
 
-fn connect(path: &PathBuf) -> (FrontEnd, FrontQueue) {
+fn connect(path: &Path) -> (FrontEnd, FrontQueue) {
     let (front, mut queues) = FrontEnd::connect(path, options()).unwrap();
     (front, queues.remove(0))
 }

@@ -147,7 +147,7 @@ impl Finder<'_> {
 
 /// `NAME:KEY=VALUE`; a name may have colons itself.
 fn parse_set(text: &str) -> Result<(&str, Setting), String> {
-    let expected = || format!("--set {text}: expected NAME:clone_always=0|1 or NAME:compile=0|1");
+    let expected = || format!("--set {text}: expected NAME:clone_always=0|1, NAME:compile=0|1 or NAME:io_poll=0|1");
     let (name, setting) = text.rsplit_once(':').ok_or_else(expected)?;
     let (key, value) = setting.split_once('=').ok_or_else(expected)?;
     let on = match value {
@@ -158,6 +158,7 @@ fn parse_set(text: &str) -> Result<(&str, Setting), String> {
     match key {
         "clone_always" => Ok((name, Setting::CloneAlways(on))),
         "compile" => Ok((name, Setting::Compile(on))),
+        "io_poll" => Ok((name, Setting::IoPoll(on))),
         _ => Err(expected()),
     }
 }
@@ -170,6 +171,7 @@ mod tests {
     fn settings() {
         assert_eq!(parse_set("a:b:clone_always=1"), Ok(("a:b", Setting::CloneAlways(true))));
         assert_eq!(parse_set("a:compile=0"), Ok(("a", Setting::Compile(false))));
+        assert_eq!(parse_set("a:io_poll=0"), Ok(("a", Setting::IoPoll(false))));
         for bad in ["", "a", "a:compile", "a:compile=2", "a:fast=1", "compile=1"] {
             assert!(parse_set(bad).unwrap_err().contains("expected NAME:clone_always"), "{bad}");
         }

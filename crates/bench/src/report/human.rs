@@ -3,6 +3,7 @@
 use super::Report;
 use crate::{Outcome, Spread, Subject, Tally};
 use std::io::{self, Write};
+use udm_core::Polls;
 
 /// Requests a second with three digits: `5.31M`.
 pub(crate) fn rate(iops: f64) -> String {
@@ -105,7 +106,12 @@ fn shortened(name: &str, width: usize) -> String {
 fn counters(out: &mut impl Write, report: &Report<'_>) -> io::Result<()> {
     for subject in std::iter::once(report.subject).chain(report.against) {
         if let Some(totals) = subject.totals() {
-            writeln!(out, "{}: {} remapped, {} cloned", shortened(subject.name(), 40), totals.remapped, totals.cloned)?;
+            let (polls, name) = (totals.polls, shortened(subject.name(), 40));
+            write!(out, "{name}: {} remapped, {} cloned", totals.remapped, totals.cloned)?;
+            if polls != Polls::default() {
+                write!(out, "; polled: {} fast, {} sub, {} default", polls.fast, polls.sub, polls.default)?;
+            }
+            writeln!(out)?;
         }
     }
     Ok(())

@@ -115,6 +115,14 @@ struct SpreadFigures {
 struct TotalFigures {
     remapped: u64,
     cloned: u64,
+    polls: PollFigures,
+}
+
+#[derive(Serialize)]
+struct PollFigures {
+    fast: u64,
+    sub: u64,
+    default: u64,
 }
 
 impl From<Spread> for SpreadFigures {
@@ -191,7 +199,9 @@ pub(crate) fn write(report: &Report<'_>, out: &mut impl Write) -> io::Result<()>
     }
     let totals = std::iter::once(report.subject).chain(report.against).filter_map(|s| {
         let totals = s.totals()?;
-        Some((s.name().to_owned(), TotalFigures { remapped: totals.remapped, cloned: totals.cloned }))
+        let udm_core::Polls { fast, sub, default } = totals.polls;
+        let polls = PollFigures { fast, sub, default };
+        Some((s.name().to_owned(), TotalFigures { remapped: totals.remapped, cloned: totals.cloned, polls }))
     });
     let rounds = found.rounds.iter().map(|r| RoundFigures {
         iops: r.outcome.iops(),

@@ -122,7 +122,8 @@ pub fn messages(bytes: &[u8]) {
     for piece in bytes.chunks(4096) {
         // What does not fit is not said.
         let _ = ours.write(piece);
-        match session.receive() {
+        // It handles some messages at a time, and a piece holds more.
+        match (0..8).try_for_each(|_| session.receive()) {
             Ok(()) => {}
             Err(wire::WireError::Closed) => unreachable!("it has not hung up"),
             Err(_) => break,

@@ -151,11 +151,15 @@ impl GuestMemory {
 }
 
 /// Reads bytes of the guest's from the front of pieces. False when there are not as many.
-pub(super) fn read_front(pieces: &[Piece], into: &mut [u8]) -> bool {
+///
+/// # Safety
+/// The pieces were found in a memory that is still there.
+#[inline]
+pub(super) unsafe fn read_front(pieces: &[Piece], into: &mut [u8]) -> bool {
     let mut done = 0;
     for piece in pieces {
         let n = piece.len.min(into.len() - done);
-        // SAFETY: pieces lie in mappings that the caller's memory keeps; `into` has room for n more bytes.
+        // SAFETY: the caller's promise; `into` has room for n more bytes.
         unsafe { std::ptr::copy_nonoverlapping(piece.ptr, into[done..].as_mut_ptr(), n) };
         done += n;
         if done == into.len() {
@@ -166,7 +170,10 @@ pub(super) fn read_front(pieces: &[Piece], into: &mut [u8]) -> bool {
 }
 
 /// Writes bytes to the front of pieces, as far as these go. Returns how many.
-pub(super) fn write_front(pieces: &[Piece], bytes: &[u8]) -> usize {
+///
+/// # Safety
+/// As [`read_front`].
+pub(super) unsafe fn write_front(pieces: &[Piece], bytes: &[u8]) -> usize {
     let mut done = 0;
     for piece in pieces {
         let n = piece.len.min(bytes.len() - done);
@@ -256,13 +263,16 @@ mod tests {
             let mut pieces = all();
             skip_front(&mut pieces, skip);
             let mut read = vec![0; 10 - skip];
-            assert!(read_front(&pieces, &mut read));
+            // SAFETY: pieces of the vector, as below.
+            assert!(unsafe { read_front(&pieces, &mut read) });
             assert!(read.iter().copied().eq(skip as u8..10), "{skip}");
-            assert!(!read_front(&pieces, &mut vec![0; 11 - skip]));
+            // SAFETY: as above.
+            assert!(!unsafe { read_front(&pieces, &mut vec![0; 11 - skip]) });
         }
         let mut pieces = all();
         // SAFETY: the last byte of the vector.
         assert_eq!(unsafe { *take_last(&mut pieces).unwrap() }, 9);
-        assert_eq!(write_front(&pieces, &[9; 20]), 9);
+        // SAFETY: as above.
+        assert_eq!(unsafe { write_front(&pieces, &[9; 20]) }, 9);
     }
 }

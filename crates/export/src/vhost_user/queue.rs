@@ -189,7 +189,7 @@ impl Queue {
         if let Some(inflight) = &mut self.inflight {
             inflight.begin(head);
         }
-        self.ring.chain(&self.memory, head, &mut self.chain)?;
+        self.ring.chain(head, &mut self.chain)?;
         let slot = &mut self.slots[usize::from(head)];
         let Some(at) = take_last(&mut self.chain.writable) else {
             return Err(Broken("a request has no room for its status".into()));
@@ -293,7 +293,8 @@ pub(super) fn token(index: usize, head: u16) -> u64 {
 #[inline(always)]
 fn begin(slot: &mut Slot, chain: &mut Chain, index: usize, head: u16, way: Way<'_>) -> Result<(), u8> {
     let mut bytes = [0; blk::HEAD];
-    if !read_front(&chain.readable, &mut bytes) {
+    // SAFETY: the pieces were found in the memory of the slot's epoch, which is kept.
+    if !unsafe { read_front(&chain.readable, &mut bytes) } {
         return Err(status::IOERR);
     }
     let (word, rest) = bytes.split_at(8);
@@ -316,7 +317,8 @@ fn begin(slot: &mut Slot, chain: &mut Chain, index: usize, head: u16, way: Way<'
             Ok(())
         }
         kind::GET_ID => {
-            slot.written += write_front(&chain.writable, &way.traits.id) as u32;
+            // SAFETY: as above.
+            slot.written += unsafe { write_front(&chain.writable, &way.traits.id) } as u32;
             Err(status::OK)
         }
         kind::DISCARD | kind::WRITE_ZEROES => {
@@ -383,7 +385,8 @@ fn ranges(slot: &mut Slot, pieces: &[Piece], flags: OpFlags) -> Result<(), u8> {
     }
     let mut list = [0; blk::RANGE * blk::MAX_RANGES];
     let list = &mut list[..bytes];
-    if !read_front(pieces, list) {
+    // SAFETY: the pieces were found in the memory of the slot's epoch, which is kept.
+    if !unsafe { read_front(pieces, list) } {
         return Err(status::IOERR);
     }
     slot.ranges.clear();

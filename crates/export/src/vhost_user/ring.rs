@@ -6,6 +6,7 @@
 //! - Numbers are read once, by volatile or atomic loads.
 
 use super::memory::{GuestMemory, Piece};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering, fence};
 
 /// Descriptors in a chain at most, whatever the size of the ring: more than any driver uses.
@@ -68,6 +69,8 @@ pub(super) struct Chain {
 
 /// The device's side of a ring.
 pub(super) struct Ring {
+    /// Where it lies.
+    memory: Arc<GuestMemory>,
     addresses: RingAddresses,
     desc: *const Desc,
     avail: *const u16,
@@ -81,14 +84,12 @@ pub(super) struct Ring {
     pending: u16,
     indirect: bool,
     event_idx: bool,
-    /// The driver has not been told yet since the ring was started: whatever it says, it is told once.
-    untold: bool,
 }
 
 impl Ring {
     /// A ring of `size` entries, a power of two. `taken` is where the available ring is to go on.
     pub(super) fn new(
-        memory: &GuestMemory,
+        memory: &Arc<GuestMemory>,
         addresses: RingAddresses,
         size: u16,
         taken: u16,
@@ -99,6 +100,7 @@ impl Ring {
         }
         let (desc, avail, used) = find(memory, addresses, size)?;
         let mut ring = Self {
+            memory: memory.clone(),
             addresses,
             desc,
             avail,
@@ -109,15 +111,15 @@ impl Ring {
             pending: 0,
             indirect,
             event_idx,
-            untold: true,
         };
         ring.published = ring.used_idx().load(Ordering::Acquire);
         Ok(ring)
     }
 
     /// Finds the ring again after the memory has changed.
-    pub(super) fn move_to(&mut self, memory: &GuestMemory) -> Result<(), Broken> {
+    pub(super) fn move_to(&mut self, memory: &Arc<GuestMemory>) -> Result<(), Broken> {
         (self.desc, self.avail, self.used) = find(memory, self.addresses, self.size)?;
+        self.memory = memory.clone();
         Ok(())
     }
 
@@ -141,34 +143,34 @@ impl Ring {
     }
 
     /// A word of the available or used ring.
-    fn word(base: *const u16, index: usize) -> &'static AtomicU16 {
-        // SAFETY: `find` has seen that all words of the ring lie in a mapping, aligned. The reference is not kept: every caller uses it
-        // in one expression, while the memory that the ring was found in is held beside the ring.
+    #[inline(always)]
+    fn word(&self, base: *const u16, index: usize) -> &AtomicU16 {
+        // SAFETY: `find` has seen that all words of the ring lie in the memory that the ring holds, aligned.
         unsafe { AtomicU16::from_ptr(base.cast_mut().add(index)) }
     }
 
     fn avail_flags(&self) -> &AtomicU16 {
-        Self::word(self.avail, 0)
+        self.word(self.avail, 0)
     }
 
     fn avail_idx(&self) -> &AtomicU16 {
-        Self::word(self.avail, 1)
+        self.word(self.avail, 1)
     }
 
     fn used_event(&self) -> &AtomicU16 {
-        Self::word(self.avail, 2 + usize::from(self.size))
+        self.word(self.avail, 2 + usize::from(self.size))
     }
 
     fn used_flags(&self) -> &AtomicU16 {
-        Self::word(self.used, 0)
+        self.word(self.used, 0)
     }
 
     fn used_idx(&self) -> &AtomicU16 {
-        Self::word(self.used, 1)
+        self.word(self.used, 1)
     }
 
     fn avail_event(&self) -> &AtomicU16 {
-        Self::word(self.used, 2 + 4 * usize::from(self.size))
+        self.word(self.used, 2 + 4 * usize::from(self.size))
     }
 
     /// How many chains wait.
@@ -186,7 +188,7 @@ impl Ring {
     #[inline(always)]
     pub(super) fn take_head(&mut self) -> Result<u16, Broken> {
         let at = 2 + usize::from(self.taken & (self.size - 1));
-        let head = Self::word(self.avail, at).load(Ordering::Relaxed);
+        let head = self.word(self.avail, at).load(Ordering::Relaxed);
         if head >= self.size {
             return broken(format!("descriptor {head} is made available in a ring of {} entries", self.size));
         }
@@ -196,7 +198,8 @@ impl Ring {
 
     /// Finds the memory of a chain.
     #[inline(always)]
-    pub(super) fn chain(&self, memory: &GuestMemory, head: u16, chain: &mut Chain) -> Result<(), Broken> {
+    pub(super) fn chain(&self, head: u16, chain: &mut Chain) -> Result<(), Broken> {
+        let memory = &*self.memory;
         chain.readable.clear();
         chain.writable.clear();
         let (mut table, mut size, mut next) = (self.desc, self.size, head);
@@ -208,7 +211,7 @@ impl Ring {
                 if is_indirect || !self.indirect || desc.flags & (NEXT | WRITE) != 0 {
                     return broken(format!("descriptor {next} is indirect where it must not be"));
                 }
-                (table, size) = self.indirect_table(memory, desc)?;
+                (table, size) = indirect_table(memory, desc)?;
                 (is_indirect, next) = (true, 0);
                 continue;
             }
@@ -235,22 +238,6 @@ impl Ring {
         broken(format!("a chain has a loop, or more than {MAX_CHAIN} descriptors"))
     }
 
-    #[inline(always)]
-    fn indirect_table(&self, memory: &GuestMemory, desc: Desc) -> Result<(*const Desc, u16), Broken> {
-        let entries = desc.len as usize / size_of::<Desc>();
-        if entries == 0 || entries > usize::from(MAX_SIZE) || desc.len as usize % size_of::<Desc>() != 0 {
-            return broken(format!("an indirect table has {} bytes", desc.len));
-        }
-        match memory.at_guest(desc.addr, u64::from(desc.len)) {
-            // Tables need not be aligned; the copy below is read as bytes where they are not.
-            Some(at) if (at as usize).is_multiple_of(align_of::<Desc>()) => Ok((at.cast(), entries as u16)),
-            Some(_) => broken(format!("an indirect table at {:#x} is not aligned to 8 bytes", desc.addr)),
-            None => {
-                broken(format!("an indirect table of {} bytes at {:#x} lies outside of memory", desc.len, desc.addr))
-            }
-        }
-    }
-
     /// Writes that a chain is done, with `len` bytes written to it. [`publish`](Self::publish) shows it to the driver.
     #[inline(always)]
     pub(super) fn done(&mut self, head: u16, len: u32) {
@@ -274,9 +261,6 @@ impl Ring {
         (self.published, self.pending) = (new, 0);
         // Before the driver's wish is read: else it goes to sleep on what was done in between.
         fence(Ordering::SeqCst);
-        if std::mem::take(&mut self.untold) {
-            return true;
-        }
         if self.event_idx {
             // vring_need_event(): whether its index lies in what was just published.
             let event = self.used_event().load(Ordering::Relaxed);
@@ -321,4 +305,19 @@ fn find(memory: &GuestMemory, addresses: RingAddresses, size: u16) -> Result<Par
         part("available ring", addresses.avail, 6 + 2 * n, 2)?.cast_const().cast(),
         part("used ring", addresses.used, 6 + 8 * n, 4)?.cast(),
     ))
+}
+
+/// Where an indirect table lies, and how many descriptors it has.
+#[inline(always)]
+fn indirect_table(memory: &GuestMemory, desc: Desc) -> Result<(*const Desc, u16), Broken> {
+    let entries = desc.len as usize / size_of::<Desc>();
+    if entries == 0 || entries > usize::from(MAX_SIZE) || !(desc.len as usize).is_multiple_of(size_of::<Desc>()) {
+        return broken(format!("an indirect table has {} bytes", desc.len));
+    }
+    match memory.at_guest(desc.addr, u64::from(desc.len)) {
+        // Tables need not be aligned; the copy below is read as bytes where they are not.
+        Some(at) if (at as usize).is_multiple_of(align_of::<Desc>()) => Ok((at.cast(), entries as u16)),
+        Some(_) => broken(format!("an indirect table at {:#x} is not aligned to 8 bytes", desc.addr)),
+        None => broken(format!("an indirect table of {} bytes at {:#x} lies outside of memory", desc.len, desc.addr)),
+    }
 }

@@ -27,6 +27,8 @@ use udm_io::{BlockDevice, Domain, ForeignMemory, Joiner, OpFlags};
 
 /// How often somebody who waits for a worker looks whether the front end is still there.
 const LOOK: Duration = Duration::from_millis(20);
+/// Messages that are handled at a time.
+const MESSAGES: usize = 64;
 /// In the flags of a ring's addresses: changes are to be logged, for a migration.
 const LOG: u32 = 1;
 
@@ -145,9 +147,11 @@ impl Session {
         self.workers.iter().flatten().find_map(|worker| worker.handle.broken())
     }
 
-    /// Handles what has arrived. Blocks while a queue is stopped that has requests out. An error ends the connection.
+    /// Handles what has arrived, up to some messages: one that talks without end must not keep others out. Blocks while a queue is
+    /// stopped that has requests out. An error ends the connection.
     pub(super) fn receive(&mut self) -> Result<(), WireError> {
-        while let Some(mut message) = self.inbox.receive(&self.socket)? {
+        for _ in 0..MESSAGES {
+            let Some(mut message) = self.inbox.receive(&self.socket)? else { return Ok(()) };
             if message.is_reply() {
                 return Err(WireError::Broken(format!("it sent a reply to {} that nobody asked for", message.request)));
             }
@@ -457,7 +461,9 @@ impl Session {
         vring.running = true;
         let (answer, result) = mpsc::channel();
         worker.tell(Command::Start(Box::new(Start { queue, kick, call }), answer));
-        self.wait_for(&result)?.map_err(in_words)
+        let result = self.wait_for(&result)?.map_err(in_words);
+        self.vrings[index].running = result.is_ok();
+        result
     }
 
     /// Stops a queue. Blocks until its requests are done, or the front end has gone.

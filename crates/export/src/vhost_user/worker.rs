@@ -219,7 +219,7 @@ impl Worker {
     fn spins(&mut self, quiet: u32, since: &mut Option<Nanos>) -> bool {
         let polls = (self.mode == Mode::Polled || self.unrung > 0) && self.queues.iter().flatten().any(Served::takes);
         if polls {
-            if quiet % PATIENCE == 0 || quiet > 16 * PATIENCE {
+            if quiet.is_multiple_of(PATIENCE) || quiet > 16 * PATIENCE {
                 if self.queues.iter().flatten().any(|q| q.queue.is_torn()) {
                     self.give_up(&torn());
                 }
@@ -397,6 +397,10 @@ impl Worker {
         let way = Way { channel: &self.channel, device: self.device, traits: &self.traits };
         let served = self.queues[index].as_mut().expect("put there above");
         let result = served.queue.resume(way);
+        // One before may have ended between showing the driver something and telling it.
+        if let Some(call) = &served.call {
+            let _ = rustix::io::write(call, &1u64.to_ne_bytes());
+        }
         if let Err(broken) = &result {
             self.give_up(broken);
         }

@@ -4,5 +4,6 @@ mod bad_input;
 #[path = "../nbd/device.rs"]
 mod device;
 mod lifecycle;
+mod programs;
 mod requests;
 mod served;

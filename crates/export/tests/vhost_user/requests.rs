@@ -19,7 +19,7 @@ fn write_and_read() {
             let options = FrontOptions { indirect, event_idx, polled, ..FrontOptions::default() };
             let (front, mut queue) = served.front_with(options);
             let case = format!("{mode:?} indirect {indirect} event_idx {event_idx} polled {polled}");
-            for round in 0..300u64 {
+            for round in 0..80u64 {
                 let bytes: Vec<u8> = (0..4096).map(|i| (i as u64 + round * 7) as u8).collect();
                 assert_eq!(write(&front, &mut queue, round * 8, &bytes), 0, "{case}");
                 assert!(read(&front, &mut queue, round * 8, 4096) == bytes, "{case} round {round}");

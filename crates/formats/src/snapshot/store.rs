@@ -147,6 +147,16 @@ impl Store {
         Ok(chunk)
     }
 
+    /// How long the area is that lies between the chunk that was given away last and the next, if one does. Nothing of it is
+    /// in use before exceptions up to that chunk are committed, which writes it: zeroes may go there until then, with the chunk's
+    /// data, so that a disk does not wait until it has turned past.
+    pub fn area_behind(&self) -> Option<Sectors> {
+        let chunk = self.next_free - 1;
+        let in_use = self.geometry.area(self.area)?;
+        let is_area = self.geometry.is_metadata(chunk) && chunk > in_use && chunk < self.geometry.chunks();
+        is_area.then(|| self.geometry.chunk().sectors())
+    }
+
     /// Makes exceptions true: those that were allocated first, in that order. Their data need only be durable before the
     /// batch's `last` write. Until [`finish`](Self::finish), none of them may be told to anybody.
     ///

@@ -65,6 +65,38 @@ fn one_block_is_written_of_a_large_area() {
 }
 
 #[test]
+fn zeroes_in_an_area_that_was_come_past_hurt_nobody() {
+    for together in [1, 7, 32, 33, 50] {
+        let (mut store, mut disk) = format(geometry(1, 200), 0xaa);
+        assert_eq!(store.area_behind(), None, "the first area is in use");
+        let (mut pending, mut made, mut areas) = (Vec::new(), Vec::new(), Vec::new());
+        let mut next = 2;
+        for old in 0..150 {
+            let exception = allocate(&mut store, old);
+            assert_eq!(exception.new, next);
+            next += 1;
+            if let Some(len) = store.area_behind() {
+                assert_eq!(len, Sectors::new(1));
+                disk.bytes[next as usize * 512..][..512].fill(0);
+                areas.push(next);
+                next += 1;
+            }
+            pending.push(exception);
+            if pending.len() == together {
+                let batch = store.commit(&pending);
+                disk.write(&batch);
+                store.finish(&batch, true);
+                made.append(&mut pending);
+            }
+            assert_eq!(disk.load().unwrap().exceptions, made, "{together} together, after {old}");
+        }
+        assert_eq!(areas, [34, 67, 100, 133]);
+        // A store that is read again goes on behind what it has.
+        assert_eq!(disk.load().unwrap().store.area_behind(), None);
+    }
+}
+
+#[test]
 fn a_full_device() {
     for chunks in [2, 3, 33, 34, 35, 36, 67, 68] {
         let (mut store, mut disk) = format(geometry(1, chunks), 0);

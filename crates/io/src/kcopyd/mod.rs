@@ -19,6 +19,7 @@
 //! those do not come by. Nothing blocks.
 
 mod pages;
+mod piece;
 mod queue;
 mod run;
 mod slots;
@@ -91,6 +92,9 @@ pub struct CopyTo {
     pub skip: Sectors,
     /// How much comes here at most.
     pub take: Sectors,
+    /// Zeroes that are written behind what comes here, if one write can be that long: a gap before the next place, that may be
+    /// filled as well as not.
+    pub pad: Sectors,
     /// How the write went, once the job is done. Untouched when the read failed.
     pub status: Status,
 }
@@ -103,7 +107,20 @@ impl CopyTo {
 
     /// A place for `take` sectors of it, without the first `skip`.
     pub fn part(dev: Arc<dyn BlockDevice>, sector: Sector, skip: Sectors, take: Sectors) -> Self {
-        Self { dev, sector, skip, take, status: Status::Ok }
+        Self { dev, sector, skip, take, pad: Sectors::ZERO, status: Status::Ok }
+    }
+
+    /// The zeroes behind what comes here of `sectors` from `at`, if it ends there.
+    fn pad_of(&self, at: Sectors, sectors: Sectors, job: Sectors) -> Sectors {
+        let end = self.skip.get().saturating_add(self.take.get()).min(job.get());
+        let Some((start, len)) = self.overlap(at, sectors).filter(|_| !self.pad.is_zero()) else {
+            return Sectors::ZERO;
+        };
+        let written = (start - self.skip).checked_add(len).and_then(|len| len.checked_add(self.pad));
+        let behind = written.and_then(|len| self.sector.checked_add(len));
+        let fits = behind.is_some_and(|behind| behind <= self.dev.sectors().from_start());
+        let short = len.checked_add(self.pad).is_some_and(|len| len <= self.dev.limits().max_sectors);
+        if start + len == Sectors::new(end) && fits && short { self.pad } else { Sectors::ZERO }
     }
 
     /// Where in the job begins what comes here of `sectors` from `at`, and how much that is.
@@ -142,6 +159,11 @@ impl CopyJob {
     /// Whether every place gets all that is copied.
     pub fn is_whole(&self) -> bool {
         self.to.iter().all(|to| to.skip.is_zero() && to.take >= self.sectors)
+    }
+
+    /// Whether no place has zeroes behind it.
+    fn is_bare(&self) -> bool {
+        self.to.iter().all(|to| to.pad.is_zero())
     }
 
     /// The first error that was met, of the read or of any write.

@@ -68,7 +68,9 @@ impl Queue {
         }
         let (mut count, mut len) = (1, first.sectors);
         while let Some(next) = self.jobs.get(count) {
-            if next.sectors > most - len || !first.goes_on_with(next, len) {
+            // Zeroes come last.
+            let bare = self.jobs[count - 1].is_bare();
+            if !bare || next.sectors > most - len || !first.goes_on_with(next, len) {
                 break;
             }
             (count, len) = (count + 1, len + next.sectors);

@@ -2,14 +2,14 @@
 //!
 //! The state's lock is held for bookkeeping only; nothing is submitted and nobody is called under it.
 
-use super::pages::{PAGE, Pages, Run};
+use super::pages::{PAGE, Pages};
+use super::piece::Piece;
 use super::queue::Queue;
 use super::slots::Slots;
 use super::throttle::Throttle;
 use super::{Copied, CopyFrom, CopyJob, CopyOptions, CopyStats, CopyTo};
 use crate::{BlockDevice, Cx, Kept, Memory, Nanos, Op, OpFlags, Segment, Status};
 use std::collections::VecDeque;
-use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use udm_base::{Sector, Sectors};
@@ -63,42 +63,6 @@ struct State {
     /// The section that the budget is for, and what it has used.
     section: (usize, u64),
     used: u32,
-}
-
-/// Part of a job, or several jobs together, on its way.
-struct Piece {
-    jobs: Vec<usize>,
-    /// Where it begins in the first job.
-    at: Sectors,
-    sectors: Sectors,
-    runs: Vec<Run>,
-    segs: Vec<Segment>,
-    /// Lists for places that get a part only, one after the other, and where each begins.
-    cut: Vec<Segment>,
-    cuts: Vec<Range<usize>>,
-    /// Reads or writes that are out or ready.
-    left: usize,
-    read: Status,
-    writes: Vec<Status>,
-    write_out: bool,
-}
-
-impl Piece {
-    fn new() -> Box<Self> {
-        Box::new(Self {
-            jobs: Vec::new(),
-            at: Sectors::ZERO,
-            sectors: Sectors::ZERO,
-            runs: Vec::new(),
-            segs: Vec::new(),
-            cut: Vec::new(),
-            cuts: Vec::new(),
-            left: 0,
-            read: Status::Ok,
-            writes: Vec::new(),
-            write_out: false,
-        })
-    }
 }
 
 /// A read (0) or a write (from 1) of a piece.
@@ -311,7 +275,7 @@ impl Inner {
             return Some(departure);
         }
         let Some(from) = departure.dev.lend(cx, Op::Read, sector, sectors) else { return Some(departure) };
-        let places = self.lock().places(piece);
+        let Some(places) = self.lock().places(piece) else { return Some(departure) };
         let lent: Option<Vec<_>> = places.iter().map(|p| p.dev.lend(cx, Op::Write, p.range.0, p.range.1)).collect();
         let Some(lent) = lent else { return Some(departure) };
         for (place, to) in places.iter().zip(&lent) {
@@ -537,14 +501,22 @@ impl State {
         }
     }
 
-    /// Makes the lists of memory for places that get a part of a piece only.
+    /// Makes the lists of memory for places that get a part of a piece only, or zeroes too.
     fn cut(&mut self, number: usize) {
         let piece = self.pieces.get_mut(number);
         piece.cut.clear();
         piece.cuts.clear();
-        for to in &self.under_way.get(piece.jobs[0]).to {
+        piece.pads.clear();
+        let last = self.under_way.get(*piece.jobs.last().expect("a piece is of jobs"));
+        // Of jobs together the piece is all of each; of one it may be a part.
+        let at = if piece.jobs.len() > 1 { (Sectors::ZERO, last.sectors) } else { (piece.at, piece.sectors) };
+        let reads = matches!(last.from, CopyFrom::Device(..));
+        let pad = |to: &CopyTo| if reads { to.pad_of(at.0, at.1, last.sectors) } else { Sectors::ZERO };
+        piece.pads.extend(last.to.iter().map(pad));
+        for (to, pad) in self.under_way.get(piece.jobs[0]).to.iter().zip(&piece.pads) {
             let begin = piece.cut.len();
-            if let Some((start, len)) = to.overlap(piece.at, piece.sectors).filter(|(_, len)| *len < piece.sectors) {
+            let part = to.overlap(piece.at, piece.sectors);
+            if let Some((start, len)) = part.filter(|(_, len)| *len < piece.sectors || !pad.is_zero()) {
                 let (mut skip, mut left) = ((start - piece.at).as_len(), len.as_len());
                 for seg in &piece.segs {
                     let from = skip.min(seg.len());
@@ -554,6 +526,13 @@ impl State {
                         piece.cut.push(unsafe { Segment::new(seg.as_ptr().add(from), taken) });
                     }
                     (skip, left) = (skip - from, left - taken);
+                }
+                let mut left = pad.as_len();
+                while left > 0 {
+                    let taken = left.min(ZEROES.0.len());
+                    // SAFETY: a device only reads the memory of a write.
+                    piece.cut.push(unsafe { Segment::new(ZEROES.0.as_ptr().cast_mut(), taken) });
+                    left -= taken;
                 }
             }
             piece.cuts.push(begin..piece.cut.len());
@@ -571,15 +550,18 @@ impl State {
         piece.left = self.ready.len() - before;
     }
 
-    /// Where the parts of a piece go.
-    fn places(&self, number: usize) -> Vec<Place> {
+    /// Where the parts of a piece go; none, if there is more to be written than that.
+    fn places(&self, number: usize) -> Option<Vec<Place>> {
         let piece = self.pieces.get(number);
+        if piece.pads.iter().any(|pad| !pad.is_zero()) {
+            return None;
+        }
         let place = |to: &CopyTo| {
             let (start, len) = to.overlap(piece.at, piece.sectors)?;
             let range = (to.sector + (start - to.skip), len);
             Some(Place { dev: to.dev.clone(), range, skip: start - piece.at })
         };
-        self.under_way.get(piece.jobs[0]).to.iter().filter_map(place).collect()
+        Some(self.under_way.get(piece.jobs[0]).to.iter().filter_map(place).collect())
     }
 
     fn count(&mut self, op: Op, sectors: Sectors) {
@@ -602,10 +584,15 @@ impl State {
                 let zeroes = matches!(from, CopyFrom::Zeroes) && !piece.write_out;
                 let makes = zeroes && !to.dev.limits().max_write_zeroes.is_zero();
                 let (start, len) = to.overlap(piece.at, piece.sectors).expect("ready if it gets something");
-                if len < piece.sectors {
+                let pad = piece.pads[n - 1];
+                if len < piece.sectors || !pad.is_zero() {
                     segs = &raw const piece.cut[piece.cuts[n - 1].clone()];
                 }
-                (to.dev.clone(), (to.sector + (start - to.skip), len), if makes { Op::WriteZeroes } else { Op::Write })
+                (
+                    to.dev.clone(),
+                    (to.sector + (start - to.skip), len + pad),
+                    if makes { Op::WriteZeroes } else { Op::Write },
+                )
             }
         };
         let flags = if op == Op::Read { OpFlags::NONE } else { job.flags };

@@ -32,6 +32,14 @@ impl Keep {
         }
     }
 
+    /// How much lies between the chunk that was given away last and the next.
+    fn gap(&self) -> Sectors {
+        match self {
+            Self::Persistent(store) => store.area_behind().unwrap_or(Sectors::ZERO),
+            Self::Transient(_) => Sectors::ZERO,
+        }
+    }
+
     pub(super) fn usage(&self) -> Usage {
         match self {
             Self::Persistent(store) => store.usage(),
@@ -48,6 +56,8 @@ pub(super) struct Run {
     /// Its place.
     pub(super) new: u64,
     pub(super) count: u64,
+    /// Between its places and those of the next run: an area, if not nothing.
+    pub(super) gap: Sectors,
     /// Its data is at its new place.
     pub(super) copied: bool,
     /// Writes to the snapshot's chunks that wait, in order.
@@ -185,6 +195,10 @@ impl Body {
                 at
             }
         };
+        let gap = self.keep.gap();
+        if let Some(run) = self.pending.get_mut(at) {
+            run.gap = gap;
+        }
         self.snapshot.exceptions.set_pending(chunk, at);
         Ok(at)
     }

@@ -111,6 +111,8 @@ struct Need {
     sectors: Sectors,
     /// Where to.
     place: Sector,
+    /// What may be zeroed behind that.
+    gap: Sectors,
     cow: Arc<dyn BlockDevice>,
     part: Part,
 }
@@ -121,9 +123,11 @@ impl Need {
         let (it, run) = (&body.snapshot, body.pending.get(at)?);
         let sector = it.chunk.start(run.chunk);
         let left = origin.dev.sectors().from_start().checked_since(sector).unwrap_or(Sectors::ZERO);
-        let sectors = Sectors::new(it.chunk.sectors().get() * run.count).min(left);
+        let whole = Sectors::new(it.chunk.sectors().get() * run.count);
+        let sectors = whole.min(left);
+        let gap = if sectors == whole { run.gap } else { Sectors::ZERO };
         let part = Part { snapshot: it.id, run: at, chunks: run.count };
-        Some(Self { sector, sectors, place: it.chunk.start(run.new), cow: it.cow.clone(), part })
+        Some(Self { sector, sectors, place: it.chunk.start(run.new), gap, cow: it.cow.clone(), part })
     }
 
     fn end(&self) -> Sector {
@@ -251,15 +255,16 @@ impl State {
         let mut needs = needs.into_iter().peekable();
         while let Some(first) = needs.next() {
             let (sector, mut end) = (first.sector, first.end());
-            let mut all = vec![first];
-            while let Some(more) = needs.next_if(|more| more.sector < end) {
-                end = end.max(more.end());
-                all.push(more);
+            let (mut places, mut of) = (Vec::new(), Vec::new());
+            let mut next = Some(first);
+            while let Some(need) = next {
+                end = end.max(need.end());
+                of.push(need.part);
+                let to = CopyTo::part(need.cow, need.place, need.sector - sector, need.sectors);
+                places.push(CopyTo { pad: need.gap, ..to });
+                next = needs.next_if(|need| need.sector < end);
             }
-            let of = all.iter().map(|need| need.part).collect();
-            let place = |need: Need| CopyTo::part(need.cow, need.place, need.sector - sector, need.sectors);
-            let from = CopyFrom::Device(origin.dev.clone(), sector);
-            let job = CopyJob::new(from, end - sector, all.into_iter().map(place).collect());
+            let job = CopyJob::new(CopyFrom::Device(origin.dev.clone(), sector), end - sector, places);
             self.send(job, CopyOf::Exceptions(of), todo);
         }
     }
@@ -268,7 +273,7 @@ impl State {
     fn copy_apart(&mut self, job: &CopyJob, of: &[Part], todo: &mut Todo) {
         let CopyFrom::Device(dev, sector) = &job.from else { return };
         for (to, part) in job.to.iter().zip(of) {
-            let to_all = CopyTo::new(to.dev.clone(), to.sector);
+            let to_all = CopyTo { pad: to.pad, ..CopyTo::new(to.dev.clone(), to.sector) };
             let job = CopyJob::new(CopyFrom::Device(dev.clone(), *sector + to.skip), to.take, vec![to_all]);
             self.send(job, CopyOf::Exceptions(vec![*part]), todo);
         }

@@ -4,6 +4,7 @@ use super::Daemon;
 use super::socket::Peer;
 use super::stop::hung_up;
 use crate::exports::refusal;
+use std::cell::RefCell;
 use std::ffi::OsString;
 use std::io;
 use std::os::unix::ffi::OsStringExt;
@@ -33,10 +34,14 @@ fn converse(daemon: &Daemon, mut stream: &UnixStream, peer: Peer) -> io::Result<
         }
         let (command, device) = describe(&request);
         let underway = daemon.underway.begin(&command, &device);
-        let reap = || daemon.reap(&request);
+        let kept = RefCell::new(Vec::new());
+        let reap = || kept.borrow_mut().extend(daemon.reap(&request));
         let caller = Caller { cwd: &cwd, cancel: &|| daemon.stop.is_set() || hung_up(stream), reap: &reap };
-        let outcome = handle(&daemon.registry, &caller, request.ioctl_cmd, &request.buf);
+        let mut outcome = handle(&daemon.registry, &caller, request.ioctl_cmd, &request.buf);
         drop(underway);
+        if outcome.answer.errno == Errno::EBUSY.get() {
+            kept.take().iter().for_each(|why| outcome.answer.detail += &format!("\n{why}"));
+        }
         if outcome.changed || released(&request) {
             daemon.changed();
         }
@@ -60,10 +65,10 @@ fn released(request: &WireRequest) -> bool {
 }
 
 impl Daemon {
-    /// Before the request is told that a device is busy: what need not hold it lets go.
-    fn reap(&self, request: &WireRequest) {
+    /// Before the request is told that a device is busy: what need not hold it lets go. Returns what does not.
+    fn reap(&self, request: &WireRequest) -> Vec<String> {
         self.reap_hangups();
-        let Ok(parsed) = Request::parse(request.ioctl_cmd, &request.buf) else { return };
+        let Ok(parsed) = Request::parse(request.ioctl_cmd, &request.buf) else { return Vec::new() };
         let all = parsed.command() == Command::RemoveAll;
         let (name, uuid, number) = (parsed.name(), parsed.uuid(), parsed.header().device());
         self.nodes.release(|md| {
@@ -71,7 +76,7 @@ impl Daemon {
             let named = !name.is_empty() && info.name.as_bytes() == name;
             let known = !uuid.is_empty() && info.uuid.as_bytes() == uuid;
             all || named || known || number.is_some_and(|number| number == info.devt)
-        });
+        })
     }
 }
 

@@ -187,6 +187,11 @@ impl Nodes {
             // Who cannot have a loop device does not want to hear of it each time.
             NodeKind::Auto if !geteuid().is_root() || loopdev::available().is_err() => NodeKind::Fuse,
             NodeKind::Auto => NodeKind::Loop,
+            NodeKind::Loop => {
+                // Before anything is mounted for it.
+                loopdev::available().map_err(|e| of_io(&e))?;
+                NodeKind::Loop
+            }
             kind => kind,
         };
         if wanted.mapper && kind != NodeKind::Loop {
@@ -216,20 +221,22 @@ impl Nodes {
         Ok(at)
     }
 
-    /// Lets go of the device, so that it can be removed, unless somebody uses its node. Blocks. [`sync`](Self::sync)
-    /// brings back what was let go of for nothing.
-    pub(crate) fn release(&self, which: impl Fn(&MappedDevice) -> bool) {
+    /// Lets go of devices, so that they can be removed, unless somebody uses their nodes: then the answer says who. Blocks.
+    /// [`sync`](Self::sync) brings back what was let go of for nothing.
+    pub(crate) fn release(&self, which: impl Fn(&MappedDevice) -> bool) -> Vec<String> {
         let mut inner = self.lock();
+        let mut kept = Vec::new();
         for at in 0..inner.nodes.len() {
             if which(&inner.nodes[at].md)
                 && let Err(error) = inner.detach(at)
             {
-                info!("{}", error.message);
+                kept.push(error.message);
             }
         }
         if let Some(server) = &inner.server {
             server.reap();
         }
+        kept
     }
 
     /// Follows the devices. Blocks.
@@ -238,8 +245,13 @@ impl Nodes {
         if inner.server.as_ref().is_some_and(|server| !server.is_mounted()) {
             warn!("{} was unmounted by somebody: the nodes are gone", self.dir.display());
             inner.end(Duration::ZERO);
-            let gone: Vec<_> = inner.nodes.drain(..).map(|node| Arc::downgrade(&node.md)).collect();
-            inner.without.extend(gone);
+            for mut node in std::mem::take(&mut inner.nodes) {
+                node.unlink();
+                if let Some(Err(error)) = node.loopdev.as_ref().map(LoopDevice::detach_when_closed) {
+                    warn!("{error}");
+                }
+                inner.without.push(Arc::downgrade(&node.md));
+            }
         }
         let mut at = 0;
         while at < inner.nodes.len() {

@@ -1,5 +1,6 @@
 //! The kernel's side: a script in a guest, with files of ours as its disks.
 
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -18,16 +19,25 @@ pub(crate) fn available() -> bool {
 /// Runs a script with the files as `/dev/vda`, `/dev/vdb` …; what it printed. The script stops at the first command that
 /// fails, and so does the test.
 pub(crate) fn run(dir: &Path, what: &str, disks: &[&Path], script: &str) -> String {
+    let disks = disks.iter().flat_map(|disk| [OsStr::new("-d"), disk.as_os_str()]);
+    boot(dir, what, disks, script, &[])
+}
+
+/// As [`run`], with options of `run-guest.sh` and arguments of the script, which have no spaces.
+pub(crate) fn boot<'a>(
+    dir: &Path,
+    what: &str,
+    options: impl IntoIterator<Item = &'a OsStr>,
+    script: &str,
+    args: &[&str],
+) -> String {
     println!("-- {what}: the kernel");
     let path = dir.join(format!("{}.sh", what.replace(' ', "-")));
     let head = "set -eu\n. ./guest-lib.sh\ntrap 'echo \"failed in line $LINENO: $BASH_COMMAND\"' ERR\n";
     std::fs::write(&path, format!("{head}{script}")).unwrap();
     let mut command = Command::new(lab("run-guest.sh"));
     command.arg("-o").arg(dir.join("job"));
-    for disk in disks {
-        command.arg("-d").arg(disk);
-    }
-    let output = command.arg(&path).output().expect("run-guest.sh runs");
+    let output = command.args(options).arg(&path).args(args).output().expect("run-guest.sh runs");
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(
         output.status.success(),

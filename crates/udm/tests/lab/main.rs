@@ -14,8 +14,10 @@ mod guest;
 mod host;
 mod kernel_made;
 mod model;
+mod polled;
 mod snapshot;
 mod thin;
+mod vhost;
 
 /// The seed of this run.
 fn seed() -> u64 {
@@ -63,5 +65,21 @@ fn a_persistent_store_goes_to_the_kernel_and_back() {
 fn a_store_that_may_overflow_goes_to_the_kernel_and_back() {
     if guest::available() {
         snapshot::there_and_back("PO", 32, seed() + 1);
+    }
+}
+
+#[test]
+#[ignore = "boots a guest: four minutes"]
+fn polled_disks_interrupt_nobody() {
+    if guest::available() {
+        polled::disks_interrupt_nobody();
+    }
+}
+
+#[test]
+#[ignore = "boots a guest: two or three minutes"]
+fn a_guest_has_its_disk_over_vhost_user() {
+    if guest::available() {
+        vhost::a_disk();
     }
 }

@@ -94,7 +94,8 @@ fn by_helper(dir: &Path) -> io::Result<OwnedFd> {
         .stderr(Stdio::piped())
         .spawn();
     let child = child.map_err(|error| match error.kind() {
-        io::ErrorKind::NotFound => {
+        // Or a directory of PATH cannot be looked into.
+        io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied => {
             let message = "mounting needs root, or the program fusermount3 (Debian: package fuse3)";
             io::Error::new(io::ErrorKind::PermissionDenied, message)
         }

@@ -8,7 +8,7 @@ pub use memory::SharedMemory;
 pub use queue::{Done, FrontQueue, Kind, PARTS, Part, RawDesc};
 
 use super::blk::{CONFIG, Config, feature};
-use super::wire::{self, BACKEND_CONFIG_CHANGE, Inbox, Message, NO_FD, RegionSpec, WireError, protocol, request};
+use super::wire::{self, BACKEND_CONFIG_CHANGE, Inbox, Message, RegionSpec, WireError, protocol, request};
 use queue::Shape;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -271,11 +271,8 @@ impl FrontEnd {
         let mut body = [index as u32, 0].iter().flat_map(|w| w.to_ne_bytes()).collect::<Vec<_>>();
         [desc, used, avail, 0].iter().for_each(|w| body.extend(w.to_ne_bytes()));
         self.tell(request::SET_VRING_ADDR, &body, &[])?;
-        if self.options.polled {
-            self.tell(request::SET_VRING_CALL, &(index as u64 | NO_FD).to_ne_bytes(), &[])?;
-        } else {
-            self.tell(request::SET_VRING_CALL, &(index as u64).to_ne_bytes(), &[call.as_fd()])?;
-        }
+        // Also when it is polled: libvhost-user gives up without.
+        self.tell(request::SET_VRING_CALL, &(index as u64).to_ne_bytes(), &[call.as_fd()])?;
         self.tell(request::SET_VRING_KICK, &(index as u64).to_ne_bytes(), &[kick.as_fd()])?;
         self.tell(request::SET_VRING_ENABLE, &state(1), &[])
     }

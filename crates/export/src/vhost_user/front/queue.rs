@@ -199,10 +199,13 @@ impl FrontQueue {
         let at = self.memory.at(offset, DESC);
         let RawDesc { addr, len, flags, next } = desc;
         let word = u64::from(len) | u64::from(flags) << 32 | u64::from(next) << 48;
+        let (at, wanted) = (at.cast::<[u64; 2]>(), [addr.to_le(), word.to_le()]);
+        // A line that both sides only read stays in both caches.
         // SAFETY: within the mapping and aligned to 8.
         unsafe {
-            at.cast::<u64>().write_volatile(addr.to_le());
-            at.cast::<u64>().add(1).write_volatile(word.to_le());
+            if at.read_volatile() != wanted {
+                at.write_volatile(wanted);
+            }
         }
     }
 

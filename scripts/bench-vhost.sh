@@ -1,0 +1,95 @@
+#!/bin/bash
+# Compares udm's vhost-user-blk server with qemu-storage-daemon's, in interleaved rounds: 4 KiB random reads at depth 1, 32
+# and 128, by interrupt and polled, by udm's own front end. udm serves a `ram` device; qemu-storage-daemon a file on tmpfs. Prints
+# for each case the median of both, and the median and spread of the ratio. Then the same of the `ram` device over
+# vhost-user and in process.
+#
+#   scripts/bench-vhost.sh [ROUNDS [SECONDS]]
+#
+# CASES="poll-32 interrupt-1" chooses among the cases. UDM is the program, target/release/udm unless set. QSD_POLL=0 has
+# qemu-storage-daemon's thread sleep in the polled cases, too. Needs qemu-storage-daemon and an otherwise idle machine with a CPU
+# for each side.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+rounds=${1:-5}
+seconds=${2:-2}
+udm=${UDM:-target/release/udm}
+size=$((256 << 20))
+dir=$(mktemp -d)
+tmpfs=$(mktemp -d /dev/shm/udm-bench.XXXXXX)
+pids=()
+cleanup() {
+    UDM_DIR=$dir/udm "$udm" daemon --stop >/dev/null 2>&1 || true
+    [ ${#pids[@]} = 0 ] || kill "${pids[@]}" 2>/dev/null || true
+    rm -rf "$dir" "$tmpfs"
+}
+trap cleanup EXIT
+trap 'exit 1' INT TERM
+
+for program in qemu-storage-daemon "$udm" awk; do
+    command -v "$program" >/dev/null || { echo "SKIP $program is missing"; exit 0; }
+done
+
+export UDM_DIR=$dir/udm
+"$udm" create ram --table "0 $((size / 512)) ram"
+for mode in interrupt adaptive polled; do
+    "$udm" export ram --vhost-user "$dir/udm-$mode" --queues 1 --mode "$mode" >/dev/null
+done
+# Both hold data everywhere.
+"$udm" bench --device "vhost-user:$dir/udm-interrupt" --rw write --bs 1m --number-ios $((size >> 20)) >/dev/null
+head -c $size /dev/urandom >"$tmpfs/disk"
+for mode in interrupt poll; do
+    most=$([ $mode = poll ] && echo "${QSD_POLL:-32768}" || echo 0)
+    qemu-storage-daemon --object "iothread,id=thread,poll-max-ns=$most" \
+        --blockdev "driver=file,node-name=file,filename=$tmpfs/disk" --blockdev driver=raw,node-name=disk,file=file \
+        --export "type=vhost-user-blk,id=export,node-name=disk,addr.type=unix,addr.path=$dir/qsd-$mode,writable=on,iothread=thread" &
+    pids+=($!)
+    for _ in $(seq 100); do [ -S "$dir/qsd-$mode" ] && break; sleep 0.1; done
+    [ -S "$dir/qsd-$mode" ] || { echo "qemu-storage-daemon did not start"; exit 1; }
+done
+
+iops() { # DEVICE COMPLETION DEPTH
+    "$udm" bench "${@:4}" --device "$1" --rw randread --bs 4k --iodepth "$3" --completion "$2" --runtime "$seconds" \
+        --lat off --json | sed -n 's/^ *"iops": *\([0-9][0-9.]*\).*/\1/p' | awk '$1 > 0 { print; exit }'
+}
+
+one() { # WHO CASE: one figure
+    local completion=${2%-*} depth=${2##*-} mode=polled
+    [ "$completion" = poll ] || mode=$completion
+    case $1 in
+        udm) iops "vhost-user:$dir/udm-$mode" "$completion" "$depth" ;;
+        qsd) iops "vhost-user:$dir/qsd-${completion/adaptive/poll}" "$completion" "$depth" ;;
+        in-process) iops ram "$completion" "$depth" --concise "ram,,,,0 $((size / 512)) ram" ;;
+    esac
+}
+
+compare() { # WHO AGAINST CASE
+    local a b round
+    : >"$dir/rounds"
+    for round in $(seq "$rounds"); do
+        # Who goes first changes, so that neither always has the warmer cache.
+        if [ $((round % 2)) = 0 ]; then
+            a=$(one "$1" "$3"); b=$(one "$2" "$3")
+        else
+            b=$(one "$2" "$3"); a=$(one "$1" "$3")
+        fi
+        echo "$a $b" >>"$dir/rounds"
+    done
+    awk -v name="$3" '
+        function median(v, n,   i, j, t) {
+            for (i = 2; i <= n; i++) for (j = i; j > 1 && v[j] < v[j-1]; j--) { t = v[j]; v[j] = v[j-1]; v[j-1] = t }
+            return n % 2 ? v[(n + 1) / 2] : (v[n / 2] + v[n / 2 + 1]) / 2
+        }
+        { a[NR] = $1; b[NR] = $2; r[NR] = $1 / $2 }
+        END {
+            ma = median(a, NR); mb = median(b, NR); mr = median(r, NR)
+            printf "%-14s %10.0f %10.0f   %.3f (%.3f..%.3f)\n", name, ma, mb, mr, r[1], r[NR]
+        }' "$dir/rounds"
+}
+
+cases=${CASES:-interrupt-1 interrupt-32 interrupt-128 adaptive-1 adaptive-32 poll-1 poll-32 poll-128}
+echo "case                  udm        qsd   ratio (least..most) of $rounds rounds; IOPS"
+for case in $cases; do compare udm qsd "$case"; done
+echo "case           vhost-user in process   ratio"
+for case in $cases; do compare udm in-process "$case"; done
