@@ -76,6 +76,7 @@ const SMALLER: &[(&str, &str)] = &[
     ("--runtime=3 --rounds=5", "--runtime=50ms --rounds=2"),
     ("--verify=crc32c\nudm", "--verify=crc32c --runtime=50ms\nudm"),
     ("--lat=off", "--lat=off --runtime=50ms"),
+    ("--device d --rw=randread", "--device d --rw=randread --runtime=50ms"),
     ("/var/tmp/", "/tmp/"),
     ("/dev/sdb", "/tmp/sdb"),
 ];
