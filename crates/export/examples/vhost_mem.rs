@@ -64,10 +64,13 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                     sent += 1;
                 }
                 queue.kick();
+                let before = done;
                 while queue.completed().is_some() {
                     done += 1;
                 }
-                queue.wait(Duration::from_secs(10))?;
+                if done == before {
+                    queue.wait(Duration::from_secs(10))?;
+                }
             }
             Ok(())
         }
