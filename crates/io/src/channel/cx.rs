@@ -117,10 +117,8 @@ impl<'a> Cx<'a> {
         let id = TypeId::of::<T>();
         // SAFETY: as in `source`.
         let found = unsafe { self.0.inner() }.sources.iter().find(|(t, _)| *t == id);
-        found.and_then(|(_, source)| {
-            let any: &'a dyn Any = &**source;
-            any.downcast_ref()
-        })
+        // SAFETY: found by its type.
+        found.map(|(_, source)| unsafe { &*std::ptr::from_ref(&**source).cast::<T>() })
     }
 
     /// The channel's source of type `T`, made by `make` on first use. A source lives as long as its channel.
@@ -129,8 +127,8 @@ impl<'a> Cx<'a> {
         // SAFETY: inside; the reference ends with the block. A boxed source stays where it is while the channel lives,
         // and nothing takes it out as long as a Cx exists.
         if let Some((_, source)) = unsafe { self.0.inner() }.sources.iter().find(|(t, _)| *t == id) {
-            let any: &'a dyn Any = &**source;
-            return Ok(any.downcast_ref().expect("found by its type"));
+            // SAFETY: found by its type.
+            return Ok(unsafe { &*std::ptr::from_ref(&**source).cast::<T>() });
         }
         let source = Box::new(make()?);
         let at: *const T = &*source;

@@ -20,7 +20,12 @@ struct Entry {
     set: Arc<QueueSet>,
     queue: Arc<DeviceQueue>,
     out: Cell<usize>,
+    /// The source that has the entry, which stays in its box as long as its channel.
+    polls: *const Polls,
 }
+
+// SAFETY: the pointer leads to the source that owns the entry, which goes where it goes.
+unsafe impl Send for Entry {}
 
 /// The source that polls the queues.
 #[derive(Default)]
@@ -216,7 +221,7 @@ impl Polls {
         if entries.len() >= IDLE && self.in_use.get() == 0 {
             entries.retain(|e| e.out.get() > 0);
         }
-        entries.push(Box::new(Entry { set: set.clone(), queue: queue.clone(), out: Cell::new(0) }));
+        entries.push(Box::new(Entry { set: set.clone(), queue: queue.clone(), out: Cell::new(0), polls: self }));
         entries.len() - 1
     }
 
@@ -245,7 +250,8 @@ unsafe fn came_home(cx: &Cx<'_>, mut bio: Bio, word: *const ()) -> Option<Bio> {
     // SAFETY: per the contract; only this channel touches its counts.
     let entry = unsafe { &*word.cast::<Entry>() };
     entry.out.set(entry.out.get() - 1);
-    let polls = Polls::of(cx);
+    // SAFETY: the source that has the entry is this channel's, and lives as long.
+    let polls = unsafe { &*entry.polls };
     polls.out.set(polls.out.get() - 1);
     polls.home.set(polls.home.get().wrapping_add(1));
     let polled = &mut top(&mut bio).polled;
