@@ -117,7 +117,9 @@ impl ForeignMemory {
         }
         // Of a file in hugetlbfs the block is the huge page, which a mapping has to begin and end on.
         let huge = rustix::fs::fstatfs(&file).is_ok_and(|fs| fs.f_type == HUGETLBFS_MAGIC);
-        let page = if huge { usize::try_from(stat.st_blksize).unwrap_or(0) } else { 0 }.max(rustix::param::page_size());
+        // SAFETY: asks only. By libc, since rustix looks where valgrind has nothing to show.
+        let small = usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096);
+        let page = if huge { usize::try_from(stat.st_blksize).unwrap_or(small) } else { small }.max(small);
         let lead = offset % page as u64;
         let bytes = (lead + len).checked_next_multiple_of(page as u64).and_then(|b| usize::try_from(b).ok());
         let Some(mapped) = bytes else { return refuse(format!("{len} bytes are more than can be mapped")) };

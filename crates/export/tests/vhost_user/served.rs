@@ -4,7 +4,7 @@ use std::any::Any;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use udm_base::Sectors;
 use udm_export::nbd::{Client, Export, ExportInfo, Exports, OpenError};
 use udm_export::vhost_user::front::{Done, FrontEnd, FrontOptions, FrontQueue, Kind, Part};
@@ -168,16 +168,17 @@ pub(crate) fn until(what: &str, mut is: impl FnMut() -> bool) {
     panic!("not within half a minute: {what}");
 }
 
-/// Waits for the next request that is done.
+/// Waits for the next request that is done: a side that was not told by the other stays asleep, and is found out.
 pub(crate) fn next(queue: &mut FrontQueue) -> Done {
-    for _ in 0..10_000_000 {
+    let began = Instant::now();
+    while began.elapsed() < Duration::from_secs(50) {
         queue.kick();
         if let Some(done) = queue.completed() {
             return done;
         }
-        queue.wait(Duration::from_millis(10)).unwrap();
+        queue.wait(Duration::from_secs(60)).unwrap();
     }
-    panic!("{} requests are not done", queue.out());
+    panic!("{} requests are not done, or their end was not told", queue.out());
 }
 
 /// Does one request and waits for it.

@@ -1,12 +1,14 @@
 //! `control.sock`: the DM ioctls.
 
 use super::Daemon;
+use super::conversation::Conversation;
 use super::socket::Peer;
 use super::stop::hung_up;
 use crate::exports::refusal;
 use std::cell::RefCell;
 use std::ffi::OsString;
 use std::io;
+use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
@@ -16,21 +18,51 @@ use udm_control::codec::{Command, Request};
 use udm_control::handler::{Caller, handle};
 use udm_control::wire::{self, WireAnswer, WireRequest};
 
-/// Serves a client until it hangs up or breaks the protocol.
-pub(super) fn serve(daemon: &Daemon, stream: &UnixStream, peer: Peer) {
-    if let Err(error) = converse(daemon, stream, peer) {
+/// Serves a client until it hangs up or breaks the protocol, or the daemon stops: then where the conversation can go on.
+/// `cwd`: the hello has come. `pending`: a request that has.
+pub(super) fn serve(
+    daemon: &Daemon,
+    stream: &UnixStream,
+    peer: Peer,
+    cwd: Option<Vec<u8>>,
+    pending: Option<WireRequest>,
+) -> Option<Conversation> {
+    converse(daemon, stream, peer, cwd, pending).unwrap_or_else(|error| {
         debug!("process {}: {error}", peer.pid);
         if error.kind() == io::ErrorKind::InvalidData {
             let _ = wire::write_answer(&mut &*stream, &refused(Errno::EPROTO, error.to_string()));
         }
-    }
+        None
+    })
 }
 
-fn converse(daemon: &Daemon, mut stream: &UnixStream, peer: Peer) -> io::Result<()> {
-    let cwd = PathBuf::from(OsString::from_vec(wire::read_hello(&mut stream)?));
-    while let Some(request) = wire::read_request(&mut stream)? {
+fn converse(
+    daemon: &Daemon,
+    mut stream: &UnixStream,
+    peer: Peer,
+    cwd: Option<Vec<u8>>,
+    mut pending: Option<WireRequest>,
+) -> io::Result<Option<Conversation>> {
+    let hello = match cwd {
+        Some(cwd) => cwd,
+        None if !daemon.stop.wait_for(stream.as_fd()) => return Ok(Some(Conversation::CONTROL)),
+        None => wire::read_hello(&mut stream)?,
+    };
+    let cwd = PathBuf::from(OsString::from_vec(hello.clone()));
+    loop {
+        let request = match pending.take() {
+            Some(request) => request,
+            None if !daemon.stop.wait_for(stream.as_fd()) => {
+                return Ok(Some(Conversation::Control { cwd: Some(hello), pending: None }));
+            }
+            None => match wire::read_request(&mut stream)? {
+                Some(request) => request,
+                None => return Ok(None),
+            },
+        };
         if !peer.is_allowed() {
-            return wire::write_answer(&mut stream, &refused(Errno::EACCES, refusal(peer.uid)));
+            wire::write_answer(&mut stream, &refused(Errno::EACCES, refusal(peer.uid)))?;
+            return Ok(None);
         }
         let (command, device) = describe(&request);
         let underway = daemon.underway.begin(&command, &device);
@@ -45,6 +77,10 @@ fn converse(daemon: &Daemon, mut stream: &UnixStream, peer: Peer) -> io::Result<
         if outcome.changed || released(&request) {
             daemon.changed();
         }
+        if outcome.answer.errno == Errno::EINTR.get() && !outcome.changed && daemon.is_being_replaced() {
+            // It has done nothing but wait: it may wait for the next daemon as well.
+            return Ok(Some(Conversation::Control { cwd: Some(hello), pending: Some(request) }));
+        }
         match outcome.answer.errno {
             0 if outcome.changed => info!("process {}: {command} {device}", peer.pid),
             0 => debug!("process {}: {command} {device}", peer.pid),
@@ -55,7 +91,6 @@ fn converse(daemon: &Daemon, mut stream: &UnixStream, peer: Peer) -> io::Result<
         }
         wire::write_answer(&mut stream, &outcome.answer)?;
     }
-    Ok(())
 }
 
 /// Whether the request may have taken block devices from nodes that are still there.
