@@ -1,7 +1,8 @@
 # The short names of what one does here. Each target is one command that also works by itself.
 
-.PHONY: help demo test bench docs fuzz golden fio-engine
+.PHONY: help demo test bench docs fuzz golden fio-engine install
 SECONDS ?= 60
+PREFIX ?= /usr/local
 export FIO_SRC
 
 help:
@@ -11,6 +12,7 @@ help:
 	@echo 'make docs    the book and the API documentation, into out/docs and target/doc'
 	@echo 'make fuzz    random input against every parser, SECONDS=60 each'
 	@echo 'make fio-engine FIO_SRC=dir   fio'\''s external engine, into out/fio-engine'
+	@echo 'make install PREFIX=dir       udm, libudm, udm.h, udm.pc and the manual pages; /usr/local unless given'
 	@echo 'make golden  record the expected outputs again from the real programs'
 
 demo:
@@ -35,3 +37,7 @@ golden:
 
 fio-engine:
 	fio-engine/build.sh
+
+install:
+	cargo build --release --package udm --package udm-capi
+	scripts/install.sh "$(PREFIX)"

@@ -32,11 +32,26 @@ typedef struct udm_queue udm_queue;
  * thread's next failure. Never null. */
 const char *udm_error(void);
 
-/* Makes every device of `concise` and makes it live. May block: it opens devices. Close it with udm_stack_close. */
+/* Makes every device of `concise` and makes it live; an empty text makes none, and udm_command may. May block: it opens
+ * devices. Close it with udm_stack_close. */
 int udm_stack_open(const char *concise, udm_stack **stack);
 
 /* Takes the devices down. Every queue must be closed before. Null is allowed. May block. */
 void udm_stack_close(udm_stack *stack);
+
+/* Runs one of dmsetup's commands on the stack: create, load, suspend, resume, message, status, table, info, remove and the
+ * others, with their options. `argv` are its words, the last followed by null:
+ *
+ *     const char *const argv[] = { "create", "vol", "--table", "0 2097152 ram", NULL };
+ *
+ * `*output` gets what it prints, to be freed by udm_text_free; null when nobody wants it. With `--json`, info, table, status
+ * and ls print JSON. What goes wrong is an errno negated, with the command's words in udm_error(). Any thread may call it. It
+ * blocks as long as the command does: `wait` until there is an event. A device with an open queue is not removed (-EBUSY).
+ */
+int udm_command(udm_stack *stack, const char *const *argv, char **output);
+
+/* Frees a text of udm_command. Null is allowed. */
+void udm_text_free(char *text);
 
 /* udm_device_info.flags */
 enum {

@@ -8,6 +8,7 @@
 //! - A pointer that is null where one is needed is EINVAL. Other nonsense in place of a pointer cannot be found out.
 //! - What the header declares is what is defined here, in both directions (`tests/header.rs`).
 
+pub mod command;
 pub mod error;
 pub mod queue;
 pub mod stack;

@@ -6,6 +6,7 @@ use libc::iovec;
 use std::ffi::{c_char, c_int, c_uint};
 use std::time::Duration;
 use udm_base::{Errno, SECTOR_SIZE, Sector, Sectors};
+use udm_core::OpenDevice;
 use udm_io::{Attached, Channel, Completion, Nanos, Op, OpFlags, Segment};
 
 /// As many requests as a queue can have out at a time.
@@ -15,6 +16,8 @@ const MAX_DEPTH: c_uint = 65536;
 pub struct UdmQueue {
     channel: Channel,
     dev: Attached,
+    /// So that no command removes it meanwhile.
+    _open: OpenDevice,
 }
 
 /// A request: `struct udm_request` of the header.
@@ -146,11 +149,12 @@ pub unsafe extern "C" fn udm_queue_open(
         }
         // SAFETY: the caller's promise.
         let device = unsafe { stack.device(device) }?;
+        let open = device.open().map_err(|e| Failure::new(e.errno, e.message))?;
         let channel = stack.domain.channel()?;
         channel.set_depth(depth as usize);
         let dev = channel.attach(device);
         // SAFETY: not null, and the caller's promise.
-        unsafe { *queue = Box::into_raw(Box::new(UdmQueue { channel, dev })) };
+        unsafe { *queue = Box::into_raw(Box::new(UdmQueue { channel, dev, _open: open })) };
         Ok(0)
     })())
 }

@@ -11,7 +11,7 @@ use udm_stack::Stack;
 /// The devices of one specification: `udm_stack` of the header.
 pub struct UdmStack {
     pub(crate) domain: Domain,
-    stack: Stack,
+    pub(crate) stack: Stack,
 }
 
 impl UdmStack {
@@ -44,7 +44,7 @@ const POLL: u32 = 4;
 
 /// # Safety
 /// `at` leads to a text that ends with a zero and stays for `'a`, or is null.
-unsafe fn text<'a>(at: *const c_char, what: &str) -> Result<&'a str, Failure> {
+pub(crate) unsafe fn text<'a>(at: *const c_char, what: &str) -> Result<&'a str, Failure> {
     if at.is_null() {
         return Err(Failure::null(what));
     }
@@ -66,7 +66,10 @@ pub unsafe extern "C" fn udm_stack_open(concise: *const c_char, stack: *mut *mut
         // SAFETY: the caller's promise.
         let concise = unsafe { text(concise, "the specification") }?;
         let domain = Domain::default();
-        let made = Box::new(UdmStack { stack: Stack::new(&domain, concise)?, domain });
+        let made = Box::new(UdmStack {
+            stack: if concise.trim().is_empty() { Stack::empty(&domain) } else { Stack::new(&domain, concise)? },
+            domain,
+        });
         // SAFETY: not null, and the caller's promise.
         unsafe { *stack = Box::into_raw(made) };
         Ok(0)

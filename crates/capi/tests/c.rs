@@ -1,27 +1,10 @@
 //! Programs in C against the library as it is built here.
 
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
-use std::sync::OnceLock;
+mod support;
 
-/// Where the library lies: the folder that this test was built in. Not every way to build the tests builds it too.
-fn library() -> PathBuf {
-    static BUILT: OnceLock<PathBuf> = OnceLock::new();
-    let build = || {
-        let exe = std::env::current_exe().expect("a test has a path");
-        let profile = exe.ancestors().nth(2).expect("it lies in PROFILE/deps").to_owned();
-        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-        let target = profile.parent().expect("the target folder");
-        let mut command = Command::new(cargo);
-        command.args(["build", "--quiet", "--offline", "--package", "udm-capi", "--target-dir"]).arg(target);
-        let name = profile.file_name().and_then(|name| name.to_str()).expect("a profile's name");
-        command.args(["--profile", if name == "debug" { "dev" } else { name }]);
-        let output = command.current_dir(env!("CARGO_MANIFEST_DIR")).output().expect("cargo runs its tests");
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        profile
-    };
-    BUILT.get_or_init(build).clone()
-}
+use std::path::Path;
+use std::process::{Command, Output};
+use support::library;
 
 /// Compiles `source` and runs it. `None` where there is no compiler.
 fn run(source: &Path) -> Option<Output> {
@@ -57,6 +40,11 @@ fn check(source: &str, expect: &str) {
 #[test]
 fn the_example() {
     check("examples/hello.c", "both: 2097152 bytes in blocks of 512\nread back: uo\n");
+}
+
+#[test]
+fn commands() {
+    check("tests/commands.c", include_str!("commands.txt"));
 }
 
 #[test]

@@ -3,8 +3,12 @@
 use std::collections::BTreeSet;
 
 const HEADER: &str = include_str!("../include/udm.h");
-const SOURCES: &[&str] =
-    &[include_str!("../src/error.rs"), include_str!("../src/queue.rs"), include_str!("../src/stack.rs")];
+const SOURCES: &[&str] = &[
+    include_str!("../src/command.rs"),
+    include_str!("../src/error.rs"),
+    include_str!("../src/queue.rs"),
+    include_str!("../src/stack.rs"),
+];
 
 /// The names that stand between `before` and `(`.
 fn names<'a>(text: &'a str, before: &'a str) -> BTreeSet<&'a str> {
@@ -42,5 +46,16 @@ fn constants() {
         ("UDM_DEVICE_POLL", "4"),
     ] {
         assert!(HEADER.contains(&format!("{name} = {value},")), "{name}");
+    }
+}
+
+/// The manual page has every function.
+#[test]
+fn the_manual_page() {
+    let page = include_str!("../../../docs/man/libudm.3");
+    for source in SOURCES {
+        for name in names(source, "extern \"C\" fn ") {
+            assert!(page.contains(&format!("{name}(")), "{name} is not in libudm(3)");
+        }
     }
 }

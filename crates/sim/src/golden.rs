@@ -1,9 +1,15 @@
-//! The images beside the kernel's records in `tests/goldens`: what a device held, packed page by page.
+//! The kernel's records in `tests/goldens`, and the images beside them: what a device held, packed page by page.
 //!
 //! # Format (`*.pages.gz`, written by `tests/goldens/pack.py`)
 //! A gzip stream of: the image's size in bytes (u64, little-endian); then for each page of 4096 bytes that is not all
 //! zero, in ascending order, its number (u64, little-endian) and its bytes. A last page that the size cuts short is
 //! padded with zeroes.
+
+mod record;
+mod sha256;
+
+pub use record::Record;
+pub use sha256::sha256;
 
 use std::io::{self, Read};
 

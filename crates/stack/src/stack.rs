@@ -30,7 +30,12 @@ impl Stack {
         Self::over(registry(domain.clone()), concise)
     }
 
-    /// The same in a registry that has no devices yet.
+    /// Without devices; its registry takes them.
+    pub fn empty(domain: &Domain) -> Self {
+        Self { registry: registry(domain.clone()), top: String::new() }
+    }
+
+    /// As [`new`](Self::new) in a registry that has no devices yet.
     pub fn over(registry: Registry, concise: &str) -> Result<Self, StackError> {
         let devices = parse_concise(concise).map_err(|message| StackError { errno: Errno::EINVAL, message })?;
         // Made first, so that the devices that came up are taken down in order if one does not.

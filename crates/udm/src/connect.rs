@@ -1,10 +1,10 @@
 //! The way to the daemon, which is started when there is none.
 
-use crate::daemon::{EXIT_HELD, Lock, log_tail, open_log};
+use crate::daemon::{EXIT_HELD, EXIT_NONE, Lock, log_tail, open_log};
 use crate::places::Places;
 use rustix::net::sockopt;
 use serde_json::Value;
-use std::io;
+use std::io::{self, Read};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
@@ -99,17 +99,54 @@ fn named(places: &Places, error: &io::Error) -> io::Error {
 fn start(places: &Places) -> io::Result<Child> {
     places.make().map_err(io::Error::other)?;
     let log = open_log(places)?;
-    let program = std::env::current_exe()?;
-    Command::new(program)
-        // Not what this one is called by, which may be dmsetup.
-        .arg0("udm")
-        .args(["daemon", DETACHED, "--dir"])
-        .arg(places.dir())
-        .stdin(Stdio::null())
+    daemon_command(places, &["daemon", DETACHED, "--dir"])?
         .stdout(log.try_clone()?)
         .stderr(log)
         .spawn()
         .map_err(|e| io::Error::new(e.kind(), format!("the daemon cannot be started: {e}")))
+}
+
+/// What a daemon says to who started it when it has taken over.
+const REPLACED: &str = "replaced\n";
+
+/// Starts a daemon that goes on in the place of the one that runs, and waits until it has; where none runs, starts one.
+///
+/// # Errors
+/// What the new one says: the old one goes on.
+pub(crate) fn replace(places: &Places) -> io::Result<()> {
+    places.make().map_err(io::Error::other)?;
+    let log = open_log(places)?;
+    let mut child = daemon_command(places, &["daemon", DETACHED, "--replace", "--dir"])?
+        .stdout(log)
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(|e| io::Error::new(e.kind(), format!("the daemon cannot be started: {e}")))?;
+    let mut told = String::new();
+    if let Some(mut stderr) = child.stderr.take() {
+        stderr.read_to_string(&mut told)?;
+    }
+    if told == REPLACED {
+        return Ok(());
+    }
+    match child.wait()?.code() {
+        Some(code) if code == i32::from(EXIT_NONE) => control(places).map(drop),
+        _ if told.trim().is_empty() => Err(with_log(places, "the new daemon has died; the one that ran goes on")),
+        _ => Err(io::Error::other(format!("the daemon that runs goes on: {}", told.trim()))),
+    }
+}
+
+/// Tells who started this daemon that it has taken over, and lets go of them: standard error becomes the log.
+pub(crate) fn say_replaced() {
+    eprint!("{REPLACED}");
+    let _ = rustix::stdio::dup2_stderr(io::stdout());
+}
+
+/// The program with those words and the directory.
+fn daemon_command(places: &Places, words: &[&str]) -> io::Result<Command> {
+    let mut command = Command::new(std::env::current_exe()?);
+    // Not what this one is called by, which may be dmsetup.
+    command.arg0("udm").args(words).arg(places.dir()).stdin(Stdio::null());
+    Ok(command)
 }
 
 /// Ends a daemon that was started when another was first. Else it would still be about to take the directory when that

@@ -5,7 +5,6 @@
 mod connect;
 mod daemon;
 mod exports;
-mod local;
 mod own;
 mod places;
 mod progress;

@@ -73,6 +73,10 @@ struct DaemonArgs {
     /// Tell which daemon runs, what it has under way, and the end of its log
     #[arg(long)]
     status: bool,
+    /// Start another daemon that goes on in the place of the one that runs: with its devices, and with its clients, which
+    /// notice nothing. If it cannot, the one that runs stays
+    #[arg(long, conflicts_with_all = ["stop", "status", "no_restore"])]
+    replace: bool,
     /// How long a thread that serves devices polls before it sleeps, in microseconds; 0 sleeps at once [default: 20]
     #[arg(long, value_name = "MICROSECONDS", conflicts_with_all = ["stop", "status"])]
     poll_budget: Option<u32>,
@@ -161,6 +165,9 @@ pub(crate) fn main(argv: Vec<OsString>) -> u8 {
     let result = match &own.command {
         OwnCommand::Daemon(args) if args.stop => places().and_then(|places| stop(&places, args.forget)),
         OwnCommand::Daemon(args) if args.status => places().and_then(|places| status(&places)),
+        OwnCommand::Daemon(args) if args.replace && !args.detached => {
+            places().and_then(|places| connect::replace(&places).map_err(|e| e.to_string())).map(|()| 0)
+        }
         OwnCommand::Daemon(args) => return serve(places(), args),
         OwnCommand::Run(args) => run::run(args),
         OwnCommand::Export(args) => places().and_then(|places| export(&places, args)),
@@ -181,6 +188,16 @@ pub(crate) fn main(argv: Vec<OsString>) -> u8 {
 }
 
 fn serve(places: Result<Places, String>, args: &DaemonArgs) -> u8 {
+    if args.replace {
+        return match places.map_err(Into::into).and_then(|places| daemon::replace(places, connect::say_replaced)) {
+            Ok(true) => 0,
+            Ok(false) => daemon::EXIT_NONE,
+            Err(error) => {
+                eprintln!("{}", error.message);
+                1
+            }
+        };
+    }
     let begin =
         Begin { detached: args.detached, fresh: args.no_restore, poll_budget: args.poll_budget, node: args.node };
     match places.map_err(Into::into).and_then(|places| daemon::run(places, begin)) {

@@ -2,11 +2,11 @@
 
 use crate::daemon::{Stop, flush_all, parse_address, tcp_uri};
 use crate::exports::MappedExports;
-use crate::local::LocalTransport;
 use crate::world;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
+use udm_client::dmsetup::LocalTransport;
 use udm_core::Registry;
 use udm_export::nbd::{Listen, Server};
 use udm_io::Domain;

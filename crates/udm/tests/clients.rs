@@ -209,13 +209,14 @@ fn options_and_exports() {
     place.ok("set vol clone_always=1 compile=0");
     assert!(place.ok("info --json vol").contains("\"clone_always\":true"));
     refused(&["set", "vol", "io_pool=1"], "known are clone_always");
-    place.ok("create polled --table '0 2048 linear null:size=1M:poll_queues=2 0'");
+    let table = "0 2048 linear null:size=1M:poll_queues=2 0";
+    assert!(place.udm(["create", "polled", "--table", table]).status.success());
     let shows = |part: &str| {
         let info = place.ok("info --json polled");
         assert!(info.contains(part), "{info} lacks {part}");
     };
     shows("\"io_poll\":true");
-    shows("\"polls\":{\"fast\":0,\"sub\":0,\"default\":0}");
+    shows("\"polls\":{\"default\":0,\"fast\":0,\"sub\":0}");
     place.ok("set polled io_poll=0 poll_budget=7");
     shows("\"io_poll\":false");
     shows("\"poll_budget\":7");

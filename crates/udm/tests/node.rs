@@ -238,7 +238,7 @@ fn file_system(mkfs: &[&str], check: &[&str], options: &str) {
     let big = mounted.0.join("big");
     run("dd", words(&format!("if=/dev/urandom of={} bs=1M count=32 oflag=direct status=none", big.display())));
     let sum = run("sha256sum", [&big]);
-    refused(&place.udm(["remove", "vol"]), "busy");
+    refused(&place.udm(["remove", "vol"]), "unmount or close it first");
     refused(&place.udm(["node", "remove", "vol"]), "in use");
     run("sync", [OsStr::new("-f"), mounted.0.as_os_str()]);
 
@@ -313,6 +313,26 @@ fn a_block_device_after_a_kill() {
         let backing = Path::new("/sys/block").join(old.file_name().unwrap()).join("loop/backing_file");
         !fs::read_to_string(backing).is_ok_and(|file| file.contains(place.dir().to_str().unwrap()))
     });
+}
+
+#[test]
+fn a_mount_that_is_taken_away() {
+    let place = Place::new();
+    if !can(&place, "loop") || !installed("umount") {
+        return;
+    }
+    create(&place, &["vol", "--node=loop"], "0 2048 ram");
+    let device = PathBuf::from(shown(&place, "vol")["device"].as_str().unwrap());
+    let backing = Path::new("/sys/block").join(device.file_name().unwrap()).join("loop/backing_file");
+    // Busy as it is, this ends the connection: the way out where the daemon hangs.
+    let _ = Command::new("umount").arg("-f").arg(node(&place, "")).output().unwrap();
+    until("the node is gone", || place.ok("node").is_empty());
+    let ours = |file: String| file.contains(place.dir().to_str().unwrap()) || file.trim() == "/.files/vol";
+    until("its block device is free", || !fs::read_to_string(&backing).is_ok_and(ours));
+    // The next is mounted anew.
+    place.ok("node add vol --kind loop");
+    assert_eq!(fs::read(node(&place, "vol")).unwrap().len(), 1 << 20);
+    place.ok("remove vol");
 }
 
 #[test]

@@ -164,7 +164,7 @@ fn states_that_are_not_understood() {
     }
     // One device that cannot be is not the others' fault.
     let strange = good.replace("0 2048 zero", "0 2048 no-such-target");
-    let two = good.replace("\"exports\"", "\"exports\"");
+    let two = good.clone();
     for (text, expect) in [(strange, "0 2048 error \n"), (two, "0 2048 zero \n")] {
         std::fs::write(&path, text).unwrap();
         assert_eq!(place.ok("table vol"), expect);
@@ -261,4 +261,24 @@ fn nothing_acknowledged_is_missing_after_a_kill_under_load() {
         until(&format!("{name} is free"), || place.udm(["remove", name]).status.success());
     }
     place.ok(&format!("thin check {}", meta.display()));
+}
+
+/// Files of a process that is just ending are locked for a moment: the next daemon waits for them.
+#[test]
+fn what_is_locked_for_a_moment_is_waited_for() {
+    let place = Place::new();
+    let cow = file(&place, "cow", 1 << 20);
+    let origin = file(&place, "origin", 1 << 20);
+    let table = format!("0 {SECTORS} snapshot {} {} P 8", origin.display(), cow.display());
+    create(&place, &["s"], &table);
+    kill(&place);
+    let locked = File::options().read(true).write(true).open(&cow).unwrap();
+    let lock = rustix::fs::FlockOperation::NonBlockingLockExclusive;
+    until("it is ours", || rustix::fs::fcntl_lock(&locked, lock).is_ok());
+    let releasing = std::thread::spawn(move || {
+        std::thread::sleep(std::time::Duration::from_millis(300));
+        drop(locked);
+    });
+    assert_eq!(place.ok("table s"), format!("{table}\n"));
+    releasing.join().unwrap();
 }

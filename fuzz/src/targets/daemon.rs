@@ -56,7 +56,7 @@ pub fn fuzz_second(data: &[u8]) {
     let service = Nothing(registry());
     assert!(service.0.create("vol", "", None).is_ok());
     let mut answers = Vec::new();
-    let _ = converse(&mut BufReader::new(data), &mut answers, &service);
+    let _ = converse(&mut BufReader::new(data), &mut answers, &service, &mut false);
     let lines = data.iter().filter(|byte| **byte == b'\n').count();
     let answers = String::from_utf8(answers).expect("answers are text");
     assert!(answers.lines().count() <= lines + 1, "one answer for a line, and one for what is none");
@@ -97,6 +97,9 @@ impl Service for Nothing {
     fn changed(&self) {}
     fn lost(&self, _: &MappedDevice) -> Option<String> {
         None
+    }
+    fn may_replace(&self, _: u32) -> Result<(), Error> {
+        Ok(())
     }
     fn shut_down(&self, _: bool) {}
 }

@@ -10,6 +10,7 @@ pub(super) const UNSAFE_MODULES: &[(&str, &str)] = &[
     ("crates/bench/src/front.rs", "memory that a virtual machine would share"),
     ("crates/bench/src/lane.rs", "passes a buffer on, as its caller promises"),
     ("crates/bench/src/queue.rs", "lends buffers to devices, and takes them back"),
+    ("crates/capi/src/command.rs", "texts of a caller in C"),
     ("crates/capi/src/error.rs", "a name that C links to"),
     ("crates/capi/src/queue.rs", "memory and lists of a caller in C"),
     ("crates/capi/src/stack.rs", "texts and handles of a caller in C"),

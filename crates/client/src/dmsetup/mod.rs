@@ -16,6 +16,7 @@ mod commands;
 mod env;
 mod getopt;
 mod json;
+mod local;
 mod mangle;
 mod options;
 mod report;
@@ -27,6 +28,7 @@ mod transport;
 mod tree;
 
 pub use env::{Clock, Env};
+pub use local::LocalTransport;
 pub use transport::{DmTransport, IoctlError, SocketTransport};
 
 use app::App;

@@ -84,6 +84,11 @@ pub enum Request {
         /// At most so many.
         lines: usize,
     },
+    /// Another daemon asks to go on in the place of this one. Answer: null; the connection is theirs from then on.
+    Replace {
+        /// How things pass from one to the other.
+        version: u32,
+    },
     /// Ends the daemon: drains what is in flight, flushes, exits. Answer: null, before it ends.
     Shutdown {
         /// The next daemon is to begin without the devices of this one.

@@ -60,20 +60,38 @@ pub trait Service: Send + Sync {
     fn changed(&self);
     /// Why the device has an error table in the place of its own, if it has.
     fn lost(&self, device: &MappedDevice) -> Option<String>;
+    /// Whether another daemon, which passes things on by that version, may go on in the place of this one.
+    ///
+    /// # Errors
+    /// Why not.
+    fn may_replace(&self, version: u32) -> Result<(), Error>;
     /// Begins to end the daemon. Does not wait for it. `forget`: the next one is to begin without devices.
     fn shut_down(&self, forget: bool);
 }
 
-/// Answers a client until it hangs up. Blocks as the stream does.
+/// How a conversation has ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Ended {
+    /// The client has hung up.
+    HungUp,
+    /// The client is another daemon, which goes on in the place of this one: what follows on the stream is theirs.
+    Replace,
+}
+
+/// Answers a client until it hangs up. `greeted`: whether its hello has come, here or before. Blocks as the stream does.
 ///
 /// # Errors
 /// The stream's, and `InvalidData` for a line that is too long or no text: the client has been told.
-pub fn converse(reader: &mut impl BufRead, writer: &mut impl Write, service: &dyn Service) -> io::Result<()> {
-    let mut greeted = false;
+pub fn converse(
+    reader: &mut impl BufRead,
+    writer: &mut impl Write,
+    service: &dyn Service,
+    greeted: &mut bool,
+) -> io::Result<Ended> {
     loop {
         let line = match read_line(reader, MAX_LINE) {
             Ok(Some(line)) => line,
-            Ok(None) => return Ok(()),
+            Ok(None) => return Ok(Ended::HungUp),
             Err(error) if error.kind() == io::ErrorKind::InvalidData => {
                 // Where the next request would begin is not known.
                 send(writer, &failed(&Error::new(Errno::EPROTO, error.to_string())))?;
@@ -81,15 +99,19 @@ pub fn converse(reader: &mut impl BufRead, writer: &mut impl Write, service: &dy
             }
             Err(error) => return Err(error),
         };
-        let answer = match answer(&line, &mut greeted, service) {
+        let mut replace = false;
+        let answer = match answer(&line, greeted, &mut replace, service) {
             Ok(value) => json!({ "ok": value }),
             Err(error) => failed(&error),
         };
         send(writer, &answer)?;
+        if replace {
+            return Ok(Ended::Replace);
+        }
     }
 }
 
-fn answer(line: &str, greeted: &mut bool, service: &dyn Service) -> Result<Value, Error> {
+fn answer(line: &str, greeted: &mut bool, replace: &mut bool, service: &dyn Service) -> Result<Value, Error> {
     let request: Request = serde_json::from_str(line)
         .map_err(|e| Error::new(Errno::EPROTO, format!("the request cannot be understood: {e}")))?;
     match &request {
@@ -105,7 +127,11 @@ fn answer(line: &str, greeted: &mut bool, service: &dyn Service) -> Result<Value
             let message = format!("expected {{\"op\":\"hello\",\"version\":{VERSION}}} before any other request");
             Err(Error::new(Errno::EPROTO, message))
         }
-        request => perform(request, service),
+        request => {
+            let answer = perform(request, service)?;
+            *replace = matches!(request, Request::Replace { .. });
+            Ok(answer)
+        }
     }
 }
 
@@ -167,6 +193,10 @@ fn perform(request: &Request, service: &dyn Service) -> Result<Value, Error> {
         }
         Request::Progress => Ok(json!({ "underway": service.underway() })),
         Request::Log { lines } => Ok(json!({ "lines": service.log_tail(*lines) })),
+        Request::Replace { version } => {
+            service.may_replace(*version)?;
+            Ok(Value::Null)
+        }
         Request::Shutdown { forget } => {
             service.shut_down(*forget);
             Ok(Value::Null)

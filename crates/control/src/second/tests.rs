@@ -56,14 +56,17 @@ impl Service for Fake {
     fn lost(&self, device: &MappedDevice) -> Option<String> {
         (device.device_name() == "gone").then(|| "its file".to_owned())
     }
+    fn may_replace(&self, version: u32) -> Result<(), Error> {
+        if version == 1 { Ok(()) } else { Err(Error::new(Errno::EPROTO, "another version")) }
+    }
     fn shut_down(&self, _: bool) {
         self.ended.fetch_add(1, Ordering::Relaxed);
     }
 }
 
-fn talk(service: &Fake, lines: &str) -> (String, io::Result<()>) {
+fn talk(service: &Fake, lines: &str) -> (String, io::Result<Ended>) {
     let mut out = Vec::new();
-    let result = converse(&mut BufReader::new(lines.as_bytes()), &mut out, service);
+    let result = converse(&mut BufReader::new(lines.as_bytes()), &mut out, service, &mut false);
     (String::from_utf8(out).unwrap(), result)
 }
 

@@ -1,9 +1,10 @@
 //! What is shown of a device and is not in the ioctls.
 
-use super::{MappedDevice, lock};
+use super::{MappedDevice, NO_BUDGET, lock};
 use crate::{Error, TableSlot, Totals};
 use std::collections::BTreeMap;
 use std::ops::AddAssign;
+use std::sync::atomic::Ordering;
 use udm_base::{Errno, SECTOR_SIZE};
 use udm_io::BlockDevice;
 
@@ -86,12 +87,12 @@ impl MappedDevice {
 
     /// How long adaptive channels poll for its bios before they sleep, in microseconds, when it was set.
     pub fn chosen_poll_budget(&self) -> Option<u32> {
-        lock(&self.options).poll_budget
+        u32::try_from(self.poll_budget.load(Ordering::Relaxed)).ok()
     }
 
     /// Sets how long adaptive channels poll for its bios before they sleep, in microseconds; `None`: as the domain says.
     pub fn set_poll_budget(&self, us: Option<u32>) {
-        lock(&self.options).poll_budget = us;
+        self.poll_budget.store(us.map_or(NO_BUDGET, u64::from), Ordering::Relaxed);
     }
 
     /// Changes an option of the active table's targets. `None`: none has it, or not with that value.

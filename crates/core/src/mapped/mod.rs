@@ -51,6 +51,8 @@ pub struct MappedDevice {
     target_options: Mutex<BTreeMap<String, String>>,
     events: Events,
     noflush: AtomicBool,
+    /// In microseconds; [`NO_BUDGET`] when it was not set. Looked at before every sleep of a channel that holds the device.
+    poll_budget: AtomicU64,
     /// Split bios that wait for clones: in flight, though counted nowhere else.
     parked: AtomicUsize,
 }
@@ -91,9 +93,10 @@ pub(crate) struct Options {
     /// In sectors, when it was set.
     pub(crate) read_ahead: Option<u32>,
     pub(crate) io_poll: bool,
-    /// In microseconds, when it was set.
-    pub(crate) poll_budget: Option<u32>,
 }
+
+/// No budget of a device's own.
+const NO_BUDGET: u64 = u64::MAX;
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -114,16 +117,11 @@ impl MappedDevice {
             operation: Mutex::new(()),
             paths: Mutex::default(),
             holders: Mutex::default(),
-            options: Mutex::new(Options {
-                clone_always: false,
-                compile: true,
-                read_ahead: None,
-                io_poll: true,
-                poll_budget: None,
-            }),
+            options: Mutex::new(Options { clone_always: false, compile: true, read_ahead: None, io_poll: true }),
             target_options: Mutex::default(),
             events: Events::default(),
             noflush: AtomicBool::new(false),
+            poll_budget: AtomicU64::new(NO_BUDGET),
             parked: AtomicUsize::new(0),
         })
     }

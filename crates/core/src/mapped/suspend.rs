@@ -55,6 +55,14 @@ impl MappedDevice {
         started
     }
 
+    /// Lets bios of a suspended device go with the table that is active, whether another waits or not.
+    pub fn resume_as_before(self: &Arc<Self>) -> Result<(), Error> {
+        let _operation = lock(&self.operation);
+        self.check_alive()?;
+        let registry = self.registry()?;
+        if lock(&self.control).suspended { self.start(&registry) } else { Ok(()) }
+    }
+
     /// Runs `work` while no bio is in flight in the device and none comes, without a word to its targets
     /// (`dm_internal_suspend_fast`, `drivers/md/dm.c`, 6.12). A device that is suspended, or has no table, stays as it is.
     /// Blocks until the bios in flight are done.

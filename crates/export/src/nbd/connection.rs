@@ -1,8 +1,11 @@
 //! One connection: what it has sent of a request so far, and the replies that it has not taken yet.
 
 use super::exports::{Client, Exports};
+use super::handover::{
+    ClientState, ConnectionState, HandedConnection, PhaseState, Prepared, PreparedPhase, SessionState,
+};
 use super::inflight::{Engine, Finished, Outcome};
-use super::negotiate::{Negotiation, Refusal, Step};
+use super::negotiate::{Negotiation, Refusal, Started, Step};
 use super::outbox::{Outbox, Sent};
 use super::pool::CHUNK;
 use super::transmission::{Flow, Receiving, Transmission, Waiting, fail};
@@ -65,6 +68,50 @@ impl Connection {
         let phase = Phase::Handshake { negotiation, input: Vec::new() };
         let flow = Flow { number, out, in_flight: 0, held: 0, ended: false };
         Self { socket, phase, flow, full: false, broken: false }
+    }
+
+    /// Goes on where another process left off.
+    pub(super) fn resume_from(number: usize, prepared: Prepared, engine: &mut Engine) -> Self {
+        let Prepared { socket, client, ended, phase, input, unsent } = prepared;
+        let mut flow = Flow { number, out: Outbox::default(), in_flight: 0, held: 0, ended };
+        flow.out.put(|bytes| bytes.extend_from_slice(&unsent));
+        let phase = match phase {
+            PreparedPhase::Handshake(state) => {
+                Phase::Handshake { negotiation: Negotiation::resume(client, state), input }
+            }
+            PreparedPhase::Transmission { export, session, receiving } => {
+                let started = Started { export, session };
+                let transmission = Transmission::resume(started, client, engine, &mut flow, &receiving, &input);
+                Phase::Transmission(Box::new(transmission))
+            }
+        };
+        Self { socket, phase, flow, full: false, broken: false }
+    }
+
+    /// What it takes to go on in another process; `None` when there is nothing to go on with. Nothing may be under way.
+    pub(super) fn hand_over(mut self, engine: &mut Engine) -> Option<HandedConnection> {
+        assert_eq!(self.flow.in_flight, 0, "a connection is given away while its device has bios of it");
+        let unsent = self.flow.out.take(&mut engine.pool, &mut self.flow.held);
+        let (client, phase, input) = match &mut self.phase {
+            Phase::Handshake { negotiation, input } => {
+                let phase = PhaseState::Handshake(negotiation.state());
+                (negotiation.client().into(), phase, std::mem::take(input))
+            }
+            Phase::Transmission(t) => {
+                let (receiving, input) = t.input(&engine.pool);
+                let (export, session) = (t.export.info().name, SessionState::of(&t.session));
+                (ClientState::from(&t.client), PhaseState::Transmission { export, session, receiving }, input)
+            }
+            Phase::Closed => return None,
+        };
+        let (ended, broken) = (self.flow.ended, self.broken);
+        let socket = self.socket.try_clone();
+        self.close(engine);
+        if broken || ended && unsent.is_empty() {
+            return None;
+        }
+        let state = ConnectionState { client, ended, phase };
+        Some(HandedConnection { socket: socket.ok()?, state, input, unsent })
     }
 
     pub(super) fn socket(&self) -> BorrowedFd<'_> {
@@ -241,7 +288,12 @@ impl Connection {
                 Step::Start(started) => {
                     let rest = std::mem::take(input);
                     tracing::debug!("{} opens {:?}", negotiation.client(), started.export.info().name);
-                    self.phase = Phase::Transmission(Box::new(Transmission::new(*started, engine, &rest)));
+                    self.phase = Phase::Transmission(Box::new(Transmission::new(
+                        *started,
+                        negotiation.client().clone(),
+                        engine,
+                        &rest,
+                    )));
                     return self.resume(engine, exports);
                 }
             }

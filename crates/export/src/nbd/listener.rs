@@ -77,6 +77,25 @@ impl Listener {
         Ok(Self { socket, file: None, bound: Listen::Tcp(bound) })
     }
 
+    /// A socket that another process has listened on; its file is ours from now on.
+    pub(super) fn adopt(listen: Listen, socket: OwnedFd) -> io::Result<Self> {
+        let file = match &listen {
+            Listen::Unix(path) => {
+                let meta = std::fs::symlink_metadata(path)?;
+                Some((path.clone(), meta.dev(), meta.ino()))
+            }
+            Listen::Tcp(_) => None,
+        };
+        Ok(Self { socket, file, bound: listen })
+    }
+
+    /// The socket, for another process. Its file stays.
+    pub(super) fn hand_over(mut self) -> io::Result<(Listen, OwnedFd)> {
+        let socket = self.socket.try_clone()?;
+        self.file = None;
+        Ok((self.bound.clone(), socket))
+    }
+
     pub(crate) fn socket(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }

@@ -6,6 +6,7 @@
 //! - `pool`, `outbox`, `inflight`: memory, replies to send, requests under way
 //! - `transmission`, `connection`, `worker`: one connection's requests, its socket, and a thread's event loop
 //! - `listener`, [`server`]: sockets to accept on, threads, start and stop
+//! - `handover`: a connection goes on in another process
 //! - [`fuzz`]: entries for fuzzers
 //!
 //! # How a request goes
@@ -24,6 +25,7 @@ mod connection;
 pub mod exports;
 mod extents;
 pub mod fuzz;
+mod handover;
 mod inflight;
 pub(crate) mod listener;
 pub mod negotiate;
@@ -35,5 +37,6 @@ mod transmission;
 mod worker;
 
 pub use exports::{Client, Export, ExportInfo, Exports, OpenError};
+pub use handover::{ConnectionState, Handed, HandedConnection, Prepared, TakeError};
 pub use listener::Listen;
 pub use server::{Server, ServerBuilder};

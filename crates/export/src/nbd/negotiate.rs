@@ -53,6 +53,20 @@ pub struct Started {
     pub session: Session,
 }
 
+/// Where a handshake is, for another process.
+#[derive(Clone, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NegotiationState {
+    /// The client's flags have come.
+    flags: bool,
+    /// The option whose data is being skipped, and how much is left.
+    skip: Option<(u32, u32)>,
+    done: bool,
+    no_zeroes: bool,
+    structured: bool,
+    allocation: Option<String>,
+}
+
 /// A handshake in progress.
 pub struct Negotiation {
     state: State,
@@ -76,6 +90,30 @@ impl Negotiation {
             shutdown: false,
         };
         (this, greeting(SERVER_FLAGS))
+    }
+
+    /// Goes on where another process left off.
+    pub fn resume(client: Client, state: NegotiationState) -> Self {
+        let NegotiationState { flags, skip, done, no_zeroes, structured, allocation } = state;
+        let state = match (done, skip, flags) {
+            (true, ..) => State::Done,
+            (_, Some((option, left)), _) => State::Skip { option, left },
+            (_, _, true) => State::Option,
+            _ => State::Flags,
+        };
+        Self { state, client, no_zeroes, structured, allocation, shutdown: false }
+    }
+
+    /// Where it is.
+    pub fn state(&self) -> NegotiationState {
+        NegotiationState {
+            flags: !matches!(self.state, State::Flags),
+            skip: if let State::Skip { option, left } = self.state { Some((option, left)) } else { None },
+            done: matches!(self.state, State::Done),
+            no_zeroes: self.no_zeroes,
+            structured: self.structured,
+            allocation: self.allocation.clone(),
+        }
     }
 
     /// Who negotiates.

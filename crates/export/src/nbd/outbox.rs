@@ -160,6 +160,24 @@ impl Outbox {
         }
     }
 
+    /// Takes out what waits, as one run of bytes.
+    pub(super) fn take(&mut self, pool: &mut Pool, freed: &mut usize) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(self.bytes);
+        let (mut small, mut skip) = (self.small_sent, self.first_sent);
+        for piece in &self.pieces {
+            match piece {
+                Piece::Small(n) => {
+                    bytes.extend_from_slice(&self.small[small..small + n - skip]);
+                    small += n - skip;
+                }
+                Piece::Data(buf, n) => bytes.extend_from_slice(&buf[skip..*n]),
+            }
+            skip = 0;
+        }
+        self.clear(pool, freed);
+        bytes
+    }
+
     /// Forgets everything.
     pub(super) fn clear(&mut self, pool: &mut Pool, freed: &mut usize) {
         for piece in self.pieces.drain(..) {
@@ -207,8 +225,21 @@ mod tests {
             let n = client.read(&mut some).expect("sent before");
             found.extend_from_slice(&some[..n]);
         }
+        // What the socket has not taken can be had at once.
+        let rest = {
+            let header = [9; 30];
+            outbox.put(|out| out.extend_from_slice(&header));
+            let mut buf = pool.take(5000);
+            taken += buf.capacity();
+            buf[..5000].fill(7);
+            outbox.put_data(buf, 5000);
+            expect.extend_from_slice(&header);
+            expect.extend_from_slice(&[7; 5000]);
+            outbox.take(&mut pool, &mut freed)
+        };
         drop(server);
         client.read_to_end(&mut found).expect("the rest");
+        found.extend_from_slice(&rest);
         assert!(full > 0, "the socket never filled up");
         assert!(found == expect, "bytes differ");
         assert_eq!((freed, pool.in_use(), outbox.bytes()), (taken, 0, 0));

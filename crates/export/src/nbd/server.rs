@@ -1,8 +1,10 @@
 //! The server: its threads, and how it starts and stops.
 
 use super::exports::Exports;
+use super::handover::{Handed, Prepared};
 use super::listener::{Listen, Listener};
 use super::worker::{Command, Handle, Shared, Worker};
+use rustix::fd::OwnedFd;
 use std::io;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, mpsc};
 use std::time::Duration;
@@ -14,6 +16,7 @@ const REAP: Duration = Duration::from_secs(1);
 /// Chooses how a server is to run.
 pub struct ServerBuilder {
     listen: Vec<Listen>,
+    adopted: Vec<(Listen, OwnedFd)>,
     threads: usize,
     max_connections: usize,
     memory: usize,
@@ -22,7 +25,7 @@ pub struct ServerBuilder {
 impl Default for ServerBuilder {
     fn default() -> Self {
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
-        Self { listen: Vec::new(), threads: cpus.min(4), max_connections: 4096, memory: 512 << 20 }
+        Self { listen: Vec::new(), adopted: Vec::new(), threads: cpus.min(4), max_connections: 4096, memory: 512 << 20 }
     }
 }
 
@@ -31,6 +34,13 @@ impl ServerBuilder {
     #[must_use]
     pub fn listen(mut self, listen: Listen) -> Self {
         self.listen.push(listen);
+        self
+    }
+
+    /// Listens on a socket that another process has listened on there. Its file goes with the server.
+    #[must_use]
+    pub fn adopt(mut self, listen: Listen, socket: OwnedFd) -> Self {
+        self.adopted.push((listen, socket));
         self
     }
 
@@ -61,7 +71,10 @@ impl ServerBuilder {
     /// Binds, starts the threads, and serves until the server is dropped. Fails when an address cannot be had or a
     /// thread cannot be started; then nothing is left running.
     pub fn start(self, domain: &Domain, exports: Arc<dyn Exports>) -> io::Result<Server> {
-        let listeners = self.listen.iter().map(Listener::bind).collect::<io::Result<Vec<_>>>()?;
+        let mut listeners = self.listen.iter().map(Listener::bind).collect::<io::Result<Vec<_>>>()?;
+        for (listen, socket) in self.adopted {
+            listeners.push(Listener::adopt(listen, socket)?);
+        }
         let bound = listeners.iter().map(|l| l.bound().clone()).collect();
         let Self { max_connections, memory, .. } = self;
         let shared = Arc::new(Shared { exports, max_connections, memory, handles: OnceLock::new() });
@@ -148,6 +161,60 @@ impl Server {
         self.handles.iter().for_each(|h| h.tell(Command::Disconnect(export.to_owned(), answer.clone())));
         drop(answer);
         answers.iter().sum()
+    }
+
+    /// Takes nothing new, and waits until nothing is under way, at most so long. Whether that is so; if not, it goes on as
+    /// before. A device that is suspended may keep requests for ever.
+    pub fn pause(&self, patience: Duration) -> bool {
+        let (answer, answers) = mpsc::channel();
+        self.handles.iter().for_each(|handle| handle.tell(Command::Pause(answer.clone())));
+        drop(answer);
+        let clock = self.domain.clock();
+        let until = clock.now().after(u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX));
+        let left = || Duration::from_nanos(until.since(clock.now()));
+        let quiet = self.handles.iter().all(|_| answers.recv_timeout(left()).is_ok());
+        if !quiet {
+            self.resume();
+        }
+        quiet
+    }
+
+    /// The names of the exports that clients have open, each as often as it is. Blocks until every thread has answered.
+    pub fn open_exports(&self) -> Vec<String> {
+        let (answer, answers) = mpsc::channel();
+        self.handles.iter().for_each(|handle| handle.tell(Command::Exports(answer.clone())));
+        drop(answer);
+        answers.iter().flatten().collect()
+    }
+
+    /// Goes on after a [`pause`](Self::pause).
+    pub fn resume(&self) {
+        self.handles.iter().for_each(|handle| handle.tell(Command::Resume));
+    }
+
+    /// After a [`pause`](Self::pause): gives away the sockets that it listens on, whose files stay, and its clients. The
+    /// server has ended then, and has no device open.
+    pub fn hand_over(&self) -> Handed {
+        let (answer, answers) = mpsc::channel();
+        self.handles.iter().for_each(|handle| handle.tell(Command::HandOver(answer.clone())));
+        drop(answer);
+        let mut all = Handed::default();
+        for handed in answers {
+            all.listeners.extend(handed.listeners);
+            all.connections.extend(handed.connections);
+        }
+        let joiners = std::mem::take(&mut *self.joiners.lock().unwrap_or_else(PoisonError::into_inner));
+        joiners.into_iter().for_each(Joiner::join);
+        all
+    }
+
+    /// Goes on with a connection of another server.
+    pub fn take(&self, prepared: Prepared) {
+        let fewest = self.handles.iter().min_by_key(|h| h.connections.load(std::sync::atomic::Ordering::Relaxed));
+        if let Some(handle) = fewest {
+            handle.connections.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            handle.tell(Command::Take(Box::new(prepared)));
+        }
     }
 
     /// Stops accepting, answers what is under way, refuses the rest with ESHUTDOWN, hangs up and ends the threads.

@@ -51,7 +51,8 @@ pub enum Action {
 }
 
 /// What must have happened before a write is answered.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Durability {
     /// Nothing.
     Cached,

@@ -1,7 +1,8 @@
 //! The transmission phase of one connection: its bytes become requests, as many as it may have under way.
 
-use super::exports::Export;
+use super::exports::{Client, Export};
 use super::extents;
+use super::handover::ReceivingState;
 use super::inflight::{Device, Engine, Payload, Target};
 use super::negotiate::{ALLOCATION_ID, Started};
 use super::outbox::Outbox;
@@ -57,6 +58,7 @@ impl Flow {
 
 /// The part of a connection that exists only once an export was chosen.
 pub(super) struct Transmission {
+    pub(super) client: Client,
     pub(super) session: Session,
     pub(super) export: Box<dyn Export>,
     pub(super) device: Arc<dyn BlockDevice>,
@@ -105,7 +107,7 @@ pub(super) struct Waiting {
 }
 
 impl Transmission {
-    pub(super) fn new(started: Started, engine: &mut Engine, rest: &[u8]) -> Self {
+    pub(super) fn new(started: Started, client: Client, engine: &mut Engine, rest: &[u8]) -> Self {
         let Started { export, session } = started;
         let device = export.device();
         let attached = engine.attach(device.clone());
@@ -119,6 +121,7 @@ impl Transmission {
             Waiting { chunk, at: range.start, end: range.end, held_back: false, needs: 0 }
         });
         Self {
+            client,
             session,
             export,
             device,
@@ -130,6 +133,68 @@ impl Transmission {
             large: false,
             shutdown: false,
         }
+    }
+
+    /// Goes on where another process left off. `receiving` and `rest` have been checked.
+    pub(super) fn resume(
+        started: Started,
+        client: Client,
+        engine: &mut Engine,
+        flow: &mut Flow,
+        receiving: &ReceivingState,
+        rest: &[u8],
+    ) -> Self {
+        let payload = matches!(receiving, ReceivingState::Payload { .. });
+        let mut this = Self::new(started, client, engine, if payload { &[] } else { rest });
+        match *receiving {
+            ReceivingState::Header => {}
+            ReceivingState::Payload { cookie, start, length, durability } => {
+                let (start, length) = (Sector::new(start), Sectors::new(length));
+                let target = Target { conn: flow.number, cookie, device: this.attached, start, length };
+                let len = length.as_len();
+                let mut buf = engine.pool.take(len);
+                flow.held += buf.capacity();
+                buf[..rest.len()].copy_from_slice(rest);
+                let since = engine.channel.now();
+                this.large = len >= LARGE;
+                this.receiving = Receiving::Payload { target, buf, filled: rest.len(), len, durability, since };
+            }
+            ReceivingState::Skip { cookie, left, error } => {
+                let (error, message) = (NbdError::from_wire(error), "the write was refused");
+                if left == 0 {
+                    // Its answer waits for nothing more.
+                    fail(&mut flow.out, this.session.structured, cookie, error, message);
+                } else {
+                    this.receiving = Receiving::Skip { cookie, left, error, message };
+                }
+            }
+        }
+        this
+    }
+
+    /// What has been received of the next request, for another process; see [`forget_input`](Self::forget_input).
+    pub(super) fn input(&self, pool: &Pool) -> (ReceivingState, Vec<u8>) {
+        match &self.receiving {
+            Receiving::Payload { target, buf, filled, durability, .. } => {
+                let Target { cookie, start, length, .. } = *target;
+                let (start, length, durability) = (start.get(), length.get(), *durability);
+                (ReceivingState::Payload { cookie, start, length, durability }, buf[..*filled].to_vec())
+            }
+            Receiving::Skip { cookie, left, error, .. } => {
+                let (cookie, left, error) = (*cookie, *left, error.to_wire());
+                (ReceivingState::Skip { cookie, left, error }, self.waiting_bytes(pool))
+            }
+            Receiving::Header => {
+                let mut bytes = self.stash[..self.stashed].to_vec();
+                bytes.extend(self.waiting_bytes(pool));
+                (ReceivingState::Header, bytes)
+            }
+        }
+    }
+
+    fn waiting_bytes(&self, pool: &Pool) -> Vec<u8> {
+        let waiting = self.waiting.as_ref();
+        waiting.map(|w| pool.filled(w.chunk, w.at..w.end).to_vec()).unwrap_or_default()
     }
 
     /// Forgets what has been received of requests that did not start.

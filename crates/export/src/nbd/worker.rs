@@ -2,6 +2,7 @@
 
 use super::connection::{Connection, Interest};
 use super::exports::{Client, Exports};
+use super::handover::{Handed, Prepared};
 use super::inflight::Engine;
 use super::listener::Listener;
 use rustix::event::{PollFd, PollFlags, poll};
@@ -37,6 +38,16 @@ pub(super) enum Command {
     Reap(mpsc::Sender<()>),
     /// Hang up on the clients of an export, then answer how many there were.
     Disconnect(String, mpsc::Sender<usize>),
+    /// Go on with a connection of another process.
+    Take(Box<Prepared>),
+    /// Answer the names of the exports that are open.
+    Exports(mpsc::Sender<Vec<String>>),
+    /// Take nothing new, finish what is under way; answer when nothing is.
+    Pause(mpsc::Sender<()>),
+    /// Go on after a pause.
+    Resume,
+    /// After a pause: give everything away, and end.
+    HandOver(mpsc::Sender<Handed>),
     /// Refuse what is new, finish what is under way, and end; at the latest at this time.
     ShutDown(Nanos),
 }
@@ -125,6 +136,10 @@ pub(super) struct Worker {
     /// When stalled clients are looked for again.
     look_at: Nanos,
     deadline: Option<Nanos>,
+    /// Nothing new is taken.
+    paused: bool,
+    /// Who waits for the pause.
+    quiet: Option<mpsc::Sender<()>>,
     /// Hang-ups that somebody waits for.
     reaps: Vec<Reap>,
 }
@@ -164,6 +179,8 @@ impl Worker {
             accept_at: Nanos::default(),
             look_at: Nanos::default(),
             deadline: None,
+            paused: false,
+            quiet: None,
             reaps: Vec::new(),
         };
         this.accept_again()?;
@@ -183,6 +200,7 @@ impl Worker {
             }
             self.work();
             self.answer_reaps();
+            self.answer_pause();
             if self.deadline.is_some_and(|at| self.is_empty() || self.engine.channel.now() >= at) {
                 return;
             }
@@ -238,7 +256,7 @@ impl Worker {
         if let Some(at) = self.deadline {
             return until(at);
         }
-        if !self.accepting && !self.listeners.is_empty() {
+        if !self.accepting && !self.paused && !self.listeners.is_empty() {
             return until(self.accept_at);
         }
         if !self.waiting.is_empty() {
@@ -257,7 +275,7 @@ impl Worker {
             self.look_at = now.after(LOOK.as_nanos() as u64);
             self.end_stalled(now);
         }
-        let due = !self.accepting && self.deadline.is_none() && now >= self.accept_at;
+        let due = !self.accepting && !self.paused && self.deadline.is_none() && now >= self.accept_at;
         if due && let Err(error) = self.accept_again() {
             tracing::warn!("cannot accept NBD clients: {error}");
         }
@@ -326,6 +344,12 @@ impl Worker {
     fn service(&mut self, number: usize) {
         let Some(connection) = self.slots[number].connection.as_mut() else { return };
         connection.send(&mut self.engine);
+        if self.paused {
+            return match connection.is_over() {
+                true => self.close(number),
+                false => self.watch(number),
+            };
+        }
         if let Err(hangup) = connection.resume(&mut self.engine, &*self.shared.exports) {
             tracing::debug!("an NBD client is hung up on: {hangup}");
             connection.end(&mut self.engine);
@@ -350,7 +374,8 @@ impl Worker {
     fn watch(&mut self, number: usize) {
         let slot = &mut self.slots[number];
         let Some(connection) = &slot.connection else { return };
-        let interest = connection.interest();
+        let mut interest = connection.interest();
+        interest.read &= !self.paused;
         // A hang-up wakes whoever watches at all: nobody must watch who would not act on it.
         let wanted = (interest.read || interest.write).then_some(interest);
         if wanted == slot.watched {
@@ -394,7 +419,7 @@ impl Worker {
         let (number, generation) = ((event.key >> 32) as usize, event.key as u32);
         let Some(slot) = self.slots.get_mut(number).filter(|slot| slot.generation == generation) else { return };
         let Some(connection) = slot.connection.as_mut() else { return };
-        if event.readable {
+        if event.readable && !self.paused {
             for _ in 0..TURNS {
                 match connection.receive(&mut self.engine, &*self.shared.exports) {
                     Ok(true) => {}
@@ -459,6 +484,26 @@ impl Worker {
                     // Who asked may have stopped waiting.
                     let _ = answer.send(count);
                 }
+                Command::Exports(answer) => {
+                    let connections = self.slots.iter().filter_map(|slot| slot.connection.as_ref());
+                    let _ = answer.send(connections.filter_map(|c| c.export()).collect());
+                }
+                Command::Take(prepared) => self.take(*prepared),
+                Command::Pause(answer) => {
+                    self.stop_accepting();
+                    (self.paused, self.quiet) = (true, Some(answer));
+                    (0..self.slots.len()).for_each(|number| self.mark(number));
+                }
+                Command::Resume => {
+                    (self.paused, self.quiet) = (false, None);
+                    (0..self.slots.len()).for_each(|number| self.mark(number));
+                    if let Err(error) = self.accept_again() {
+                        tracing::warn!("cannot accept NBD clients: {error}");
+                    }
+                }
+                Command::HandOver(answer) => {
+                    let _ = answer.send(self.hand_over());
+                }
                 Command::ShutDown(deadline) => self.shut_down(deadline),
             }
         }
@@ -469,12 +514,60 @@ impl Worker {
             self.handle.connections.fetch_sub(1, Ordering::Relaxed);
             return;
         }
-        let number = self.free.pop().unwrap_or_else(|| {
-            self.slots.push(Slot { connection: None, generation: 0, watched: None, marked: false });
-            self.slots.len() - 1
-        });
+        let number = self.free_slot();
         self.slots[number].connection = Some(Box::new(Connection::new(number, socket, client)));
         self.mark(number);
+    }
+
+    fn free_slot(&mut self) -> usize {
+        self.free.pop().unwrap_or_else(|| {
+            self.slots.push(Slot { connection: None, generation: 0, watched: None, marked: false });
+            self.slots.len() - 1
+        })
+    }
+
+    /// Goes on with a connection of another process.
+    fn take(&mut self, prepared: Prepared) {
+        let number = self.free_slot();
+        let connection = Connection::resume_from(number, prepared, &mut self.engine);
+        self.slots[number].connection = Some(Box::new(connection));
+        self.mark(number);
+    }
+
+    /// Tells who waits for the pause that nothing is under way. What clients do not take of their replies goes along.
+    fn answer_pause(&mut self) {
+        let busy = |slot: &Slot| slot.connection.as_ref().is_some_and(|c| c.in_flight() > 0);
+        if self.quiet.is_some()
+            && !self.slots.iter().any(busy)
+            && let Some(answer) = self.quiet.take()
+        {
+            let _ = answer.send(());
+        }
+    }
+
+    /// Gives everything away, and ends.
+    fn hand_over(&mut self) -> Handed {
+        let mut handed = Handed::default();
+        for listener in std::mem::take(&mut self.listeners) {
+            match listener.hand_over() {
+                Ok(listener) => handed.listeners.push(listener),
+                Err(error) => tracing::error!("a listening socket is lost: {error}"),
+            }
+        }
+        for number in 0..self.slots.len() {
+            let slot = &mut self.slots[number];
+            let Some(connection) = slot.connection.take() else { continue };
+            if slot.watched.take().is_some() {
+                let _ = self.engine.channel.unwatch(connection.socket());
+            }
+            slot.generation = slot.generation.wrapping_add(1);
+            self.free.push(number);
+            self.handle.connections.fetch_sub(1, Ordering::Relaxed);
+            handed.connections.extend(connection.hand_over(&mut self.engine));
+        }
+        self.waiting.clear();
+        self.deadline = Some(self.engine.channel.now());
+        handed
     }
 
     fn end_where(&mut self, which: impl Fn(&Connection) -> bool) -> usize {

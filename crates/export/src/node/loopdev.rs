@@ -148,7 +148,10 @@ impl LoopDevice {
 
     /// Whether it is still what it was made to be: somebody may have detached it.
     pub fn is_attached(&self) -> bool {
-        backing_file(self.number).is_some_and(|file| file == self.file)
+        // Of a mount that has gone from its place the kernel shows paths from its root on. Such a one is dead, so that no
+        // living daemon's is taken for it.
+        let dead = self.file.file_name().map(|name| Path::new("/").join(FILES).join(name));
+        backing_file(self.number).is_some_and(|file| file == self.file || Some(file) == dead)
     }
 
     /// The device, if it is still ours.

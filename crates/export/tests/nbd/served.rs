@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 use udm_base::Sectors;
 use udm_export::nbd::{Client, Export, ExportInfo, Exports, Listen, OpenError, Server, ServerBuilder};
 use udm_io::{BlockDevice, Domain, MemoryDevice};
@@ -72,6 +73,7 @@ pub(crate) struct Served {
     pub(crate) domain: Domain,
     pub(crate) dir: tempfile::TempDir,
     open: Arc<AtomicUsize>,
+    exports: Arc<Devices>,
 }
 
 impl Served {
@@ -99,8 +101,29 @@ impl Served {
         let open = Arc::new(AtomicUsize::new(0));
         let exports = Arc::new(Devices { named, open: open.clone() });
         let listen = Listen::Unix(dir.path().join("nbd.sock"));
-        let server = builder.listen(listen).start(&domain, exports).expect("a server");
-        Self { server, domain, dir, open }
+        let server = builder.listen(listen).start(&domain, exports.clone()).expect("a server");
+        Self { server, domain, dir, open, exports }
+    }
+
+    /// Lets another server go on with all that this one has. What is known of connections passes as text.
+    pub(crate) fn hand_over(&mut self, threads: usize) {
+        assert!(self.server.pause(Duration::from_secs(20)), "nothing is under way for long");
+        let handed = self.server.hand_over();
+        assert_eq!(self.open(), 0, "what gave its clients away has no device open");
+        let prepared = handed.connections.into_iter().map(|mut connection| {
+            let text = serde_json::to_string(&connection.state).expect("a state is text");
+            connection.state = serde_json::from_str(&text).expect("what is written is read");
+            connection.prepare(&*self.exports).expect("what a server gives is sound")
+        });
+        let prepared: Vec<_> = prepared.collect();
+        let builder = Server::builder().threads(threads);
+        let builder = handed.listeners.into_iter().fold(builder, |b, (at, socket)| b.adopt(at, socket));
+        self.server = builder.start(&self.domain, self.exports.clone()).expect("a server");
+        prepared.into_iter().for_each(|p| self.server.take(p));
+    }
+
+    pub(crate) fn exports(&self) -> Arc<Devices> {
+        self.exports.clone()
     }
 
     pub(crate) fn socket(&self) -> PathBuf {

@@ -343,7 +343,10 @@ fn the_end_with_files_open_and_requests_under_way() {
 fn unmounted_by_somebody_else() {
     let Some(place) = Place::new() else { return };
     place.disk(Disk::blocks(8192, 512));
-    rustix::mount::unmount(place.server.dir(), rustix::mount::UnmountFlags::empty()).unwrap();
+    if let Err(error) = rustix::mount::unmount(place.server.dir(), rustix::mount::UnmountFlags::empty()) {
+        println!("SKIP unmounting takes root: {error}");
+        return;
+    }
     until("it is noticed", || !place.server.is_mounted());
     assert!(place.server.reap());
 }

@@ -441,7 +441,7 @@ impl Channel {
         let (moved, yields) = self.inside(|core, cx| {
             let moved = poll(core);
             let spins = moved == 0 && cx.find_source::<Polls>().is_some_and(Polls::is_polled);
-            let empty = if spins { self.empty.get() + 1 } else { 0 };
+            let empty = if spins { self.empty.get().saturating_add(1) } else { 0 };
             let after = if spins { core.policy.yield_after() } else { 0 };
             let yields = after > 0 && empty >= after;
             self.empty.set(if yields { 0 } else { empty });

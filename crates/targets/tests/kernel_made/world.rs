@@ -1,15 +1,13 @@
 //! Devices as a record names them, and the few commands that records consist of.
 
-use crate::record::Record;
+use crate::record::commands;
 use crate::rig::{Rig, resume, suspend};
-use std::io::Write;
 use std::path::Path;
-use std::process::{Command, Stdio};
 use std::sync::Arc;
 use udm_base::{Sector, Sectors};
 use udm_core::{MappedDevice, StatusKind, TableLine, TableSlot};
 use udm_io::{BlockingIo, Limits, Op, OpFlags};
-use udm_sim::golden::pattern;
+use udm_sim::golden::{Record, pattern, sha256};
 
 pub(crate) struct World {
     name: String,
@@ -100,12 +98,12 @@ impl World {
     /// Makes a pool live with the last table of its record, and the volumes that were live at its end.
     pub(crate) fn open_pool(&self, record: &Record) {
         let loads = |words: &Vec<&str>| matches!(words[..3], ["dmsetup", "create" | "load", "pool"]);
-        let last = record.commands().rfind(loads).expect("a record makes its pool");
+        let last = commands(record).rfind(loads).expect("a record makes its pool");
         let create = [&["dmsetup", "create", "pool"], &last[3..]].concat();
         self.run(&create).unwrap_or_else(|e| panic!("{}: {e}", self.name));
         for words in record.lines("table").filter(|words| words[1] != "pool") {
             let created = |command: &Vec<&str>| command[..3] == ["dmsetup", "create", words[1]];
-            let table = record.commands().rfind(created);
+            let table = commands(record).rfind(created);
             let thin = |command: Vec<&str>| self.run(&command).unwrap_or_else(|e| panic!("{}: {e}", self.name));
             match table {
                 Some(command) => thin(command),
@@ -165,13 +163,34 @@ impl World {
         let mut bytes = vec![0xaa; sectors as usize * 512];
         let read = self.io(&device).read(Sector::ZERO, &mut bytes);
         assert!(read.is_ok(), "{}: {device}: {read:?}", self.name);
-        match sha256(&bytes) {
-            Some(found) => assert_eq!(found, sha, "{}: {device}", self.name),
-            None => println!("SKIP checksums: there is no sha256sum"),
-        }
+        assert_eq!(sha256(&bytes), sha, "{}: {device}", self.name);
         if made {
             self.run(&["dmsetup", "remove", &device]).unwrap();
         }
+    }
+
+    /// A snapshot is made of what is there, and merged: the origin's device shows what the snapshot did, at once and at the end.
+    pub(crate) fn merge(&self, sectors: u64, store: &str, sum: &str) {
+        let target = |target: &str| format!("0 {sectors} {target} /dev/mapper/base /dev/mapper/cow {store}");
+        let own = format!("0 {sectors} snapshot-origin /dev/mapper/base");
+        let top = self.rig.device("top", &own);
+        let snap = self.rig.device("snap", &target("snapshot"));
+        self.check_volume("snap", sectors, sum);
+        suspend(&snap);
+        self.rig.reload(&top, &target("snapshot-merge"));
+        self.rig.registry.remove(&snap, false).unwrap();
+        self.check_volume("top", sectors, sum);
+        loop {
+            let status = self.status("top");
+            let words: Vec<&str> = status.split([' ', '/']).collect();
+            assert!(words.len() == 6, "{}: {status}", self.name);
+            if words[3] == words[5] {
+                break;
+            }
+            std::thread::yield_now();
+        }
+        self.rig.reload(&top, &own);
+        self.check_volume("top", sectors, sum);
     }
 
     /// A device's status as the kernel would print it: without the word that only udm's pools have at the end.
@@ -216,12 +235,4 @@ impl World {
             self.run(&["dmsetup", "remove", name]).unwrap();
         }
     }
-}
-
-/// SHA-256 in hexadecimal, by coreutils' program; nothing where there is none.
-fn sha256(bytes: &[u8]) -> Option<String> {
-    let mut child = Command::new("sha256sum").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().ok()?;
-    child.stdin.take()?.write_all(bytes).ok()?;
-    let output = child.wait_with_output().ok()?;
-    Some(String::from_utf8(output.stdout).ok()?.split(' ').next()?.to_owned())
 }

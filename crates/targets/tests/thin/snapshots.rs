@@ -122,7 +122,7 @@ fn a_whole_block_is_not_copied_first() {
 /// not after all.
 #[test]
 fn a_big_deletion_does_not_hold_others_up() {
-    const BIG: u64 = 8192;
+    const BIG: u64 = 24 << 10;
     let pool = Pool::new(BIG + 64, "1 skip_block_zeroing");
     let big = pool.thin("big", 1, BIG);
     let io = pool.rig.io(&big);
@@ -162,8 +162,8 @@ fn a_big_deletion_does_not_hold_others_up() {
         assert!(!early, "the deletion has finished first, after {} reads", reads[0]);
     });
     *pool.metadata.hold_if.lock().unwrap() = None;
-    // A step is 16 leaves, with what is above them.
-    assert!(reads[0] <= 24 && reads[1] > reads[0], "reads before the write was done, and after it: {reads:?}");
+    // A step is 16 leaves, with what is above them; a commit may come in between. There are a hundred leaves.
+    assert!(reads[0] <= 40 && reads[1] > 40, "reads before the write was done, and after it: {reads:?}");
     assert_eq!(pool.used(), 1);
     drop((client, small));
     pool.check();

@@ -1,11 +1,14 @@
 //! `control.sock`: the DM ioctls.
 
 use super::Daemon;
+use super::conversation::Conversation;
 use super::socket::Peer;
 use super::stop::hung_up;
 use crate::exports::refusal;
+use std::cell::RefCell;
 use std::ffi::OsString;
 use std::io;
+use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
@@ -15,30 +18,68 @@ use udm_control::codec::{Command, Request};
 use udm_control::handler::{Caller, handle};
 use udm_control::wire::{self, WireAnswer, WireRequest};
 
-/// Serves a client until it hangs up or breaks the protocol.
-pub(super) fn serve(daemon: &Daemon, stream: &UnixStream, peer: Peer) {
-    if let Err(error) = converse(daemon, stream, peer) {
+/// Serves a client until it hangs up or breaks the protocol, or the daemon stops: then where the conversation can go on.
+/// `cwd`: the hello has come. `pending`: a request that has.
+pub(super) fn serve(
+    daemon: &Daemon,
+    stream: &UnixStream,
+    peer: Peer,
+    cwd: Option<Vec<u8>>,
+    pending: Option<WireRequest>,
+) -> Option<Conversation> {
+    converse(daemon, stream, peer, cwd, pending).unwrap_or_else(|error| {
         debug!("process {}: {error}", peer.pid);
         if error.kind() == io::ErrorKind::InvalidData {
             let _ = wire::write_answer(&mut &*stream, &refused(Errno::EPROTO, error.to_string()));
         }
-    }
+        None
+    })
 }
 
-fn converse(daemon: &Daemon, mut stream: &UnixStream, peer: Peer) -> io::Result<()> {
-    let cwd = PathBuf::from(OsString::from_vec(wire::read_hello(&mut stream)?));
-    while let Some(request) = wire::read_request(&mut stream)? {
+fn converse(
+    daemon: &Daemon,
+    mut stream: &UnixStream,
+    peer: Peer,
+    cwd: Option<Vec<u8>>,
+    mut pending: Option<WireRequest>,
+) -> io::Result<Option<Conversation>> {
+    let hello = match cwd {
+        Some(cwd) => cwd,
+        None if !daemon.stop.wait_for(stream.as_fd()) => return Ok(Some(Conversation::CONTROL)),
+        None => wire::read_hello(&mut stream)?,
+    };
+    let cwd = PathBuf::from(OsString::from_vec(hello.clone()));
+    loop {
+        let request = match pending.take() {
+            Some(request) => request,
+            None if !daemon.stop.wait_for(stream.as_fd()) => {
+                return Ok(Some(Conversation::Control { cwd: Some(hello), pending: None }));
+            }
+            None => match wire::read_request(&mut stream)? {
+                Some(request) => request,
+                None => return Ok(None),
+            },
+        };
         if !peer.is_allowed() {
-            return wire::write_answer(&mut stream, &refused(Errno::EACCES, refusal(peer.uid)));
+            wire::write_answer(&mut stream, &refused(Errno::EACCES, refusal(peer.uid)))?;
+            return Ok(None);
         }
         let (command, device) = describe(&request);
         let underway = daemon.underway.begin(&command, &device);
-        let reap = || daemon.reap(&request);
+        let kept = RefCell::new(Vec::new());
+        let reap = || kept.borrow_mut().extend(daemon.reap(&request));
         let caller = Caller { cwd: &cwd, cancel: &|| daemon.stop.is_set() || hung_up(stream), reap: &reap };
-        let outcome = handle(&daemon.registry, &caller, request.ioctl_cmd, &request.buf);
+        let mut outcome = handle(&daemon.registry, &caller, request.ioctl_cmd, &request.buf);
         drop(underway);
+        if outcome.answer.errno == Errno::EBUSY.get() {
+            kept.take().iter().for_each(|why| outcome.answer.detail += &format!("\n{why}"));
+        }
         if outcome.changed || released(&request) {
             daemon.changed();
+        }
+        if outcome.answer.errno == Errno::EINTR.get() && !outcome.changed && daemon.is_being_replaced() {
+            // It has done nothing but wait: it may wait for the next daemon as well.
+            return Ok(Some(Conversation::Control { cwd: Some(hello), pending: Some(request) }));
         }
         match outcome.answer.errno {
             0 if outcome.changed => info!("process {}: {command} {device}", peer.pid),
@@ -50,7 +91,6 @@ fn converse(daemon: &Daemon, mut stream: &UnixStream, peer: Peer) -> io::Result<
         }
         wire::write_answer(&mut stream, &outcome.answer)?;
     }
-    Ok(())
 }
 
 /// Whether the request may have taken block devices from nodes that are still there.
@@ -60,10 +100,10 @@ fn released(request: &WireRequest) -> bool {
 }
 
 impl Daemon {
-    /// Before the request is told that a device is busy: what need not hold it lets go.
-    fn reap(&self, request: &WireRequest) {
+    /// Before the request is told that a device is busy: what need not hold it lets go. Returns what does not.
+    fn reap(&self, request: &WireRequest) -> Vec<String> {
         self.reap_hangups();
-        let Ok(parsed) = Request::parse(request.ioctl_cmd, &request.buf) else { return };
+        let Ok(parsed) = Request::parse(request.ioctl_cmd, &request.buf) else { return Vec::new() };
         let all = parsed.command() == Command::RemoveAll;
         let (name, uuid, number) = (parsed.name(), parsed.uuid(), parsed.header().device());
         self.nodes.release(|md| {
@@ -71,7 +111,7 @@ impl Daemon {
             let named = !name.is_empty() && info.name.as_bytes() == name;
             let known = !uuid.is_empty() && info.uuid.as_bytes() == uuid;
             all || named || known || number.is_some_and(|number| number == info.devt)
-        });
+        })
     }
 }
 

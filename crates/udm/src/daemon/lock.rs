@@ -4,7 +4,8 @@ use crate::places::Places;
 use rustix::fs::{FlockOperation, flock};
 use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::time::Duration;
 
 /// How long one who only asks may keep the lock from one who takes it.
@@ -43,6 +44,22 @@ impl Lock {
         file.set_len(0).map_err(LockError::Io)?;
         writeln!(file, "{}", std::process::id()).map_err(LockError::Io)?;
         Ok(Self { file })
+    }
+
+    /// A lock that another process has taken and passes on, or has ended with.
+    pub(crate) fn adopt(file: OwnedFd) -> Self {
+        Self { file: file.into() }
+    }
+
+    /// The lock once more: it is let go of when all of them are.
+    pub(crate) fn duplicate(&self) -> io::Result<OwnedFd> {
+        Ok(self.file.try_clone()?.into())
+    }
+
+    /// Says that this process has it.
+    pub(crate) fn sign(&self) -> io::Result<()> {
+        // One write over what is there: who asks in between finds the one or the other. The spaces go with the trim.
+        self.file.write_all_at(format!("{:<16}\n", std::process::id()).as_bytes(), 0)
     }
 
     /// Whether the lock still keeps others out: its file is in the directory.

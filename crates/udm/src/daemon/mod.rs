@@ -9,10 +9,13 @@
 //! under way finish, flushes the devices, and removes its sockets. Nothing else on disk goes: the next one has the same devices.
 
 mod control;
+mod conversation;
 mod flush;
+mod handover;
 mod lock;
 mod log;
 mod lost;
+mod nbd;
 mod nodes;
 mod restore;
 mod second;
@@ -30,29 +33,37 @@ pub(crate) use tcp::{parse_address, tcp_uri};
 
 use crate::exports::MappedExports;
 use crate::places::Places;
+use conversation::{Conversation, Left};
+use handover::{Given, Giving, HandOver, Parcel, Settings, Taken, Way};
 use lock::LockError;
 use lost::LostDevices;
+use nbd::{MainServer, Ready};
 use nodes::Nodes;
-use restore::FromDisk;
+use restore::{FromDisk, Problem};
 use rustix::process::{Resource, getrlimit, setrlimit, setsid};
 use socket::{Connections, Listener, Peer};
-use state::{State, StateFile};
+use state::{NodeState, State, StateFile, VhostUserState};
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tcp::TcpExports;
 use tracing::{error, info, warn};
 use udm_control::second::{NodeKind, UnderwayList};
 use udm_core::Registry;
-use udm_export::nbd::{Listen, Server};
 use udm_io::{Domain, PollPolicy};
 use vhost::VhostExports;
 
 /// The exit code of a daemon that found another in its directory.
 pub(crate) const EXIT_HELD: u8 = 3;
+/// The exit code of one that was to go on in the place of another, and found none.
+pub(crate) const EXIT_NONE: u8 = 4;
 /// How long requests under way and clients of exports may take when the daemon ends.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// How long the old daemon may take for its last word.
+const WORD: Duration = Duration::from_secs(60);
 /// How often it looks whether its directory is still there.
 const LOOK: Duration = Duration::from_secs(1);
 
@@ -60,7 +71,7 @@ const LOOK: Duration = Duration::from_secs(1);
 pub(crate) struct Daemon {
     places: Places,
     registry: Registry,
-    nbd: Server,
+    nbd: MainServer,
     tcp: TcpExports,
     vhost: VhostExports,
     nodes: Nodes,
@@ -69,6 +80,14 @@ pub(crate) struct Daemon {
     state: StateFile,
     /// The devices are not to be made again.
     forget: AtomicBool,
+    /// Another daemon that is ready to go on.
+    giving: Mutex<Option<Giving>>,
+    /// Another daemon is about to go on.
+    replaced: AtomicBool,
+    /// Conversations that go on there, or here when it does not.
+    left: Mutex<Vec<Left>>,
+    /// The end was asked for, by a signal or a client.
+    ended: Arc<AtomicBool>,
     stop: Stop,
 }
 
@@ -104,9 +123,7 @@ pub(crate) fn run(places: Places, begin: Begin) -> Result<(), StartError> {
     let Begin { detached, fresh, poll_budget, node } = begin;
     places.make()?;
     if detached {
-        // Fails only for the leader of a group, which a child that was just started is not.
-        let _ = setsid();
-        let _ = std::env::set_current_dir("/");
+        detach();
     }
     let lock = Lock::take(&places).map_err(|e| refused(&places, e))?;
     log::start(&places, !detached).map_err(|e| format!("{}: {e}", places.log().display()))?;
@@ -129,67 +146,316 @@ pub(crate) fn run(places: Places, begin: Begin) -> Result<(), StartError> {
     } else {
         restore_last(&places, &registry, &lost, &tcp, &vhost, &nodes);
     }
-    let exports = Arc::new(MappedExports::all(&registry));
-    let nbd = Server::builder().listen(Listen::Unix(places.nbd())).start(registry.domain(), exports);
-    let nbd = nbd.map_err(|e| e.to_string())?;
-    let stop = Stop::new().and_then(|stop| stop.on_signals().map(|()| stop));
-    let stop = stop.map_err(|e| format!("cannot wait for signals: {e}"))?;
-    let second = bind(&places.second())?;
-    let control = bind(&places.control())?;
-    let underway = UnderwayList::new(registry.domain().clock().clone());
-    let (state, forget) = (StateFile::default(), AtomicBool::new(false));
-    let daemon = Arc::new(Daemon { places, registry, nbd, tcp, vhost, nodes, underway, lost, state, forget, stop });
-    daemon.changed();
-    let connections = Arc::new(Connections::default());
-    let accepting = [
-        daemon.clone().accept("udm-control", control, &connections, control::serve)?,
-        daemon.clone().accept("udm-second", second, &connections, second::serve)?,
-    ];
-    info!(
-        "udm {} serves {} as process {}",
-        env!("CARGO_PKG_VERSION"),
-        daemon.places.dir().display(),
-        std::process::id()
-    );
+    let nbd = MainServer::new(&registry, &places.nbd())?;
+    let ended = stop::ended_by_signal().map_err(|e| format!("cannot wait for signals: {e}"))?;
+    let daemon = Daemon::new(&places, registry, nbd, tcp, vhost, nodes, lost, ended)?;
+    let (second, control) = (bind(&places.second())?, bind(&places.control())?);
+    live(Life { daemon: Arc::new(daemon), control, second, conversations: Vec::new() }, &lock)
+}
 
-    daemon.wait_for_end(&lock);
-    daemon.stop.set();
-    accepting.into_iter().for_each(udm_io::Joiner::join);
-    daemon.end(&connections);
-    Ok(())
+/// Goes on in the place of the daemon that runs in the directory; `Ok(false)` when none does. `taken_over` is called once
+/// this one has everything. Standard output is the log.
+pub(crate) fn replace(places: Places, taken_over: impl FnOnce()) -> Result<bool, StartError> {
+    detach();
+    // Before anything is asked of the other: what is wrong here is no reason to stop anybody.
+    log::start(&places, false).map_err(|e| format!("{}: {e}", places.log().display()))?;
+    raise_descriptor_limit();
+    keep_clear_of_own_writes();
+    let ended = stop::ended_by_signal().map_err(|e| format!("cannot wait for signals: {e}"))?;
+    let Some((way, parcels)) = handover::ask_for(&places)? else { return Ok(false) };
+    let refuse = |why: String| {
+        if let Ok(parcel) = Parcel::new("refused", "", &why) {
+            let _ = way.send(&parcel, PATIENCE);
+        }
+        StartError::from(why)
+    };
+    let mut rising = Rising::new(&places, handover::take_over(parcels).map_err(refuse)?).map_err(refuse)?;
+    if !rising.problems.is_empty() {
+        return Err(refuse(std::mem::take(&mut rising.problems).join("\n")));
+    }
+    let lock = Lock::adopt(rising.lock.take().ok_or_else(|| refuse("the lock has not come".into()))?);
+    way.send(&Parcel::new("serving", "", ())?, PATIENCE).map_err(|e| format!("the daemon has gone: {e}"))?;
+    match way.receive(WORD) {
+        Ok(parcel) if parcel.kind == "go" => {}
+        // Its end: nobody else has anything now.
+        Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => {
+            warn!("the daemon before has died meanwhile")
+        }
+        Ok(parcel) => return Err(format!("the daemon answers {:?}", parcel.kind).into()),
+        Err(error) => return Err(format!("the daemon does not let go: {error}").into()),
+    }
+    lock.sign().map_err(|e| format!("{}: {e}", places.lock().display()))?;
+    let life = rising.start(&places, ended)?;
+    taken_over();
+    live(life, &lock)?;
+    Ok(true)
+}
+
+/// Serves until the end, or until another daemon has everything.
+fn live(mut life: Life, lock: &Lock) -> Result<(), StartError> {
+    loop {
+        let (places, ended) = (life.daemon.places.clone(), life.daemon.ended.clone());
+        let Some(parcels) = life.serve(lock)? else { return Ok(()) };
+        // What was given away comes back. A device that cannot be opened again is lost; the others go on.
+        let mut rising = Rising::new(&places, handover::take_over(parcels)?)?;
+        rising.problems.drain(..).for_each(|problem| error!("{problem}"));
+        life = rising.start(&places, ended)?;
+    }
+}
+
+fn detach() {
+    // Fails only for the leader of a group, which a child that was just started is not.
+    let _ = setsid();
+    let _ = std::env::set_current_dir("/");
+}
+
+/// A daemon that has everything to serve with, and serves nobody yet.
+struct Rising {
+    registry: Registry,
+    lost: LostDevices,
+    lock: Option<OwnedFd>,
+    control: OwnedFd,
+    second: OwnedFd,
+    nbd: Ready,
+    tcp: Vec<(String, SocketAddr, Ready)>,
+    vhost: Vec<VhostUserState>,
+    nodes: Vec<(String, NodeState)>,
+    settings: Settings,
+    conversations: Vec<Left>,
+    problems: Vec<String>,
+}
+
+impl Rising {
+    fn new(places: &Places, mut taken: Taken) -> Result<Self, String> {
+        let mut problems: Vec<String> =
+            taken.problems.drain(..).filter(|problem| !problem.known).map(|problem| problem.text).collect();
+        let name = |path: std::path::PathBuf| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let (control, second) =
+            (taken.fd("socket", &name(places.control()))?, taken.fd("socket", &name(places.second()))?);
+        let lock = taken.fd("lock", "").ok();
+        let parcels = taken.all("nbd");
+        let nbd = nbd::prepare(MappedExports::all(&taken.registry), parcels, &mut problems);
+        let parcels = taken.all("tcp");
+        let tcp = TcpExports::prepare(&taken.registry, parcels, &mut problems);
+        let mut conversations = Vec::new();
+        for parcel in taken.all(conversation::KIND) {
+            match Left::of_parcel(parcel) {
+                Ok(left) => conversations.push(left),
+                Err(why) => problems.push(why),
+            }
+        }
+        let settings = taken.all("settings").first().ok_or("the settings have not come")?.read()?;
+        let Taken { registry, lost, state, .. } = taken;
+        let nodes = state.devices.into_iter().filter_map(|device| Some((device.name, device.node?))).collect();
+        let vhost = state.vhost_user;
+        Ok(Self { registry, lost, lock, control, second, nbd, tcp, vhost, nodes, settings, conversations, problems })
+    }
+
+    /// Serves. This process is the only one that does.
+    fn start(self, places: &Places, ended: Arc<AtomicBool>) -> Result<Life, String> {
+        let adopt = |path: std::path::PathBuf, socket| {
+            Listener::adopt(&path, socket).map_err(|e| format!("{}: {e}", path.display()))
+        };
+        let (control, second) = (adopt(places.control(), self.control)?, adopt(places.second(), self.second)?);
+        let nbd = MainServer::start(self.nbd, &self.registry, &places.nbd())?;
+        let tcp = TcpExports::default();
+        tcp.start(&self.registry, self.tcp)?;
+        let vhost = VhostExports::default();
+        for VhostUserState { name, at } in &self.vhost {
+            if let Err(e) = vhost.add(&self.registry, name, at) {
+                error!("{name} is not exported on {} again: {}", at.socket, e.message);
+            }
+        }
+        let Settings { node, poll_budget_us } = self.settings;
+        let budget = Duration::from_micros(poll_budget_us);
+        self.registry.domain().poll_as(PollPolicy { budget, ..PollPolicy::default() });
+        let nodes = Nodes::new(&self.registry, places, node);
+        for (name, NodeState { kind, mapper }) in &self.nodes {
+            if let Err(e) = nodes.add(name, *kind, *mapper) {
+                error!("{name} has no node again: {}", e.message);
+            }
+        }
+        let daemon = Daemon::new(places, self.registry, nbd, tcp, vhost, nodes, self.lost, ended)?;
+        Ok(Life { daemon: Arc::new(daemon), control, second, conversations: self.conversations })
+    }
+}
+
+/// A daemon and the sockets that it is spoken to by.
+struct Life {
+    daemon: Arc<Daemon>,
+    control: Listener,
+    second: Listener,
+    conversations: Vec<Left>,
+}
+
+impl Life {
+    /// Serves until the end. `Some`: another daemon was to go on and did not; what it was given is here.
+    fn serve(self, lock: &Lock) -> Result<Option<Vec<Parcel>>, StartError> {
+        let Self { daemon, control, second, conversations } = self;
+        let (control, second) = (Arc::new(control), Arc::new(second));
+        daemon.changed();
+        let connections = Arc::new(Connections::default());
+        info!(
+            "udm {} serves {} as process {}",
+            env!("CARGO_PKG_VERSION"),
+            daemon.places.dir().display(),
+            std::process::id()
+        );
+        daemon.go_on(conversations, &connections);
+        loop {
+            let accepting = [
+                daemon.clone().accept("udm-control", &control, &connections, Conversation::CONTROL)?,
+                daemon.clone().accept("udm-second", &second, &connections, Conversation::SECOND)?,
+            ];
+            let giving = daemon.wait_for_end(lock);
+            daemon.stop.set();
+            accepting.into_iter().for_each(udm_io::Joiner::join);
+            let Some(giving) = giving else {
+                drop((control, second));
+                daemon.end(&connections);
+                return Ok(None);
+            };
+            let sockets = [("control.sock", &*control), ("udm.sock", &*second)];
+            match daemon.give(&connections, &sockets, lock, &giving) {
+                Ok(given) => {
+                    control.keep();
+                    second.keep();
+                    return Ok(match given {
+                        Given::Gone => None,
+                        Given::Back(parcels) => Some(parcels),
+                    });
+                }
+                Err(why) => error!("another daemon was to go on, and this one does: {why}"),
+            }
+            daemon.replaced.store(false, Ordering::Release);
+            daemon.stop.clear();
+            let left = std::mem::take(&mut *daemon.left());
+            daemon.go_on(left, &connections);
+        }
+    }
 }
 
 impl Daemon {
-    /// Accepts on a thread of its own, until the end. The socket's file goes with the thread.
+    fn new(
+        places: &Places,
+        registry: Registry,
+        nbd: MainServer,
+        tcp: TcpExports,
+        vhost: VhostExports,
+        nodes: Nodes,
+        lost: LostDevices,
+        ended: Arc<AtomicBool>,
+    ) -> Result<Self, String> {
+        let stop = Stop::new().and_then(|stop| stop.on_signals().map(|()| stop));
+        let stop = stop.map_err(|e| format!("cannot wait for signals: {e}"))?;
+        let underway = UnderwayList::new(registry.domain().clock().clone());
+        let (state, forget) = (StateFile::default(), AtomicBool::new(false));
+        let (places, giving, left) = (places.clone(), Mutex::default(), Mutex::default());
+        let replaced = AtomicBool::new(false);
+        Ok(Self {
+            places,
+            registry,
+            nbd,
+            tcp,
+            vhost,
+            nodes,
+            underway,
+            lost,
+            state,
+            forget,
+            giving,
+            replaced,
+            left,
+            ended,
+            stop,
+        })
+    }
+
+    /// What goes on in the next daemon.
+    fn givers(&self) -> [&dyn HandOver; 4] {
+        [&self.nbd, &self.tcp, &self.vhost, &self.nodes]
+    }
+
+    fn is_being_replaced(&self) -> bool {
+        self.replaced.load(Ordering::Acquire)
+    }
+
+    fn left(&self) -> MutexGuard<'_, Vec<Left>> {
+        self.left.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Another daemon wants to go on here. Nothing stops before it has understood everything.
+    fn prepare_replacement(&self, stream: &UnixStream, peer: Peer) {
+        info!("process {} is to go on in the place of this one", peer.pid);
+        let giving = stream.try_clone().map_err(|e| e.to_string());
+        match giving.and_then(|way| handover::first_words(self, Way::new(way), peer.pid)) {
+            Ok(giving) => {
+                // Of two that want it at once the first is told by its end that it does not get it.
+                *self.giving.lock().unwrap_or_else(PoisonError::into_inner) = Some(giving);
+                self.replaced.store(true, Ordering::Release);
+                self.stop.set();
+            }
+            Err(why) => warn!("process {} does not go on in the place of this one: {why}", peer.pid),
+        }
+    }
+
+    /// Gives everything to another daemon. `Err`: nothing has changed.
+    fn give(
+        &self,
+        connections: &Connections,
+        sockets: &[(&str, &Listener)],
+        lock: &Lock,
+        giving: &Giving,
+    ) -> Result<Given, String> {
+        let left = connections.wait(PATIENCE);
+        if left > 0 {
+            let why = format!("{left} commands are not done after {} s", PATIENCE.as_secs());
+            giving.refuse(&why);
+            return Err(why);
+        }
+        handover::give(self, sockets, lock, giving)
+    }
+
+    /// Accepts on a thread of its own, until the end.
     fn accept(
         self: Arc<Self>,
         thread: &str,
-        listener: Listener,
+        listener: &Arc<Listener>,
         connections: &Arc<Connections>,
-        serve: fn(&Daemon, &UnixStream, Peer),
+        conversation: Conversation,
     ) -> Result<udm_io::Joiner, String> {
-        let connections = connections.clone();
+        let (connections, listener) = (connections.clone(), listener.clone());
         let executor = self.registry.domain().executor().clone();
         let spawner = executor.clone();
         let work = move || {
             let daemon = self.clone();
-            let serve = Arc::new(move |stream: &UnixStream, peer| serve(&daemon, stream, peer));
+            let serve = Arc::new(move |stream: &UnixStream, peer| daemon.talk(stream, peer, conversation.clone()));
             listener.accept(&self.stop, &*executor, &connections, serve);
         };
         spawner.spawn(thread, Box::new(work)).map_err(|e| format!("cannot start a thread: {e}"))
     }
 
-    /// Blocks until the daemon is to end. Devices whose removal was deferred go without a request, so the state is
-    /// looked at now and then.
-    fn wait_for_end(&self, lock: &Lock) {
+    /// Blocks until the daemon is to end, or until another is ready to go on: then that. Devices whose removal was deferred
+    /// go without a request, so the state is looked at now and then.
+    fn wait_for_end(&self, lock: &Lock) -> Option<Giving> {
         loop {
-            if self.stop.wait(Some(LOOK)) {
+            let woken = self.stop.wait(Some(LOOK));
+            if self.ended.load(Ordering::Acquire) {
                 info!("ending");
-                return;
+                return None;
+            }
+            if woken {
+                let giving = self.giving.lock().unwrap_or_else(PoisonError::into_inner).take();
+                if giving.is_some() {
+                    return giving;
+                }
+                // A signal sets this first, and then its flag.
+                self.stop.clear();
+                continue;
             }
             if !lock.is_in_place(&self.places) {
                 warn!("{} is gone: ending", self.places.dir().display());
-                return;
+                return None;
             }
             self.changed();
         }
@@ -200,7 +466,7 @@ impl Daemon {
         self.nodes.end(PATIENCE);
         self.tcp.shut_down(PATIENCE);
         self.vhost.shut_down(PATIENCE);
-        self.nbd.shut_down(PATIENCE);
+        self.nbd.0.shut_down(PATIENCE);
         let left = connections.end(PATIENCE);
         if left > 0 {
             warn!("{left} requests are still under way; not waiting for them");
@@ -217,7 +483,7 @@ impl Daemon {
 
     /// Lets exports close the devices of clients that have hung up.
     fn reap_hangups(&self) {
-        self.nbd.reap_hangups();
+        self.nbd.0.reap_hangups();
         self.tcp.reap_hangups();
         self.vhost.reap_hangups();
     }
@@ -266,27 +532,27 @@ fn restore_last(
         Ok(Some(state)) => state,
         Err(why) => return put_last_state_aside(places, &format!("{}: {why}", places.state().display())),
     };
-    let mut problems = restore::restore(registry, lost, &state, &FromDisk);
+    let mut problems = restore::restore(registry, lost, &state, &FromDisk::new());
     for export in &state.exports {
         if let Err(e) = tcp.add(registry, &export.name, &export.tcp) {
-            let problem = format!("{} is not exported at {} again: {}", export.name, export.tcp, e.message);
-            error!("{problem}");
-            problems.push(problem);
+            let text = format!("{} is not exported at {} again: {}", export.name, export.tcp, e.message);
+            error!("{text}");
+            problems.push(Problem { text, known: false });
         }
     }
     for export in &state.vhost_user {
         if let Err(e) = vhost.add(registry, &export.name, &export.at) {
-            let problem = format!("{} is not exported on {} again: {}", export.name, export.at.socket, e.message);
-            error!("{problem}");
-            problems.push(problem);
+            let text = format!("{} is not exported on {} again: {}", export.name, export.at.socket, e.message);
+            error!("{text}");
+            problems.push(Problem { text, known: false });
         }
     }
     for device in &state.devices {
         let Some(node) = device.node else { continue };
         if let Err(e) = nodes.add(&device.name, node.kind, node.mapper) {
-            let problem = format!("{} has no node again: {}", device.name, e.message);
-            error!("{problem}");
-            problems.push(problem);
+            let text = format!("{} has no node again: {}", device.name, e.message);
+            error!("{text}");
+            problems.push(Problem { text, known: false });
         }
     }
     if !problems.is_empty() {

@@ -7,6 +7,7 @@
 //! The lock here is held while files of the mount are opened (a loop device's), which the mount's threads serve. They
 //! take locks of the registry and of devices, never this one.
 
+use super::handover::{HandOver, Parcel};
 use super::state::NodeState;
 use crate::exports::is_read_only;
 use crate::places::Places;
@@ -30,6 +31,8 @@ use udm_io::{BlockDevice, Limits};
 const MAPPER: &str = "/dev/mapper";
 /// How often a loop device is asked for whether somebody still has it open, and how long between: whoever looks at new
 /// devices, as udev does, opens them for a moment.
+/// How long the mount may take to end for another daemon.
+const PATIENCE: Duration = Duration::from_secs(10);
 const TRIES: u32 = 20;
 const PAUSE: Duration = Duration::from_millis(10);
 
@@ -124,6 +127,11 @@ impl Nodes {
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// For devices that nothing else was said of.
+    pub(crate) fn default_kind(&self) -> NodeKind {
+        self.default
     }
 
     /// The nodes that there are.
@@ -221,20 +229,22 @@ impl Nodes {
         Ok(at)
     }
 
-    /// Lets go of the device, so that it can be removed, unless somebody uses its node. Blocks. [`sync`](Self::sync)
-    /// brings back what was let go of for nothing.
-    pub(crate) fn release(&self, which: impl Fn(&MappedDevice) -> bool) {
+    /// Lets go of devices, so that they can be removed, unless somebody uses their nodes: then the answer says who. Blocks.
+    /// [`sync`](Self::sync) brings back what was let go of for nothing.
+    pub(crate) fn release(&self, which: impl Fn(&MappedDevice) -> bool) -> Vec<String> {
         let mut inner = self.lock();
+        let mut kept = Vec::new();
         for at in 0..inner.nodes.len() {
             if which(&inner.nodes[at].md)
                 && let Err(error) = inner.detach(at)
             {
-                info!("{}", error.message);
+                kept.push(error.message);
             }
         }
         if let Some(server) = &inner.server {
             server.reap();
         }
+        kept
     }
 
     /// Follows the devices. Blocks.
@@ -243,8 +253,13 @@ impl Nodes {
         if inner.server.as_ref().is_some_and(|server| !server.is_mounted()) {
             warn!("{} was unmounted by somebody: the nodes are gone", self.dir.display());
             inner.end(Duration::ZERO);
-            let gone: Vec<_> = inner.nodes.drain(..).map(|node| Arc::downgrade(&node.md)).collect();
-            inner.without.extend(gone);
+            for mut node in std::mem::take(&mut inner.nodes) {
+                node.unlink();
+                if let Some(Err(error)) = node.loopdev.as_ref().map(LoopDevice::detach_when_closed) {
+                    warn!("{error}");
+                }
+                inner.without.push(Arc::downgrade(&node.md));
+            }
         }
         let mut at = 0;
         while at < inner.nodes.len() {
@@ -303,6 +318,35 @@ impl Nodes {
             Ok(joiner) => joiner.join(),
             Err(error) => warn!("block devices are left attached: {error}"),
         }
+    }
+}
+
+/// A node that nobody uses goes with the old daemon and comes with the next; one in use cannot pass.
+impl HandOver for Nodes {
+    fn kind(&self) -> &'static str {
+        "node"
+    }
+
+    fn pause(&self, _: Duration) -> Result<(), String> {
+        let kept = self.release(|_| true);
+        if kept.is_empty() {
+            return Ok(());
+        }
+        self.sync();
+        Err(kept.join("; "))
+    }
+
+    fn holds(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    fn resume(&self, _: &Registry) {
+        self.sync();
+    }
+
+    fn give(&self) -> Result<Vec<Parcel>, String> {
+        self.end(PATIENCE);
+        Ok(Vec::new())
     }
 }
 

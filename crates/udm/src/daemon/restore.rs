@@ -11,9 +11,24 @@ use super::state::{DeviceState, State, TableState};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 use tracing::{error, info, warn};
-use udm_base::{DevT, Sectors};
+use udm_base::{DevT, Errno, Sectors};
 use udm_core::{Error, Geometry, MAJOR, MappedDevice, Registry, SuspendOptions, TableLine};
+
+/// What went wrong with a device.
+pub(crate) struct Problem {
+    /// For people.
+    pub(crate) text: String,
+    /// It was so before: the device was lost already.
+    pub(crate) known: bool,
+}
+
+impl Problem {
+    fn new(text: String) -> Self {
+        Self { text, known: false }
+    }
+}
 
 /// What makes a table; another process's memory may be put beneath it.
 pub(crate) trait Maker {
@@ -24,12 +39,31 @@ pub(crate) trait Maker {
     fn has_memory(&self) -> bool;
 }
 
+/// How long what lies beneath may still be locked, all devices together: by a process that is just ending. The kernel closes
+/// its files one after the other, and those last that had requests under way.
+const LOCKED: Duration = Duration::from_secs(5);
+
 /// After a crash: tables come from what is on disk.
-pub(crate) struct FromDisk;
+pub(crate) struct FromDisk {
+    deadline: Instant,
+}
+
+impl FromDisk {
+    pub(crate) fn new() -> Self {
+        Self { deadline: Instant::now() + LOCKED }
+    }
+}
 
 impl Maker for FromDisk {
     fn load(&self, md: &Arc<MappedDevice>, lines: &[TableLine], read_only: bool, _: bool) -> Result<(), Error> {
-        md.load(lines, read_only, Path::new("/"))
+        loop {
+            match md.load(lines, read_only, Path::new("/")) {
+                Err(e) if e.errno == Errno::EBUSY && Instant::now() < self.deadline => {
+                    std::thread::sleep(Duration::from_millis(10));
+                }
+                other => return other,
+            }
+        }
     }
 
     fn has_memory(&self) -> bool {
@@ -39,13 +73,13 @@ impl Maker for FromDisk {
 
 /// Makes the devices in a registry that has none. Blocks: it opens what lies beneath. What goes wrong is told in the
 /// log, and in the answer.
-pub(crate) fn restore(registry: &Registry, lost: &LostDevices, state: &State, maker: &dyn Maker) -> Vec<String> {
+pub(crate) fn restore(registry: &Registry, lost: &LostDevices, state: &State, maker: &dyn Maker) -> Vec<Problem> {
     let mut problems = Vec::new();
     let mut made = BTreeMap::new();
     for device in &state.devices {
         match registry.create(&device.name, &device.uuid, Some(device.minor)) {
             Ok(md) => drop(made.insert(device.minor, (md, device))),
-            Err(e) => problems.push(format!("{} is not restored: {}", device.name, e.message)),
+            Err(e) => problems.push(Problem::new(format!("{} is not restored: {}", device.name, e.message))),
         }
     }
     let order = in_order(state);
@@ -53,7 +87,8 @@ pub(crate) fn restore(registry: &Registry, lost: &LostDevices, state: &State, ma
         let Some((md, device)) = made.get_mut(minor) else { continue };
         let Some(table) = &device.active else { continue };
         if let Err(reason) = bring_up(md, device, table, maker) {
-            problems.push(format!("{} comes back as error: {reason}", device.name));
+            let text = format!("{} comes back as error: {reason}", device.name);
+            problems.push(Problem { text, known: device.lost.is_some() });
             replace_by_error(registry, md, device, table, &mut problems);
             lost.add(md, Lost { reason, was: table.clone() });
         }
@@ -67,7 +102,7 @@ pub(crate) fn restore(registry: &Registry, lost: &LostDevices, state: &State, ma
             let loaded =
                 if heir { Err("the data of the active one is lost".into()) } else { load(md, table, maker, false) };
             if let Err(reason) = loaded {
-                problems.push(format!("{}'s inactive table is not restored: {reason}", device.name));
+                problems.push(Problem::new(format!("{}'s inactive table is not restored: {reason}", device.name)));
             }
         }
     }
@@ -78,14 +113,14 @@ pub(crate) fn restore(registry: &Registry, lost: &LostDevices, state: &State, ma
             && device.active.is_some()
             && let Err(e) = md.suspend(SuspendOptions::default(), &|| false)
         {
-            problems.push(format!("{} is not suspended again: {}", device.name, e.message));
+            problems.push(Problem::new(format!("{} is not suspended again: {}", device.name, e.message)));
         }
         // What held it was a client, which is gone, or a table above, with which it goes.
         if device.deferred_remove && registry.remove(md, true).is_ok() {
             info!("{} is removed at its last close, as asked before", device.name);
         }
     }
-    problems.iter().for_each(|problem| error!("{problem}"));
+    problems.iter().for_each(|problem| error!("{}", problem.text));
     if !state.devices.is_empty() {
         let (all, lost) = (state.devices.len(), problems.len());
         info!("{all} devices restored, with {lost} problems");
@@ -128,7 +163,7 @@ fn replace_by_error(
     md: &mut Arc<MappedDevice>,
     device: &DeviceState,
     table: &TableState,
-    problems: &mut Vec<String>,
+    problems: &mut Vec<Problem>,
 ) {
     let instead = || {
         registry.remove(md, false).map_err(|e| e.message)?;
@@ -145,7 +180,7 @@ fn replace_by_error(
     match instead() {
         Ok(new) => *md = new,
         Err(e) => {
-            problems.push(format!("{} has no table: {e}", device.name));
+            problems.push(Problem::new(format!("{} has no table: {e}", device.name)));
             if let Some(new) = registry.by_name(&device.name) {
                 *md = new;
             }
@@ -153,7 +188,7 @@ fn replace_by_error(
     }
 }
 
-fn settings(md: &Arc<MappedDevice>, device: &DeviceState, problems: &mut Vec<String>) {
+fn settings(md: &Arc<MappedDevice>, device: &DeviceState, problems: &mut Vec<Problem>) {
     md.set_clone_always(device.clone_always);
     md.set_compile(device.compile);
     md.set_read_ahead(device.read_ahead);
@@ -162,11 +197,11 @@ fn settings(md: &Arc<MappedDevice>, device: &DeviceState, problems: &mut Vec<Str
     if !device.io_poll
         && let Err(e) = md.set_io_poll(false)
     {
-        problems.push(format!("{}'s io_poll is not restored: {}", device.name, e.message));
+        problems.push(Problem::new(format!("{}'s io_poll is not restored: {}", device.name, e.message)));
     }
     let (cylinders, heads, sectors, start) = device.geometry;
     if let Err(e) = md.set_geometry(Geometry { cylinders, heads, sectors, start }) {
-        problems.push(format!("{}'s geometry is not restored: {}", device.name, e.message));
+        problems.push(Problem::new(format!("{}'s geometry is not restored: {}", device.name, e.message)));
     }
     for (key, value) in &device.options {
         // The table that took it may have been replaced since, or is lost.

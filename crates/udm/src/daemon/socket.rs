@@ -7,10 +7,11 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, 
 use std::collections::HashMap;
 use std::io;
 use std::net::Shutdown;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tracing::warn;
@@ -49,6 +50,7 @@ pub(crate) struct Listener {
     socket: UnixListener,
     path: PathBuf,
     file: (u64, u64),
+    kept: AtomicBool,
 }
 
 impl Listener {
@@ -67,7 +69,31 @@ impl Listener {
         bind(&socket, &SocketAddrUnix::new(path)?)?;
         listen(&socket, BACKLOG)?;
         let meta = std::fs::symlink_metadata(path)?;
-        Ok(Self { socket: socket.into(), path: path.to_owned(), file: (meta.dev(), meta.ino()) })
+        Ok(Self {
+            socket: socket.into(),
+            path: path.to_owned(),
+            file: (meta.dev(), meta.ino()),
+            kept: AtomicBool::new(false),
+        })
+    }
+
+    /// A socket that another process has listened on. Its file is ours from now on.
+    pub(crate) fn adopt(path: &Path, socket: OwnedFd) -> io::Result<Self> {
+        // So that who asks the kernel for the process behind the socket is told this one.
+        listen(&socket, BACKLOG)?;
+        let meta = std::fs::symlink_metadata(path)?;
+        let kept = AtomicBool::new(false);
+        Ok(Self { socket: socket.into(), path: path.to_owned(), file: (meta.dev(), meta.ino()), kept })
+    }
+
+    /// The socket once more, for another process.
+    pub(crate) fn duplicate(&self) -> io::Result<OwnedFd> {
+        Ok(self.socket.try_clone()?.into())
+    }
+
+    /// Leaves the file when it is dropped: another process listens there.
+    pub(crate) fn keep(&self) {
+        self.kept.store(true, Ordering::Relaxed);
     }
 
     /// Accepts until `stop` is set, and runs `serve` for each client on a thread of its own.
@@ -89,19 +115,8 @@ impl Listener {
                     continue;
                 }
             };
-            let _ = stream.set_write_timeout(Some(WRITE_TIMEOUT));
-            let stream = Arc::new(stream);
-            let Some(connection) = connections.add(&stream) else {
+            if !connections.serve_peer(stream, peer, executor, serve.clone()) {
                 warn!("process {} finds {MAX_CONNECTIONS} clients on {}: hung up on", peer.pid, self.path.display());
-                continue;
-            };
-            let serve = serve.clone();
-            let work = move || {
-                let _connection = connection;
-                serve(&stream, peer);
-            };
-            if let Err(error) = executor.spawn("udm-client", Box::new(work)) {
-                warn!("no thread for process {}: {error}", peer.pid);
             }
         }
     }
@@ -110,7 +125,7 @@ impl Listener {
 impl Drop for Listener {
     fn drop(&mut self) {
         let ours = std::fs::symlink_metadata(&self.path).is_ok_and(|m| (m.dev(), m.ino()) == self.file);
-        if ours {
+        if ours && !self.kept.load(Ordering::Relaxed) {
             let _ = std::fs::remove_file(&self.path);
         }
     }
@@ -151,14 +166,53 @@ impl Connections {
         Some(Connection { all: self.clone(), id })
     }
 
+    /// Runs `serve` for a client of another daemon, on a thread of its own.
+    pub(crate) fn serve(self: &Arc<Self>, stream: UnixStream, executor: &dyn Executor, serve: Arc<Serve>) {
+        match Peer::of(&stream) {
+            Ok(peer) if self.serve_peer(stream, peer, executor, serve) => {}
+            Ok(peer) => warn!("process {} finds {MAX_CONNECTIONS} clients: hung up on", peer.pid),
+            Err(error) => warn!("a client is hung up on: {error}"),
+        }
+    }
+
+    /// The same with a peer that is known. Whether there was room.
+    fn serve_peer(
+        self: &Arc<Self>,
+        stream: UnixStream,
+        peer: Peer,
+        executor: &dyn Executor,
+        serve: Arc<Serve>,
+    ) -> bool {
+        let _ = stream.set_write_timeout(Some(WRITE_TIMEOUT));
+        let stream = Arc::new(stream);
+        let Some(connection) = self.add(&stream) else { return false };
+        let work = move || {
+            let _connection = connection;
+            serve(&stream, peer);
+        };
+        if let Err(error) = executor.spawn("udm-client", Box::new(work)) {
+            warn!("no thread for process {}: {error}", peer.pid);
+        }
+        true
+    }
+
+    /// Waits until every client's thread has ended, at most so long. Returns how many are left.
+    pub(crate) fn wait(&self, patience: Duration) -> usize {
+        self.wait_until(Instant::now() + patience, self.lock())
+    }
+
     /// Takes no further request of any client, and waits until those under way are answered, at most so long. Returns
     /// how many are left.
     pub(crate) fn end(&self, patience: Duration) -> usize {
         let deadline = Instant::now() + patience;
-        let mut open = self.lock();
+        let open = self.lock();
         for stream in open.streams.values() {
             let _ = stream.shutdown(Shutdown::Read);
         }
+        self.wait_until(deadline, open)
+    }
+
+    fn wait_until(&self, deadline: Instant, mut open: MutexGuard<'_, Open>) -> usize {
         while !open.streams.is_empty() {
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {

@@ -148,6 +148,12 @@ impl State {
         serde_json::from_slice(text).map_err(|e| e.to_string())
     }
 
+    /// As another daemon of the same version tells it.
+    pub(crate) fn of_value(value: serde_json::Value) -> Result<Self, String> {
+        let text = serde_json::to_vec(&value).map_err(|e| e.to_string())?;
+        Self::parse(&text)
+    }
+
     /// As the file has it.
     pub(crate) fn text(&self) -> Result<String, serde_json::Error> {
         let mut text = serde_json::to_string_pretty(self)?;

@@ -3,10 +3,23 @@
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::low_level::pipe;
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
+
+const SIGNALS: [i32; 3] = [SIGTERM, SIGINT, SIGHUP];
+
+/// A flag that the same signals set, for good.
+pub(crate) fn ended_by_signal() -> io::Result<Arc<AtomicBool>> {
+    let flag = Arc::new(AtomicBool::new(false));
+    for signal in SIGNALS {
+        signal_hook::flag::register(signal, flag.clone())?;
+    }
+    Ok(flag)
+}
 
 /// A flag that can be waited for together with sockets: a byte in a pipe that nobody takes out.
 pub(crate) struct Stop {
@@ -25,7 +38,7 @@ impl Stop {
 
     /// Lets SIGTERM, SIGINT and SIGHUP (the terminal has gone) set it.
     pub(crate) fn on_signals(&self) -> io::Result<()> {
-        for signal in [SIGTERM, SIGINT, SIGHUP] {
+        for signal in SIGNALS {
             pipe::register(signal, self.write.try_clone()?)?;
         }
         Ok(())
@@ -33,6 +46,11 @@ impl Stop {
 
     pub(crate) fn set(&self) {
         let _ = (&self.write).write(&[0]);
+    }
+
+    /// Not set any more.
+    pub(crate) fn clear(&self) {
+        while self.is_set() && (&self.read).read(&mut [0; 64]).is_ok() {}
     }
 
     pub(crate) fn is_set(&self) -> bool {

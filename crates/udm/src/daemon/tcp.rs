@@ -1,6 +1,9 @@
 //! Devices exported over TCP, when asked.
 
+use super::handover::{HandOver, Parcel};
+use super::nbd::{self, Ready};
 use crate::exports::MappedExports;
+use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -10,6 +13,9 @@ use udm_core::{Error, Registry};
 use udm_export::nbd::{Listen, Server};
 use udm_io::nbd::uri::{Endpoint, Uri};
 use udm_io::nbd::wire::consts::DEFAULT_PORT;
+
+/// Threads of one export.
+const THREADS: usize = 2;
 
 /// One device on one address.
 struct TcpExport {
@@ -34,7 +40,7 @@ impl TcpExports {
             return Err(Error::new(Errno::ENXIO, format!("no device has the name {name:?}")));
         }
         let exports = Arc::new(MappedExports::only(registry, name));
-        let server = Server::builder().listen(Listen::Tcp(address)).threads(2).start(registry.domain(), exports);
+        let server = Server::builder().listen(Listen::Tcp(address)).threads(THREADS).start(registry.domain(), exports);
         let server = server.map_err(|e| Error::new(Errno::of(&e), e.to_string()))?;
         let bound = server.bound().iter().find_map(|l| if let Listen::Tcp(at) = l { Some(*at) } else { None });
         let export = TcpExport { name: name.to_owned(), address: bound.unwrap_or(address), server };
@@ -53,6 +59,36 @@ impl TcpExports {
         Ok(gone.len())
     }
 
+    /// What goes on from the parcels of another daemon, each with its device and address; it serves nobody yet.
+    pub(crate) fn prepare(
+        registry: &Registry,
+        parcels: Vec<Parcel>,
+        problems: &mut Vec<String>,
+    ) -> Vec<(String, SocketAddr, Ready)> {
+        let mut by_export: BTreeMap<(String, SocketAddr), Vec<Parcel>> = BTreeMap::new();
+        for parcel in parcels {
+            let export = parcel.name.split_once(' ').and_then(|(at, name)| Some((name.to_owned(), at.parse().ok()?)));
+            match export {
+                Some(export) => by_export.entry(export).or_default().push(parcel),
+                None => problems.push(format!("{:?} is no export over TCP", parcel.name)),
+            }
+        }
+        let ready = by_export.into_iter().map(|((name, at), parcels)| {
+            let ready = nbd::prepare(MappedExports::only(registry, &name), parcels, problems);
+            (name, at, ready)
+        });
+        ready.collect()
+    }
+
+    /// Serves what was prepared.
+    pub(crate) fn start(&self, registry: &Registry, ready: Vec<(String, SocketAddr, Ready)>) -> Result<(), String> {
+        for (name, address, ready) in ready {
+            let server = ready.start(registry, &Listen::Tcp(address), Server::builder().threads(THREADS))?;
+            self.lock().push(TcpExport { name, address, server });
+        }
+        Ok(())
+    }
+
     pub(crate) fn list(&self) -> Vec<ExportEntry> {
         self.lock().iter().map(TcpExport::entry).collect()
     }
@@ -68,6 +104,39 @@ impl TcpExports {
         for export in std::mem::take(&mut *self.lock()) {
             export.server.shut_down(patience);
         }
+    }
+}
+
+impl HandOver for TcpExports {
+    fn kind(&self) -> &'static str {
+        "tcp"
+    }
+
+    fn pause(&self, patience: Duration) -> Result<(), String> {
+        let all = self.lock();
+        for (number, export) in all.iter().enumerate() {
+            if let Err(why) = nbd::pause(&export.server, patience) {
+                all[..number].iter().for_each(|export| export.server.resume());
+                return Err(why);
+            }
+        }
+        Ok(())
+    }
+
+    fn holds(&self) -> Vec<String> {
+        self.lock().iter().flat_map(|export| export.server.open_exports()).collect()
+    }
+
+    fn resume(&self, _: &Registry) {
+        self.lock().iter().for_each(|export| export.server.resume());
+    }
+
+    fn give(&self) -> Result<Vec<Parcel>, String> {
+        let mut parcels = Vec::new();
+        for TcpExport { name, address, server } in std::mem::take(&mut *self.lock()) {
+            parcels.extend(nbd::give(&server, self.kind(), &format!("{address} {name}"))?);
+        }
+        Ok(parcels)
     }
 }
 

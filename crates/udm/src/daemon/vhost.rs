@@ -1,5 +1,6 @@
 //! Devices exported as disks of virtual machines, when asked.
 
+use super::handover::{HandOver, Parcel};
 use crate::exports::MappedExports;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,11 +20,15 @@ struct Exported {
 
 /// All of them.
 #[derive(Default)]
-pub(crate) struct VhostExports(Mutex<Vec<Exported>>);
+pub(crate) struct VhostExports {
+    all: Mutex<Vec<Exported>>,
+    /// Those that have ended for another daemon to go on.
+    ended: Mutex<Vec<(String, VhostUserExport)>>,
+}
 
 impl VhostExports {
     fn lock(&self) -> MutexGuard<'_, Vec<Exported>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.all.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Begins to serve the device. Blocks until it listens.
@@ -85,6 +90,37 @@ impl VhostExports {
         for exported in std::mem::take(&mut *self.lock()) {
             exported.server.shut_down(patience);
         }
+    }
+}
+
+/// Front ends connect again by themselves, and find their requests in the memory that is in flight: nothing passes but what
+/// the state says.
+impl HandOver for VhostExports {
+    fn kind(&self) -> &'static str {
+        "vhost-user"
+    }
+
+    fn pause(&self, patience: Duration) -> Result<(), String> {
+        let described = self.described();
+        self.shut_down(patience);
+        *self.ended.lock().unwrap_or_else(PoisonError::into_inner) = described;
+        Ok(())
+    }
+
+    fn holds(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    fn resume(&self, registry: &Registry) {
+        for (name, at) in std::mem::take(&mut *self.ended.lock().unwrap_or_else(PoisonError::into_inner)) {
+            if let Err(e) = self.add(registry, &name, &at) {
+                tracing::error!("{name} is not exported on {} again: {}", at.socket, e.message);
+            }
+        }
+    }
+
+    fn give(&self) -> Result<Vec<Parcel>, String> {
+        Ok(Vec::new())
     }
 }
 

@@ -1,9 +1,8 @@
 //! udm's side: a daemon of the round's own, its devices used through their exports.
 
 use crate::common::{Nbd, NbdHold, Place, stderr};
-use std::io::Write;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 /// The largest request that is sent.
 const PIECE: usize = 1 << 20;
@@ -71,15 +70,6 @@ pub(crate) fn difference(got: &[u8], expect: &[u8]) -> Option<String> {
         show(got),
         show(expect)
     ))
-}
-
-/// SHA-256 of bytes, by the program that the guest has too.
-pub(crate) fn sha256(bytes: &[u8]) -> String {
-    let mut command = Command::new("sha256sum");
-    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("sha256sum runs");
-    child.stdin.take().unwrap().write_all(bytes).unwrap();
-    let output = child.wait_with_output().unwrap();
-    String::from_utf8_lossy(&output.stdout).split(' ').next().unwrap().to_owned()
 }
 
 /// Debian's thin_check on metadata that nobody has open; without the program, says so.

@@ -1,54 +1,19 @@
 //! What the kernel left in `tests/goldens`, taken up by udm: no guest is needed.
 
-use crate::host::{Host, sha256, thin_check};
-use std::path::{Path, PathBuf};
-use udm_sim::golden::{pattern, unpack};
+use crate::host::{Host, thin_check};
+use std::path::Path;
+use udm_sim::golden::{Record, pattern, sha256};
 
-/// The record of a golden, and its images as files.
-struct Golden {
-    dir: tempfile::TempDir,
-    directory: PathBuf,
-    name: String,
-    text: String,
+/// An image as a file: its name and its sectors; nothing when there is none.
+fn image(record: &Record, dir: &Path, what: &str) -> Option<(String, u64)> {
+    let image = record.image(what)?;
+    let path = dir.join(what);
+    std::fs::write(&path, &image).unwrap();
+    Some((path.display().to_string(), image.len() as u64 / 512))
 }
 
-impl Golden {
-    fn all(directory: &str) -> Vec<Self> {
-        let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/goldens").join(directory);
-        let names = std::fs::read_dir(&directory).unwrap().filter_map(|entry| {
-            let path = entry.unwrap().path();
-            (path.extension()? == "txt").then(|| path.file_stem().unwrap().to_string_lossy().into_owned())
-        });
-        let mut names: Vec<_> = names.collect();
-        names.sort();
-        let golden = |name: String| Self {
-            dir: tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap(),
-            text: std::fs::read_to_string(directory.join(format!("{name}.txt"))).unwrap(),
-            directory: directory.clone(),
-            name,
-        };
-        names.into_iter().map(golden).collect()
-    }
-
-    /// The image's file and its sectors; nothing when there is none.
-    fn image(&self, what: &str) -> Option<(String, u64)> {
-        let packed = std::fs::read(self.directory.join(format!("{}.{what}.pages.gz", self.name))).ok()?;
-        let image = unpack(&packed).unwrap();
-        let path = self.dir.path().join(what);
-        std::fs::write(&path, &image).unwrap();
-        Some((path.display().to_string(), image.len() as u64 / 512))
-    }
-
-    /// The words of the lines that begin with this one.
-    fn lines(&self, word: &str) -> Vec<Vec<&str>> {
-        let words = self.text.lines().map(|line| line.split(' ').collect::<Vec<_>>());
-        words.filter(|words| words[0] == word).collect()
-    }
-
-    /// The last checksum of a volume.
-    fn sum(&self, volume: &str) -> Option<&str> {
-        self.lines("volume").iter().rfind(|words| words[1] == volume).map(|words| words[3])
-    }
+fn directory() -> tempfile::TempDir {
+    tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
 }
 
 fn read(host: &Host, name: &str, sectors: u64) -> Vec<u8> {
@@ -56,9 +21,10 @@ fn read(host: &Host, name: &str, sectors: u64) -> Vec<u8> {
 }
 
 pub(crate) fn pools() {
-    for golden in Golden::all("thin") {
-        let name = &golden.name;
-        let (Some((metadata, _)), Some((data, sectors))) = (golden.image("meta"), golden.image("data")) else {
+    for golden in Record::all("thin") {
+        let (name, dir) = (&golden.name, directory());
+        let image = |what: &str| image(&golden, dir.path(), what);
+        let (Some((metadata, _)), Some((data, sectors))) = (image("meta"), image("data")) else {
             continue;
         };
         let host = Host::new(name);
@@ -67,7 +33,7 @@ pub(crate) fn pools() {
         host.create("pool", format!("0 {sectors} thin-pool {metadata} {data} {tail}").trim());
         // The fields that are the pool's own, and not how it was used last.
         let status = host.status("pool");
-        let recorded = golden.lines("status").into_iter().rfind(|words| words[1] == "pool").unwrap();
+        let recorded = golden.lines("status").rfind(|words| words[1] == "pool").unwrap();
         let fields = |words: &[&str]| [words[0], words[2], words[3]].map(str::to_owned);
         let got: Vec<_> = status.split(' ').collect();
         assert_eq!(fields(&got[3..]), fields(&recorded[5..]), "{name}: {status}");
@@ -76,11 +42,11 @@ pub(crate) fn pools() {
 
         let mut origin = String::new();
         if golden.text.contains("/dev/mapper/ext") {
-            let path = golden.dir.path().join("ext");
+            let path = dir.path().join("ext");
             std::fs::write(&path, pattern(9, 0, 10280, 1)).unwrap();
             origin = format!(" {}", path.display());
         }
-        let volumes = golden.lines("volume");
+        let volumes: Vec<_> = golden.lines("volume").collect();
         let start = |id: &str, sectors: &str| {
             host.create(&format!("t{id}"), &format!("0 {sectors} thin /dev/mapper/pool {id}{origin}"));
         };
@@ -111,9 +77,10 @@ pub(crate) fn pools() {
 }
 
 pub(crate) fn stores() {
-    for golden in Golden::all("snapshot") {
-        let name = &golden.name;
-        let ((origin, sectors), (cow, _)) = (golden.image("origin").unwrap(), golden.image("cow").unwrap());
+    for golden in Record::all("snapshot") {
+        let (name, dir) = (&golden.name, directory());
+        let image = |what: &str| image(&golden, dir.path(), what);
+        let ((origin, sectors), (cow, _)) = (image("origin").unwrap(), image("cow").unwrap());
         let host = Host::new(name);
         let table = |target: &str| {
             let line = golden.text.lines().find(|line| line.contains(" snapshot /dev")).unwrap();
@@ -123,7 +90,7 @@ pub(crate) fn stores() {
         host.create("base", &format!("0 {sectors} linear {origin} 0"));
         host.create("snap", &table("snapshot"));
         host.create("org", &format!("0 {sectors} snapshot-origin /dev/mapper/base"));
-        let last = golden.lines("status").pop().unwrap();
+        let last = golden.lines("status").next_back().unwrap();
         if last[5] == "Invalid" {
             assert!(host.status("snap").ends_with("Invalid"), "{name}");
             continue;

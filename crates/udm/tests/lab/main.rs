@@ -69,17 +69,17 @@ fn a_store_that_may_overflow_goes_to_the_kernel_and_back() {
 }
 
 #[test]
-#[ignore = "boots a guest: two or three minutes"]
-fn a_guest_has_its_disk_over_vhost_user() {
-    if guest::available() {
-        vhost::a_disk();
-    }
-}
-
-#[test]
 #[ignore = "boots a guest: four minutes"]
 fn polled_disks_interrupt_nobody() {
     if guest::available() {
         polled::disks_interrupt_nobody();
+    }
+}
+
+#[test]
+#[ignore = "boots a guest: two or three minutes"]
+fn a_guest_has_its_disk_over_vhost_user() {
+    if guest::available() {
+        vhost::a_disk();
     }
 }

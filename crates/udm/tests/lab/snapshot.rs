@@ -1,12 +1,12 @@
 //! An exception store that goes from udm to the kernel and back, and merges that one of them begins and the other ends.
 
 use crate::guest;
-use crate::host::{Host, difference, sha256};
+use crate::host::{Host, difference};
 use std::fmt::Write;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use udm_sim::Rng;
-use udm_sim::golden::pattern;
+use udm_sim::golden::{pattern, sha256};
 
 /// The origin's sectors: no whole number of chunks.
 const SECTORS: u64 = 32768 + 12;

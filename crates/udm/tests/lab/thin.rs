@@ -1,12 +1,13 @@
 //! A pool that goes from udm to the kernel, back, and there once more.
 
 use crate::guest;
-use crate::host::{Host, difference, sha256, thin_check};
+use crate::host::{Host, difference, thin_check};
 use crate::model::{Op, Pool, SECTORS};
 use std::fmt::Write;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use udm_sim::Rng;
+use udm_sim::golden::{pattern, sha256};
 
 const METADATA_BYTES: u64 = 4 << 20;
 const DATA_BYTES: u64 = 192 << 20;
@@ -83,7 +84,7 @@ fn by_udm(what: &str, disks: &Disks, pool: &mut Pool, rng: &mut Rng, many: usize
                 message(&format!("delete {id}"));
             }
             Op::Put { id, sector, count, generation } => {
-                host.write(&format!("t{id}"), sector, &udm_sim::golden::pattern(id as u16, sector, count, generation));
+                host.write(&format!("t{id}"), sector, &pattern(id as u16, sector, count, generation));
             }
             Op::Zero { id, sector, count } => host.write(&format!("t{id}"), sector, &vec![0; count as usize * 512]),
             Op::Discard { id, sector, count } => host.discard(&format!("t{id}"), sector, count),

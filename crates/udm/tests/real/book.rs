@@ -16,6 +16,7 @@ const PAGES: &[(&str, &str)] = &[
         "docs/src/nbd.md",
         "udm create disk --table '0 131072 ram'; truncate -s 16M image.raw; qemu-img create -q -f qcow2 image.qcow2 64M",
     ),
+    ("docs/src/polling.md", "udm create disk --table '0 131072 linear null:size=64M:poll_queues=1 0'"),
     ("docs/src/commands/bench.md", ""),
     ("docs/src/commands/create.md", ""),
     ("docs/src/commands/export.md", ""),
@@ -75,6 +76,7 @@ const SMALLER: &[(&str, &str)] = &[
     ("--runtime=3 --rounds=5", "--runtime=50ms --rounds=2"),
     ("--verify=crc32c\nudm", "--verify=crc32c --runtime=50ms\nudm"),
     ("--lat=off", "--lat=off --runtime=50ms"),
+    ("--device d --rw=randread", "--device d --rw=randread --runtime=50ms"),
     ("/var/tmp/", "/tmp/"),
     ("/dev/sdb", "/tmp/sdb"),
 ];
@@ -151,6 +153,7 @@ pages! {
     daemon "docs/src/daemon.md"
     getting_started "docs/src/getting-started.md"
     nbd "docs/src/nbd.md"
+    polling "docs/src/polling.md"
     run "docs/src/commands/run.md"
     bench "docs/src/commands/bench.md"
 }

@@ -11,6 +11,7 @@ mod lab;
 mod matrix;
 mod programs;
 mod refusals;
+mod replace;
 mod seeds;
 mod stacks;
 mod swaps;

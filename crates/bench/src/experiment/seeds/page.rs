@@ -11,20 +11,20 @@ const STYLE: &str = "\
 --fail:#c0392b}\
 @media(prefers-color-scheme:dark){:root{--ink:#e4e8ec;--soft:#98a3af;--page:#0d1014;--card:#14181d;--line:#2a313a;--ours:#5a9cf0;\
 --seed:#eaa04f;--pass:#58c08b;--fail:#ef6b5c}}\
-*{box-sizing:border-box}body{margin:0;padding:18px 22px;background:var(--page);color:var(--ink);\
+*{box-sizing:border-box}body{margin:0;padding:14px 22px;background:var(--page);color:var(--ink);\
 font:14px/1.4 system-ui,-apple-system,'Segoe UI',Roboto,sans-serif}\
-header{display:flex;flex-wrap:wrap;align-items:baseline;gap:4px 18px;margin-bottom:14px}\
+header{display:flex;flex-wrap:wrap;align-items:baseline;gap:4px 18px;margin-bottom:10px}\
 h1{font-size:22px;margin:0}h2{font-size:16px;margin:0}header p{margin:0;color:var(--soft);font-size:13px}\
 .cards{display:grid;grid-template-columns:repeat(auto-fit,minmax(480px,1fr));gap:14px}\
-.card{background:var(--card);border:1px solid var(--line);border-radius:8px;padding:12px 14px;display:flex;flex-direction:column;gap:8px}\
+.card{background:var(--card);border:1px solid var(--line);border-radius:8px;padding:10px 14px;display:flex;flex-direction:column;gap:6px}\
 .card h2 small{display:inline;font-size:14px;font-weight:500;margin-right:6px}.card p{margin:0;color:var(--soft);font-size:13px}\
 .top{display:flex;justify-content:space-between;align-items:baseline}\
-.pick{display:grid;grid-template-columns:124px 1fr 150px 34px;gap:0 10px;align-items:center;padding:5px 0;\
+.pick{display:grid;grid-template-columns:148px 1fr 128px 34px;gap:0 10px;align-items:center;padding:4px 0;\
 border-top:1px solid var(--line);font-variant-numeric:tabular-nums}\
 small{display:block;color:var(--soft);font-size:11.5px;line-height:1.25}.pick b{font-weight:600}\
 .bars{position:relative}.bar{display:flex;align-items:center;gap:6px;height:15px;font-size:11.5px}\
 .bar i{height:11px;border-radius:2px;min-width:1px}.bar.udm i{background:var(--ours)}.bar.seed i{background:var(--seed)}\
-.bar.udm span{font-weight:650}.bar.seed span{color:var(--seed)}\
+.bar span{white-space:nowrap;position:relative;z-index:1}.bar.udm span{font-weight:650}.bar.seed span{color:var(--seed)}\
 .goal{position:absolute;top:-2px;bottom:-2px;border-left:1.5px dashed var(--fail)}.figure{text-align:right}\
 .key span{display:inline-flex;align-items:center;gap:6px;margin-right:14px}.key i{width:22px;height:11px;border-radius:2px}\
 .pass{color:var(--pass);font-weight:600}.fail{color:var(--fail);font-weight:600}.SKIP{color:var(--soft)}\
@@ -113,7 +113,7 @@ fn line(out: &mut String, label: &str, beside: &str, row: &Row) {
     );
     bars(out, row);
     let beside = row.baseline.map(|value| format!("{} beside", short(value)));
-    let seed = row.seed_figure.map(|value| format!("seed {}", of(value)));
+    let seed = row.seed_figure.map(|value| format!("seed {}", short(value)));
     let small: Vec<String> = beside.into_iter().chain(seed).collect();
     let why = row.reason.as_ref().map_or_else(String::new, |why| format!(" title=\"{}\"", escape(why)));
     let verdict = row.verdict.unwrap_or("");
@@ -137,7 +137,7 @@ fn bars(out: &mut String, row: &Row) {
     };
     let times = if row.ratio.is_some() { " ×" } else { "" };
     // The rest is for the figures.
-    const LONGEST: f64 = 72.0;
+    const LONGEST: f64 = 62.0;
     let longest = [Some(ours), seed, row.limit].into_iter().flatten().fold(f64::MIN_POSITIVE, f64::max);
     let width = |value: f64| value.max(0.0) / longest * LONGEST;
     for (class, value) in [("seed", seed), ("udm", Some(ours))] {

@@ -27,7 +27,7 @@ pub(crate) static SEEDS: &[Seed] = &[
         experiments: &[&zero_skip::EXPERIMENT, &zero_check::EXPERIMENT],
         picks: &[
             Pick { label: "copy that skips", beside: "its origin", words: &["copy that skips"] },
-            Pick { label: "blocks of the copy", beside: "blocks not zero", words: &["skipping, 64 KiB writes"] },
+            Pick { label: "blocks of the copy", beside: "those not zero", words: &["skipping, 64 KiB writes"] },
             Pick { label: "telling zeroes", beside: "memcmp", words: &["zeroes in L2", "memcmp"] },
             Pick { label: "telling zeroes", beside: "the seed's rate", words: &["zeroes in L2", "author measured"] },
         ],
@@ -41,12 +41,8 @@ pub(crate) static SEEDS: &[Seed] = &[
         picks: &[
             Pick { label: "loop on tmpfs, 4K", beside: "loop driver", words: &["4K, 99", "engine, tmpfs"] },
             Pick { label: "loop on tmpfs, 32K", beside: "loop driver", words: &["32K, 2", "engine, tmpfs"] },
-            Pick {
-                label: "loop on a disk, 4K",
-                beside: "bare file",
-                words: &["4K, 99", "engine, disk", "on the file"],
-            },
-            Pick { label: "loop on a disk, 32K", beside: "loop driver", words: &["32K, 2", "engine, disk", "driver"] },
+            Pick { label: "loop on disk, 4K", beside: "bare file", words: &["4K, 99", "engine, disk", "on the file"] },
+            Pick { label: "loop on disk, 32K", beside: "loop driver", words: &["32K, 2", "engine, disk", "driver"] },
             Pick { label: "ram, 32K", beside: "plain copies", words: &["32K, 99", "ram, beside plain copies"] },
         ],
     },
@@ -58,23 +54,23 @@ pub(crate) static SEEDS: &[Seed] = &[
         experiments: &[&crate::snapshot_cow::EXPERIMENT],
         picks: &[
             Pick {
-                label: "the patch, 4K writes",
-                beside: "requeue at the tail",
+                label: "patch, 4K writes",
+                beside: "tail requeue",
                 words: &["the patch", "100M by 4096", "8K chunks, same"],
             },
             Pick {
-                label: "the patch, 1M writes",
-                beside: "requeue at the tail",
+                label: "patch, 1M writes",
+                beside: "tail requeue",
                 words: &["the patch", "100M by 1048576", "8K chunks, same"],
             },
             Pick {
                 label: "udm, 8K chunks",
-                beside: "what the disk can do",
+                beside: "the disk's best",
                 words: &["the limit", "100M by 4096", "8K chunks, same"],
             },
             Pick {
                 label: "udm, own disk",
-                beside: "what the disks can do",
+                beside: "the disks' best",
                 words: &["the limit", "100M by 4096", "8K chunks, own"],
             },
         ],
@@ -106,7 +102,7 @@ pub(crate) static SEEDS: &[Seed] = &[
                 beside: "interrupt, 5 µs",
                 words: &["striped over three, 3 jobs, a queue", "5 µs: poll beside interrupt"],
             },
-            Pick { label: "busy queues skipped", beside: "waited for", words: &["busy queues skipped"] },
+            Pick { label: "skip busy queues", beside: "wait for them", words: &["busy queues skipped"] },
         ],
     },
 ];

@@ -117,6 +117,7 @@ impl Engine {
     pub(super) fn new(domain: &Domain, fuse: OwnedFd, number: usize) -> io::Result<Self> {
         let channel = domain.channel()?;
         channel.set_depth(DEPTH);
+        channel.set_adaptive(true);
         Ok(Self {
             channel,
             fuse,

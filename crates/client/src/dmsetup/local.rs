@@ -1,20 +1,21 @@
-//! Ioctls to a registry in this process: what `udm run` makes its devices by.
+//! Ioctls to a registry in this process: what `udm run` and the library make their devices by.
 
+use super::{DmTransport, IoctlError};
 use std::path::PathBuf;
 use udm_base::Errno;
-use udm_client::dmsetup::{DmTransport, IoctlError};
+
 use udm_control::handler::{Caller, handle};
 use udm_core::Registry;
 
 /// A transport without a socket.
-pub(crate) struct LocalTransport {
+pub struct LocalTransport {
     registry: Registry,
     cwd: PathBuf,
 }
 
 impl LocalTransport {
     /// To that registry; relative paths in tables begin at `cwd`.
-    pub(crate) fn new(registry: &Registry, cwd: PathBuf) -> Self {
+    pub fn new(registry: &Registry, cwd: PathBuf) -> Self {
         Self { registry: registry.clone(), cwd }
     }
 }

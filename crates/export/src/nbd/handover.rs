@@ -1,0 +1,209 @@
+//! What it takes to go on with a connection in another process.
+//!
+//! A server is paused: it takes no connection and no request, and finishes what is under way. Then every connection is
+//! between two requests, and what there is to know of it is what was agreed on, what has been received of the next request,
+//! and the replies that its client has not taken. The client notices nothing.
+
+use super::exports::{Client, Export, Exports};
+use super::listener::Listen;
+use super::negotiate::NegotiationState;
+use super::pool::CHUNK;
+use super::session::{Durability, Session};
+use rustix::fd::OwnedFd;
+use serde::{Deserialize, Serialize};
+use udm_io::nbd::wire::consts::{MAX_OPTION_DATA, MAX_PAYLOAD};
+use udm_io::nbd::wire::option::{BlockSizes, OPTION_LEN};
+use udm_io::nbd::wire::request::REQUEST_LEN;
+
+/// Replies that wait may be that long: what a connection may hold, and one request that is larger.
+const MAX_UNSENT: usize = 64 << 20;
+
+/// All that a server gives to the next.
+#[derive(Default)]
+pub struct Handed {
+    /// The sockets that it listens on. Their files stay.
+    pub listeners: Vec<(Listen, OwnedFd)>,
+    /// Its clients.
+    pub connections: Vec<HandedConnection>,
+}
+
+/// A connection on its way to another server.
+pub struct HandedConnection {
+    /// Its socket.
+    pub socket: OwnedFd,
+    /// What is known of it.
+    pub state: ConnectionState,
+    /// What was received of a request, or of an option, that is not complete or has not been looked at.
+    pub input: Vec<u8>,
+    /// Replies that the client has not taken.
+    pub unsent: Vec<u8>,
+}
+
+/// What is known of a connection.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ConnectionState {
+    pub(super) client: ClientState,
+    /// The client has closed its side, and takes its last replies.
+    pub(super) ended: bool,
+    pub(super) phase: PhaseState,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub(super) enum ClientState {
+    Unix { pid: u32, uid: u32 },
+    Tcp(std::net::SocketAddr),
+    Internal,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub(super) enum PhaseState {
+    Handshake(NegotiationState),
+    Transmission { export: String, session: SessionState, receiving: ReceivingState },
+}
+
+/// What was agreed on.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct SessionState {
+    size: u64,
+    read_only: bool,
+    structured: bool,
+    allocation: bool,
+    /// Minimum, preferred, maximum.
+    block_sizes: (u32, u32, u32),
+    trim: bool,
+    fast_zero: bool,
+    fua: bool,
+}
+
+/// What the next bytes are.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub(super) enum ReceivingState {
+    Header,
+    /// The rest of a write's payload; the input is what has come of it. In sectors.
+    Payload {
+        cookie: u64,
+        start: u64,
+        length: u64,
+        durability: Durability,
+    },
+    /// The rest of the payload of a write that is refused, some of which may be in the input.
+    Skip {
+        cookie: u64,
+        left: usize,
+        error: u32,
+    },
+}
+
+/// Why a connection cannot be taken over.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("a connection of {client} cannot be gone on with: {why}")]
+pub struct TakeError {
+    pub(super) client: Client,
+    pub(super) why: String,
+}
+
+/// A connection that was checked, with its export open: nothing of it can fail any more.
+pub struct Prepared {
+    pub(super) socket: OwnedFd,
+    pub(super) client: Client,
+    pub(super) ended: bool,
+    pub(super) phase: PreparedPhase,
+    pub(super) input: Vec<u8>,
+    pub(super) unsent: Vec<u8>,
+}
+
+pub(super) enum PreparedPhase {
+    Handshake(NegotiationState),
+    Transmission { export: Box<dyn Export>, session: Session, receiving: ReceivingState },
+}
+
+impl HandedConnection {
+    /// Checks what another process says, and opens the export. May block as that does.
+    pub fn prepare(self, exports: &dyn Exports) -> Result<Prepared, TakeError> {
+        let Self { socket, state: ConnectionState { client, ended, phase }, input, unsent } = self;
+        let client = Client::from(client);
+        let fail = |why: String| TakeError { client: client.clone(), why };
+        if unsent.len() > MAX_UNSENT {
+            return Err(fail(format!("{} bytes of replies", unsent.len())));
+        }
+        let phase = match phase {
+            PhaseState::Handshake(negotiation) => {
+                if input.len() > OPTION_LEN + MAX_OPTION_DATA + CHUNK {
+                    return Err(fail(format!("{} bytes of options", input.len())));
+                }
+                PreparedPhase::Handshake(negotiation)
+            }
+            PhaseState::Transmission { export, session, receiving } => {
+                let session = session.check().map_err(fail)?;
+                receiving.check(&session, input.len()).map_err(fail)?;
+                let export = exports.open(&export, &client).map_err(|e| fail(e.to_string()))?;
+                PreparedPhase::Transmission { export, session, receiving }
+            }
+        };
+        Ok(Prepared { socket, client, ended, phase, input, unsent })
+    }
+}
+
+impl SessionState {
+    pub(super) fn of(session: &Session) -> Self {
+        let Session { size, read_only, structured, allocation, block_sizes, trim, fast_zero, fua } = session.clone();
+        let BlockSizes { minimum, preferred, maximum } = block_sizes;
+        let block_sizes = (minimum, preferred, maximum);
+        Self { size, read_only, structured, allocation, block_sizes, trim, fast_zero, fua }
+    }
+
+    fn check(self) -> Result<Session, String> {
+        let Self { size, read_only, structured, allocation, block_sizes, trim, fast_zero, fua } = self;
+        let (minimum, preferred, maximum) = block_sizes;
+        let sound = minimum.is_power_of_two() && (512..=65536).contains(&minimum) && maximum <= MAX_PAYLOAD;
+        if !sound || !size.is_multiple_of(512) {
+            return Err(format!("a size of {size}, blocks of {minimum} to {maximum} bytes"));
+        }
+        let block_sizes = BlockSizes { minimum, preferred, maximum };
+        Ok(Session { size, read_only, structured, allocation, block_sizes, trim, fast_zero, fua })
+    }
+}
+
+impl ReceivingState {
+    fn check(&self, session: &Session, input: usize) -> Result<(), String> {
+        match self {
+            Self::Header if input <= CHUNK => Ok(()),
+            Self::Skip { left, .. } if input <= CHUNK && u32::try_from(*left).is_ok() => Ok(()),
+            Self::Payload { start, length, .. } => {
+                let bytes = length.checked_mul(512).filter(|bytes| *bytes <= u64::from(MAX_PAYLOAD));
+                let end = start.checked_add(*length).and_then(|end| end.checked_mul(512));
+                let within = end.is_some_and(|end| end <= session.size);
+                match bytes {
+                    Some(bytes) if within && (input as u64) < bytes => Ok(()),
+                    _ => Err(format!("{input} bytes of a write of {length} sectors at {start}")),
+                }
+            }
+            _ => Err(format!("{input} bytes of input, {REQUEST_LEN} of a request")),
+        }
+    }
+}
+
+impl From<&Client> for ClientState {
+    fn from(client: &Client) -> Self {
+        match client {
+            Client::Unix { pid, uid } => Self::Unix { pid: *pid, uid: *uid },
+            Client::Tcp(address) => Self::Tcp(*address),
+            Client::Internal => Self::Internal,
+        }
+    }
+}
+
+impl From<ClientState> for Client {
+    fn from(client: ClientState) -> Self {
+        match client {
+            ClientState::Unix { pid, uid } => Self::Unix { pid, uid },
+            ClientState::Tcp(address) => Self::Tcp(address),
+            ClientState::Internal => Self::Internal,
+        }
+    }
+}

@@ -1,0 +1,278 @@
+//! The new daemon's side.
+
+use super::give::{Counts, FirstWords};
+use super::{Parcel, VERSION, Way};
+use crate::daemon::lost::LostDevices;
+use crate::daemon::restore::{Maker, Problem, restore};
+use crate::daemon::state::State;
+use crate::places::Places;
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::io::{Read, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+use udm_base::Errno;
+use udm_control::second;
+use udm_core::{Error, MappedDevice, Polls, Registry, TableLine, TableSlot, Totals};
+use udm_io::{BlockDevice, Domain};
+
+/// How long the old daemon may take to stop and to give everything.
+const PATIENCE: Duration = Duration::from_secs(120);
+/// How long what lies beneath may still be locked: by a process that is just ending.
+const LOCKED: Duration = Duration::from_secs(5);
+/// As many parcels come at most.
+const MAX_PARCELS: usize = 1 << 20;
+
+/// What was taken over. Nothing of it serves anybody yet.
+pub(crate) struct Taken {
+    pub(crate) registry: Registry,
+    pub(crate) lost: LostDevices,
+    pub(crate) state: State,
+    /// What is left of the parcels, by their kinds.
+    pub(crate) parcels: BTreeMap<String, Vec<Parcel>>,
+    pub(crate) problems: Vec<Problem>,
+}
+
+impl Taken {
+    /// The parcels of a kind.
+    pub(crate) fn all(&mut self, kind: &str) -> Vec<Parcel> {
+        self.parcels.remove(kind).unwrap_or_default()
+    }
+
+    /// The descriptor of the one that is called so.
+    pub(crate) fn fd(&mut self, kind: &str, name: &str) -> Result<OwnedFd, String> {
+        let found = self.parcels.get_mut(kind).and_then(|all| all.iter_mut().find(|parcel| parcel.name == name));
+        found.ok_or_else(|| format!("{kind} {name:?} has not come"))?.fd()
+    }
+}
+
+/// Asks the daemon of the directory for everything. Its parcels, and the way to say that all is well; `None` when no
+/// daemon runs.
+pub(crate) fn ask_for(places: &Places) -> Result<Option<(Way, Vec<Parcel>)>, String> {
+    let stream = match UnixStream::connect(places.second()) {
+        Ok(stream) => stream,
+        Err(e) if matches!(e.kind(), std::io::ErrorKind::NotFound | std::io::ErrorKind::ConnectionRefused) => {
+            return Ok(None);
+        }
+        Err(e) => return Err(format!("{}: {e}", places.second().display())),
+    };
+    let hung_up = |e: std::io::Error| format!("the daemon does not answer: {e}");
+    for request in [second::Request::Hello { version: second::VERSION }, second::Request::Replace { version: VERSION }]
+    {
+        let mut line = serde_json::to_string(&request).map_err(|e| e.to_string())?;
+        line.push('\n');
+        (&stream).write_all(line.as_bytes()).map_err(hung_up)?;
+        let answer = read_line(&stream).map_err(hung_up)?;
+        let answer: serde_json::Value = serde_json::from_str(&answer).map_err(|e| e.to_string())?;
+        if let Some(error) = answer.get("error") {
+            return Err(error["message"].as_str().unwrap_or("the daemon refuses").to_owned());
+        }
+    }
+    let way = Way::new(stream);
+    let first = way.receive(PATIENCE).map_err(hung_up)?;
+    if first.kind == "refused" {
+        return Err(first.read()?);
+    }
+    if let Err(why) = understand(&first) {
+        let _ = way.send(&Parcel::new("refused", "", &why)?, PATIENCE);
+        return Err(why);
+    }
+    way.send(&Parcel::new("ready", "", ())?, PATIENCE).map_err(hung_up)?;
+    let mut parcels = Vec::new();
+    loop {
+        let parcel = way.receive(PATIENCE).map_err(hung_up)?;
+        match parcel.kind.as_str() {
+            "end" => return Ok(Some((way, parcels))),
+            "refused" => return Err(parcel.read()?),
+            _ if parcels.len() == MAX_PARCELS => return Err("the daemon sends more and more".into()),
+            _ => parcels.push(parcel),
+        }
+    }
+}
+
+/// A line, without what follows it: that is parcels.
+fn read_line(mut stream: &UnixStream) -> std::io::Result<String> {
+    let mut line = Vec::new();
+    loop {
+        let mut byte = [0];
+        stream.read_exact(&mut byte)?;
+        if byte[0] == b'\n' {
+            return String::from_utf8(line).map_err(|e| std::io::Error::new(std::io::ErrorKind::InvalidData, e));
+        }
+        line.push(byte[0]);
+        if line.len() > second::MAX_LINE {
+            return Err(std::io::Error::new(std::io::ErrorKind::InvalidData, "a line without end"));
+        }
+    }
+}
+
+/// Whether this daemon could go on with all of it, as far as that can be told before anything has stopped.
+fn understand(first: &Parcel) -> Result<(), String> {
+    let FirstWords { version, state, files } = first.read()?;
+    if version != VERSION {
+        return Err(format!("the running daemon passes things on by version {version}, this one by {VERSION}"));
+    }
+    let state = State::of_value(state)?;
+    let types = udm_stack::registry(Domain::default()).types();
+    for device in &state.devices {
+        for table in [&device.active, &device.inactive].into_iter().flatten() {
+            for line in &table.lines {
+                let known = |line: &TableLine| types.iter().any(|target| target.name == line.target);
+                match TableLine::parse(line) {
+                    Ok(line) if known(&line) || device.lost.is_some() => {}
+                    Ok(line) => return Err(format!("{}: this udm has no target {:?}", device.name, line.target)),
+                    Err(e) => return Err(format!("{}: {e} in {line:?}", device.name)),
+                }
+            }
+        }
+    }
+    for (name, device, inode) in files {
+        let found = std::fs::metadata(&name).map(|meta| (meta.dev(), meta.ino()));
+        if found.as_ref().ok() != Some(&(device, inode)) {
+            return Err(format!("{name} is not the file that the running daemon has open: it was moved or replaced"));
+        }
+    }
+    Ok(())
+}
+
+/// Makes the devices from parcels. What could not be made is among the problems, and an error table.
+pub(crate) fn take_over(mut parcels: Vec<Parcel>) -> Result<Taken, String> {
+    let mut by_kind: BTreeMap<String, Vec<Parcel>> = BTreeMap::new();
+    let mut state = None;
+    let mut memory: Memories = BTreeMap::new();
+    for mut parcel in parcels.drain(..) {
+        match parcel.kind.as_str() {
+            "state" => state = Some(State::of_value(parcel.state)?),
+            "memory" => {
+                let (minor, index, beneath): (u32, usize, String) = parcel.read()?;
+                memory.insert((minor, index), (beneath, parcel.fd()?));
+            }
+            _ => by_kind.entry(parcel.kind.clone()).or_default().push(parcel),
+        }
+    }
+    let state = state.ok_or("the state has not come")?;
+    let domain = Domain::default();
+    let armed = Arc::new(Armed::default());
+    let registry = {
+        let (armed, opener) = (armed.clone(), domain.clone());
+        udm_stack::registry_over(
+            domain,
+            Box::new(move |request| {
+                let dev = udm_stack::open(&opener, request)?;
+                armed.fill(&*dev)?;
+                Ok(dev)
+            }),
+        )
+    };
+    let lost = LostDevices::default();
+    let maker = WithMemory { memory: Mutex::new(memory), armed };
+    let problems = restore(&registry, &lost, &state, &maker);
+    for parcel in by_kind.remove("counts").unwrap_or_default() {
+        let (events, counts): (u32, Vec<Counts>) = parcel.read()?;
+        let made: HashMap<u32, Arc<MappedDevice>> =
+            registry.list().into_iter().map(|md| (md.devt().minor, md)).collect();
+        for Counts { minor, events, totals } in counts {
+            let [reads, read_sectors, writes, write_sectors, others, remapped, cloned, fast, sub, default] = totals;
+            let polls = Polls { fast, sub, default };
+            if let Some(md) = made.get(&minor) {
+                let did = Totals { reads, read_sectors, writes, write_sectors, others, remapped, cloned, polls };
+                md.carry(did, events);
+            }
+        }
+        registry.carry_events(events);
+    }
+    Ok(Taken { registry, lost, state, parcels: by_kind, problems })
+}
+
+/// Memory for the `null:` devices that the table which is being loaded names, by their names.
+#[derive(Default)]
+struct Armed {
+    files: Mutex<HashMap<String, VecDeque<OwnedFd>>>,
+    touched: AtomicBool,
+}
+
+impl Armed {
+    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<String, VecDeque<OwnedFd>>> {
+        self.files.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether nothing of it has been given since the last time.
+    fn is_whole(&self) -> bool {
+        !self.touched.swap(false, Ordering::Relaxed)
+    }
+
+    /// Gives a device that has just been opened the memory that waits for it: before anybody reads it.
+    fn fill(&self, dev: &dyn BlockDevice) -> Result<(), Error> {
+        let Some(memory) = dev.memory() else { return Ok(()) };
+        let Some(file) = self.lock().get_mut(&dev.name()).and_then(VecDeque::pop_front) else { return Ok(()) };
+        self.touched.store(true, Ordering::Relaxed);
+        memory.adopt(file).map_err(|e| Error::new(Errno::of(&e), e.to_string()))
+    }
+}
+
+/// By the minor of the device, and the place among its table's memories: the device beneath, empty for a target, and the memory.
+type Memories = BTreeMap<(u32, usize), (String, OwnedFd)>;
+
+/// Makes tables over the memory of another process.
+struct WithMemory {
+    memory: Mutex<Memories>,
+    armed: Arc<Armed>,
+}
+
+impl WithMemory {
+    /// Lays out what is for devices beneath, and returns what is for targets, in order.
+    fn arm(&self, minor: u32) -> Vec<OwnedFd> {
+        let mut all = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut armed = self.armed.lock();
+        let mut for_targets = Vec::new();
+        for index in 0.. {
+            match all.remove(&(minor, index)) {
+                None => break,
+                Some((beneath, file)) if beneath.is_empty() => for_targets.push(file),
+                Some((beneath, file)) => armed.entry(beneath).or_default().push_back(file),
+            }
+        }
+        for_targets
+    }
+}
+
+impl Maker for WithMemory {
+    fn load(&self, md: &Arc<MappedDevice>, lines: &[TableLine], read_only: bool, live: bool) -> Result<(), Error> {
+        self.armed.lock().clear();
+        let _ = self.armed.is_whole();
+        let for_targets = if live { self.arm(md.devt().minor) } else { Vec::new() };
+        let deadline = Instant::now() + LOCKED;
+        loop {
+            match md.load(lines, read_only, Path::new("/")) {
+                // What was laid out for a device that was opened before this one would be gone at another try.
+                Err(e) if e.errno == Errno::EBUSY && self.armed.is_whole() && Instant::now() < deadline => {
+                    std::thread::sleep(Duration::from_millis(10));
+                }
+                Err(e) => return Err(e),
+                Ok(()) => break,
+            }
+        }
+        let mut unused = self.armed.lock().drain().map(|(_, files)| files.len()).sum::<usize>();
+        let table = md.table(TableSlot::Inactive);
+        let targets = table.iter().flat_map(|table| table.targets());
+        let mut memories = targets.filter_map(|target| target.memory());
+        for file in for_targets {
+            match memories.next() {
+                Some(memory) => memory.adopt(file).map_err(|e| Error::new(Errno::of(&e), e.to_string()))?,
+                None => unused += 1,
+            }
+        }
+        if unused > 0 {
+            return Err(Error::new(Errno::EINVAL, format!("{unused} pieces of its memory have no place")));
+        }
+        Ok(())
+    }
+
+    fn has_memory(&self) -> bool {
+        true
+    }
+}

@@ -1,0 +1,137 @@
+//! NBD servers that go on in the next daemon.
+
+use super::handover::{HandOver, Parcel};
+use crate::exports::MappedExports;
+use serde::{Deserialize, Serialize};
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+use udm_core::Registry;
+use udm_export::nbd::{ConnectionState, HandedConnection, Listen, Prepared, Server, ServerBuilder};
+
+/// The server that every device has an export on.
+pub(crate) struct MainServer(pub(crate) Server);
+
+/// What one parcel of a server is.
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+enum Piece {
+    /// A socket that it listens on.
+    Listener,
+    /// A client. Of the bytes so many are what was received.
+    Connection { state: ConnectionState, input: usize },
+}
+
+impl HandOver for MainServer {
+    fn kind(&self) -> &'static str {
+        "nbd"
+    }
+
+    fn pause(&self, patience: Duration) -> Result<(), String> {
+        pause(&self.0, patience)
+    }
+
+    fn holds(&self) -> Vec<String> {
+        self.0.open_exports()
+    }
+
+    fn resume(&self, _: &Registry) {
+        self.0.resume();
+    }
+
+    fn give(&self) -> Result<Vec<Parcel>, String> {
+        give(&self.0, self.kind(), "")
+    }
+}
+
+/// As [`HandOver::pause`].
+pub(super) fn pause(server: &Server, patience: Duration) -> Result<(), String> {
+    if server.pause(patience) {
+        return Ok(());
+    }
+    let names = server.open_exports().join(", ");
+    Err(format!(
+        "requests of NBD clients are not done after {} s; clients have open: {names}. Is a device suspended?",
+        patience.as_secs()
+    ))
+}
+
+/// Everything of a server, as parcels of that kind and name.
+pub(super) fn give(server: &Server, kind: &str, name: &str) -> Result<Vec<Parcel>, String> {
+    let handed = server.hand_over();
+    let mut parcels = Vec::new();
+    for (_, socket) in handed.listeners {
+        parcels.push(Parcel::new(kind, name, Piece::Listener)?.with(socket));
+    }
+    for HandedConnection { socket, state, mut input, unsent } in handed.connections {
+        let mut parcel = Parcel::new(kind, name, Piece::Connection { state, input: input.len() })?.with(socket);
+        input.extend_from_slice(&unsent);
+        parcel.bytes = input;
+        parcels.push(parcel);
+    }
+    Ok(parcels)
+}
+
+/// A server whose parcels have come; it serves nobody yet.
+pub(crate) struct Ready {
+    listeners: Vec<OwnedFd>,
+    connections: Vec<Prepared>,
+    exports: Arc<MappedExports>,
+}
+
+/// Opens all that the clients have open. Clients whose exports cannot be had are told in `problems`, and hung up on.
+pub(super) fn prepare(exports: MappedExports, parcels: Vec<Parcel>, problems: &mut Vec<String>) -> Ready {
+    let mut ready = Ready { listeners: Vec::new(), connections: Vec::new(), exports: Arc::new(exports) };
+    for mut parcel in parcels {
+        let mut one = || match parcel.read()? {
+            Piece::Listener => {
+                ready.listeners.push(parcel.fd()?);
+                Ok(())
+            }
+            Piece::Connection { state, input } => {
+                let socket = parcel.fd()?;
+                let mut input_bytes = std::mem::take(&mut parcel.bytes);
+                if input > input_bytes.len() {
+                    return Err(format!("{input} bytes of input, of {} in all", input_bytes.len()));
+                }
+                let unsent = input_bytes.split_off(input);
+                let handed = HandedConnection { socket, state, input: input_bytes, unsent };
+                ready.connections.push(handed.prepare(&*ready.exports).map_err(|e| e.to_string())?);
+                Ok(())
+            }
+        };
+        if let Err(why) = one() {
+            problems.push(why);
+        }
+    }
+    ready
+}
+
+impl Ready {
+    /// Serves.
+    pub(super) fn start(self, registry: &Registry, at: &Listen, builder: ServerBuilder) -> Result<Server, String> {
+        let builder = match self.listeners.is_empty() {
+            // One that has not come is made anew.
+            true => builder.listen(at.clone()),
+            false => self.listeners.into_iter().fold(builder, |builder, socket| builder.adopt(at.clone(), socket)),
+        };
+        let server = builder.start(registry.domain(), self.exports).map_err(|e| e.to_string())?;
+        self.connections.into_iter().for_each(|connection| server.take(connection));
+        Ok(server)
+    }
+}
+
+impl MainServer {
+    /// A new one on its socket.
+    pub(crate) fn new(registry: &Registry, socket: &Path) -> Result<Self, String> {
+        let exports = Arc::new(MappedExports::all(registry));
+        let server = Server::builder().listen(Listen::Unix(socket.to_owned())).start(registry.domain(), exports);
+        server.map(Self).map_err(|e| e.to_string())
+    }
+
+    /// One that goes on.
+    pub(crate) fn start(ready: Ready, registry: &Registry, socket: &Path) -> Result<Self, String> {
+        ready.start(registry, &Listen::Unix(socket.to_owned()), Server::builder()).map(Self)
+    }
+}

@@ -1,0 +1,427 @@
+//! Another daemon goes on in the place of the one that runs.
+
+mod common;
+
+use common::{Nbd, NbdHold, Place, stderr, until};
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+const SECTORS: u64 = 2048;
+
+fn file(place: &Place, name: &str, size: u64) -> PathBuf {
+    let path = place.root().join(name);
+    File::create(&path).and_then(|f| f.set_len(size)).unwrap();
+    path
+}
+
+#[track_caller]
+fn create(place: &Place, words: &[&str], table: &str) {
+    let output = place.udm(["create"].iter().chain(words).copied().chain(["--table", table]));
+    assert!(output.status.success(), "{words:?}: {}", stderr(&output));
+}
+
+fn hold(place: &Place, name: &str) -> NbdHold {
+    NbdHold::open(&place.dir().join("nbd.sock"), name).unwrap()
+}
+
+/// Replaces the daemon. The processes before and after.
+#[track_caller]
+fn replace(place: &Place) -> (u32, u32) {
+    let before = place.daemon_pid().unwrap();
+    let output = place.udm(["daemon", "--replace"]);
+    assert!(output.status.success(), "{}\n{}", stderr(&output), place.log());
+    let after = place.daemon_pid().unwrap();
+    assert_ne!(before, after);
+    (before, after)
+}
+
+/// A replacement that must fail with those words, and leave the daemon that runs.
+#[track_caller]
+fn refused(place: &Place, expect: &str) {
+    let before = place.daemon_pid();
+    let output = place.udm(["daemon", "--replace"]);
+    assert_eq!(output.status.code(), Some(1), "{}", place.log());
+    let told = stderr(&output);
+    assert!(told.contains(expect) && told.contains("the daemon that runs goes on"), "{told} lacks {expect}");
+    assert_eq!(place.daemon_pid(), before);
+    assert!(place.is_served());
+}
+
+#[test]
+fn devices_and_clients_go_on() {
+    let place = Place::new();
+    let disk = file(&place, "disk", 4 << 20);
+    create(&place, &["low", "--uuid", "U"], &format!("0 {SECTORS} linear {} 0", disk.display()));
+    create(&place, &["high"], &format!("0 {SECTORS} linear 600:0 0"));
+    create(&place, &["r"], &format!("0 {SECTORS} ram"));
+    create(&place, &["n"], &format!("0 1024 linear null:size=1M:memory=1 0\n1024 1024 linear null:size=1M:memory=1 0"));
+    create(&place, &["still"], "0 8 zero");
+    place.ok("suspend still");
+    assert!(place.udm(["load", "still", "--table", "0 16 zero"]).status.success());
+    assert!(place.udm(["load", "high", "--table", &format!("0 {SECTORS} zero")]).status.success());
+    place.ok("set high compile=0");
+    place.ok("export low --tcp 127.0.0.1:0");
+    let (mut high, mut r, mut n) = (hold(&place, "high"), hold(&place, "r"), hold(&place, "n"));
+    for (client, byte) in [(&mut high, 1), (&mut r, 2), (&mut n, 3)] {
+        client.request(4096, &Nbd::Write(&[byte; 512])).unwrap();
+        client.request(1000 * 512, &Nbd::Write(&[byte + 10; 512])).unwrap();
+        client.request(1030 * 512, &Nbd::Write(&[byte + 20; 512])).unwrap();
+    }
+    let picture = || {
+        let commands =
+            ["table", "table --inactive", "info -c --noheadings -o name,uuid,major,minor,attr,open,events", "export"];
+        commands.map(|line| place.ok(line)).concat()
+    };
+    let (before, writes) = (picture(), place.ok("info --json high"));
+    let mut processes = Vec::new();
+    for round in 0..3 {
+        processes.push(replace(&place).1);
+        assert_eq!(picture(), before, "round {round}");
+        for (client, byte) in [(&mut high, 1), (&mut r, 2), (&mut n, 3)] {
+            assert_eq!(client.request(4096, &Nbd::Read(512)).unwrap(), [byte; 512], "round {round}");
+            assert_eq!(client.request(1000 * 512, &Nbd::Read(512)).unwrap(), [byte + 10; 512], "round {round}");
+            assert_eq!(client.request(1030 * 512, &Nbd::Read(512)).unwrap(), [byte + 20; 512], "round {round}");
+            assert_eq!(client.request(8192, &Nbd::Read(512)).unwrap(), [0; 512], "round {round}");
+        }
+        assert_eq!(hold(&place, "r").request(4096, &Nbd::Read(512)).unwrap(), [2; 512], "a new client");
+    }
+    let count = |text: &str| -> u64 {
+        let json: serde_json::Value = serde_json::from_str(text).unwrap();
+        json["devices"][0]["writes"].as_u64().unwrap()
+    };
+    assert_eq!(count(&place.ok("info --json high")), count(&writes), "what was counted is kept");
+    assert!(place.ok("info --json high").contains("\"compile\":false"));
+    place.ok("resume still");
+    assert_eq!(place.ok("table still"), "0 16 zero \n");
+    drop((high, r, n));
+    place.ok("remove r");
+    place.ok("daemon --stop");
+    let left: Vec<_> =
+        ["control.sock", "udm.sock", "nbd.sock"].iter().filter(|n| place.dir().join(n).exists()).collect();
+    assert!(left.is_empty(), "{left:?}");
+    until("nobody stays behind", || !processes.iter().copied().any(lives));
+}
+
+#[test]
+fn without_a_daemon_one_is_started() {
+    let place = Place::new();
+    place.ok("daemon --replace");
+    assert!(place.is_served());
+}
+
+/// Pools and snapshots are committed, let go of, and opened by the next; under a load that checks what it reads.
+#[test]
+fn pools_and_snapshots_under_load() {
+    const BLOCKS: u64 = 48;
+    let place = Place::new();
+    let [meta, data, origin, cow] = [("meta", 4 << 20), ("data", 32 << 20), ("origin", 8 << 20), ("cow", 16 << 20)]
+        .map(|(n, s)| file(&place, n, s));
+    create(&place, &["pool"], &format!("0 65536 thin-pool {} {} 128 0", meta.display(), data.display()));
+    place.ok("message pool 0 create_thin 0");
+    create(&place, &["vol"], "0 65536 thin 600:0 0");
+    create(&place, &["real"], &format!("0 16384 linear {} 0", origin.display()));
+    create(&place, &["snap"], &format!("0 16384 snapshot 600:2 {} P 16", cow.display()));
+    create(&place, &["org"], "0 16384 snapshot-origin 600:2");
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let load = |name: &'static str, step: u64| {
+            let (mut client, done) = (hold(&place, name), &done);
+            scope.spawn(move || {
+                let mut rounds = 0u64;
+                while !done.load(Ordering::Acquire) || rounds < 2 {
+                    for at in 0..BLOCKS {
+                        let data = [(rounds * 7 + at) as u8; 4096];
+                        client.request(at * step, &Nbd::Write(&data)).unwrap();
+                    }
+                    for at in 0..BLOCKS {
+                        let found = client.request(at * step, &Nbd::Read(4096)).unwrap();
+                        assert!(found.iter().all(|b| *b == (rounds * 7 + at) as u8), "{name}, round {rounds}, {at}");
+                    }
+                    rounds += 1;
+                }
+            })
+        };
+        let loads = [load("vol", 64 << 10), load("org", 16 << 10)];
+        for _ in 0..4 {
+            replace(&place);
+        }
+        done.store(true, Ordering::Release);
+        loads.into_iter().for_each(|load| load.join().unwrap());
+    });
+    let mut snap = hold(&place, "snap");
+    for at in 0..BLOCKS {
+        assert_eq!(snap.request(at << 14, &Nbd::Read(4096)).unwrap(), [0; 4096], "the snapshot is as it was made");
+    }
+    drop(snap);
+    for name in ["vol", "pool", "snap", "org", "real"] {
+        until(&format!("{name} is free"), || place.udm(["remove", name]).status.success());
+    }
+    place.ok(&format!("thin check {}", meta.display()));
+}
+
+#[test]
+fn what_cannot_be_passed_on_is_refused() {
+    let place = Place::new();
+    let [disk, origin, cow] = ["disk", "origin", "cow"].map(|name| file(&place, name, 1 << 20));
+    create(&place, &["v"], &format!("0 {SECTORS} linear {} 0", disk.display()));
+    let mut client = hold(&place, "v");
+    client.request(0, &Nbd::Write(&[1; 512])).unwrap();
+    let check = |client: &mut NbdHold| assert_eq!(client.request(0, &Nbd::Read(512)).unwrap(), [1; 512]);
+    create(&place, &["s"], &format!("0 {SECTORS} snapshot {} {} N 8", origin.display(), cow.display()));
+    refused(&place, "s is a transient snapshot");
+    place.ok("remove s");
+    check(&mut client);
+    std::fs::rename(&disk, disk.with_extension("moved")).unwrap();
+    refused(&place, "is not the file that the running daemon has open");
+    file(&place, "disk", 1 << 20);
+    refused(&place, "is not the file that the running daemon has open");
+    std::fs::rename(disk.with_extension("moved"), &disk).unwrap();
+    check(&mut client);
+    replace(&place);
+    check(&mut client);
+}
+
+/// Enough of a new daemon to fail as one may.
+struct Failing(UnixStream);
+
+impl Failing {
+    fn new(socket: &str) -> Self {
+        let mut this = Self(UnixStream::connect(socket).unwrap());
+        for line in [r#"{"op":"hello","version":1}"#, r#"{"op":"replace","version":1}"#] {
+            writeln!(this.0, "{line}").unwrap();
+            let mut answer = Vec::new();
+            while answer.last() != Some(&b'\n') {
+                let mut byte = [0];
+                this.0.read_exact(&mut byte).unwrap();
+                answer.push(byte[0]);
+            }
+            assert!(answer.starts_with(b"{\"ok\""), "{}", String::from_utf8_lossy(&answer));
+        }
+        this
+    }
+
+    /// The kind of the next parcel. Its descriptors are lost.
+    fn receive(&mut self) -> String {
+        let mut head = [0; 16];
+        self.0.read_exact(&mut head).unwrap();
+        let word = |at: usize| u32::from_le_bytes(head[at..at + 4].try_into().unwrap()) as usize;
+        let (mut text, mut bytes) = (vec![0; word(4)], vec![0; word(8)]);
+        self.0.read_exact(&mut text).unwrap();
+        self.0.read_exact(&mut bytes).unwrap();
+        let text: serde_json::Value = serde_json::from_slice(&text).unwrap();
+        text["kind"].as_str().unwrap().to_owned()
+    }
+
+    fn send(&mut self, kind: &str, state: &str) {
+        let text = format!(r#"{{"kind":"{kind}","name":"","state":{state}}}"#);
+        self.0.write_all(b"udmP").unwrap();
+        self.0.write_all(&[text.len() as u32, 0, 0].map(u32::to_le_bytes).concat()).unwrap();
+        self.0.write_all(text.as_bytes()).unwrap();
+    }
+
+    /// Everything, up to the end.
+    fn take_all(&mut self) {
+        assert_eq!(self.receive(), "state");
+        self.send("ready", "null");
+        while self.receive() != "end" {}
+    }
+}
+
+type Fault = fn(&mut Failing);
+
+const FAULTS: [(&str, Fault); 7] = [
+    ("dies at once", |_| {}),
+    ("does not understand the state", |new| {
+        new.receive();
+        new.send("refused", "\"I am of another kind\"");
+    }),
+    ("dies in the middle", |new| {
+        new.receive();
+        new.send("ready", "null");
+        new.receive();
+    }),
+    ("dies before it serves", Failing::take_all),
+    ("cannot open something", |new| {
+        new.take_all();
+        new.send("refused", "\"no such file\"");
+    }),
+    ("talks nonsense", |new| {
+        new.take_all();
+        new.0.write_all(&[0x55; 64]).unwrap();
+    }),
+    ("answers something else", |new| {
+        new.take_all();
+        new.send("hello", "null");
+    }),
+];
+
+/// Not a test but the new daemon of one: a process of its own, since the old daemon kills it.
+#[test]
+#[ignore = "it is run by another test"]
+fn a_failing_daemon() {
+    let (Ok(socket), Ok(fault)) = (std::env::var("UDM_TEST_SOCKET"), std::env::var("UDM_TEST_FAULT")) else { return };
+    FAULTS[fault.parse::<usize>().unwrap()].1(&mut Failing::new(&socket));
+}
+
+/// Whatever becomes of the new daemon, and whenever, the old one has everything.
+#[test]
+fn a_new_daemon_that_fails() {
+    let place = Place::new();
+    let disk = file(&place, "disk", 1 << 20);
+    let (meta, data) = (file(&place, "meta", 4 << 20), file(&place, "data", 8 << 20));
+    create(&place, &["r"], &format!("0 {SECTORS} ram"));
+    create(&place, &["v"], &format!("0 {SECTORS} linear {} 0", disk.display()));
+    create(&place, &["pool"], &format!("0 16384 thin-pool {} {} 128 0", meta.display(), data.display()));
+    place.ok("message pool 0 create_thin 0");
+    create(&place, &["t"], "0 65536 thin 600:2 0");
+    place.ok("export v --tcp 127.0.0.1:0");
+    let mut clients = ["r", "v", "t"].map(|name| hold(&place, name));
+    let pid = place.daemon_pid();
+    let (table, export) = (place.ok("table"), place.ok("export"));
+    for (round, (what, _)) in FAULTS.into_iter().enumerate() {
+        let byte = round as u8 + 1;
+        for client in &mut clients {
+            client.request(4096 * u64::from(byte), &Nbd::Write(&[byte; 512])).unwrap();
+        }
+        let new = Command::new(std::env::current_exe().unwrap())
+            .args(["--ignored", "--exact", "a_failing_daemon"])
+            .env("UDM_TEST_SOCKET", place.dir().join("udm.sock"))
+            .env("UDM_TEST_FAULT", round.to_string())
+            .output()
+            .unwrap();
+        assert!(!String::from_utf8_lossy(&new.stdout).contains("FAILED"), "{what}: {}", stderr(&new));
+        for client in &mut clients {
+            for byte in 1..=byte {
+                let found = client.request(4096 * u64::from(byte), &Nbd::Read(512)).unwrap();
+                assert_eq!(found, [byte; 512], "a new daemon that {what}");
+            }
+        }
+        assert_eq!(place.daemon_pid(), pid, "{what}");
+        assert_eq!((place.ok("table"), place.ok("export")), (table.clone(), export.clone()), "{what}");
+    }
+    replace(&place);
+    for client in &mut clients {
+        assert_eq!(client.request(4096, &Nbd::Read(512)).unwrap(), [1; 512]);
+    }
+}
+
+/// The processes that another has started and not waited for.
+fn children(pid: u32) -> Vec<u32> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+    text.split_whitespace().map(|pid| pid.parse().unwrap()).collect()
+}
+
+/// Whether it still runs: nobody may have waited for one that has ended. (Its command line could not be read as long as it
+/// waits for the disk.)
+fn lives(pid: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
+}
+
+/// The old daemon or the new one killed at any moment: whoever is left has all that was flushed, and if nobody is, the next
+/// command's daemon has. Clients of an old one that goes on notice nothing.
+#[test]
+fn whoever_is_killed_whenever() {
+    let place = Place::new();
+    let disk = file(&place, "disk", 1 << 20);
+    let (meta, data) = (file(&place, "meta", 4 << 20), file(&place, "data", 8 << 20));
+    create(&place, &["v"], &format!("0 {SECTORS} linear {} 0", disk.display()));
+    create(&place, &["pool"], &format!("0 16384 thin-pool {} {} 128 0", meta.display(), data.display()));
+    place.ok("message pool 0 create_thin 0");
+    create(&place, &["t"], "0 65536 thin 600:1 0");
+    let mut outcomes = [0; 3];
+    for round in 0..16u64 {
+        place.ok("ls");
+        let old = place.daemon_pid().unwrap();
+        let mut clients = ["v", "t"].map(|name| hold(&place, name));
+        for client in &mut clients {
+            client.request(round * 4096, &Nbd::Write(&[round as u8 + 1; 4096])).unwrap();
+            client.request(0, &Nbd::Flush).unwrap();
+        }
+        let mut replacing = place.command("udm").args(["daemon", "--replace"]).spawn().unwrap();
+        let mut new = None;
+        until("there is a new daemon", || {
+            new = children(replacing.id()).first().copied();
+            new.is_some() || replacing.try_wait().unwrap().is_some()
+        });
+        // From before it asks to after it has taken over.
+        std::thread::sleep(std::time::Duration::from_millis(round / 2 * 9));
+        let victim = if round % 2 == 0 { new } else { Some(old) };
+        if let Some(pid) = victim {
+            let _ = rustix::process::kill_process(
+                rustix::process::Pid::from_raw(pid as i32).unwrap(),
+                rustix::process::Signal::KILL,
+            );
+            until("it is gone", || !lives(pid));
+        }
+        replacing.wait().unwrap();
+        // A new one that took over has said so, and one that did not has ended with the command that started it.
+        until("the other has ended", || new.is_none_or(|pid| !lives(pid) || place.daemon_pid() == Some(pid)));
+        // Either all clients go on, or the old one is no more: it has given them away, or was killed.
+        let read = |client: &mut NbdHold| client.ask(round * 4096, &Nbd::Read(4096));
+        let served =
+            clients.iter_mut().all(|client| matches!(read(client), Ok(Ok(data)) if data[0] == round as u8 + 1));
+        if !served || victim == Some(old) {
+            until("the old one has ended", || !lives(old));
+        }
+        outcomes[if !served { 2 } else { usize::from(!lives(old)) }] += 1;
+        drop(clients);
+        place.ok("ls");
+        for name in ["v", "t"] {
+            let mut client = hold(&place, name);
+            for before in 0..=round {
+                let found = client.request(before * 4096, &Nbd::Read(4096)).unwrap();
+                assert!(found.iter().all(|b| *b == before as u8 + 1), "{name}: block {before} in round {round}");
+            }
+        }
+    }
+    println!(
+        "clients went on {} times with the old one, {} with the new one, {} not",
+        outcomes[0], outcomes[1], outcomes[2]
+    );
+}
+
+/// Commands at any moment, and one that waits all the time.
+#[test]
+fn commands_notice_nothing() {
+    let place = Place::new();
+    place.zero("v");
+    place.ok("suspend v");
+    place.ok("resume v");
+    let events = place.ok("info -c --noheadings -o events v");
+    let mut waiting = place.command("udm").args(["wait", "v", events.trim()]).spawn().unwrap();
+    until("it waits", || place.ok("daemon --status").contains("DM_DEV_WAIT"));
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let commands =
+            ["ls", "info --json v", "set v compile=0", "table v", "export", "create w --notable", "remove w"];
+        let loops = [0, 3].map(|first| {
+            let (place, done) = (&place, &done);
+            scope.spawn(move || {
+                let mut count = 0;
+                while !done.load(Ordering::Acquire) {
+                    // Only one of the two makes and removes.
+                    let chosen = if first == 0 { &commands[..] } else { &commands[..5] };
+                    for line in chosen {
+                        place.ok(line);
+                        count += 1;
+                    }
+                }
+                count
+            })
+        });
+        for _ in 0..6 {
+            replace(&place);
+        }
+        done.store(true, Ordering::Release);
+        loops.into_iter().for_each(|commands| assert!(commands.join().unwrap() > 0));
+    });
+    assert!(waiting.try_wait().unwrap().is_none(), "it still waits");
+    until("it waits in the last one", || place.ok("daemon --status").contains("DM_DEV_WAIT"));
+    place.ok("rename v u");
+    assert!(waiting.wait().unwrap().success());
+}

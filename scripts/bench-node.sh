@@ -1,0 +1,98 @@
+#!/bin/sh
+# Compares udm's nodes with qemu-storage-daemon's FUSE export, in interleaved rounds, on a file of a tmpfs: fio (io_uring,
+# direct I/O, depth 32) on the FUSE files and on loop devices with direct I/O on top of them. Prints for each case the
+# median of both, and the median and spread of the ratio udm / qemu.
+#
+#   scripts/bench-node.sh [ROUNDS [SECONDS]]
+#
+# CASES="loop-randread-4k file-randread-4k" chooses among the cases: PATH-RW-BLOCKSIZE. UDM is the program,
+# target/release/udm unless set; DEPTH and JOBS are fio's. Needs root, FUSE, loop devices, fio, qemu-storage-daemon, 2 GiB in
+# SHM (/dev/shm unless set), and an otherwise idle machine.
+set -eu
+cd "$(dirname "$0")/.."
+
+rounds=${1:-5}
+seconds=${2:-2}
+udm=$(realpath "${UDM:-target/release/udm}")
+shm=${SHM:-/dev/shm}
+
+for program in fio qemu-storage-daemon losetup "$udm"; do
+    command -v "$program" >/dev/null || { echo "SKIP $program is missing"; exit 0; }
+done
+[ "$(id -u)" = 0 ] || { echo "SKIP loop devices need root"; exit 0; }
+[ -e /dev/fuse ] && [ -e /dev/loop-control ] || { echo "SKIP FUSE or loop devices are missing"; exit 0; }
+
+dir=$(mktemp -d)
+data=$(mktemp -d "$shm/bench-node.XXXXXX")
+UDM_DIR=$dir/udm
+export UDM_DIR
+qemu=
+qemu_loop=
+finish() {
+    "$udm" daemon --stop --forget >/dev/null 2>&1 || true
+    [ -z "$qemu_loop" ] || losetup -d "$qemu_loop" || true
+    [ -z "$qemu" ] || kill "$qemu" 2>/dev/null || true
+    wait 2>/dev/null || true
+    rm -rf "$dir" "$data"
+}
+trap finish EXIT
+trap 'exit 1' INT TERM
+
+head -c 1073741824 /dev/urandom >"$data/udm"
+cp "$data/udm" "$data/qemu"
+
+"$udm" create disk --node=loop --table "0 2097152 linear $data/udm 0"
+touch "$dir/qemu"
+qemu-storage-daemon --blockdev "driver=file,node-name=disk,filename=$data/qemu" \
+    --export "type=fuse,id=disk,node-name=disk,mountpoint=$dir/qemu,writable=on" &
+qemu=$!
+tries=0
+until [ "$(stat -c %s "$dir/qemu")" = 1073741824 ]; do
+    tries=$((tries + 1))
+    [ "$tries" -lt 100 ] || { echo "qemu-storage-daemon did not start"; exit 1; }
+    sleep 0.1
+done
+qemu_loop=$(losetup --find --show --direct-io=on "$dir/qemu")
+
+path() { # server loop|file
+    case $1-$2 in
+    udm-loop) readlink "$UDM_DIR/dev/disk" ;;
+    udm-file) echo "$UDM_DIR/dev/.files/disk" ;;
+    qemu-loop) echo "$qemu_loop" ;;
+    qemu-file) echo "$dir/qemu" ;;
+    esac
+}
+
+one() { # server case
+    on=${2%%-*}
+    rest=${2#*-}
+    fio --name=b --ioengine=io_uring --filename="$(path "$1" "$on")" --size=1g --direct=1 --rw="${rest%-*}" --bs="${rest#*-}" \
+        --iodepth="${DEPTH:-32}" --numjobs="${JOBS:-1}" --time_based --runtime="$seconds" --group_reporting \
+        --output-format=terse --terse-version=3 | awk -F';' '/^3;/ { print $8 + $49 }'
+}
+
+echo "case                    udm      qemu   ratio (least..most) of $rounds rounds; I/Os a second"
+for case in ${CASES:-loop-randread-4k loop-randwrite-4k loop-read-1m loop-write-1m file-randread-4k file-randwrite-4k}; do
+    : >"$dir/rounds"
+    round=0
+    while [ "$round" -lt "$rounds" ]; do
+        # Who goes first changes, so that neither always has the warmer cache.
+        if [ $((round % 2)) = 0 ]; then
+            a=$(one udm "$case"); b=$(one qemu "$case")
+        else
+            b=$(one qemu "$case"); a=$(one udm "$case")
+        fi
+        echo "$a $b" >>"$dir/rounds"
+        round=$((round + 1))
+    done
+    awk -v name="$case" '
+        function sort(v, n,   i, j, t) {
+            for (i = 2; i <= n; i++) for (j = i; j > 1 && v[j] < v[j-1]; j--) { t = v[j]; v[j] = v[j-1]; v[j-1] = t }
+        }
+        function median(v, n) { return n % 2 ? v[(n + 1) / 2] : (v[n / 2] + v[n / 2 + 1]) / 2 }
+        { a[NR] = $1; b[NR] = $2; r[NR] = $1 / $2 }
+        END {
+            sort(a, NR); sort(b, NR); sort(r, NR)
+            printf "%-18s %9.0f %9.0f   %.2f (%.2f..%.2f)\n", name, median(a, NR), median(b, NR), median(r, NR), r[1], r[NR]
+        }' "$dir/rounds"
+done
