@@ -153,7 +153,7 @@ impl Drop for Begun {
 }
 
 /// Looks in vain after which a polling job lets others have the CPU between two looks: the back end, if there is one CPU for both.
-const PATIENCE: u32 = 4096;
+const PATIENCE: u32 = 512;
 
 /// To a disk over vhost-user.
 pub(crate) struct FrontLane {

@@ -59,7 +59,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             let mut done = 0;
             while done < requests {
                 while sent < requests && sent - done < depth {
-                    let data = [Part { guest: front.data_guest(sent % depth << 12), len: 4096 }];
+                    let data = [Part { guest: front.data_guest((sent % depth) << 12), len: 4096 }];
                     queue.submit(Kind::Read, sent * 8 % (64 << 11), &data, sent);
                     sent += 1;
                 }

@@ -22,8 +22,9 @@ const SPIN_MOST: u64 = 50_000;
 const SPIN_FIRST: u64 = 10_000;
 /// Looks between two readings of the clock while it spins.
 const LOOKS: u32 = 16;
-/// Looks of a polling worker before it lets others have the CPU, and after which it does so at every look.
-const PATIENCE: u32 = 4096;
+/// Looks in vain after which a polling worker lets others have the CPU for once: some 10 microseconds, ten times what a driver
+/// that polls as well needs for its next request. Where both have to share a CPU, each would spin until its time slice is over.
+const PATIENCE: u32 = 512;
 
 /// What a worker is told.
 pub(super) enum Command {
