@@ -939,6 +939,51 @@ fn many_threads_see_what_was_frozen() {
     assert_eq!(w.read(&stays, 128, 128), pattern(128, 128, 1));
 }
 
+/// Who resumes a merge holds its device, who resumes a snapshot wants it: neither waits for the other for ever.
+#[test]
+fn snapshots_come_while_merges_are_suspended_and_resumed() {
+    for with_twin in [false, true] {
+        snapshots_come(with_twin);
+    }
+}
+
+fn snapshots_come(with_twin: bool) {
+    let w = world(&[4096, 4096, 4096]);
+    let twin = with_twin.then(|| w.rig.device("twin", &format!("0 {SIZE} snapshot-origin /o")));
+    let snap = w.snap("s", 0, "P 1");
+    w.write(&snap, 0, SIZE, 2);
+    suspend(&snap);
+    w.rig.reload(&w.origin, &format!("0 {SIZE} snapshot-merge /o /c0 P 1"));
+    w.rig.registry.remove(&snap, false).unwrap();
+    let w = &w;
+    std::thread::scope(|scope| {
+        for md in [Some(&w.origin), twin.as_ref()].into_iter().flatten() {
+            scope.spawn(move || {
+                for i in 0..300 {
+                    suspend(md);
+                    resume(md);
+                    w.write(md, i % 50 * 5, 3, 9);
+                }
+            });
+        }
+        for cow in [1, 2] {
+            scope.spawn(move || {
+                for _ in 0..300 {
+                    w.cows[cow].clear_header();
+                    let name = format!("comes{cow}");
+                    let snap = w.snap(&name, cow, "P 8");
+                    let first = w.read(&snap, 0, SIZE);
+                    assert_eq!(w.read(&snap, 0, SIZE), first, "a snapshot has changed");
+                    w.rig.registry.remove(&snap, false).unwrap();
+                }
+            });
+        }
+    });
+    while status(&w.origin) != "2/4096 2" {
+        std::thread::yield_now();
+    }
+}
+
 /// More is written than fits into the copier's memory, to many snapshots at once.
 #[test]
 fn copies_stay_within_their_memory() {
