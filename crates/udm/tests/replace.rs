@@ -58,7 +58,7 @@ fn devices_and_clients_go_on() {
     create(&place, &["low", "--uuid", "U"], &format!("0 {SECTORS} linear {} 0", disk.display()));
     create(&place, &["high"], &format!("0 {SECTORS} linear 600:0 0"));
     create(&place, &["r"], &format!("0 {SECTORS} ram"));
-    create(&place, &["n"], &format!("0 1024 linear null:size=1M:memory=1 0\n1024 1024 linear null:size=1M:memory=1 0"));
+    create(&place, &["n"], "0 1024 linear null:size=1M:memory=1 0\n1024 1024 linear null:size=1M:memory=1 0");
     create(&place, &["still"], "0 8 zero");
     place.ok("suspend still");
     assert!(place.udm(["load", "still", "--table", "0 16 zero"]).status.success());
