@@ -58,7 +58,7 @@ fn devices_and_clients_go_on() {
     create(&place, &["low", "--uuid", "U"], &format!("0 {SECTORS} linear {} 0", disk.display()));
     create(&place, &["high"], &format!("0 {SECTORS} linear 600:0 0"));
     create(&place, &["r"], &format!("0 {SECTORS} ram"));
-    create(&place, &["n"], &format!("0 1024 linear null:size=1M:memory=1 0\n1024 1024 linear null:size=1M:memory=1 0"));
+    create(&place, &["n"], "0 1024 linear null:size=1M:memory=1 0\n1024 1024 linear null:size=1M:memory=1 0");
     create(&place, &["still"], "0 8 zero");
     place.ok("suspend still");
     assert!(place.udm(["load", "still", "--table", "0 16 zero"]).status.success());
@@ -424,4 +424,32 @@ fn commands_notice_nothing() {
     until("it waits in the last one", || place.ok("daemon --status").contains("DM_DEV_WAIT"));
     place.ok("rename v u");
     assert!(waiting.wait().unwrap().success());
+}
+
+/// A node that nobody uses comes again; one in use keeps the daemon from being replaced.
+#[test]
+fn nodes_come_again() {
+    let place = Place::new();
+    create(&place, &["v"], &format!("0 {SECTORS} ram"));
+    let output = place.udm(["node", "add", "v", "--kind", "fuse"]);
+    if !output.status.success() {
+        println!("SKIP nodes across daemons: {}", stderr(&output).trim());
+        return;
+    }
+    let node = place.dir().join("dev/v");
+    std::fs::OpenOptions::new().write(true).open(&node).and_then(|mut f| f.write_all(&[6; 4096])).unwrap();
+    let nodes = place.ok("node");
+    until("the file is closed", || place.ok("info -c --noheadings -o open v").trim() == "0");
+    replace(&place);
+    assert_eq!(place.ok("node"), nodes);
+    let mut found = [0; 4096];
+    let mut open = File::open(&node).unwrap();
+    open.read_exact(&mut found).unwrap();
+    assert_eq!(found, [6; 4096]);
+    refused(&place, "v is held open");
+    open.read_exact(&mut found).unwrap();
+    assert_eq!(found, [0; 4096], "who has it open goes on");
+    drop(open);
+    until("the file is closed", || place.ok("info -c --noheadings -o open v").trim() == "0");
+    replace(&place);
 }

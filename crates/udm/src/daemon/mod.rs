@@ -91,6 +91,14 @@ pub(crate) struct Daemon {
     stop: Stop,
 }
 
+/// The ways to its devices.
+struct Serving {
+    nbd: MainServer,
+    tcp: TcpExports,
+    vhost: VhostExports,
+    nodes: Nodes,
+}
+
 /// Why there is no daemon.
 pub(crate) struct StartError {
     /// For people.
@@ -148,7 +156,7 @@ pub(crate) fn run(places: Places, begin: Begin) -> Result<(), StartError> {
     }
     let nbd = MainServer::new(&registry, &places.nbd())?;
     let ended = stop::ended_by_signal().map_err(|e| format!("cannot wait for signals: {e}"))?;
-    let daemon = Daemon::new(&places, registry, nbd, tcp, vhost, nodes, lost, ended)?;
+    let daemon = Daemon::new(&places, registry, Serving { nbd, tcp, vhost, nodes }, lost, ended)?;
     let (second, control) = (bind(&places.second())?, bind(&places.control())?);
     live(Life { daemon: Arc::new(daemon), control, second, conversations: Vec::new() }, &lock)
 }
@@ -275,7 +283,7 @@ impl Rising {
                 error!("{name} has no node again: {}", e.message);
             }
         }
-        let daemon = Daemon::new(places, self.registry, nbd, tcp, vhost, nodes, self.lost, ended)?;
+        let daemon = Daemon::new(places, self.registry, Serving { nbd, tcp, vhost, nodes }, self.lost, ended)?;
         Ok(Life { daemon: Arc::new(daemon), control, second, conversations: self.conversations })
     }
 }
@@ -339,13 +347,11 @@ impl Daemon {
     fn new(
         places: &Places,
         registry: Registry,
-        nbd: MainServer,
-        tcp: TcpExports,
-        vhost: VhostExports,
-        nodes: Nodes,
+        serving: Serving,
         lost: LostDevices,
         ended: Arc<AtomicBool>,
     ) -> Result<Self, String> {
+        let Serving { nbd, tcp, vhost, nodes } = serving;
         let stop = Stop::new().and_then(|stop| stop.on_signals().map(|()| stop));
         let stop = stop.map_err(|e| format!("cannot wait for signals: {e}"))?;
         let underway = UnderwayList::new(registry.domain().clock().clone());
