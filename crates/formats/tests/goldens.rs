@@ -44,7 +44,7 @@ fn thin_pools_of_the_kernel() {
         let name = &record.name;
         let created = record.text.lines().find(|line| line.contains("thin-pool")).unwrap();
         let block: u64 = created.split(' ').nth(10).unwrap().parse().unwrap();
-        let status = record.lines("status").filter(|words| words[1] == "pool").last().unwrap();
+        let status = record.lines("status").rfind(|words| words[1] == "pool").unwrap();
         let data_blocks = status[7].split_once('/').unwrap().1.parse().unwrap();
         let disk = Disk(record.image("meta").expect("a pool has metadata"));
         let geometry = Geometry { data_block: Sectors::new(block), data_blocks };
@@ -108,14 +108,12 @@ fn exception_stores_of_the_kernel() {
         let image = |what: &str| record.image(what).unwrap_or_else(|| panic!("{name}: no {what}"));
         let (origin, cow) = (image("origin"), image("cow"));
         let Some((chunk, exceptions)) = exceptions(name, &cow) else {
-            let last = record.lines("status").last().unwrap();
+            let last = record.lines("status").next_back().unwrap();
             assert_eq!(last.last(), Some(&"Invalid"), "{name}");
             continue;
         };
         // What the kernel counts: sectors of chunks in use and, of those, of the header and the areas.
-        if let Some(words) =
-            record.lines("status").filter(|words| words[4].starts_with("snap") && words.len() == 7).last()
-        {
+        if let Some(words) = record.lines("status").rfind(|words| words[4].starts_with("snap") && words.len() == 7) {
             let (used, metadata) = (words[5].split_once('/').unwrap().0, words[6]);
             let chunks = (used.parse::<u64>().unwrap() - metadata.parse::<u64>().unwrap()) / chunk.sectors().get();
             assert_eq!(exceptions.len() as u64, chunks, "{name}");
@@ -128,7 +126,7 @@ fn exception_stores_of_the_kernel() {
             snapshot[to..to + part].copy_from_slice(&cow[from..from + part]);
         }
         for (volume, bytes) in [("org", &origin), ("snap", &snapshot), ("base", &origin), ("merge", &origin)] {
-            if let Some(words) = record.lines("volume").filter(|words| words[1] == volume).last() {
+            if let Some(words) = record.lines("volume").rfind(|words| words[1] == volume) {
                 // What the origin was before all was merged is on neither device; what the snapshot was, is on both.
                 if !(name.starts_with("merged") && volume == "org") {
                     assert_eq!(sha256(bytes), words[3], "{name}: {volume}");

@@ -67,10 +67,12 @@ fn ten_gigabytes_with_eight_snapshots_take_what_the_pool_takes() {
     while done < SIZE / WRITE {
         for (channel, at) in channels.iter().zip(&at) {
             // As many as the channel takes.
-            // SAFETY: `buf` stays until all completions have been taken; it is only read.
-            while next < SIZE / WRITE
-                && unsafe { channel.submit(*at, Op::Write, OpFlags::NONE, Sector::new(next * WRITE), &mut buf, next) }
-            {
+            while next < SIZE / WRITE {
+                let sector = Sector::new(next * WRITE);
+                // SAFETY: `buf` stays until all completions have been taken; it is only read.
+                if !unsafe { channel.submit(*at, Op::Write, OpFlags::NONE, sector, &mut buf, next) } {
+                    break;
+                }
                 next += 1;
             }
         }
