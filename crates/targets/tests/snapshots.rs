@@ -753,6 +753,12 @@ fn a_merge_waits_until_other_snapshots_have_their_exceptions() {
 
 #[test]
 fn a_suspension_stops_a_merge_between_two_rounds() {
+    // The merge may have come to its end before the thread that suspends it had a CPU; not every time.
+    assert!((0..50).any(|_| merge_is_stopped_by_a_suspension()), "it goes on to the end each time");
+}
+
+/// False: it was at its end before.
+fn merge_is_stopped_by_a_suspension() -> bool {
     let w = world(&[4096]);
     // 32 exceptions an area, so that there are many rounds.
     let snap = w.snap("s", 0, "P 1");
@@ -777,7 +783,9 @@ fn a_suspension_stops_a_merge_between_two_rounds() {
     }
     suspending.join().unwrap();
     let left = status(&w.origin);
-    assert!(!left.starts_with("2/"), "it went on to the end: {left}");
+    if left.starts_with("2/") {
+        return false;
+    }
     w.disk.log();
     w.cows[0].log();
     w.disk.holding.store(false, Ordering::Relaxed);
@@ -791,6 +799,7 @@ fn a_suspension_stops_a_merge_between_two_rounds() {
     assert_eq!(w.read(&w.origin, 0, SIZE), pattern(0, SIZE, 2));
     w.rig.reload(&w.origin, &format!("0 {SIZE} snapshot-origin /o"));
     assert_eq!(w.read(&w.origin, 0, SIZE), pattern(0, SIZE, 2));
+    true
 }
 
 #[test]

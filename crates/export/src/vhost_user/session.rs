@@ -558,10 +558,18 @@ impl Session {
         Ok(())
     }
 
-    /// Ends the session. Its requests go on until they are done; nothing of them is shown to the front end any more.
+    /// Ends the session. Its requests go on until they are done; nothing of them is shown to the front end any more. Waits until the
+    /// workers leave the rings alone, which is after their present turn: the socket closes then, and a front end that sees it
+    /// close goes to a server that takes the same rings up.
     pub(super) fn end(self) -> Lingering {
         let workers: Vec<_> = self.workers.into_iter().flatten().collect();
-        workers.iter().for_each(|worker| worker.handle.tell(Command::End));
+        let (answer, left) = mpsc::channel();
+        workers.iter().for_each(|worker| worker.handle.tell(Command::End(answer.clone())));
+        drop(answer);
+        // One that has died cannot answer.
+        while left.recv_timeout(LOOK) != Err(mpsc::RecvTimeoutError::Disconnected)
+            && !workers.iter().all(|worker| worker.handle.has_ended())
+        {}
         Lingering { workers, _export: self.export }
     }
 }

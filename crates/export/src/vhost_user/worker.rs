@@ -36,8 +36,8 @@ pub(super) enum Command {
     Call(usize, Option<OwnedFd>),
     /// The memory of the guest changes.
     Memory(Arc<GuestMemory>, mpsc::Sender<Result<(), Broken>>),
-    /// Touch no ring any more, and end when the last bio is back.
-    End,
+    /// Touch no ring any more, which the answer says is so, and end when the last bio is back.
+    End(mpsc::Sender<()>),
 }
 
 /// A queue to be served.
@@ -371,9 +371,11 @@ impl Worker {
                     }
                     let _ = answer.send(result);
                 }
-                Command::End => {
+                Command::End(answer) => {
                     self.queues.iter_mut().flatten().for_each(|served| served.queue.close());
                     self.ending = true;
+                    // Whoever asked listens.
+                    let _ = answer.send(());
                 }
             }
         }
