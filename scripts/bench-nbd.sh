@@ -11,6 +11,7 @@
 # Needs fio with the nbd engine, nbdkit and nbdcopy, and an otherwise idle machine.
 set -eu
 cd "$(dirname "$0")/.."
+. scripts/in-turns.sh
 
 rounds=${1:-5}
 seconds=${2:-2}
@@ -72,28 +73,7 @@ head -c 1073741824 /dev/urandom >"$dir/source"
 nbdcopy "$dir/source" "$(uri udm)"
 nbdcopy "$dir/source" "$(uri nbdkit)"
 
-echo "case           udm      nbdkit   ratio (least..most) of $rounds rounds; IOPS, MiB/s"
+echo "case                      udm     nbdkit   ratio (least..most) of $rounds rounds; IOPS, MiB/s"
 for case in ${CASES:-randread-1 randread-2 randwrite-1 randwrite-2 copy-read copy-write}; do
-    : >"$dir/rounds"
-    round=0
-    while [ "$round" -lt "$rounds" ]; do
-        # Who goes first changes, so that neither always has the warmer cache.
-        if [ $((round % 2)) = 0 ]; then
-            a=$(one udm "$case"); b=$(one nbdkit "$case")
-        else
-            b=$(one nbdkit "$case"); a=$(one udm "$case")
-        fi
-        echo "$a $b" >>"$dir/rounds"
-        round=$((round + 1))
-    done
-    awk -v name="$case" '
-        function median(v, n,   i, j, t) {
-            for (i = 2; i <= n; i++) for (j = i; j > 1 && v[j] < v[j-1]; j--) { t = v[j]; v[j] = v[j-1]; v[j-1] = t }
-            return n % 2 ? v[(n + 1) / 2] : (v[n / 2] + v[n / 2 + 1]) / 2
-        }
-        { a[NR] = $1; b[NR] = $2; r[NR] = $1 / $2 }
-        END {
-            ma = median(a, NR); mb = median(b, NR); mr = median(r, NR)
-            printf "%-12s %9.0f %9.0f   %.2f (%.2f..%.2f)\n", name, ma, mb, mr, r[1], r[NR]
-        }' "$dir/rounds"
+    in_turns udm nbdkit "$case"
 done

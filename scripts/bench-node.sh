@@ -10,6 +10,7 @@
 # SHM (/dev/shm unless set), and an otherwise idle machine.
 set -eu
 cd "$(dirname "$0")/.."
+. scripts/in-turns.sh
 
 rounds=${1:-5}
 seconds=${2:-2}
@@ -71,28 +72,7 @@ one() { # server case
         --output-format=terse --terse-version=3 | awk -F';' '/^3;/ { print $8 + $49 }'
 }
 
-echo "case                    udm      qemu   ratio (least..most) of $rounds rounds; I/Os a second"
+echo "case                      udm       qemu   ratio (least..most) of $rounds rounds; I/Os a second"
 for case in ${CASES:-loop-randread-4k loop-randwrite-4k loop-read-1m loop-write-1m file-randread-4k file-randwrite-4k}; do
-    : >"$dir/rounds"
-    round=0
-    while [ "$round" -lt "$rounds" ]; do
-        # Who goes first changes, so that neither always has the warmer cache.
-        if [ $((round % 2)) = 0 ]; then
-            a=$(one udm "$case"); b=$(one qemu "$case")
-        else
-            b=$(one qemu "$case"); a=$(one udm "$case")
-        fi
-        echo "$a $b" >>"$dir/rounds"
-        round=$((round + 1))
-    done
-    awk -v name="$case" '
-        function sort(v, n,   i, j, t) {
-            for (i = 2; i <= n; i++) for (j = i; j > 1 && v[j] < v[j-1]; j--) { t = v[j]; v[j] = v[j-1]; v[j-1] = t }
-        }
-        function median(v, n) { return n % 2 ? v[(n + 1) / 2] : (v[n / 2] + v[n / 2 + 1]) / 2 }
-        { a[NR] = $1; b[NR] = $2; r[NR] = $1 / $2 }
-        END {
-            sort(a, NR); sort(b, NR); sort(r, NR)
-            printf "%-18s %9.0f %9.0f   %.2f (%.2f..%.2f)\n", name, median(a, NR), median(b, NR), median(r, NR), r[1], r[NR]
-        }' "$dir/rounds"
+    in_turns udm qemu "$case"
 done

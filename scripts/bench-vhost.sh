@@ -11,6 +11,7 @@
 # for each side.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+. scripts/in-turns.sh
 
 rounds=${1:-5}
 seconds=${2:-2}
@@ -64,32 +65,8 @@ one() { # WHO CASE: one figure
     esac
 }
 
-compare() { # WHO AGAINST CASE
-    local a b round
-    : >"$dir/rounds"
-    for round in $(seq "$rounds"); do
-        # Who goes first changes, so that neither always has the warmer cache.
-        if [ $((round % 2)) = 0 ]; then
-            a=$(one "$1" "$3"); b=$(one "$2" "$3")
-        else
-            b=$(one "$2" "$3"); a=$(one "$1" "$3")
-        fi
-        echo "$a $b" >>"$dir/rounds"
-    done
-    awk -v name="$3" '
-        function median(v, n,   i, j, t) {
-            for (i = 2; i <= n; i++) for (j = i; j > 1 && v[j] < v[j-1]; j--) { t = v[j]; v[j] = v[j-1]; v[j-1] = t }
-            return n % 2 ? v[(n + 1) / 2] : (v[n / 2] + v[n / 2 + 1]) / 2
-        }
-        { a[NR] = $1; b[NR] = $2; r[NR] = $1 / $2 }
-        END {
-            ma = median(a, NR); mb = median(b, NR); mr = median(r, NR)
-            printf "%-14s %10.0f %10.0f   %.3f (%.3f..%.3f)\n", name, ma, mb, mr, r[1], r[NR]
-        }' "$dir/rounds"
-}
-
 cases=${CASES:-interrupt-1 interrupt-32 interrupt-128 adaptive-1 adaptive-32 poll-1 poll-32 poll-128}
-echo "case                  udm        qsd   ratio (least..most) of $rounds rounds; IOPS"
-for case in $cases; do compare udm qsd "$case"; done
-echo "case           vhost-user in process   ratio"
-for case in $cases; do compare udm in-process "$case"; done
+echo "case                      udm        qsd   ratio (least..most) of $rounds rounds; IOPS"
+for case in $cases; do in_turns udm qsd "$case"; done
+echo "case               vhost-user in process   ratio"
+for case in $cases; do in_turns udm in-process "$case"; done

@@ -41,12 +41,6 @@ fn words(line: &str) -> Vec<&str> {
 }
 
 #[track_caller]
-fn create(place: &Place, words: &[&str], table: &str) {
-    let output = place.udm(["create"].iter().chain(words).copied().chain(["--table", table]));
-    assert!(output.status.success(), "{words:?}: {}", stderr(&output));
-}
-
-#[track_caller]
 fn refused(output: &Output, expect: &str) {
     assert!(!output.status.success() && stderr(output).contains(expect), "{expect:?}: {}", stderr(output));
 }
@@ -71,7 +65,7 @@ fn a_file() {
     if !can(&place, "fuse") {
         return;
     }
-    create(&place, &["vol", "--node=fuse"], "0 2048 ram");
+    place.create(&["vol", "--node=fuse"], "0 2048 ram");
     let path = node(&place, "vol");
     assert_eq!(shown(&place, "vol")["path"], path.to_str().unwrap());
     assert_eq!(shown(&place, "vol")["kind"], "fuse");
@@ -125,7 +119,7 @@ fn what_is_refused() {
     let dmsetup = place.command("dmsetup").args(["create", "b", "--node", "--table", "0 8 zero"]).output().unwrap();
     assert!(!dmsetup.status.success());
     if can(&place, "fuse") {
-        create(&place, &[".files"], "0 8 zero");
+        place.create(&[".files"], "0 8 zero");
         refused(&place.udm(["node", "add", ".files", "--kind", "fuse"]), "cannot be the name of a file");
         assert_eq!(place.ok("node"), "");
     }
@@ -141,7 +135,7 @@ fn every_device() {
     let mut daemon = place.command("udm").args(["daemon", "--node=fuse"]).spawn().unwrap();
     until("it serves", || place.udm(["daemon", "--status"]).status.success());
     place.zero("a");
-    create(&place, &["b", "--node=none"], "0 8 zero");
+    place.create(&["b", "--node=none"], "0 8 zero");
     place.ok("create bare --notable");
     place.zero("c");
     assert!(node(&place, "a").exists() && node(&place, "c").exists());
@@ -162,7 +156,7 @@ fn after_a_kill() {
     }
     let image = place.root().join("image");
     fs::write(&image, vec![0; 1 << 20]).unwrap();
-    create(&place, &["vol", "--node=fuse"], &format!("0 2048 linear {} 0", image.display()));
+    place.create(&["vol", "--node=fuse"], &format!("0 2048 linear {} 0", image.display()));
     let file = rw(&node(&place, "vol"));
     file.write_all_at(&[5; 4096], 0).unwrap();
     place.signal(Signal::KILL);
@@ -222,11 +216,11 @@ fn file_system(mkfs: &[&str], check: &[&str], options: &str) {
         let file = File::create(place.root().join(name)).unwrap();
         file.set_len(size).unwrap();
         let lines = format!("0 {} linear {} 0", size / 512, place.root().join(name).display());
-        create(&place, &[name], &lines);
+        place.create(&[name], &lines);
     }
-    create(&place, &["pool"], &format!("0 {sectors} thin-pool /dev/mapper/meta /dev/mapper/data 128 0"));
+    place.create(&["pool"], &format!("0 {sectors} thin-pool /dev/mapper/meta /dev/mapper/data 128 0"));
     place.ok("message pool 0 create_thin 0");
-    create(&place, &["vol", "--node=loop"], &thin(0, sectors));
+    place.create(&["vol", "--node=loop"], &thin(0, sectors));
     let path = node(&place, "vol");
     assert!(fs::metadata(&path).unwrap().file_type().is_block_device());
     run(mkfs[0], mkfs[1..].iter().copied().chain([path.to_str().unwrap()]));
@@ -248,7 +242,7 @@ fn file_system(mkfs: &[&str], check: &[&str], options: &str) {
     place.ok("resume vol");
     fs::remove_dir_all(&tree).unwrap();
     fs::remove_file(&big).unwrap();
-    create(&place, &["snap", "--node=loop"], &thin(1, sectors));
+    place.create(&["snap", "--node=loop"], &thin(1, sectors));
     let snap = Mounted::new(&place, &node(&place, "snap"), "snap", options);
     run("diff", ["-r", source.to_str().unwrap(), snap.0.join("tree").to_str().unwrap()]);
     let of_snap = run("sha256sum", [snap.0.join("big")]);
@@ -289,7 +283,7 @@ fn a_block_device_after_a_kill() {
     }
     let image = place.root().join("image");
     File::create(&image).unwrap().set_len(64 << 20).unwrap();
-    create(&place, &["vol", "--node=loop"], &format!("0 131072 linear {} 0", image.display()));
+    place.create(&["vol", "--node=loop"], &format!("0 131072 linear {} 0", image.display()));
     let path = node(&place, "vol");
     run("mkfs.ext4", ["-q", path.to_str().unwrap()]);
     let mounted = Mounted::new(&place, &path, "mnt", "rw");
@@ -323,7 +317,7 @@ fn a_mount_that_is_taken_away() {
     if !can(&place, "loop") || !installed("umount") {
         return;
     }
-    create(&place, &["vol", "--node=loop"], "0 2048 ram");
+    place.create(&["vol", "--node=loop"], "0 2048 ram");
     let device = PathBuf::from(shown(&place, "vol")["device"].as_str().unwrap());
     let backing = Path::new("/sys/block").join(device.file_name().unwrap()).join("loop/backing_file");
     // Busy as it is, this ends the connection: the way out where the daemon hangs.
@@ -343,7 +337,7 @@ fn a_block_device_that_changes() {
     if !can(&place, "loop") {
         return;
     }
-    create(&place, &["vol", "--node=loop"], "0 2048 ram");
+    place.create(&["vol", "--node=loop"], "0 2048 ram");
     let path = node(&place, "vol");
     let device = shown(&place, "vol")["device"].as_str().unwrap().to_owned();
     let attribute = |name: &str| {
@@ -367,7 +361,7 @@ fn a_block_device_that_changes() {
     if Path::new("/dev/mapper/vol").symlink_metadata().is_err() {
         place.ok("node add vol --kind loop --mapper");
         assert_eq!(fs::read_link("/dev/mapper/vol").unwrap(), path);
-        create(&place, &["top"], "0 8 linear /dev/mapper/vol 0");
+        place.create(&["top"], "0 8 linear /dev/mapper/vol 0");
         place.ok("remove top");
         place.ok("node add vol --kind loop");
         assert!(Path::new("/dev/mapper/vol").symlink_metadata().is_err());

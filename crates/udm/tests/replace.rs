@@ -6,23 +6,10 @@ use common::{Nbd, NbdHold, Place, stderr, until};
 use std::fs::File;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 const SECTORS: u64 = 2048;
-
-fn file(place: &Place, name: &str, size: u64) -> PathBuf {
-    let path = place.root().join(name);
-    File::create(&path).and_then(|f| f.set_len(size)).unwrap();
-    path
-}
-
-#[track_caller]
-fn create(place: &Place, words: &[&str], table: &str) {
-    let output = place.udm(["create"].iter().chain(words).copied().chain(["--table", table]));
-    assert!(output.status.success(), "{words:?}: {}", stderr(&output));
-}
 
 fn hold(place: &Place, name: &str) -> NbdHold {
     NbdHold::open(&place.dir().join("nbd.sock"), name).unwrap()
@@ -54,12 +41,12 @@ fn refused(place: &Place, expect: &str) {
 #[test]
 fn devices_and_clients_go_on() {
     let place = Place::new();
-    let disk = file(&place, "disk", 4 << 20);
-    create(&place, &["low", "--uuid", "U"], &format!("0 {SECTORS} linear {} 0", disk.display()));
-    create(&place, &["high"], &format!("0 {SECTORS} linear 600:0 0"));
-    create(&place, &["r"], &format!("0 {SECTORS} ram"));
-    create(&place, &["n"], "0 1024 linear null:size=1M:memory=1 0\n1024 1024 linear null:size=1M:memory=1 0");
-    create(&place, &["still"], "0 8 zero");
+    let disk = place.file("disk", 4 << 20);
+    place.create(&["low", "--uuid", "U"], &format!("0 {SECTORS} linear {} 0", disk.display()));
+    place.create(&["high"], &format!("0 {SECTORS} linear 600:0 0"));
+    place.create(&["r"], &format!("0 {SECTORS} ram"));
+    place.create(&["n"], "0 1024 linear null:size=1M:memory=1 0\n1024 1024 linear null:size=1M:memory=1 0");
+    place.create(&["still"], "0 8 zero");
     place.ok("suspend still");
     assert!(place.udm(["load", "still", "--table", "0 16 zero"]).status.success());
     assert!(place.udm(["load", "high", "--table", &format!("0 {SECTORS} zero")]).status.success());
@@ -118,14 +105,14 @@ fn without_a_daemon_one_is_started() {
 fn pools_and_snapshots_under_load() {
     const BLOCKS: u64 = 48;
     let place = Place::new();
-    let [meta, data, origin, cow] = [("meta", 4 << 20), ("data", 32 << 20), ("origin", 8 << 20), ("cow", 16 << 20)]
-        .map(|(n, s)| file(&place, n, s));
-    create(&place, &["pool"], &format!("0 65536 thin-pool {} {} 128 0", meta.display(), data.display()));
+    let [meta, data, origin, cow] =
+        [("meta", 4 << 20), ("data", 32 << 20), ("origin", 8 << 20), ("cow", 16 << 20)].map(|(n, s)| place.file(n, s));
+    place.create(&["pool"], &format!("0 65536 thin-pool {} {} 128 0", meta.display(), data.display()));
     place.ok("message pool 0 create_thin 0");
-    create(&place, &["vol"], "0 65536 thin 600:0 0");
-    create(&place, &["real"], &format!("0 16384 linear {} 0", origin.display()));
-    create(&place, &["snap"], &format!("0 16384 snapshot 600:2 {} P 16", cow.display()));
-    create(&place, &["org"], "0 16384 snapshot-origin 600:2");
+    place.create(&["vol"], "0 65536 thin 600:0 0");
+    place.create(&["real"], &format!("0 16384 linear {} 0", origin.display()));
+    place.create(&["snap"], &format!("0 16384 snapshot 600:2 {} P 16", cow.display()));
+    place.create(&["org"], "0 16384 snapshot-origin 600:2");
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let load = |name: &'static str, step: u64| {
@@ -166,18 +153,18 @@ fn pools_and_snapshots_under_load() {
 #[test]
 fn what_cannot_be_passed_on_is_refused() {
     let place = Place::new();
-    let [disk, origin, cow] = ["disk", "origin", "cow"].map(|name| file(&place, name, 1 << 20));
-    create(&place, &["v"], &format!("0 {SECTORS} linear {} 0", disk.display()));
+    let [disk, origin, cow] = ["disk", "origin", "cow"].map(|name| place.file(name, 1 << 20));
+    place.create(&["v"], &format!("0 {SECTORS} linear {} 0", disk.display()));
     let mut client = hold(&place, "v");
     client.request(0, &Nbd::Write(&[1; 512])).unwrap();
     let check = |client: &mut NbdHold| assert_eq!(client.request(0, &Nbd::Read(512)).unwrap(), [1; 512]);
-    create(&place, &["s"], &format!("0 {SECTORS} snapshot {} {} N 8", origin.display(), cow.display()));
+    place.create(&["s"], &format!("0 {SECTORS} snapshot {} {} N 8", origin.display(), cow.display()));
     refused(&place, "s is a transient snapshot");
     place.ok("remove s");
     check(&mut client);
     std::fs::rename(&disk, disk.with_extension("moved")).unwrap();
     refused(&place, "is not the file that the running daemon has open");
-    file(&place, "disk", 1 << 20);
+    place.file("disk", 1 << 20);
     refused(&place, "is not the file that the running daemon has open");
     std::fs::rename(disk.with_extension("moved"), &disk).unwrap();
     check(&mut client);
@@ -271,13 +258,13 @@ fn a_failing_daemon() {
 #[test]
 fn a_new_daemon_that_fails() {
     let place = Place::new();
-    let disk = file(&place, "disk", 1 << 20);
-    let (meta, data) = (file(&place, "meta", 4 << 20), file(&place, "data", 8 << 20));
-    create(&place, &["r"], &format!("0 {SECTORS} ram"));
-    create(&place, &["v"], &format!("0 {SECTORS} linear {} 0", disk.display()));
-    create(&place, &["pool"], &format!("0 16384 thin-pool {} {} 128 0", meta.display(), data.display()));
+    let disk = place.file("disk", 1 << 20);
+    let (meta, data) = (place.file("meta", 4 << 20), place.file("data", 8 << 20));
+    place.create(&["r"], &format!("0 {SECTORS} ram"));
+    place.create(&["v"], &format!("0 {SECTORS} linear {} 0", disk.display()));
+    place.create(&["pool"], &format!("0 16384 thin-pool {} {} 128 0", meta.display(), data.display()));
     place.ok("message pool 0 create_thin 0");
-    create(&place, &["t"], "0 65536 thin 600:2 0");
+    place.create(&["t"], "0 65536 thin 600:2 0");
     place.ok("export v --tcp 127.0.0.1:0");
     let mut clients = ["r", "v", "t"].map(|name| hold(&place, name));
     let pid = place.daemon_pid();
@@ -327,12 +314,12 @@ fn lives(pid: u32) -> bool {
 #[test]
 fn whoever_is_killed_whenever() {
     let place = Place::new();
-    let disk = file(&place, "disk", 1 << 20);
-    let (meta, data) = (file(&place, "meta", 4 << 20), file(&place, "data", 8 << 20));
-    create(&place, &["v"], &format!("0 {SECTORS} linear {} 0", disk.display()));
-    create(&place, &["pool"], &format!("0 16384 thin-pool {} {} 128 0", meta.display(), data.display()));
+    let disk = place.file("disk", 1 << 20);
+    let (meta, data) = (place.file("meta", 4 << 20), place.file("data", 8 << 20));
+    place.create(&["v"], &format!("0 {SECTORS} linear {} 0", disk.display()));
+    place.create(&["pool"], &format!("0 16384 thin-pool {} {} 128 0", meta.display(), data.display()));
     place.ok("message pool 0 create_thin 0");
-    create(&place, &["t"], "0 65536 thin 600:1 0");
+    place.create(&["t"], "0 65536 thin 600:1 0");
     let mut outcomes = [0; 3];
     for round in 0..16u64 {
         place.ok("ls");
@@ -430,7 +417,7 @@ fn commands_notice_nothing() {
 #[test]
 fn nodes_come_again() {
     let place = Place::new();
-    create(&place, &["v"], &format!("0 {SECTORS} ram"));
+    place.create(&["v"], &format!("0 {SECTORS} ram"));
     let output = place.udm(["node", "add", "v", "--kind", "fuse"]);
     if !output.status.success() {
         println!("SKIP nodes across daemons: {}", stderr(&output).trim());

@@ -2,25 +2,13 @@
 
 mod common;
 
-use common::{Nbd, NbdHold, Place, stderr, stdout, until};
+use common::{Nbd, NbdHold, Place, stdout, until};
 use rustix::process::Signal;
 use std::fs::File;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 const SECTORS: u64 = 2048;
-
-fn file(place: &Place, name: &str, size: u64) -> PathBuf {
-    let path = place.root().join(name);
-    File::create(&path).and_then(|f| f.set_len(size)).unwrap();
-    path
-}
-
-#[track_caller]
-fn create(place: &Place, words: &[&str], table: &str) {
-    let output = place.udm(["create"].iter().chain(words).copied().chain(["--table", table]));
-    assert!(output.status.success(), "{words:?}: {}", stderr(&output));
-}
 
 /// Ends the daemon as a power cut would.
 fn kill(place: &Place) {
@@ -45,13 +33,13 @@ fn picture(place: &Place) -> String {
 #[test]
 fn everything_comes_back() {
     let place = Place::new();
-    let disk = file(&place, "disk", 4 << 20);
+    let disk = place.file("disk", 4 << 20);
     let disk = disk.display();
-    create(&place, &["low", "--minor", "7", "--major", "600"], &format!("0 {SECTORS} linear {disk} 0"));
+    place.create(&["low", "--minor", "7", "--major", "600"], &format!("0 {SECTORS} linear {disk} 0"));
     // Its number is below that of what it stands on.
-    create(&place, &["high", "--uuid", "U-1"], &format!("0 {SECTORS} linear 600:7 0"));
-    create(&place, &["ro", "--readonly"], "0 8 zero\n8 8 error");
-    create(&place, &["still"], "0 8 zero");
+    place.create(&["high", "--uuid", "U-1"], &format!("0 {SECTORS} linear 600:7 0"));
+    place.create(&["ro", "--readonly"], "0 8 zero\n8 8 error");
+    place.create(&["still"], "0 8 zero");
     place.ok("suspend still");
     assert!(place.udm(["load", "still", "--table", "0 16 zero"]).status.success());
     place.ok("create bare --notable");
@@ -84,12 +72,12 @@ fn everything_comes_back() {
 #[test]
 fn what_was_in_memory_is_an_error_and_never_empty() {
     let place = Place::new();
-    let (origin, cow) = (file(&place, "origin", 1 << 20), file(&place, "cow", 1 << 20));
-    create(&place, &["r"], &format!("0 {SECTORS} ram"));
-    create(&place, &["above"], &format!("0 {SECTORS} linear 600:0 0"));
-    create(&place, &["n"], &format!("0 {SECTORS} linear null:size=1M:memory=1 0"));
-    create(&place, &["nothing"], &format!("0 {SECTORS} linear null:size=1M 0"));
-    create(&place, &["s"], &format!("0 {SECTORS} snapshot {} {} N 8", origin.display(), cow.display()));
+    let (origin, cow) = (place.file("origin", 1 << 20), place.file("cow", 1 << 20));
+    place.create(&["r"], &format!("0 {SECTORS} ram"));
+    place.create(&["above"], &format!("0 {SECTORS} linear 600:0 0"));
+    place.create(&["n"], &format!("0 {SECTORS} linear null:size=1M:memory=1 0"));
+    place.create(&["nothing"], &format!("0 {SECTORS} linear null:size=1M 0"));
+    place.create(&["s"], &format!("0 {SECTORS} snapshot {} {} N 8", origin.display(), cow.display()));
     for round in 0..2 {
         kill(&place);
         for name in ["r", "n", "s"] {
@@ -116,10 +104,10 @@ fn what_was_in_memory_is_an_error_and_never_empty() {
 #[test]
 fn a_file_that_is_gone_takes_its_device_alone() {
     let place = Place::new();
-    let [a, b, cow] = ["a", "b", "cow"].map(|name| file(&place, name, 1 << 20));
-    create(&place, &["va"], &format!("0 {SECTORS} linear {} 0", a.display()));
-    create(&place, &["vb"], &format!("0 {SECTORS} linear {} 0", b.display()));
-    create(&place, &["vs"], &format!("0 {SECTORS} snapshot 600:1 {} P 8", cow.display()));
+    let [a, b, cow] = ["a", "b", "cow"].map(|name| place.file(name, 1 << 20));
+    place.create(&["va"], &format!("0 {SECTORS} linear {} 0", a.display()));
+    place.create(&["vb"], &format!("0 {SECTORS} linear {} 0", b.display()));
+    place.create(&["vs"], &format!("0 {SECTORS} snapshot 600:1 {} P 8", cow.display()));
     hold(&place, "va").request(0, &Nbd::Write(&[5; 512])).unwrap();
     let aside = |path: &PathBuf| path.with_extension("aside");
     for path in [&a, &cow] {
@@ -207,10 +195,10 @@ fn ending_keeps_the_devices_unless_told_to_forget_them() {
 fn nothing_acknowledged_is_missing_after_a_kill_under_load() {
     const BLOCKS: u64 = 64;
     let place = Place::new();
-    let (meta, data) = (file(&place, "meta", 4 << 20), file(&place, "data", 32 << 20));
-    create(&place, &["pool"], &format!("0 65536 thin-pool {} {} 128 0", meta.display(), data.display()));
+    let (meta, data) = (place.file("meta", 4 << 20), place.file("data", 32 << 20));
+    place.create(&["pool"], &format!("0 65536 thin-pool {} {} 128 0", meta.display(), data.display()));
     place.ok("message pool 0 create_thin 0");
-    create(&place, &["vol"], "0 65536 thin 600:0 0");
+    place.create(&["vol"], "0 65536 thin 600:0 0");
     let block = |round: u64, at: u64| vec![(round * 31 + at * 7 + 1) as u8; 4096];
     for life in 0..3u64 {
         let (first, snap) = (life * 1000, format!("snap{life}"));
@@ -223,7 +211,7 @@ fn nothing_acknowledged_is_missing_after_a_kill_under_load() {
         place.ok("suspend vol");
         place.ok(&format!("message pool 0 create_snap {} 0", life + 1));
         place.ok("resume vol");
-        create(&place, &[&snap], &format!("0 65536 thin 600:0 {}", life + 1));
+        place.create(&[&snap], &format!("0 65536 thin 600:0 {}", life + 1));
         std::thread::scope(|scope| {
             let writer = scope.spawn(|| {
                 // Each round writes all blocks, and is flushed; the kill finds it anywhere.
@@ -267,10 +255,10 @@ fn nothing_acknowledged_is_missing_after_a_kill_under_load() {
 #[test]
 fn what_is_locked_for_a_moment_is_waited_for() {
     let place = Place::new();
-    let cow = file(&place, "cow", 1 << 20);
-    let origin = file(&place, "origin", 1 << 20);
+    let cow = place.file("cow", 1 << 20);
+    let origin = place.file("origin", 1 << 20);
     let table = format!("0 {SECTORS} snapshot {} {} P 8", origin.display(), cow.display());
-    create(&place, &["s"], &table);
+    place.create(&["s"], &table);
     kill(&place);
     let locked = File::options().read(true).write(true).open(&cow).unwrap();
     let lock = rustix::fs::FlockOperation::NonBlockingLockExclusive;

@@ -31,6 +31,20 @@ impl Place {
         self.root.path()
     }
 
+    /// A file of that many bytes, full of zeroes.
+    pub(crate) fn file(&self, name: &str, bytes: u64) -> PathBuf {
+        let path = self.root().join(name);
+        std::fs::File::create(&path).and_then(|file| file.set_len(bytes)).unwrap();
+        path
+    }
+
+    /// `udm create WORDS --table TABLE`.
+    #[track_caller]
+    pub(crate) fn create(&self, words: &[&str], table: &str) {
+        let output = self.udm(["create"].iter().chain(words).copied().chain(["--table", table]));
+        assert!(output.status.success(), "{words:?}: {}", stderr(&output));
+    }
+
     /// The daemon's directory; made by the first who needs it.
     pub(crate) fn dir(&self) -> PathBuf {
         self.root.path().join("d")
