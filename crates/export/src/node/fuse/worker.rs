@@ -162,7 +162,8 @@ impl Worker {
     fn watch(&mut self, wanted: bool) -> io::Result<()> {
         if wanted != self.watching {
             match wanted {
-                true => self.engine.channel.watch(self.engine.fuse(), FUSE, true, false)?,
+                // Of the workers that sleep one is enough for a request.
+                true => self.engine.channel.watch_shared(self.engine.fuse(), FUSE)?,
                 false => self.engine.channel.unwatch(self.engine.fuse())?,
             }
             self.watching = wanted;
