@@ -26,7 +26,7 @@ struct Ram(Memory);
 
 fn ctr(ctr: &mut Ctr<'_>) -> Result<Box<dyn Target>, ArgError> {
     ctr.args.expect_count(0..=0, "No arguments required", "no arguments")?;
-    let memory = Memory::new(ctr.len);
+    let memory = Memory::streaming(ctr.len);
     let memory = memory
         .map_err(|e| ArgError::new("Cannot allocate memory").errno(udm_base::Errno::of(&e)).hint(e.to_string()))?;
     Ok(Box::new(Ram(memory)))
