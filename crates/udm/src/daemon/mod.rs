@@ -31,6 +31,7 @@ pub(crate) use log::{open as open_log, tail as log_tail};
 pub(crate) use stop::Stop;
 pub(crate) use tcp::{parse_address, tcp_uri};
 
+use crate::connect;
 use crate::exports::MappedExports;
 use crate::places::Places;
 use conversation::{Conversation, Left};
@@ -182,13 +183,11 @@ pub(crate) fn replace(places: Places, taken_over: impl FnOnce()) -> Result<bool,
         return Err(refuse(std::mem::take(&mut rising.problems).join("\n")));
     }
     let lock = Lock::adopt(rising.lock.take().ok_or_else(|| refuse("the lock has not come".into()))?);
-    way.send(&Parcel::new("serving", "", ())?, PATIENCE).map_err(|e| format!("the daemon has gone: {e}"))?;
-    match way.receive(WORD) {
+    let word = way.send(&Parcel::new("serving", "", ())?, PATIENCE).and_then(|()| way.receive(WORD));
+    match word {
         Ok(parcel) if parcel.kind == "go" => {}
-        // Its end: nobody else has anything now.
-        Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => {
-            warn!("the daemon before has died meanwhile")
-        }
+        // Its end, with or without having read ours: nobody else has anything now.
+        Err(error) if connect::has_gone(&error) => warn!("the daemon before has died meanwhile"),
         Ok(parcel) => return Err(format!("the daemon answers {:?}", parcel.kind).into()),
         Err(error) => return Err(format!("the daemon does not let go: {error}").into()),
     }
