@@ -9,6 +9,7 @@ mod idle;
 mod kinds;
 mod lab;
 mod matrix;
+mod postgres;
 mod programs;
 mod refusals;
 mod replace;
