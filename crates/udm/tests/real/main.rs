@@ -9,6 +9,7 @@ mod idle;
 mod kinds;
 mod lab;
 mod matrix;
+mod own_writes;
 mod postgres;
 mod programs;
 mod refusals;

@@ -27,8 +27,11 @@ const BATCH: usize = 32;
 const WARM: Duration = Duration::from_secs(1);
 /// How often a worker looks for requests before it sleeps.
 const LINGER: usize = 24;
-/// Bytes of data under way in one worker, beyond which it takes no more requests in.
-const MEMORY: usize = 256 << 20;
+/// Bytes of data under way in one worker, beyond which it takes no more requests in: enough for any device here, and little
+/// enough to be set aside.
+const MEMORY: usize = 8 << 20;
+/// With the last request that was taken in, and what is received into.
+pub(super) const MOST_MEMORY: usize = MEMORY + 4 * (1 << 20);
 /// Requests of asynchronous callers that the kernel lets be under way; 12 unless asked for.
 const MAX_BACKGROUND: u16 = 512;
 /// `fallocate` modes (`include/uapi/linux/falloc.h`).
@@ -132,7 +135,7 @@ impl Worker {
             }
             let open = self.ending.is_none() && !self.shared.gone.load(Ordering::Acquire);
             let room = self.engine.held() < MEMORY;
-            let received = if open && room { self.receive(BATCH) } else { Received::Dry };
+            let received = if open && room { self.receive(BATCH, MEMORY) } else { Received::Dry };
             let done = self.engine.work();
             self.tell_admitted();
             self.see_closed();
@@ -197,7 +200,7 @@ impl Worker {
             match command {
                 Command::Admit(slot) => self.engine.admit(slot),
                 Command::Reap(answer) => {
-                    while self.receive(BATCH) == Received::Some {
+                    while self.receive(BATCH, usize::MAX) == Received::Some {
                         self.engine.work();
                     }
                     // Who asked may have stopped waiting.
@@ -229,9 +232,12 @@ impl Worker {
         }
     }
 
-    /// Takes in at most `most` requests.
-    fn receive(&mut self, most: usize) -> Received {
+    /// Takes in at most `most` requests, and none beyond so many bytes of data under way.
+    fn receive(&mut self, most: usize, memory: usize) -> Received {
         for _ in 0..most {
+            if self.engine.held() >= memory {
+                return Received::Dry;
+            }
             let mut staging = self.staging.take().expect("it is back after each request");
             let received = rustix::io::read(self.engine.fuse(), &mut staging[DATA_AT - HEAD..RECEIVE_LEN]);
             if let Ok(len) = received {
