@@ -17,6 +17,7 @@ mod log;
 mod lost;
 mod nbd;
 mod nodes;
+mod own_writes;
 mod restore;
 mod second;
 mod socket;
@@ -31,6 +32,7 @@ pub(crate) use log::{open as open_log, tail as log_tail};
 pub(crate) use stop::Stop;
 pub(crate) use tcp::{parse_address, tcp_uri};
 
+use crate::connect;
 use crate::exports::MappedExports;
 use crate::places::Places;
 use conversation::{Conversation, Left};
@@ -53,7 +55,7 @@ use tcp::TcpExports;
 use tracing::{error, info, warn};
 use udm_control::second::{NodeKind, UnderwayList};
 use udm_core::Registry;
-use udm_io::{Domain, PollPolicy};
+use udm_io::PollPolicy;
 use vhost::VhostExports;
 
 /// The exit code of a daemon that found another in its directory.
@@ -138,12 +140,12 @@ pub(crate) fn run(places: Places, begin: Begin) -> Result<(), StartError> {
     let lock = Lock::take(&places).map_err(|e| refused(&places, e))?;
     log::start(&places, !detached).map_err(|e| format!("{}: {e}", places.log().display()))?;
     raise_descriptor_limit();
-    keep_clear_of_own_writes();
+    own_writes::keep_clear();
 
     let bind = |path: &std::path::Path| {
         Listener::bind(path).map_err(|e| StartError::from(format!("cannot listen on {}: {e}", path.display())))
     };
-    let domain = Domain::default();
+    let domain = own_writes::domain();
     if let Some(us) = poll_budget {
         domain.poll_as(PollPolicy { budget: Duration::from_micros(us.into()), ..PollPolicy::default() });
     }
@@ -170,7 +172,7 @@ pub(crate) fn replace(places: Places, taken_over: impl FnOnce()) -> Result<bool,
     // Before anything is asked of the other: what is wrong here is no reason to stop anybody.
     log::start(&places, false).map_err(|e| format!("{}: {e}", places.log().display()))?;
     raise_descriptor_limit();
-    keep_clear_of_own_writes();
+    own_writes::keep_clear();
     let ended = stop::ended_by_signal().map_err(|e| format!("cannot wait for signals: {e}"))?;
     let Some((way, parcels)) = handover::ask_for(&places)? else { return Ok(false) };
     let refuse = |why: String| {
@@ -184,13 +186,11 @@ pub(crate) fn replace(places: Places, taken_over: impl FnOnce()) -> Result<bool,
         return Err(refuse(std::mem::take(&mut rising.problems).join("\n")));
     }
     let lock = Lock::adopt(rising.lock.take().ok_or_else(|| refuse("the lock has not come".into()))?);
-    way.send(&Parcel::new("serving", "", ())?, PATIENCE).map_err(|e| format!("the daemon has gone: {e}"))?;
-    match way.receive(WORD) {
+    let word = way.send(&Parcel::new("serving", "", ())?, PATIENCE).and_then(|()| way.receive(WORD));
+    match word {
         Ok(parcel) if parcel.kind == "go" => {}
-        // Its end: nobody else has anything now.
-        Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => {
-            warn!("the daemon before has died meanwhile")
-        }
+        // Its end, with or without having read ours: nobody else has anything now.
+        Err(error) if connect::has_gone(&error) => warn!("the daemon before has died meanwhile"),
         Ok(parcel) => return Err(format!("the daemon answers {:?}", parcel.kind).into()),
         Err(error) => return Err(format!("the daemon does not let go: {error}").into()),
     }
@@ -616,25 +616,5 @@ fn raise_descriptor_limit() {
     limit.current = limit.maximum;
     if let Err(error) = setrlimit(Resource::Nofile, limit) {
         warn!("the limit of descriptors stays: {error}");
-    }
-}
-
-/// The kernel may have to write through a node to get memory, and the node is this process: it must not wait for that
-/// itself. Its threads then allocate without writing anything back, and its program stays in memory. Takes rights that
-/// only root has; nobody else has block devices that the kernel writes to.
-fn keep_clear_of_own_writes() {
-    use rustix::mm::{MlockAllFlags, mlockall};
-    if !rustix::process::geteuid().is_root() {
-        return;
-    }
-    // Before any other thread: they inherit it.
-    if let Err(error) = rustix::process::configure_io_flusher_behavior(true) {
-        info!(
-            "PR_SET_IO_FLUSHER is refused, so that a block device over a node can stall when memory is short: {error}"
-        );
-    }
-    // What is mapped now, the program; not the memory and the files of devices, which may be larger than the machine's.
-    if let Err(error) = mlockall(MlockAllFlags::CURRENT | MlockAllFlags::ONFAULT) {
-        info!("the program's memory cannot be locked: {error}");
     }
 }

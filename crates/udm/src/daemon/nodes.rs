@@ -11,6 +11,7 @@ mod pass;
 
 pub(crate) use pass::ReadyNodes;
 
+use super::own_writes;
 use super::state::NodeState;
 use crate::exports::is_read_only;
 use crate::places::Places;
@@ -412,6 +413,7 @@ impl Inner {
         }
         if node.loopdev.is_none() {
             let block = node.seen.limits.logical_block_size;
+            own_writes::reserve(server.most_data());
             let loopdev = loopdev::attach(&server.file(&node.name), node.seen.read_only, block);
             let loopdev = loopdev.map_err(|e| of_io(&e))?;
             server.set_link(&node.name, Some(&loopdev.path()));

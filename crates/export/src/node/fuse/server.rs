@@ -4,7 +4,7 @@ use super::mount::{self, Mounted};
 use super::tree::{FILES, Owner, Tree};
 use super::uring;
 use super::wire::{InvalInode, NOTIFY_INVAL_INODE, OutHeader};
-use super::worker::{Command, Handle, Shared, Worker};
+use super::worker::{Command, Handle, MOST_MEMORY, Shared, Worker};
 use crate::node::{NodeDevice, sys};
 use rustix::fd::{AsFd, OwnedFd};
 use std::io::{self, IoSlice};
@@ -187,6 +187,11 @@ impl FuseServer {
     /// Whether somebody has the node's file open. See [`reap`](Self::reap).
     pub fn is_open(&self, name: &str) -> bool {
         self.shared.tree.named(name).is_some_and(|node| node.is_open())
+    }
+
+    /// The most bytes of memory that requests under way take for their data.
+    pub fn most_data(&self) -> usize {
+        self.shared.handles.get().map_or(0, Vec::len) * MOST_MEMORY
     }
 
     /// The nodes' names.

@@ -30,8 +30,11 @@ const BATCH: usize = 32;
 const WARM: Duration = Duration::from_secs(1);
 /// How often a worker looks for requests before it sleeps.
 const LINGER: usize = 24;
-/// Bytes of data under way in one worker, beyond which it takes no more requests in.
-const MEMORY: usize = 256 << 20;
+/// Bytes of data under way in one worker, beyond which it takes no more requests in: enough for any device here, and little
+/// enough to be set aside.
+const MEMORY: usize = 8 << 20;
+/// With the last request that was taken in, and what is received into.
+pub(super) const MOST_MEMORY: usize = MEMORY + 4 * (1 << 20);
 /// Requests of asynchronous callers that the kernel lets be under way; 12 unless asked for.
 const MAX_BACKGROUND: u16 = 512;
 /// Pages of one request.
@@ -193,7 +196,7 @@ impl Worker {
             let open = self.ending.is_none() && !self.shared.gone.load(Ordering::Acquire);
             let room = self.engine.held() < MEMORY;
             let takes = open && room && !self.paused;
-            let received = if takes { self.receive_all() } else { Received::Dry };
+            let received = if takes { self.receive_all(MEMORY) } else { Received::Dry };
             let done = self.engine.work();
             self.tell_admitted();
             self.see_closed();
@@ -271,7 +274,7 @@ impl Worker {
                 Command::Reap(answer) => {
                     self.look = true;
                     let _ = self.engine.uring.as_mut().is_some_and(Uring::submit);
-                    while !self.paused && self.receive_all() == Received::Some {
+                    while !self.paused && self.receive_all(usize::MAX) == Received::Some {
                         self.engine.work();
                     }
                     // Who asked may have stopped waiting.
@@ -315,11 +318,14 @@ impl Worker {
         }
     }
 
-    /// Takes in some of the requests that there are.
-    fn receive_all(&mut self) -> Received {
+    /// Takes in some of the requests that there are, and none beyond so many bytes of data under way.
+    fn receive_all(&mut self, memory: usize) -> Received {
         let mut more = false;
         if self.ring {
             for _ in 0..BATCH {
+                if self.engine.held() >= memory {
+                    return Received::Dry;
+                }
                 let came = self.engine.uring.as_mut().and_then(Uring::next);
                 more = came.is_some();
                 let Some(came) = came else { break };
@@ -333,7 +339,7 @@ impl Worker {
                 return if more { Received::Some } else { Received::Dry };
             }
         }
-        match self.receive(BATCH) {
+        match self.receive(BATCH, memory) {
             Received::Dry if more => Received::Some,
             received => {
                 self.look |= received == Received::Some;
@@ -370,9 +376,12 @@ impl Worker {
         }
     }
 
-    /// Takes in at most `most` requests from the descriptor.
-    fn receive(&mut self, most: usize) -> Received {
+    /// Takes in at most `most` requests from the descriptor, and none beyond so many bytes of data under way.
+    fn receive(&mut self, most: usize, memory: usize) -> Received {
         for _ in 0..most {
+            if self.engine.held() >= memory {
+                return Received::Dry;
+            }
             let mut staging = self.staging.take().expect("it is back after each request");
             let received = rustix::io::read(self.engine.fuse(), &mut staging[DATA_AT - HEAD..RECEIVE_LEN]);
             if let Ok(len) = received {
