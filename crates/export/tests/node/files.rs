@@ -436,7 +436,7 @@ fn another_server_goes_on_with_what_is_open() {
         let next = Adopted::new(fuse, plan, device, &mut problems).unwrap();
         assert_eq!((disk.open.load(Ordering::SeqCst), problems), (1, Vec::<String>::new()));
         let next = next.serve(&Domain::default(), place.server.dir(), 1).unwrap();
-        readers.map(|reader| reader.join().unwrap());
+        readers.into_iter().for_each(|reader| reader.join().unwrap());
         assert!(fs::read(&path).unwrap() == data && next.is_open("disk"));
         assert!(place.server.give().is_err(), "it is given away");
         place.server.shut_down(Duration::ZERO);
