@@ -129,7 +129,9 @@ fn all(options: &Options, command: String, out: &mut impl Write) -> Result<(), F
         return Err(Failure::Usage(format!("{ALL}: expected --out DIR, where it writes its pages")));
     };
     if options.only.is_some() {
-        return Err(Failure::Usage(format!("{ALL}: --only is for one experiment; expected its name in place of {ALL}")));
+        return Err(Failure::Usage(format!(
+            "{ALL}: --only is for one experiment; expected its name in place of {ALL}"
+        )));
     }
     can_write(folder)?;
     let engine = options.engine()?;

@@ -225,7 +225,9 @@ fn run_with(setting: &Setting<'_>) -> Result<Report, Error> {
 
 /// Whether a row is wanted of this comparison.
 fn wants_any_of(setting: &Setting<'_>, stacked: Stacked, jobs: Jobs, latency_us: u32) -> bool {
-    Found::beside(stacked).iter().any(|(way, beside)| setting.wants(&Found::row_of(stacked, jobs, latency_us, way, beside)))
+    Found::beside(stacked)
+        .iter()
+        .any(|(way, beside)| setting.wants(&Found::row_of(stacked, jobs, latency_us, way, beside)))
 }
 
 fn compare(
