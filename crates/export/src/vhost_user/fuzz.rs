@@ -79,6 +79,7 @@ pub fn ring(bytes: &[u8]) {
             queue.completed(done.token as u16, done, way);
         }
         queue.publish();
+        queue.wants_to_be_told();
         broken |= queue.ask_for_kicks().is_err();
         queue.decline_kicks();
     }

@@ -26,6 +26,10 @@ const LOOKS: u32 = 16;
 /// that polls as well needs for its next request. Where both have to share a CPU, each would spin until its time slice is over.
 const PATIENCE: u32 = 512;
 
+/// Requests after which the driver is told that they are done though more is there to do. To find out whether it wants to be told
+/// takes a fence; a driver that looks by itself has seen them long before.
+const TELL: u16 = 16;
+
 /// What a worker is told.
 pub(super) enum Command {
     /// Serve a queue; the answer says whether its ring could be used.
@@ -117,10 +121,10 @@ struct Served {
 }
 
 impl Served {
-    /// Shows the driver what is done, and tells it if it wants.
+    /// Tells the driver what it was shown, if it wants to be told.
     #[inline]
-    fn publish(&mut self) {
-        if self.queue.publish()
+    fn tell(&mut self) {
+        if self.queue.wants_to_be_told()
             && let Some(call) = &self.call
         {
             // Full means that it was told and has not looked yet.
@@ -304,10 +308,15 @@ impl Worker {
             for served in self.queues.iter_mut().flatten() {
                 // Nothing is acknowledged whose memory had gone.
                 match served.queue.is_torn() {
-                    false => served.publish(),
+                    false => served.queue.publish(),
                     true => fault = Some(torn()),
                 }
+                if served.queue.untold() >= TELL {
+                    served.tell();
+                }
             }
+        } else {
+            self.queues.iter_mut().flatten().for_each(Served::tell);
         }
         if let Some(broken) = fault {
             self.give_up(&broken);
