@@ -53,7 +53,8 @@ pub fn ring(bytes: &[u8]) {
     let content = &bytes[..bytes.len().min(MEMORY as usize)];
     shared.write(0, content);
     let spec = RegionSpec { guest: 0, size: MEMORY, user: 1 << 32, offset: 0 };
-    let region = Region::map(spec, shared.file()).expect("the memory can be mapped");
+    let file = shared.file().try_clone().expect("a descriptor");
+    let region = Region::map(spec, file).expect("the memory can be mapped");
     let memory = Arc::new(GuestMemory::new(vec![region]).expect("one region"));
     let addresses = RingAddresses { desc: 1 << 32, avail: (1 << 32) + 256, used: (1 << 32) + 512 };
     let ring = Ring::new(&memory, addresses, ENTRIES, u16::from(*taken), (has(0), has(1))).expect("the ring fits");

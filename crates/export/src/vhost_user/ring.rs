@@ -6,6 +6,7 @@
 //! - Numbers are read once, by volatile or atomic loads.
 
 use super::memory::{GuestMemory, Piece};
+use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering, fence};
 
@@ -51,7 +52,8 @@ struct Used {
 const _: () = assert!(size_of::<Desc>() == 16 && size_of::<Used>() == 8, "as virtio lays them out");
 
 /// Where a ring lies, in addresses of the front end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(super) struct RingAddresses {
     pub(super) desc: u64,
     pub(super) avail: u64,

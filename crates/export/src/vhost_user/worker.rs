@@ -36,6 +36,8 @@ pub(super) enum Command {
     Start(Box<Start>, mpsc::Sender<Result<(), Broken>>),
     /// Stop serving a queue; the answer, when its last bio is back, is where its available ring goes on.
     Stop(usize, mpsc::Sender<u16>),
+    /// Do not stop a queue that was to; the answer says whether it goes on, rather than having stopped.
+    GoOn(usize, mpsc::Sender<bool>),
     /// Tell the driver of a queue here from now on.
     Call(usize, Option<OwnedFd>),
     /// The memory of the guest changes.
@@ -363,6 +365,11 @@ impl Worker {
                     Some(served) => served.stopping = Some(answer),
                     None => drop(answer),
                 },
+                Command::GoOn(index, answer) => {
+                    let served = self.queues.get_mut(index).and_then(Option::as_mut);
+                    // Who asked listens.
+                    let _ = answer.send(served.is_some_and(|served| served.stopping.take().is_some()));
+                }
                 Command::Call(index, call) => {
                     if let Some(served) = self.queues.get_mut(index).and_then(Option::as_mut) {
                         served.call = call;
