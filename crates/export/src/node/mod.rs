@@ -11,6 +11,8 @@ pub mod fuse;
 pub mod loopdev;
 mod sys;
 
+pub(crate) use sys::set_read_only;
+
 use std::any::Any;
 use std::sync::Arc;
 use udm_base::Errno;
