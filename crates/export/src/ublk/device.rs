@@ -18,8 +18,8 @@ use std::time::Duration;
 use udm_base::{AlignedBuf, Sectors};
 use udm_io::{BlockDevice, Domain, Joiner};
 
-/// Where sysfs has the devices of the driver.
-const DEVICES: &str = "/sys/class/ublk-char";
+/// Where the driver's devices are.
+const DEVICES: &str = "/dev";
 /// Requests of a queue. Memory for them is taken when they come, and given back when they stay away.
 const DEPTH: u16 = 128;
 /// Bytes of a request at most.
