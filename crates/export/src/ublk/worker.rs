@@ -158,7 +158,7 @@ impl<P: Port> Worker<P> {
             if self.handle.pending.swap(false, Ordering::Acquire) {
                 self.commands();
             }
-            if self.work() > 0 {
+            if self.work() > 0 || self.is_over() {
                 continue;
             }
             woken.clear();

@@ -13,11 +13,11 @@ modprobe brd rd_nr=2 rd_size=131072
 export UDM_DIR=/tmp/udm
 u() { chroot /host "$udm" "$@"; }
 serve() {
-    u daemon "$@" > /dev/null 2>&1 &
+    # Not by the function: its process would be a shell's.
+    chroot /host "$udm" daemon "$@" > /dev/null 2>&1 &
     daemon=$!
     for i in $(seq 300); do u ls > /dev/null 2>&1 && break; sleep 0.2; done
 }
-# Names of what is beneath are this daemon's own: no other may be started by a command.
 serve
 # A thin pool's metadata and a file system's journal both depend on flushes that are carried out.
 u create pool --table "0 131072 thin-pool /dev/ram1 /dev/ram0 128 0 1 skip_block_zeroing"
@@ -45,17 +45,19 @@ load killed &
 fio=$!
 sleep 3
 kill -9 $daemon
-sleep 1
+wait $daemon || true
 kill -0 $fio
 serve
 sleep 1
 kill -9 $daemon
+wait $daemon || true
 serve
 wait $fio
 load replaced &
 fio=$!
 sleep 2
-u daemon --replace > replace.out 2>&1 || { cat replace.out; tail -n 20 $UDM_DIR/log; exit 1; }
+u daemon --replace
+wait $daemon || true
 kill -0 $fio
 wait $fio
 echo "still $(readlink $UDM_DIR/dev/vol | sed "s,$disk,the same,")"
@@ -63,7 +65,6 @@ load stopped &
 fio=$!
 sleep 2
 u daemon --stop
-sleep 1
 kill -0 $fio
 serve
 wait $fio
@@ -96,7 +97,7 @@ u remove fixed
 [ ! -e "$UDM_DIR/dev/fixed" ]
 # A daemon that is not to restore anything clears away what one before has left.
 kill -9 $daemon
-sleep 1
+wait $daemon || true
 [ -e $disk ]
 serve --no-restore
 sleep 2
