@@ -13,6 +13,7 @@ use std::fs;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::Duration;
 use udm_base::{AlignedBuf, Sectors};
@@ -154,6 +155,7 @@ pub struct Ublk {
     flags: u64,
     device: Arc<dyn BlockDevice>,
     threads: Mutex<Vec<Thread>>,
+    through: Arc<AtomicBool>,
     /// Counts the device as open.
     _open: Box<dyn Any + Send>,
 }
@@ -184,12 +186,13 @@ impl Ublk {
             ..DeviceInfo::default()
         };
         let which = control.add(&mut info)?;
-        let made = Self::begin(domain, node, device, &info).and_then(|(threads, open)| {
+        let through = Arc::new(AtomicBool::new(node.write_through()));
+        let made = Self::begin(domain, node, device, &info, &through).and_then(|(threads, open)| {
             let started = control.set_params(which, &wanted).and_then(|()| control.start(which, PATIENCE));
             started.map(|()| (threads, open))
         });
         match made {
-            Ok((threads, open)) => Ok(Self::new(control, &info, node, threads, open)),
+            Ok((threads, open)) => Ok(Self::new(control, &info, node, (threads, through), open)),
             Err(error) => {
                 // The threads end with it.
                 let _ = control.delete(which, PATIENCE);
@@ -207,9 +210,10 @@ impl Ublk {
         let control = Control::open()?;
         let info = control.info(number)?;
         control.start_recovery(info.which())?;
-        let (threads, open) = Self::begin(domain, node, node.device(), &info)?;
+        let through = Arc::new(AtomicBool::new(node.write_through()));
+        let (threads, open) = Self::begin(domain, node, node.device(), &info, &through)?;
         // From here on its end is that of its threads, so that somebody else can try.
-        let this = Self::new(control, &info, node, threads, open);
+        let this = Self::new(control, &info, node, (threads, through), open);
         this.control.end_recovery(info.which(), PATIENCE)?;
         Ok(this)
     }
@@ -218,11 +222,11 @@ impl Ublk {
         control: Control,
         info: &DeviceInfo,
         node: &dyn NodeDevice,
-        threads: Vec<Thread>,
+        (threads, through): (Vec<Thread>, Arc<AtomicBool>),
         open: Box<dyn Any + Send>,
     ) -> Self {
         let (which, flags, device) = (info.which(), info.flags, node.device());
-        Self { control, which, flags, device, threads: Mutex::new(threads), _open: open }
+        Self { control, which, flags, device, threads: Mutex::new(threads), through, _open: open }
     }
 
     /// Starts the threads; they fetch when this returns.
@@ -231,6 +235,7 @@ impl Ublk {
         node: &dyn NodeDevice,
         device: Arc<dyn BlockDevice>,
         info: &DeviceInfo,
+        through: &Arc<AtomicBool>,
     ) -> io::Result<(Vec<Thread>, Box<dyn Any + Send>)> {
         let open = node.open().map_err(|errno| io::Error::from_raw_os_error(errno.get()))?;
         let path = character_device(info.dev_id);
@@ -250,10 +255,10 @@ impl Ublk {
         for queue in 0..info.nr_hw_queues {
             let memory = Arc::new(AlignedBuf::zeroed(shape.bytes()));
             let (domain, device, file, told) = (domain.clone(), device.clone(), file.clone(), told.clone());
-            let (executor, lent) = (domain.executor().clone(), memory.clone());
+            let (executor, lent, through) = (domain.executor().clone(), memory.clone(), through.clone());
             let work = move || {
                 let worker = UringPort::new(&*file, queue, shape.depth)
-                    .and_then(|port| Worker::new(&domain, device, port, shape, lent));
+                    .and_then(|port| Worker::new(&domain, device, port, shape, lent, through));
                 match worker {
                     Ok(worker) => {
                         let _ = told.send((queue, Ok(worker.handle())));
@@ -276,6 +281,12 @@ impl Ublk {
             true => Ok((threads, open)),
             false => Err(io::Error::other("a thread of a ublk device has ended")),
         }
+    }
+
+    /// Whether every write is durable when it is answered: what the next server has to know must not be in this process's memory
+    /// only. From the next request on.
+    pub fn set_write_through(&self, on: bool) {
+        self.through.store(on, Ordering::Relaxed);
     }
 
     fn threads(&self) -> MutexGuard<'_, Vec<Thread>> {

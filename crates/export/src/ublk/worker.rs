@@ -75,6 +75,8 @@ pub(super) struct Worker<P> {
     memory: Arc<AlignedBuf>,
     /// Bytes of the requests that slots have, to be answered when it goes well.
     lengths: Box<[u32]>,
+    /// Writes are to be durable when they are answered.
+    through: Arc<AtomicBool>,
     handle: Arc<Handle>,
     reaped: Vec<(u16, i32)>,
     /// Slots with a request.
@@ -101,6 +103,7 @@ impl<P: Port> Worker<P> {
         port: P,
         shape: Shape,
         memory: Arc<AlignedBuf>,
+        through: Arc<AtomicBool>,
     ) -> io::Result<Self> {
         assert!(memory.len() >= shape.bytes(), "a buffer for each slot");
         let channel = domain.channel()?;
@@ -115,6 +118,7 @@ impl<P: Port> Worker<P> {
             device,
             shape,
             memory,
+            through,
             lengths: vec![0; slots].into(),
             handle,
             reaped: Vec::with_capacity(slots),
@@ -272,7 +276,10 @@ impl<P: Port> Worker<P> {
     fn start(&mut self, tag: u16) {
         let request = self.port.request(tag);
         match parse(&request, self.shape.buffer) {
-            Ok(Parsed { op, flags, sector, sectors }) => {
+            Ok(Parsed { op, mut flags, sector, sectors }) => {
+                if op.is_write() && self.through.load(Ordering::Relaxed) {
+                    flags = flags.with(OpFlags::FUA);
+                }
                 self.busy += 1;
                 self.warm = true;
                 let (device, token) = (self.device, u64::from(tag));

@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 use tracing::{info, warn};
 use udm_base::Errno;
 use udm_control::second::{NodeEntry, NodeKind};
-use udm_core::{Error, MappedDevice, Registry};
+use udm_core::{Error, MappedDevice, Registry, TableSlot};
 use udm_export::ublk::{self, Mark, Removed, Resized, Ublk};
 use udm_io::BlockDevice;
 
@@ -46,6 +46,8 @@ struct Inner {
     nodes: Vec<Node>,
     /// The directory beneath the mount of files, if one lies on it.
     beneath: Option<OwnedFd>,
+    /// The mount of files was there first: it shows the names, and nothing lies beneath.
+    covered: bool,
     /// What daemons before have left was looked for.
     settled: bool,
 }
@@ -69,6 +71,12 @@ impl Ublks {
     pub(super) fn new(registry: &Registry, dir: &Path) -> Self {
         let inner = Inner { beneath: open_directory(dir).ok(), ..Inner::default() };
         remove_links(dir);
+        Self { registry: registry.clone(), dir: dir.to_owned(), inner: Mutex::new(inner) }
+    }
+
+    /// As [`new`](Self::new), where files are mounted on `dir` already.
+    pub(super) fn covered(registry: &Registry, dir: &Path) -> Self {
+        let inner = Inner { covered: true, ..Inner::default() };
         Self { registry: registry.clone(), dir: dir.to_owned(), inner: Mutex::new(inner) }
     }
 
@@ -225,6 +233,7 @@ impl Ublks {
         let now = Seen::of(&node.md);
         let then = std::mem::replace(&mut node.seen, now);
         if let Some(ublk) = &node.ublk {
+            ublk.set_write_through(keeps_in_memory(&node.md));
             if now.read_only != then.read_only {
                 ublk.set_read_only(now.read_only)?;
             }
@@ -257,7 +266,7 @@ impl Ublks {
     /// Makes the links that are missing.
     fn link(&self, inner: &mut Inner, node: &mut Node) -> io::Result<()> {
         let Some(ublk) = &node.ublk else { return Ok(()) };
-        if inner.beneath.is_none() {
+        if inner.beneath.is_none() && !inner.covered {
             inner.beneath = Some(open_directory(&self.dir)?);
         }
         if let Some(dir) = &inner.beneath {
@@ -408,8 +417,17 @@ impl Node {
             device,
             mapper: self.mapper.as_ref().map(|path| path.display().to_string()),
             note: self.note.clone(),
+            transport: None,
         }
     }
+}
+
+/// Whether what a write changed beside its data is in this process's memory until a flush: a pool's mappings are. The kernel and
+/// what is mounted survive this process, and would not find again what they have written.
+pub(super) fn keeps_in_memory(md: &MappedDevice) -> bool {
+    let Some(table) = md.table(TableSlot::Active) else { return false };
+    table.types().any(|target| target.name == "thin")
+        || table.devices().iter().any(|dev| dev.as_any().downcast_ref::<MappedDevice>().is_some_and(keeps_in_memory))
 }
 
 fn open_directory(dir: &Path) -> io::Result<OwnedFd> {

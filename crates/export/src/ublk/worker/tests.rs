@@ -88,6 +88,10 @@ struct Driver {
 
 impl Driver {
     fn new(device: Arc<dyn BlockDevice>) -> Self {
+        Self::through(device, false)
+    }
+
+    fn through(device: Arc<dyn BlockDevice>, through: bool) -> Self {
         let shared = Arc::new(Shared::default());
         {
             let mut state = shared.state.lock().unwrap();
@@ -100,7 +104,8 @@ impl Driver {
         let (told, handle) = mpsc::channel();
         let lent = memory.clone();
         let thread = std::thread::spawn(move || {
-            let worker = Worker::new(&Domain::default(), device, port, shape, lent).unwrap();
+            let through = Arc::new(AtomicBool::new(through));
+            let worker = Worker::new(&Domain::default(), device, port, shape, lent, through).unwrap();
             told.send(worker.handle()).unwrap();
             worker.run();
         });
@@ -273,6 +278,29 @@ fn errors() {
         assert_eq!(driver.wait(1), [(1, Some(-errno))], "{status:?}");
     }
     driver.stop();
+}
+
+#[test]
+fn writes_go_through() {
+    for (through, request, expect) in [
+        (true, word(op::WRITE), true),
+        (true, word(op::DISCARD), true),
+        (true, word(op::WRITE_ZEROES), true),
+        (true, word(op::READ), false),
+        (false, word(op::WRITE), false),
+        (false, word(op::WRITE) | op::FUA, true),
+    ] {
+        let slow = Arc::new(Slow::default());
+        let driver = Driver::through(Arc::new(SlowDevice(slow.clone())), through);
+        driver.give(1, request, 0, 1);
+        let bios = slow.bios.lock().unwrap();
+        let bios = slow.came.wait_while(bios, |bios| bios.is_empty()).unwrap();
+        assert_eq!(bios[0].flags().contains(OpFlags::FUA), expect, "{through} {request:#x}");
+        drop(bios);
+        slow.end(1, Status::Ok);
+        driver.wait(1);
+        driver.stop();
+    }
 }
 
 #[test]
