@@ -417,7 +417,7 @@ impl Node {
             device,
             mapper: self.mapper.as_ref().map(|path| path.display().to_string()),
             note: self.note.clone(),
-            transport: None,
+            transport: "ublk".to_owned(),
         }
     }
 }
