@@ -371,6 +371,6 @@ fn a_full_queue_gives_slots_back_when_it_leaves() {
     paused.recv().unwrap();
     driver.handle.tell(Command::Leave);
     // By a slot that is its own the driver learns that nobody serves any more.
-    assert_eq!(driver.wait(DEPTH.into()).len(), DEPTH.into());
+    assert_eq!(driver.wait(DEPTH.into()).len(), usize::from(DEPTH));
     driver.thread.join().unwrap();
 }
