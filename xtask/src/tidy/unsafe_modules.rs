@@ -21,6 +21,7 @@ pub(super) const UNSAFE_MODULES: &[(&str, &str)] = &[
     ("crates/export/src/nbd/inflight.rs", "bios that refer to receive chunks and payload buffers"),
     ("crates/export/src/nbd/pool.rs", "a receive chunk whose front is read while its rest is received into"),
     ("crates/export/src/node/fuse/engine.rs", "lends requests' buffers to devices, and takes them back"),
+    ("crates/export/src/node/fuse/uring.rs", "memory that the kernel was told of, and a field of a submission"),
     ("crates/export/src/node/sys.rs", "ioctls of FUSE and of loop devices, which no safe wrapper has"),
     ("crates/export/src/vhost_user/front/queue.rs", "the rings of a front end, in memory that it shares"),
     ("crates/export/src/vhost_user/front/memory.rs", "memory that a front end shares"),
@@ -59,7 +60,9 @@ pub(super) const UNSAFE_MODULES: &[(&str, &str)] = &[
     ("crates/io/src/polling/cookie.rs", "the parents of clones"),
     ("crates/io/src/polling/queue.rs", "a lock-free list of records, and what a try-lock guards"),
     ("crates/io/src/polling/source.rs", "frames that count a channel's bios on a queue"),
+    ("crates/io/src/stream.rs", "copies by address, and instructions of the CPU"),
     ("crates/targets/src/thin/flight.rs", "frames and redirections of the bios of thin volumes"),
     ("crates/targets/src/snapshot/flight.rs", "frames and redirections of bios that snapshots keep"),
+    ("crates/udm/src/daemon/own_writes.rs", "settings of the C library's heap"),
     ("crates/udm/src/startup.rs", "the action of a signal, and inherited descriptors"),
 ];

@@ -17,6 +17,7 @@ mod log;
 mod lost;
 mod nbd;
 mod nodes;
+mod own_writes;
 mod restore;
 mod second;
 mod socket;
@@ -39,7 +40,7 @@ use handover::{Given, Giving, HandOver, Parcel, Settings, Taken, Way};
 use lock::LockError;
 use lost::LostDevices;
 use nbd::{MainServer, Ready};
-use nodes::Nodes;
+use nodes::{NodeSettings, Nodes, ReadyNodes};
 use restore::{FromDisk, Problem};
 use rustix::process::{Resource, getrlimit, setrlimit, setsid};
 use socket::{Connections, Listener, Peer};
@@ -54,7 +55,7 @@ use tcp::TcpExports;
 use tracing::{error, info, warn};
 use udm_control::second::{NodeKind, UnderwayList};
 use udm_core::Registry;
-use udm_io::{Domain, PollPolicy};
+use udm_io::PollPolicy;
 use vhost::VhostExports;
 
 /// The exit code of a daemon that found another in its directory.
@@ -125,11 +126,13 @@ pub(crate) struct Begin {
     pub(crate) poll_budget: Option<u32>,
     /// What devices are in the file system unless they are told.
     pub(crate) node: NodeKind,
+    /// Requests to nodes may come by io_uring.
+    pub(crate) rings: bool,
 }
 
 /// Runs the daemon until it ends.
 pub(crate) fn run(places: Places, begin: Begin) -> Result<(), StartError> {
-    let Begin { detached, fresh, poll_budget, node } = begin;
+    let Begin { detached, fresh, poll_budget, node, rings } = begin;
     places.make()?;
     if detached {
         detach();
@@ -137,19 +140,19 @@ pub(crate) fn run(places: Places, begin: Begin) -> Result<(), StartError> {
     let lock = Lock::take(&places).map_err(|e| refused(&places, e))?;
     log::start(&places, !detached).map_err(|e| format!("{}: {e}", places.log().display()))?;
     raise_descriptor_limit();
-    keep_clear_of_own_writes();
+    own_writes::keep_clear();
 
     let bind = |path: &std::path::Path| {
         Listener::bind(path).map_err(|e| StartError::from(format!("cannot listen on {}: {e}", path.display())))
     };
-    let domain = Domain::default();
+    let domain = own_writes::domain();
     if let Some(us) = poll_budget {
         domain.poll_as(PollPolicy { budget: Duration::from_micros(us.into()), ..PollPolicy::default() });
     }
     let registry = udm_stack::registry(domain);
     let (lost, tcp, vhost) = (LostDevices::default(), TcpExports::default(), VhostExports::default());
     // Before anything is restored: loop devices of the daemon before still hold what they had.
-    let nodes = Nodes::new(&registry, &places, node);
+    let nodes = Nodes::new(&registry, &places, NodeSettings { node, rings });
     if fresh {
         put_last_state_aside(&places, "it was asked not to restore them");
     } else {
@@ -169,7 +172,7 @@ pub(crate) fn replace(places: Places, taken_over: impl FnOnce()) -> Result<bool,
     // Before anything is asked of the other: what is wrong here is no reason to stop anybody.
     log::start(&places, false).map_err(|e| format!("{}: {e}", places.log().display()))?;
     raise_descriptor_limit();
-    keep_clear_of_own_writes();
+    own_writes::keep_clear();
     let ended = stop::ended_by_signal().map_err(|e| format!("cannot wait for signals: {e}"))?;
     let Some((way, parcels)) = handover::ask_for(&places)? else { return Ok(false) };
     let refuse = |why: String| {
@@ -227,6 +230,7 @@ struct Rising {
     tcp: Vec<(String, SocketAddr, Ready)>,
     vhost: Vec<VhostUserState>,
     nodes: Vec<(String, NodeState)>,
+    mounted: Option<ReadyNodes>,
     settings: Settings,
     conversations: Vec<Left>,
     problems: Vec<String>,
@@ -244,6 +248,8 @@ impl Rising {
         let nbd = nbd::prepare(MappedExports::all(&taken.registry), parcels, &mut problems);
         let parcels = taken.all("tcp");
         let tcp = TcpExports::prepare(&taken.registry, parcels, &mut problems);
+        let parcels = taken.all("node");
+        let mounted = ReadyNodes::prepare(&taken.registry, parcels, &mut problems);
         let mut conversations = Vec::new();
         for parcel in taken.all(conversation::KIND) {
             match Left::of_parcel(parcel) {
@@ -255,7 +261,21 @@ impl Rising {
         let Taken { registry, lost, state, .. } = taken;
         let nodes = state.devices.into_iter().filter_map(|device| Some((device.name, device.node?))).collect();
         let vhost = state.vhost_user;
-        Ok(Self { registry, lost, lock, control, second, nbd, tcp, vhost, nodes, settings, conversations, problems })
+        Ok(Self {
+            registry,
+            lost,
+            lock,
+            control,
+            second,
+            nbd,
+            tcp,
+            vhost,
+            nodes,
+            mounted,
+            settings,
+            conversations,
+            problems,
+        })
     }
 
     /// Serves. This process is the only one that does.
@@ -273,10 +293,10 @@ impl Rising {
                 error!("{name} is not exported on {} again: {}", at.socket, e.message);
             }
         }
-        let Settings { node, poll_budget_us } = self.settings;
+        let Settings { node, rings, poll_budget_us } = self.settings;
         let budget = Duration::from_micros(poll_budget_us);
         self.registry.domain().poll_as(PollPolicy { budget, ..PollPolicy::default() });
-        let nodes = Nodes::new(&self.registry, places, node);
+        let nodes = Nodes::start(&self.registry, places, NodeSettings { node, rings }, self.mounted);
         for (name, NodeState { kind, mapper }) in &self.nodes {
             if let Err(e) = nodes.add(name, *kind, *mapper) {
                 error!("{name} has no node again: {}", e.message);
@@ -596,25 +616,5 @@ fn raise_descriptor_limit() {
     limit.current = limit.maximum;
     if let Err(error) = setrlimit(Resource::Nofile, limit) {
         warn!("the limit of descriptors stays: {error}");
-    }
-}
-
-/// The kernel may have to write through a node to get memory, and the node is this process: it must not wait for that
-/// itself. Its threads then allocate without writing anything back, and its program stays in memory. Takes rights that
-/// only root has; nobody else has block devices that the kernel writes to.
-fn keep_clear_of_own_writes() {
-    use rustix::mm::{MlockAllFlags, mlockall};
-    if !rustix::process::geteuid().is_root() {
-        return;
-    }
-    // Before any other thread: they inherit it.
-    if let Err(error) = rustix::process::configure_io_flusher_behavior(true) {
-        info!(
-            "PR_SET_IO_FLUSHER is refused, so that a block device over a node can stall when memory is short: {error}"
-        );
-    }
-    // What is mapped now, the program; not the memory and the files of devices, which may be larger than the machine's.
-    if let Err(error) = mlockall(MlockAllFlags::CURRENT | MlockAllFlags::ONFAULT) {
-        info!("the program's memory cannot be locked: {error}");
     }
 }

@@ -7,7 +7,11 @@
 //! The lock here is held while files of the mount are opened (a loop device's), which the mount's threads serve. They
 //! take locks of the registry and of devices, never this one.
 
-use super::handover::{HandOver, Parcel};
+mod pass;
+
+pub(crate) use pass::ReadyNodes;
+
+use super::own_writes;
 use super::state::NodeState;
 use crate::exports::is_read_only;
 use crate::places::Places;
@@ -23,16 +27,16 @@ use udm_base::Errno;
 use udm_control::second::{NodeEntry, NodeKind};
 use udm_core::{Error, MappedDevice, Registry};
 use udm_export::node::NodeDevice;
-use udm_export::node::fuse::{self, FuseServer, Owner};
+use udm_export::node::fuse::{self, FuseServer, Owner, Transport};
 use udm_export::node::loopdev::{self, Detached, LoopDevice};
 use udm_io::{BlockDevice, Limits};
 
 /// Where the host has the names of its mapped devices.
 const MAPPER: &str = "/dev/mapper";
-/// How often a loop device is asked for whether somebody still has it open, and how long between: whoever looks at new
-/// devices, as udev does, opens them for a moment.
 /// How long the mount may take to end for another daemon.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// How often a loop device is asked for whether somebody still has it open, and how long between: whoever looks at new
+/// devices, as udev does, opens them for a moment.
 const TRIES: u32 = 20;
 const PAUSE: Duration = Duration::from_millis(10);
 
@@ -40,9 +44,17 @@ const PAUSE: Duration = Duration::from_millis(10);
 pub(crate) struct Nodes {
     registry: Registry,
     dir: PathBuf,
-    /// For devices that nothing else was said of.
-    default: NodeKind,
+    settings: NodeSettings,
     inner: Mutex<Inner>,
+}
+
+/// What the daemon was told of its nodes.
+#[derive(Clone, Copy)]
+pub(crate) struct NodeSettings {
+    /// For devices that nothing else was said of.
+    pub(crate) node: NodeKind,
+    /// Requests may come by io_uring.
+    pub(crate) rings: bool,
 }
 
 #[derive(Default)]
@@ -95,6 +107,15 @@ impl NodeDevice for Mapped {
     fn open(&self) -> Result<Box<dyn Any + Send>, Errno> {
         Ok(Box::new(self.0.open().map_err(|e| e.errno)?))
     }
+
+    fn name(&self) -> String {
+        self.0.device_name()
+    }
+}
+
+/// Threads of the mount.
+fn threads() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from).min(4)
 }
 
 fn failed(errno: Errno, message: impl Into<String>) -> Error {
@@ -113,7 +134,7 @@ fn of_io(error: &io::Error) -> Error {
 
 impl Nodes {
     /// No nodes yet. What a daemon before has left is ended, now: nobody shall use it for a device of this one.
-    pub(crate) fn new(registry: &Registry, places: &Places, default: NodeKind) -> Self {
+    pub(crate) fn new(registry: &Registry, places: &Places, settings: NodeSettings) -> Self {
         let dir = places.nodes();
         registry.set_nodes(dir.clone());
         // Without it, what is mounted there is found by the first node.
@@ -122,16 +143,16 @@ impl Nodes {
             warn!("{}: what is mounted there stays: {error}", dir.display());
         }
         remove_links(&dir);
-        Self { registry: registry.clone(), dir, default, inner: Mutex::default() }
+        Self { registry: registry.clone(), dir, settings, inner: Mutex::default() }
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// For devices that nothing else was said of.
-    pub(crate) fn default_kind(&self) -> NodeKind {
-        self.default
+    /// What the daemon was told of them.
+    pub(crate) fn settings(&self) -> NodeSettings {
+        self.settings
     }
 
     /// The nodes that there are.
@@ -274,7 +295,7 @@ impl Nodes {
             at += 1;
         }
         inner.without.retain(|md| md.strong_count() > 0);
-        if self.default != NodeKind::None {
+        if self.settings.node != NodeKind::None {
             self.add_default(&mut inner);
         }
     }
@@ -285,7 +306,7 @@ impl Nodes {
             if known || !md.info().active {
                 continue;
             }
-            let wanted = NodeState { kind: self.default, mapper: false };
+            let wanted = NodeState { kind: self.settings.node, mapper: false };
             if let Err(error) = self.make(inner, &md, wanted) {
                 warn!("{} has no node: {}", md.device_name(), error.message);
                 inner.without.push(Arc::downgrade(&md));
@@ -318,35 +339,6 @@ impl Nodes {
             Ok(joiner) => joiner.join(),
             Err(error) => warn!("block devices are left attached: {error}"),
         }
-    }
-}
-
-/// A node that nobody uses goes with the old daemon and comes with the next; one in use cannot pass.
-impl HandOver for Nodes {
-    fn kind(&self) -> &'static str {
-        "node"
-    }
-
-    fn pause(&self, _: Duration) -> Result<(), String> {
-        let kept = self.release(|_| true);
-        if kept.is_empty() {
-            return Ok(());
-        }
-        self.sync();
-        Err(kept.join("; "))
-    }
-
-    fn holds(&self) -> Vec<String> {
-        Vec::new()
-    }
-
-    fn resume(&self, _: &Registry) {
-        self.sync();
-    }
-
-    fn give(&self) -> Result<Vec<Parcel>, String> {
-        self.end(PATIENCE);
-        Ok(Vec::new())
     }
 }
 
@@ -385,8 +377,8 @@ impl Inner {
             self.end(Duration::ZERO);
             let time = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |time| time.as_secs());
             let owner = Owner { uid: geteuid().as_raw(), gid: rustix::process::getegid().as_raw(), time };
-            let threads = std::thread::available_parallelism().map_or(1, usize::from).min(4);
-            let server = FuseServer::start(nodes.registry.domain(), &nodes.dir, threads, owner);
+            let server =
+                FuseServer::start_by(nodes.registry.domain(), &nodes.dir, threads(), owner, nodes.settings.rings);
             self.server = Some(server.map_err(|e| of_io(&e))?);
         }
         self.server.as_ref().ok_or_else(|| failed(Errno::ENODEV, "nothing is mounted"))
@@ -404,6 +396,7 @@ impl Inner {
         NodeEntry {
             name: node.name.clone(),
             kind: node.kind,
+            transport: server.map_or(Transport::Descriptor, FuseServer::transport).name().to_owned(),
             path: server.map_or_else(String::new, |server| path(server.path(&node.name))),
             file: server.map_or_else(String::new, |server| path(server.file(&node.name))),
             device: node.loopdev.as_ref().map(|loopdev| path(loopdev.path())),
@@ -420,6 +413,7 @@ impl Inner {
         }
         if node.loopdev.is_none() {
             let block = node.seen.limits.logical_block_size;
+            own_writes::reserve(server.most_data());
             let loopdev = loopdev::attach(&server.file(&node.name), node.seen.read_only, block);
             let loopdev = loopdev.map_err(|e| of_io(&e))?;
             server.set_link(&node.name, Some(&loopdev.path()));

@@ -9,6 +9,8 @@ mod idle;
 mod kinds;
 mod lab;
 mod matrix;
+mod own_writes;
+mod postgres;
 mod programs;
 mod refusals;
 mod replace;

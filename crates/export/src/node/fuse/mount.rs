@@ -214,8 +214,24 @@ fn unmount_by_helper(dir: &Path) -> io::Result<()> {
     }
 }
 
+impl Mounted {
+    /// A mount of a server before, which had it by the helper or without.
+    pub(super) fn adopt(dir: &Path, helper: bool) -> io::Result<Self> {
+        Ok(Self { dir: real_path(dir)?, helper })
+    }
+
+    /// Leaves it mounted. Whether it is the helper's.
+    pub(super) fn leave(mut self) -> bool {
+        self.dir = PathBuf::new();
+        self.helper
+    }
+}
+
 impl Drop for Mounted {
     fn drop(&mut self) {
+        if self.dir.as_os_str().is_empty() {
+            return;
+        }
         let result = if self.helper { unmount_by_helper(&self.dir) } else { unmount(&self.dir) };
         if let Err(error) = result
             // Somebody else has unmounted it.

@@ -4,6 +4,7 @@ use super::give::{Counts, FirstWords};
 use super::{Parcel, VERSION, Way};
 use crate::connect;
 use crate::daemon::lost::LostDevices;
+use crate::daemon::own_writes;
 use crate::daemon::restore::{Maker, Problem, restore};
 use crate::daemon::state::State;
 use crate::places::Places;
@@ -158,7 +159,7 @@ pub(crate) fn take_over(mut parcels: Vec<Parcel>) -> Result<Taken, String> {
         }
     }
     let state = state.ok_or("the state has not come")?;
-    let domain = Domain::default();
+    let domain = own_writes::domain();
     let armed = Arc::new(Armed::default());
     let registry = {
         let (armed, opener) = (armed.clone(), domain.clone());
