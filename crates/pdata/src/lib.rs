@@ -10,6 +10,7 @@ mod cache;
 mod data_map;
 mod error;
 pub mod layout;
+mod memory;
 mod metadata_map;
 pub mod node;
 mod overflow;
@@ -20,6 +21,7 @@ mod value;
 
 pub use block::{BLOCK_SIZE, Block, BlockIo, IoError, IoFuture, block_on};
 pub use error::{Damage, Error, Kind, Space};
+pub use memory::Memory;
 pub use store::{Options, Store};
 pub use transaction::Roots;
 pub use value::{Ref, Root, Value};

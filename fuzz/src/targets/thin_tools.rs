@@ -1,12 +1,11 @@
 //! The tools for a thin pool's metadata: XML, and whole images with bytes changed.
 
-use std::future::ready;
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, OnceLock};
 
 use udm_formats::thin::superblock::{LOCATION, Superblock};
 use udm_formats::thin::tools::check::{self, Depth, Fault, Listener, Severity};
 use udm_formats::thin::tools::{Progress, View, Which, Xml, dump, ls, repair, restore};
-use udm_pdata::{BLOCK_SIZE, Block, BlockIo, IoError, IoFuture, Kind, layout};
+use udm_pdata::{BLOCK_SIZE, Block, BlockIo, Kind, Memory, layout};
 
 /// Words of dumps.
 pub const WORDS: &[&[u8]] = &[
@@ -23,52 +22,8 @@ pub const WORDS: &[&[u8]] = &[
 
 const BLOCKS: usize = 64;
 
-struct Memory(Mutex<Vec<u8>>);
-
-impl Memory {
-    fn place(at: u64, len: usize) -> Result<std::ops::Range<usize>, IoError> {
-        let from = usize::try_from(at).ok().and_then(|at| at.checked_mul(BLOCK_SIZE));
-        let range = from.and_then(|from| Some(from..from.checked_add(BLOCK_SIZE)?));
-        range.filter(|range| range.end <= len).ok_or(IoError::PastEnd)
-    }
-
-    fn put(&self, at: u64, block: &Block) -> Result<(), IoError> {
-        let mut image = self.0.lock().expect("nobody panics with it");
-        let place = Self::place(at, image.len())?;
-        image[place].copy_from_slice(&block.0);
-        Ok(())
-    }
-}
-
-impl BlockIo for Memory {
-    fn blocks(&self) -> u64 {
-        (self.0.lock().expect("nobody panics with it").len() / BLOCK_SIZE) as u64
-    }
-
-    fn read(&self, at: u64, mut into: Box<Block>) -> IoFuture<'_, Box<Block>> {
-        let image = self.0.lock().expect("nobody panics with it");
-        Box::pin(ready(Self::place(at, image.len()).map(|place| {
-            into.0.copy_from_slice(&image[place]);
-            into
-        })))
-    }
-
-    fn write(&self, blocks: Vec<(u64, Box<Block>)>) -> IoFuture<'_, Vec<(u64, Box<Block>)>> {
-        let done = blocks.iter().try_for_each(|(at, block)| self.put(*at, block));
-        Box::pin(ready(done.map(|()| blocks)))
-    }
-
-    fn flush(&self) -> IoFuture<'_, ()> {
-        Box::pin(ready(Ok(())))
-    }
-
-    fn write_fua(&self, at: u64, block: Box<Block>) -> IoFuture<'_, Box<Block>> {
-        Box::pin(ready(self.put(at, &block).map(|()| block)))
-    }
-}
-
 fn device(image: Vec<u8>) -> Arc<dyn BlockIo> {
-    Arc::new(Memory(Mutex::new(image)))
+    Memory::of(image).io()
 }
 
 struct Silent;

@@ -1,72 +1,13 @@
-//! Metadata in memory, Debian's programs, and the tools with their output as text.
+//! Debian's programs, and the tools with their output as text.
 
-use std::future::ready;
 use std::io::Write;
 use std::path::Path;
 use std::process::Command;
-use std::sync::{Arc, Mutex};
 
 use udm_formats::thin::tools::check::{self, Depth, Fault, Listener, Outcome, Severity};
 use udm_formats::thin::tools::{Emit, Error, Human, Progress, View, Which, Xml, delta, dump, ls, restore, rmap};
-use udm_pdata::{BLOCK_SIZE, Block, BlockIo, IoError, IoFuture};
-
-/// A device in memory. Clones are the same device.
-#[derive(Clone)]
-pub(crate) struct Memory(Arc<Mutex<Vec<u8>>>);
-
-impl Memory {
-    pub(crate) fn of(image: Vec<u8>) -> Self {
-        Self(Arc::new(Mutex::new(image)))
-    }
-
-    pub(crate) fn new(blocks: usize) -> Self {
-        Self::of(vec![0; blocks * BLOCK_SIZE])
-    }
-
-    pub(crate) fn io(&self) -> Arc<dyn BlockIo> {
-        Arc::new(self.clone())
-    }
-
-    pub(crate) fn image(&self) -> Vec<u8> {
-        self.0.lock().expect("nobody panics with it").clone()
-    }
-
-    fn put(&self, at: u64, block: &Block) -> Result<(), IoError> {
-        let mut image = self.0.lock().expect("nobody panics with it");
-        let from = at as usize * BLOCK_SIZE;
-        image.get_mut(from..from + BLOCK_SIZE).ok_or(IoError::PastEnd)?.copy_from_slice(&block.0);
-        Ok(())
-    }
-}
-
-impl BlockIo for Memory {
-    fn blocks(&self) -> u64 {
-        (self.0.lock().expect("nobody panics with it").len() / BLOCK_SIZE) as u64
-    }
-
-    fn read(&self, at: u64, mut into: Box<Block>) -> IoFuture<'_, Box<Block>> {
-        let image = self.0.lock().expect("nobody panics with it");
-        let bytes = usize::try_from(at).ok().and_then(|at| at.checked_mul(BLOCK_SIZE));
-        let bytes = bytes.and_then(|from| image.get(from..from.checked_add(BLOCK_SIZE)?));
-        Box::pin(ready(bytes.ok_or(IoError::PastEnd).map(|bytes| {
-            into.0.copy_from_slice(bytes);
-            into
-        })))
-    }
-
-    fn write(&self, blocks: Vec<(u64, Box<Block>)>) -> IoFuture<'_, Vec<(u64, Box<Block>)>> {
-        let done = blocks.iter().try_for_each(|(at, block)| self.put(*at, block));
-        Box::pin(ready(done.map(|()| blocks)))
-    }
-
-    fn flush(&self) -> IoFuture<'_, ()> {
-        Box::pin(ready(Ok(())))
-    }
-
-    fn write_fua(&self, at: u64, block: Box<Block>) -> IoFuture<'_, Box<Block>> {
-        Box::pin(ready(self.put(at, &block).map(|()| block)))
-    }
-}
+use udm_pdata::BLOCK_SIZE;
+pub(crate) use udm_pdata::Memory;
 
 /// What a check said.
 #[derive(Default)]

@@ -254,9 +254,16 @@ impl Kcopyd {
         self.0.run(cx);
     }
 
-    /// The share of the time, in percent, in which copies may be out; 100 at first. 0 is taken for 1.
+    /// The share of the time, in percent, in which copies may be out; 100 at first. 0 is taken for 1. Not while somebody is in a
+    /// [`hurry`](Self::hurry).
     pub fn set_throttle(&self, percent: u32) {
         self.0.set_throttle(percent);
+    }
+
+    /// As long as what is returned lives, there is no throttle: for who waits until copies are done. Blocks briefly.
+    pub fn hurry(&self) -> Hurry {
+        self.0.hurry();
+        Hurry(self.0.clone())
     }
 
     /// Whether jobs next to each other go together: then one may as well ask for them as one.
@@ -272,6 +279,15 @@ impl Kcopyd {
     /// Whether no job waits or is under way.
     pub fn is_idle(&self) -> bool {
         self.stats().outstanding == 0
+    }
+}
+
+/// No throttle as long as it lives, from [`Kcopyd::hurry`].
+pub struct Hurry(Arc<Inner>);
+
+impl Drop for Hurry {
+    fn drop(&mut self) {
+        self.0.no_hurry();
     }
 }
 

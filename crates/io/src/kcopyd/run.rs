@@ -150,6 +150,16 @@ impl Inner {
         self.kept().ring_now();
     }
 
+    /// One more that is in a hurry.
+    pub(super) fn hurry(&self) {
+        self.lock().throttle.hurries += 1;
+        self.kept().ring_now();
+    }
+
+    pub(super) fn no_hurry(&self) {
+        self.lock().throttle.hurries -= 1;
+    }
+
     pub(super) fn stats(&self) -> CopyStats {
         let state = self.lock();
         let outstanding = state.outstanding() as u64;

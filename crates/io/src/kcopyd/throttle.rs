@@ -8,6 +8,8 @@ const WINDOW_NS: u64 = 1_000_000_000;
 pub(super) struct Throttle {
     /// Of 100; 100 is no throttle.
     pub(super) percent: u32,
+    /// How many want all that is asked for done at once.
+    pub(super) hurries: usize,
     seen: Nanos,
     busy_ns: u64,
     all_ns: u64,
@@ -16,7 +18,7 @@ pub(super) struct Throttle {
 
 impl Throttle {
     pub(super) fn new() -> Self {
-        Self { percent: 100, seen: Nanos(0), busy_ns: 0, all_ns: 0, busy: false }
+        Self { percent: 100, hurries: 0, seen: Nanos(0), busy_ns: 0, all_ns: 0, busy: false }
     }
 
     /// Time has passed, and copies are out from now on or not.
@@ -27,7 +29,8 @@ impl Throttle {
         if self.busy {
             self.busy_ns += passed;
         }
-        self.busy = busy;
+        // What is done in a hurry need not be waited for afterwards.
+        self.busy = busy && self.hurries == 0;
         while self.all_ns > WINDOW_NS {
             (self.all_ns, self.busy_ns) = (self.all_ns / 2, self.busy_ns / 2);
         }
@@ -35,7 +38,7 @@ impl Throttle {
 
     /// When the next copy may start; `None`: now.
     pub(super) fn not_before(&self, now: Nanos) -> Option<Nanos> {
-        if self.percent >= 100 {
+        if self.percent >= 100 || self.hurries > 0 {
             return None;
         }
         // So long that busy is the share of all: without any share, a thousandth.
@@ -48,6 +51,21 @@ impl Throttle {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn in_a_hurry_there_is_no_wait() {
+        let mut throttle = Throttle::new();
+        throttle.percent = 1;
+        throttle.note(Nanos(0), true);
+        throttle.note(Nanos(100), true);
+        assert_eq!(throttle.not_before(Nanos(100)), Some(Nanos(10_000)));
+        throttle.hurries = 1;
+        throttle.note(Nanos(100), true);
+        assert_eq!(throttle.not_before(Nanos(100)), None);
+        throttle.note(Nanos(5000), false);
+        throttle.hurries = 0;
+        assert_eq!(throttle.not_before(Nanos(5000)), Some(Nanos(10_000)), "as if nothing had been done meanwhile");
+    }
 
     #[test]
     fn busy_time_is_followed_by_idle_time() {

@@ -1,6 +1,7 @@
 //! One target's hold on a snapshot: how it is opened, handed over from table to table, and let go of.
 
 use super::body::{Body, Dropped, Keep};
+use super::line::Hurrying;
 use super::load::{self, Found};
 use super::shared::{Origin, Snapshot, lock, serial};
 use super::state::{Claim, State};
@@ -30,6 +31,7 @@ pub(super) struct Holding {
     store: &'static str,
     len: Sectors,
     md: Weak<MappedDevice>,
+    hurry: Hurrying,
 }
 
 /// The arguments of a table line.
@@ -193,7 +195,7 @@ impl Holding {
         shared.look(|state| state.claims.push(claim));
         // One that nobody has handed over is this target's from the beginning.
         let _ = snapshot.owner.compare_exchange(0, id, SeqCst, SeqCst);
-        Ok(Self { id, snapshot, features, merge, store, len: ctr.len, md })
+        Ok(Self { id, snapshot, features, merge, store, len: ctr.len, md, hurry: Hurrying::default() })
     }
 
     fn load(
@@ -273,6 +275,9 @@ impl Holding {
     /// Devices are held in the order of their numbers, and the origin's switching within: whoever resumes a merge holds its device
     /// already when it comes to the switching.
     pub(super) fn resume(&self) {
+        // After a suspension that was interrupted, too.
+        self.hurry.end();
+        let _hurry = self.snapshot.origin.copies.hurry();
         loop {
             let above = self.snapshot.origin.look(|state| self.above(state));
             if self.switch_over(&above, &above) {
@@ -344,8 +349,20 @@ impl Holding {
         state.joined(&it.origin);
     }
 
+    /// What is waited for from here on waits for no throttle, until the suspension is over.
+    pub(super) fn presuspend(&self) {
+        self.hurry.begin(&self.snapshot.origin);
+        if self.merge {
+            self.stop_merge();
+        }
+    }
+
+    pub(super) fn postsuspend(&self) {
+        self.hurry.end();
+    }
+
     /// Has the merge stop, and waits until it has.
-    pub(super) fn stop_merge(&self) {
+    fn stop_merge(&self) {
         if !self.is_owner() {
             return;
         }
@@ -484,6 +501,7 @@ impl Holding {
 impl Drop for Holding {
     fn drop(&mut self) {
         let it = &self.snapshot;
+        let _hurry = it.origin.copies.hurry();
         let (origin, id) = (it.origin.clone(), it.id);
         if !self.is_owner() {
             return origin.look(|state| state.claims.retain(|c| c.target != self.id));

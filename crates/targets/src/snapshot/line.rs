@@ -4,7 +4,7 @@ use super::shared::{Origin, lock};
 use std::collections::VecDeque;
 use std::io;
 use std::sync::{Arc, Mutex};
-use udm_io::kcopyd::{CopyJob, CopyOptions, CopyStats, Kcopyd};
+use udm_io::kcopyd::{CopyJob, CopyOptions, CopyStats, Hurry, Kcopyd};
 use udm_io::{Cx, Domain};
 
 pub(super) struct Line {
@@ -49,7 +49,28 @@ impl Line {
         self.copier.set_throttle(percent);
     }
 
+    /// No throttle as long as it lives.
+    pub(super) fn hurry(&self) -> Hurry {
+        self.copier.hurry()
+    }
+
     pub(super) fn stats(&self) -> CopyStats {
         self.copier.stats()
+    }
+}
+
+/// A suspension's hurry: it is not to wait for what the throttle holds back.
+#[derive(Default)]
+pub(super) struct Hurrying(Mutex<Option<Hurry>>);
+
+impl Hurrying {
+    pub(super) fn begin(&self, origin: &Origin) {
+        let hurry = origin.copies.hurry();
+        *lock(&self.0) = Some(hurry);
+    }
+
+    pub(super) fn end(&self) {
+        let hurry = lock(&self.0).take();
+        drop(hurry);
     }
 }

@@ -98,7 +98,11 @@ impl Target for MergeTarget {
     }
 
     fn presuspend(&self, _: bool) {
-        self.holding.stop_merge();
+        self.holding.presuspend();
+    }
+
+    fn postsuspend(&self) {
+        self.holding.postsuspend();
     }
 
     fn preresume(&self) -> Result<(), Error> {

@@ -9,6 +9,7 @@
 //! # Differences from the kernel
 //! Writes are not split at chunks: one that covers many waits for all of them, and they are copied at once.
 
+use super::line::Hurrying;
 use super::shared::{Origin, serial};
 use std::sync::{Arc, Weak};
 use udm_base::{ArgError, Sector, Sectors};
@@ -24,6 +25,7 @@ struct OriginTarget {
     dev: Arc<dyn BlockDevice>,
     len: Sectors,
     md: Weak<MappedDevice>,
+    hurry: Hurrying,
 }
 
 fn ctr(ctr: &mut Ctr<'_>) -> Result<Box<dyn Target>, ArgError> {
@@ -32,7 +34,14 @@ fn ctr(ctr: &mut Ctr<'_>) -> Result<Box<dyn Target>, ArgError> {
     let dev = ctr.device(&arg, "Cannot get target device")?;
     let no_origin = |e: std::io::Error| ArgError::new("Cannot allocate private origin structure").hint(e.to_string());
     let origin = Origin::of(ctr.domain, dev.clone()).map_err(no_origin)?;
-    Ok(Box::new(OriginTarget { id: serial(), origin, dev, len: ctr.len, md: Arc::downgrade(ctr.owner) }))
+    Ok(Box::new(OriginTarget {
+        id: serial(),
+        origin,
+        dev,
+        len: ctr.len,
+        md: Arc::downgrade(ctr.owner),
+        hurry: Hurrying::default(),
+    }))
 }
 
 impl Target for OriginTarget {
@@ -74,7 +83,12 @@ impl Target for OriginTarget {
         false
     }
 
+    fn presuspend(&self, _: bool) {
+        self.hurry.begin(&self.origin);
+    }
+
     fn postsuspend(&self) {
+        self.hurry.end();
         self.origin.look(|state| state.origins.retain(|(id, _)| *id != self.id));
     }
 
@@ -85,6 +99,11 @@ impl Target for OriginTarget {
             state.origins.push((self.id, self.md.clone()));
         });
         Ok(())
+    }
+
+    fn resume(&self) {
+        // After a suspension that was interrupted.
+        self.hurry.end();
     }
 }
 

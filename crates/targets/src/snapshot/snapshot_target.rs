@@ -116,6 +116,14 @@ impl Target for SnapshotTarget {
         self.0.message(words)
     }
 
+    fn presuspend(&self, _: bool) {
+        self.0.presuspend();
+    }
+
+    fn postsuspend(&self) {
+        self.0.postsuspend();
+    }
+
     fn preresume(&self) -> Result<(), Error> {
         self.0.preresume()
     }

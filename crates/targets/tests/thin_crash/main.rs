@@ -2,42 +2,22 @@
 //! unflushed writes kept, lost, torn and reordered. After each cut the pool is opened again: its metadata is clean, what a
 //! FLUSH or FUA covered reads back, and every other sector has its old value or its new one.
 //!
-//! `UDM_CRASH_POINTS` says how many cuts each test looks at, `UDM_CRASH_SEED` where to begin, and with
-//! `UDM_CRASH_ONLY` one seed runs alone: `cargo xtask crash` sets them.
+//! `seeds.rs` has the variables that say how much is looked at.
 
 #![allow(missing_docs)]
 
 mod pool;
 mod run;
+#[path = "../rig/seeds.rs"]
+mod seeds;
 
-use run::{Outcome, Plan};
-
-fn number(name: &str, otherwise: u64) -> u64 {
-    match std::env::var(name) {
-        Ok(text) => text.parse().unwrap_or_else(|_| panic!("{name}={text}: expected a number")),
-        Err(_) => otherwise,
-    }
-}
+use run::Plan;
 
 /// Runs seeds of `plan` until so many cuts have been looked at.
 fn check(plan: Plan, first: u64, points: u64) {
-    if std::env::var_os("UDM_CRASH_ONLY").is_some() {
-        run::run(plan, number("UDM_CRASH_ONLY", 0));
-        return;
+    if let Some((done, _)) = seeds::run(plan, first, points, |seed| run::run(plan, seed), |done| done.points) {
+        assert!(done.writes > done.points / 20, "something must have been written: {done:?}");
     }
-    let first = first + number("UDM_CRASH_SEED", 0);
-    let points = number("UDM_CRASH_POINTS", points);
-    let mut done = Outcome::default();
-    for seed in first.. {
-        // Told before, so that a failure names it.
-        eprintln!("{plan:?}: seed {seed}");
-        done += run::run(plan, seed);
-        if done.points >= points {
-            break;
-        }
-    }
-    println!("{plan:?}: {done:?}");
-    assert!(done.writes > done.points / 20, "something must have been written: {done:?}");
 }
 
 #[test]
