@@ -2,4 +2,5 @@
 
 pub mod nbd;
 pub mod node;
+pub mod ublk;
 pub mod vhost_user;

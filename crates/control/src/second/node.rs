@@ -50,13 +50,13 @@ impl fmt::Display for NodeKind {
 pub struct NodeEntry {
     /// The device.
     pub name: String,
-    /// What it is: `fuse` or `loop`.
+    /// What it is: `ublk`, `fuse` or `loop`.
     pub kind: NodeKind,
-    /// How requests to its file come to the daemon: `fuse`, or `fuse-io_uring`.
+    /// How requests come to the daemon: `fuse`, `fuse-io_uring` or `ublk`.
     pub transport: String,
     /// What to open: the block device's name, or the file.
     pub path: String,
-    /// The file beneath.
+    /// The file beneath; of ublk, the block device.
     pub file: String,
     /// The kernel's own name of the block device, if there is one.
     pub device: Option<String>,

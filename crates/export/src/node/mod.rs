@@ -11,6 +11,8 @@ pub mod fuse;
 pub mod loopdev;
 mod sys;
 
+pub(crate) use sys::set_read_only;
+
 use std::any::Any;
 use std::sync::Arc;
 use udm_base::Errno;
@@ -32,4 +34,9 @@ pub trait NodeDevice: Send + Sync {
 
     /// What the device is known by, here and to a server that goes on in the place of this one.
     fn name(&self) -> String;
+
+    /// Whether what was written can be lost with this process before a flush. A node that outlives the process writes through then.
+    fn write_through(&self) -> bool {
+        false
+    }
 }

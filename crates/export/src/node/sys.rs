@@ -129,7 +129,7 @@ pub(super) fn loop_clear(device: impl AsFd) -> io::Result<()> {
     checked(unsafe { libc::ioctl(device.as_fd().as_raw_fd(), LOOP_CLR_FD, 0) }).map(drop)
 }
 
-pub(super) fn set_read_only(device: impl AsFd, on: bool) -> io::Result<()> {
+pub(crate) fn set_read_only(device: impl AsFd, on: bool) -> io::Result<()> {
     let value = libc::c_int::from(on);
     // SAFETY: the ioctl reads one int.
     checked(unsafe { libc::ioctl(device.as_fd().as_raw_fd(), BLKROSET, &raw const value) }).map(drop)

@@ -24,6 +24,7 @@ mod socket;
 mod state;
 mod stop;
 mod tcp;
+mod ublk;
 mod vhost;
 
 pub(crate) use flush::flush_all;
@@ -397,8 +398,8 @@ impl Daemon {
     }
 
     /// What goes on in the next daemon.
-    fn givers(&self) -> [&dyn HandOver; 4] {
-        [&self.nbd, &self.tcp, &self.vhost, &self.nodes]
+    fn givers(&self) -> [&dyn HandOver; 5] {
+        [&self.nbd, &self.tcp, &self.vhost, &self.nodes, self.nodes.ublk()]
     }
 
     fn is_being_replaced(&self) -> bool {
@@ -488,7 +489,7 @@ impl Daemon {
 
     fn end(&self, connections: &Connections) {
         self.save_state();
-        self.nodes.end(PATIENCE);
+        self.nodes.end(PATIENCE, self.forget.load(Ordering::Acquire));
         self.tcp.shut_down(PATIENCE);
         self.vhost.shut_down(PATIENCE);
         self.nbd.0.shut_down(PATIENCE);

@@ -13,6 +13,7 @@ pub(crate) use pass::ReadyNodes;
 
 use super::own_writes;
 use super::state::NodeState;
+use super::ublk::Ublks;
 use crate::exports::is_read_only;
 use crate::places::Places;
 use rustix::process::geteuid;
@@ -29,6 +30,7 @@ use udm_core::{Error, MappedDevice, Registry};
 use udm_export::node::NodeDevice;
 use udm_export::node::fuse::{self, FuseServer, Owner, Transport};
 use udm_export::node::loopdev::{self, Detached, LoopDevice};
+use udm_export::ublk;
 use udm_io::{BlockDevice, Limits};
 
 /// Where the host has the names of its mapped devices.
@@ -45,6 +47,8 @@ pub(crate) struct Nodes {
     registry: Registry,
     dir: PathBuf,
     settings: NodeSettings,
+    /// Those that need no file.
+    ublk: Ublks,
     inner: Mutex<Inner>,
 }
 
@@ -80,20 +84,20 @@ struct Node {
 
 /// What of a device its node depends on.
 #[derive(Clone, Copy, PartialEq)]
-struct Seen {
-    sectors: u64,
-    read_only: bool,
+pub(super) struct Seen {
+    pub(super) sectors: u64,
+    pub(super) read_only: bool,
     limits: Limits,
 }
 
 impl Seen {
-    fn of(md: &MappedDevice) -> Self {
+    pub(super) fn of(md: &MappedDevice) -> Self {
         Self { sectors: md.sectors().get(), read_only: is_read_only(md), limits: md.limits() }
     }
 }
 
 /// A mapped device, as a node's.
-struct Mapped(Arc<MappedDevice>);
+pub(super) struct Mapped(pub(super) Arc<MappedDevice>);
 
 impl NodeDevice for Mapped {
     fn device(&self) -> Arc<dyn BlockDevice> {
@@ -111,6 +115,10 @@ impl NodeDevice for Mapped {
     fn name(&self) -> String {
         self.0.device_name()
     }
+
+    fn write_through(&self) -> bool {
+        super::ublk::keeps_in_memory(&self.0)
+    }
 }
 
 /// Threads of the mount.
@@ -118,11 +126,11 @@ fn threads() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from).min(4)
 }
 
-fn failed(errno: Errno, message: impl Into<String>) -> Error {
+pub(super) fn failed(errno: Errno, message: impl Into<String>) -> Error {
     Error::new(errno, message)
 }
 
-fn of_io(error: &io::Error) -> Error {
+pub(super) fn of_io(error: &io::Error) -> Error {
     let errno = match error.kind() {
         io::ErrorKind::Unsupported => Errno::EOPNOTSUPP,
         io::ErrorKind::PermissionDenied => Errno::EPERM,
@@ -143,7 +151,13 @@ impl Nodes {
             warn!("{}: what is mounted there stays: {error}", dir.display());
         }
         remove_links(&dir);
-        Self { registry: registry.clone(), dir, settings, inner: Mutex::default() }
+        let ublk = Ublks::new(registry, &dir);
+        Self { registry: registry.clone(), dir, settings, ublk, inner: Mutex::default() }
+    }
+
+    /// Those of the kernel's ublk driver.
+    pub(crate) fn ublk(&self) -> &Ublks {
+        &self.ublk
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -158,12 +172,13 @@ impl Nodes {
     /// The nodes that there are.
     pub(crate) fn list(&self) -> Vec<NodeEntry> {
         let inner = self.lock();
-        inner.nodes.iter().map(|node| inner.entry(node)).collect()
+        inner.nodes.iter().map(|node| inner.entry(node)).chain(self.ublk.list()).collect()
     }
 
     /// What was asked for a device that has a node.
     pub(crate) fn wanted(&self, md: &Arc<MappedDevice>) -> Option<NodeState> {
-        self.lock().nodes.iter().find(|node| Arc::ptr_eq(&node.md, md)).map(|node| node.wanted)
+        let wanted = self.lock().nodes.iter().find(|node| Arc::ptr_eq(&node.md, md)).map(|node| node.wanted);
+        wanted.or_else(|| self.ublk.wanted(md))
     }
 
     /// Gives the device of that name a node, or another kind of it. Blocks.
@@ -182,13 +197,18 @@ impl Nodes {
             }
             inner.take_away(at, true)?;
         }
+        if let Some(has) = self.ublk.wanted(&md) {
+            if has == wanted {
+                return Ok(self.ublk.list().into_iter().find(|entry| entry.name == md.device_name()));
+            }
+            self.remove_ublk(&mut inner, name)?;
+        }
         inner.without.retain(|other| other.strong_count() > 0 && !is(other, &md));
         if kind == NodeKind::None {
             inner.without.push(Arc::downgrade(&md));
             return Ok(None);
         }
-        let at = self.make(&mut inner, &md, wanted)?;
-        Ok(Some(inner.entry(&inner.nodes[at])))
+        self.make(&mut inner, &md, wanted).map(Some)
     }
 
     /// Takes the node of the device of that name away. A file that is open stays so for who has it. Blocks.
@@ -197,6 +217,10 @@ impl Nodes {
     /// ENXIO without such a node; EBUSY when somebody has its block device open.
     pub(crate) fn remove(&self, name: &str) -> Result<(), Error> {
         let mut inner = self.lock();
+        if let Some(md) = self.remove_ublk(&mut inner, name)? {
+            inner.without.push(Arc::downgrade(&md));
+            return Ok(());
+        }
         let Some(at) = inner.nodes.iter().position(|node| node.name == name) else {
             return Err(failed(Errno::ENXIO, format!("{name:?} has no node; `udm node` lists those that there are")));
         };
@@ -206,32 +230,74 @@ impl Nodes {
         Ok(())
     }
 
-    fn make(&self, inner: &mut Inner, md: &Arc<MappedDevice>, wanted: NodeState) -> Result<usize, Error> {
+    fn remove_ublk(&self, inner: &mut Inner, name: &str) -> Result<Option<Arc<MappedDevice>>, Error> {
+        let removed = self.ublk.remove(name)?;
+        if let (Some(_), Some(server)) = (&removed, &inner.server) {
+            server.remove(name);
+        }
+        Ok(removed)
+    }
+
+    fn make(&self, inner: &mut Inner, md: &Arc<MappedDevice>, wanted: NodeState) -> Result<NodeEntry, Error> {
+        let root = geteuid().is_root();
+        let mut note = None;
+        let mut kind = choose(wanted.kind, root, || ublk::available().is_ok(), || loopdev::available().is_ok());
+        if kind == NodeKind::Ublk {
+            match self.ublk.add(md, wanted) {
+                Ok(entry) => {
+                    if let Some(server) = &inner.server {
+                        self.show(server);
+                    }
+                    return Ok(entry);
+                }
+                Err(error) if wanted.kind == NodeKind::Auto => {
+                    warn!("{}: {}; its node is another", md.device_name(), error.message);
+                    note = Some(error.message);
+                    kind = choose(wanted.kind, root, || false, || loopdev::available().is_ok());
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        if kind == NodeKind::Loop {
+            // Before anything is mounted for it.
+            loopdev::available().map_err(|e| of_io(&e))?;
+        }
+        let at = self.make_file(inner, md, wanted, kind, note)?;
+        let entry = inner.entry(&inner.nodes[at]);
+        let device = entry.device.as_ref().map_or_else(String::new, |d| format!(", as {d}"));
+        info!("{} is at {}{device}", entry.name, entry.path);
+        Ok(entry)
+    }
+
+    /// Has the mount show what lies beneath it.
+    fn show(&self, server: &FuseServer) {
+        for (name, path) in self.ublk.links() {
+            if let Some(md) = self.registry.by_name(&name) {
+                // It may be there from before.
+                let _ = server.add(&name, Box::new(Mapped(md)));
+                server.set_link(&name, Some(&path));
+            }
+        }
+    }
+
+    fn make_file(
+        &self,
+        inner: &mut Inner,
+        md: &Arc<MappedDevice>,
+        wanted: NodeState,
+        kind: NodeKind,
+        note: Option<String>,
+    ) -> Result<usize, Error> {
         let name = md.device_name();
-        let kind = match wanted.kind {
-            NodeKind::Ublk => {
-                let message = "this udm has no ublk; auto, fuse and loop are what there is";
-                return Err(failed(Errno::EOPNOTSUPP, message));
-            }
-            // Who cannot have a loop device does not want to hear of it each time.
-            NodeKind::Auto if !geteuid().is_root() || loopdev::available().is_err() => NodeKind::Fuse,
-            NodeKind::Auto => NodeKind::Loop,
-            NodeKind::Loop => {
-                // Before anything is mounted for it.
-                loopdev::available().map_err(|e| of_io(&e))?;
-                NodeKind::Loop
-            }
-            kind => kind,
-        };
         if wanted.mapper && kind != NodeKind::Loop {
-            let message = "a name in /dev/mapper is that of a block device: it needs root and a loop device";
+            let message = "a name in /dev/mapper is that of a block device: it needs root, and ublk or a loop device";
             return Err(failed(Errno::EOPNOTSUPP, message));
         }
         let server = inner.started(self)?;
         server.add(&name, Box::new(Mapped(md.clone()))).map_err(|message| failed(Errno::EEXIST, message))?;
         let seen = Seen::of(md);
         let (md, mapper) = (md.clone(), None);
-        inner.nodes.push(Node { md, name, wanted, kind, loopdev: None, mapper, note: None, seen });
+        inner.nodes.push(Node { md, name, wanted, kind, loopdev: None, mapper, note, seen });
         let at = inner.nodes.len() - 1;
         let equipped = inner.equip(at);
         if let Err(error) = equipped {
@@ -245,14 +311,19 @@ impl Nodes {
                 return Err(error);
             }
         }
-        let entry = inner.entry(&inner.nodes[at]);
-        info!("{} is at {}{}", entry.name, entry.path, entry.device.map_or_else(String::new, |d| format!(", as {d}")));
         Ok(at)
     }
 
     /// Lets go of devices, so that they can be removed, unless somebody uses their nodes: then the answer says who. Blocks.
     /// [`sync`](Self::sync) brings back what was let go of for nothing.
     pub(crate) fn release(&self, which: impl Fn(&MappedDevice) -> bool) -> Vec<String> {
+        let mut kept = Vec::new();
+        self.ublk.release(&which, &mut kept);
+        kept.extend(self.release_files(which));
+        kept
+    }
+
+    fn release_files(&self, which: impl Fn(&MappedDevice) -> bool) -> Vec<String> {
         let mut inner = self.lock();
         let mut kept = Vec::new();
         for at in 0..inner.nodes.len() {
@@ -282,6 +353,12 @@ impl Nodes {
                 inner.without.push(Arc::downgrade(&node.md));
             }
         }
+        self.ublk.sync();
+        if let Some(server) = &inner.server {
+            self.show(server);
+            let known = |name: &str| inner.nodes.iter().any(|node| node.name == name) || self.ublk.has(name);
+            server.names().iter().filter(|name| !known(name)).for_each(|name| _ = server.remove(name));
+        }
         let mut at = 0;
         while at < inner.nodes.len() {
             let md = inner.nodes[at].md.clone();
@@ -302,7 +379,9 @@ impl Nodes {
 
     fn add_default(&self, inner: &mut Inner) {
         for md in self.registry.list() {
-            let known = inner.position(&md).is_some() || inner.without.iter().any(|other| is(other, &md));
+            let known = inner.position(&md).is_some()
+                || self.ublk.wanted(&md).is_some()
+                || inner.without.iter().any(|other| is(other, &md));
             if known || !md.info().active {
                 continue;
             }
@@ -316,7 +395,12 @@ impl Nodes {
 
     /// Ends all nodes. Blocks at most `patience` for requests under way, and until the kernel has written what it keeps
     /// of block devices.
-    pub(crate) fn end(&self, patience: Duration) {
+    pub(crate) fn end(&self, patience: Duration, forget: bool) {
+        self.ublk.end(patience, forget);
+        self.end_files(patience);
+    }
+
+    fn end_files(&self, patience: Duration) {
         let mut inner = self.lock();
         let mut attached = Vec::new();
         for node in &mut inner.nodes {
@@ -362,6 +446,19 @@ fn end_block_device(name: &str, loopdev: &LoopDevice) {
     }
 }
 
+/// What a node is that is asked for so. Who cannot have a block device does not want to hear of it each time.
+///
+/// Only root gets ublk without asking: the kernel kills the server of an unprivileged device when a request takes 30 s, as one to
+/// a suspended device may, and lets nobody go on with the device.
+fn choose(wanted: NodeKind, root: bool, ublk: impl Fn() -> bool, loopdev: impl Fn() -> bool) -> NodeKind {
+    match wanted {
+        NodeKind::Auto if root && ublk() => NodeKind::Ublk,
+        NodeKind::Auto if root && loopdev() => NodeKind::Loop,
+        NodeKind::Auto => NodeKind::Fuse,
+        kind => kind,
+    }
+}
+
 fn is(weak: &Weak<MappedDevice>, md: &Arc<MappedDevice>) -> bool {
     weak.upgrade().is_some_and(|other| Arc::ptr_eq(&other, md))
 }
@@ -379,7 +476,8 @@ impl Inner {
             let owner = Owner { uid: geteuid().as_raw(), gid: rustix::process::getegid().as_raw(), time };
             let server =
                 FuseServer::start_by(nodes.registry.domain(), &nodes.dir, threads(), owner, nodes.settings.rings);
-            self.server = Some(server.map_err(|e| of_io(&e))?);
+            let server = self.server.insert(server.map_err(|e| of_io(&e))?);
+            nodes.show(server);
         }
         self.server.as_ref().ok_or_else(|| failed(Errno::ENODEV, "nothing is mounted"))
     }
@@ -531,6 +629,29 @@ fn remove_links(dir: &Path) {
         if fs::read_link(entry.path()).is_ok_and(|to| to.starts_with(dir)) {
             info!("removing {}, which a daemon before has left", entry.path().display());
             let _ = fs::remove_file(entry.path());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_best_that_there_is() {
+        use NodeKind::{Auto, Fuse, Loop, None, Ublk};
+        for (wanted, root, ublk, loopdev, expect) in [
+            (Auto, true, true, true, Ublk),
+            (Auto, true, false, true, Loop),
+            (Auto, true, false, false, Fuse),
+            (Auto, false, true, true, Fuse),
+            // What was asked for stays that, and is refused with a reason where it is not there.
+            (Ublk, false, false, false, Ublk),
+            (Loop, false, true, false, Loop),
+            (Fuse, true, true, true, Fuse),
+            (None, true, true, true, None),
+        ] {
+            assert_eq!(choose(wanted, root, || ublk, || loopdev), expect, "{wanted} {root} {ublk} {loopdev}");
         }
     }
 }

@@ -17,6 +17,7 @@ mod model;
 mod polled;
 mod snapshot;
 mod thin;
+mod ublk;
 mod vhost;
 
 /// The seed of this run.
@@ -81,5 +82,13 @@ fn polled_disks_interrupt_nobody() {
 fn a_guest_has_its_disk_over_vhost_user() {
     if guest::available() {
         vhost::a_disk();
+    }
+}
+
+#[test]
+#[ignore = "boots a guest: two or three minutes"]
+fn the_guest_has_devices_over_ublk() {
+    if guest::available() {
+        ublk::a_device();
     }
 }

@@ -2,6 +2,7 @@
 
 use super::super::handover::{HandOver, Parcel};
 use super::super::state::NodeState;
+use super::super::ublk::Ublks;
 use super::{Inner, Mapped, Node, NodeSettings, Nodes, PATIENCE, Seen, failed, threads};
 use crate::places::Places;
 use serde::{Deserialize, Serialize};
@@ -87,7 +88,8 @@ impl Nodes {
         });
         let without = without.iter().filter_map(|name| Some(Arc::downgrade(&registry.by_name(name)?)));
         let inner = Inner { server: Some(server), nodes: nodes.collect(), without: without.collect() };
-        Self { registry: registry.clone(), dir, settings, inner: Mutex::new(inner) }
+        let ublk = Ublks::covered(registry, &dir);
+        Self { registry: registry.clone(), dir, settings, ublk, inner: Mutex::new(inner) }
     }
 }
 
@@ -100,7 +102,7 @@ fn passes(server: &FuseServer) -> bool {
 impl Nodes {
     /// Lets go of all nodes: the next daemon makes them anew.
     fn let_go(&self) -> Result<(), String> {
-        let mut used = self.release(|_| true);
+        let mut used = self.release_files(|_| true);
         if used.is_empty() {
             let inner = self.lock();
             used = inner.server.as_ref().map_or_else(Vec::new, FuseServer::open_devices);
@@ -150,7 +152,7 @@ impl HandOver for Nodes {
         let mut inner = self.lock();
         let Some(server) = inner.server.take_if(|server| passes(server)) else {
             drop(inner);
-            self.end(PATIENCE);
+            self.end_files(PATIENCE);
             return Ok(Vec::new());
         };
         let parcel = server.give().map_err(|e| failed(Errno::ENODEV, e.to_string())).and_then(|(fuse, mount)| {
@@ -169,7 +171,7 @@ impl HandOver for Nodes {
                 // Somebody has unmounted it: what is left goes as it does then.
                 warn!("{}: {}", self.dir.display(), e.message);
                 drop(inner);
-                self.end(PATIENCE);
+                self.end_files(PATIENCE);
                 Ok(Vec::new())
             }
         }
