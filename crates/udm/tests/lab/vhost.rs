@@ -6,12 +6,14 @@ use rustix::process::Signal;
 use std::ffi::OsStr;
 use std::fs::File;
 use std::path::Path;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// What the guest does. It asks for things by making files in the directory that it shares, and waits until they have gone.
+/// What the guest does. It asks for things by making files in the directory that it shares, and waits until they have gone: that may be
+/// before it has done making them, which then fails.
 const SCRIPT: &str = r#"
-ask() { : > "$1"; while [ -e "$1" ]; do sleep 0.2; done; }
+ask() { touch "$1" 2>/dev/null || true; while [ -e "$1" ]; do sleep 0.2; done; }
 another() { ask replace; dd if=$disk of=/dev/null bs=4096 count=64 iflag=direct 2>/dev/null; ask same; }
 disk=/dev/vda
 echo "id $(cat /sys/block/vda/serial)"
@@ -64,10 +66,14 @@ pub(crate) fn a_disk() {
     let job = place.root().join("job");
     std::fs::create_dir(&job).unwrap();
     let over = AtomicBool::new(false);
+    let answered = Mutex::new(Vec::new());
     let said = std::thread::scope(|scope| {
         scope.spawn(|| {
             let asked = |what: &str| Path::exists(&job.join(what));
-            let done = |what: &str| std::fs::remove_file(job.join(what)).unwrap();
+            let done = |what: &str| {
+                std::fs::remove_file(job.join(what)).unwrap();
+                answered.lock().unwrap().push(what.to_owned());
+            };
             // Connections that there had been when the daemon was killed.
             let mut back = 0;
             // And when it was replaced.
@@ -118,6 +124,8 @@ pub(crate) fn a_disk() {
     });
     println!("-- the daemon's log:\n{}", place.log());
     let said = said.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+    let expect = ["kill", "replace", "same", "replace", "same", "kill", "replace", "same", "stop", "grow"];
+    assert_eq!(*answered.lock().unwrap(), expect, "what it asked for");
     for line in ["id vol", "queues 2", "size 134217728", "load 0 ", "clean", "grown 268435456"] {
         assert!(said.lines().any(|l| l == line), "{line:?} is missing in: {said}");
     }
