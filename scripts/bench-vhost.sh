@@ -2,7 +2,7 @@
 # Compares udm's vhost-user-blk server with qemu-storage-daemon's, in interleaved rounds: 4 KiB random reads at depth 1, 32
 # and 128, by interrupt and polled, by udm's own front end. udm serves a `ram` device; qemu-storage-daemon a file on tmpfs. Prints
 # for each case the median of both, and the median and spread of the ratio. Then the same of the `ram` device over
-# vhost-user and in process.
+# vhost-user and in process, and at depth 1 by interrupt of two threads that only wake each other.
 #
 #   scripts/bench-vhost.sh [ROUNDS [SECONDS]]
 #
@@ -61,12 +61,23 @@ one() { # WHO CASE: one figure
     case $1 in
         udm) iops "vhost-user:$dir/udm-$mode" "$completion" "$depth" ;;
         qsd) iops "vhost-user:$dir/qsd-${completion/adaptive/poll}" "$completion" "$depth" ;;
+        limit) "$limit" limit "$seconds" ;;
         in-process) iops ram "$completion" "$depth" --concise "ram,,,,0 $((size / 512)) ram" ;;
     esac
 }
 
+# Two threads that sleep and wake each other: no server that sleeps, with a driver that does, is faster at depth 1.
+limit=${LIMIT:-target/release/examples/vhost_mem}
 cases=${CASES:-interrupt-1 interrupt-32 interrupt-128 adaptive-1 adaptive-32 poll-1 poll-32 poll-128}
 echo "case                      udm        qsd   ratio (least..most) of $rounds rounds; IOPS"
 for case in $cases; do in_turns udm qsd "$case"; done
 echo "case               vhost-user in process   ratio"
 for case in $cases; do in_turns udm in-process "$case"; done
+if [ -x "$limit" ]; then
+    echo "case               vhost-user      limit   ratio"
+    for case in $cases; do
+        case $case in interrupt-1 | adaptive-1) in_turns udm limit "$case" ;; esac
+    done
+else
+    echo "SKIP the limit of depth 1 by interrupt: cargo build --release -p udm-export --example vhost_mem"
+fi

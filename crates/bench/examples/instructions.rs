@@ -1,5 +1,5 @@
 //! What `tests/instructions.rs` runs under callgrind: `instructions DEVICE BS DEPTH IOS [SETTING]…` does random reads
-//! of one device of [`STACK`], of `thin` or `origin`, and nothing else in `udm_bench::job::run`. With `write` it writes,
+//! of one device of [`STACK`], of `thin`, `snapshot`, `origin` or `loop` (on a file in memory), and nothing else in `udm_bench::job::run`. With `write` it writes,
 //! with `poll` requests are polled for.
 
 use std::path::Path;
@@ -53,14 +53,23 @@ fn run(words: &[&str]) -> Result<(), Box<dyn std::error::Error>> {
         measure(&domain, &subject, &load)?;
         return Ok(());
     }
+    let polled = load.completion == CompletionMode::Poll;
     if *device == "thin" {
-        let (_pool, subject) = thin(&domain)?;
+        let (_pool, subject) = thin(&domain, polled)?;
         measure(&domain, &subject, &load)?;
         return Ok(());
     }
-    if *device == "origin" {
-        let (_stack, subject) = origin(&domain)?;
+    if matches!(*device, "origin" | "snapshot") {
+        let (_stack, subject) = origin(&domain, device, polled)?;
         measure(&domain, &subject, &load)?;
+        return Ok(());
+    }
+    if *device == "loop" {
+        let folder = tempfile::TempDir::new_in("/dev/shm")?;
+        let file = folder.path().join("file");
+        std::fs::write(&file, vec![7; 64 << 20])?;
+        let stack = Stack::new(&domain, &format!("loop,,,,0 131072 loop {} 0", file.display()))?;
+        measure(&domain, &stack.subject("loop")?, &load)?;
         return Ok(());
     }
     let stack = Stack::new(&domain, STACK)?;
@@ -79,12 +88,15 @@ fn run(words: &[&str]) -> Result<(), Box<dyn std::error::Error>> {
 }
 
 /// A thin volume in memory, every block of which has data, and its pool.
-fn thin(domain: &Domain) -> Result<(udm_stack::Stack, Subject), Box<dyn std::error::Error>> {
+fn thin(domain: &Domain, polled: bool) -> Result<(udm_stack::Stack, Subject), Box<dyn std::error::Error>> {
     const BLOCK: u64 = 128;
     const BLOCKS: u64 = 256;
     let stack = udm_stack::Stack::new(
         domain,
-        "meta,,,,0 32768 ram;data,,,,0 65536 ram;pool,,,,0 65536 thin-pool /dev/mapper/meta /dev/mapper/data 128 0",
+        &format!(
+            "meta,,,,0 32768 ram;data,,,,{};pool,,,,0 65536 thin-pool /dev/mapper/meta /dev/mapper/data 128 0",
+            memory(65536, polled)
+        ),
     )?;
     stack.device("pool")?.message(Sector::ZERO, &["create_thin", "0"]).map_err(|e| e.message)?;
     let md = stack.registry().create("thin", "", None).map_err(|e| e.message)?;
@@ -101,13 +113,29 @@ fn thin(domain: &Domain) -> Result<(udm_stack::Stack, Subject), Box<dyn std::err
     Ok((stack, Subject::device("thin", md)))
 }
 
-/// An origin in memory with a snapshot that has all its chunks.
-fn origin(domain: &Domain) -> Result<(udm_stack::Stack, Subject), Box<dyn std::error::Error>> {
+/// The table of a device in memory: at hand at once, or to be polled for.
+fn memory(sectors: u64, polled: bool) -> String {
+    match polled {
+        true => format!("0 {sectors} linear null:size={}K:memory=1:poll_queues=1 0", sectors / 2),
+        false => format!("0 {sectors} ram"),
+    }
+}
+
+/// An origin in memory with a snapshot that has all its chunks, and one of the two.
+fn origin(
+    domain: &Domain,
+    device: &str,
+    polled: bool,
+) -> Result<(udm_stack::Stack, Subject), Box<dyn std::error::Error>> {
     const SECTORS: u64 = 65536;
     let stack = udm_stack::Stack::new(
         domain,
-        "base,,,,0 65536 ram;cow,,,,0 131072 ram;snap,,,,0 65536 snapshot /dev/mapper/base /dev/mapper/cow P 8;\
-         origin,,,,0 65536 snapshot-origin /dev/mapper/base",
+        &format!(
+            "base,,,,{};cow,,,,{};snapshot,,,,0 65536 snapshot /dev/mapper/base /dev/mapper/cow P 8;\
+             origin,,,,0 65536 snapshot-origin /dev/mapper/base",
+            memory(65536, polled),
+            memory(131072, polled)
+        ),
     )?;
     let md = stack.device("origin")?;
     let io = BlockingIo::new(domain, md.clone())?;
@@ -115,5 +143,6 @@ fn origin(domain: &Domain) -> Result<(udm_stack::Stack, Subject), Box<dyn std::e
     for sector in (0..SECTORS).step_by(1024) {
         io.write(Sector::new(sector), &[7; 512 << 10][..], OpFlags::NONE).map_err(failed)?;
     }
-    Ok((stack, Subject::device("origin", md)))
+    let subject = Subject::device(device, stack.device(device)?);
+    Ok((stack, subject))
 }

@@ -17,27 +17,33 @@ const LIMITS: &[(&str, u64, u64, Option<&str>, f64)] = &[
     // The generator, a channel, and a device that does nothing.
     ("null", 4096, 32, None, 295.0),
     // One linear above it, two and three step by step.
-    ("n", 4096, 32, None, 455.0),
-    ("n2", 4096, 32, Some("compile=0"), 617.0),
-    ("n3", 4096, 32, Some("compile=0"), 780.0),
+    ("n", 4096, 32, None, 412.0),
+    ("n2", 4096, 32, Some("compile=0"), 528.0),
+    ("n3", 4096, 32, Some("compile=0"), 643.0),
     // Two, three and four in one step.
-    ("n2", 4096, 32, None, 467.0),
-    ("n3", 4096, 32, None, 467.0),
-    ("n8", 4096, 32, None, 467.0),
+    ("n2", 4096, 32, None, 412.0),
+    ("n3", 4096, 32, None, 412.0),
+    ("n8", 4096, 32, None, 412.0),
     // Two stripes on null devices.
-    ("s", 4096, 32, None, 513.0),
+    ("s", 4096, 32, None, 485.0),
+    // Polled for: the null device, a linear, two, one over three devices, two stripes.
+    ("null", 4096, 32, Some("poll"), 553.0),
+    ("p", 4096, 32, Some("poll"), 684.0),
+    ("p2", 4096, 32, Some("poll"), 684.0),
+    ("p3", 4096, 32, Some("poll"), 720.0),
+    ("ps", 4096, 32, Some("poll"), 765.0),
     // A remap by way of a clone.
     ("n", 4096, 32, Some("clone_always=1"), 788.0),
     // Memory, and a linear above it; the copy of 512 bytes is in these.
     ("r", 512, 1, None, 445.0),
     ("l", 512, 1, None, 445.0),
-    ("l", 512, 1, Some("compile=0"), 608.0),
+    ("l", 512, 1, Some("compile=0"), 566.0),
     // Blocks of a thin volume that have data: a look into the mapping cache, an epoch, and a remap.
-    ("thin", 512, 1, None, 958.0),
-    ("thin", 512, 1, Some("write"), 1002.0),
+    ("thin", 512, 1, None, 953.0),
+    ("thin", 512, 1, Some("write"), 987.0),
     // An origin whose chunks have been copied: a bit for a write, nothing for a read, and a remap.
-    ("origin", 512, 1, None, 668.0),
-    ("origin", 512, 1, Some("write"), 770.0),
+    ("origin", 512, 1, None, 663.0),
+    ("origin", 512, 1, Some("write"), 757.0),
 ];
 
 /// The example, built as a release is: what is counted is what is shipped.

@@ -179,7 +179,7 @@ struct Failing(UnixStream);
 impl Failing {
     fn new(socket: &str) -> Self {
         let mut this = Self(UnixStream::connect(socket).unwrap());
-        for line in [r#"{"op":"hello","version":1}"#, r#"{"op":"replace","version":1}"#] {
+        for line in [r#"{"op":"hello","version":1}"#, r#"{"op":"replace","version":2}"#] {
             writeln!(this.0, "{line}").unwrap();
             let mut answer = Vec::new();
             while answer.last() != Some(&b'\n') {
@@ -268,6 +268,14 @@ fn a_new_daemon_that_fails() {
     place.create(&["t"], "0 65536 thin 600:2 0");
     place.ok("export v --tcp 127.0.0.1:0");
     let mut clients = ["r", "v", "t"].map(|name| hold(&place, name));
+    let node = place.udm(["node", "add", "v", "--kind", "fuse"]);
+    let open = node
+        .status
+        .success()
+        .then(|| std::fs::OpenOptions::new().read(true).write(true).open(place.dir().join("dev/v")).unwrap());
+    if open.is_none() {
+        println!("SKIP nodes across daemons: {}", stderr(&node).trim());
+    }
     let pid = place.daemon_pid();
     let (table, export) = (place.ok("table"), place.ok("export"));
     for (round, (what, _)) in FAULTS.into_iter().enumerate() {
@@ -287,6 +295,12 @@ fn a_new_daemon_that_fails() {
                 let found = client.request(4096 * u64::from(byte), &Nbd::Read(512)).unwrap();
                 assert_eq!(found, [byte; 512], "a new daemon that {what}");
             }
+        }
+        if let Some(open) = &open {
+            let mut found = [0; 512];
+            open.write_all_at(&[byte; 512], 256 << 10).unwrap();
+            open.read_exact_at(&mut found, 256 << 10).unwrap();
+            assert_eq!(found, [byte; 512], "a new daemon that {what}");
         }
         assert_eq!(place.daemon_pid(), pid, "{what}");
         assert_eq!((place.ok("table"), place.ok("export")), (table.clone(), export.clone()), "{what}");

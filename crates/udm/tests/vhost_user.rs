@@ -6,8 +6,9 @@ use common::{Place, stderr, until};
 use rustix::process::Signal;
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
-use udm_export::vhost_user::front::{FrontEnd, FrontOptions, FrontQueue, Kind, Part};
+use udm_export::vhost_user::front::{Done, FrontEnd, FrontOptions, FrontQueue, Kind, Part};
 
 fn options() -> FrontOptions {
     FrontOptions { queue_size: 64, memory: 1 << 20, ..FrontOptions::default() }
@@ -18,16 +19,21 @@ fn connect(path: &Path) -> (FrontEnd, FrontQueue) {
     (front, queues.remove(0))
 }
 
-/// Does one request and waits for it; its status.
-fn perform(queue: &mut FrontQueue, what: Kind, sector: u64, data: &[Part]) -> u8 {
-    assert!(queue.submit(what, sector, data, 0));
+/// Waits for the next request that is done.
+fn await_one(queue: &mut FrontQueue) -> Done {
     queue.kick();
     loop {
         if let Some(done) = queue.completed() {
-            return done.status;
+            return done;
         }
-        queue.wait(Duration::from_secs(1)).unwrap();
+        queue.wait(Duration::from_secs(60)).unwrap();
     }
+}
+
+/// Does one request and waits for it; its status.
+fn perform(queue: &mut FrontQueue, what: Kind, sector: u64, data: &[Part]) -> u8 {
+    assert!(queue.submit(what, sector, data, 0));
+    await_one(queue).status
 }
 
 fn part(front: &FrontEnd, offset: u64, len: u32) -> Part {
@@ -135,4 +141,115 @@ fn killed_under_load() {
         assert_eq!(perform(&mut queue, Kind::Read, sector, &[part(&front, 65536, 512)]), 0);
         assert_eq!(front.memory().read(front.data() + 65536, 512), [byte; 512], "sector {sector}");
     }
+}
+
+/// Another daemon goes on, again and again, under a load that checks what it reads: the front end notices nothing.
+#[test]
+fn replaced_under_load() {
+    let place = Place::new();
+    let file = place.file("disk", 1 << 20);
+    place.create(&["vol"], &format!("0 2048 linear {} 0", file.display()));
+    place.create(&["mem"], "0 2048 ram");
+    place.ok("export vol --vhost-user vol.sock --queues 2 --queue-size 64");
+    place.ok("export mem --vhost-user mem.sock --mode interrupt");
+    // Nobody is connected there, and as many queues as that are named by nobody.
+    place.ok("export mem --vhost-user idle.sock --queues 1");
+    let exports = place.ok("export");
+    let done = AtomicBool::new(false);
+    let answered = AtomicU64::new(0);
+    let load = |name: &'static str| {
+        let (mut front, mut queue) = connect(&place.root().join(name));
+        let mut there: BTreeMap<u64, u8> = BTreeMap::new();
+        let mut number = 0u64;
+        while !done.load(Ordering::Acquire) {
+            let sectors: Vec<u64> = (0..16).map(|slot| (number + slot) * 13 % 64 * 8).collect();
+            let bytes: Vec<u8> = (0..16).map(|slot| ((number + slot) % 251) as u8 + 1).collect();
+            for write in [true, false] {
+                for slot in 0..16u64 {
+                    let (sector, byte) = (sectors[slot as usize], bytes[slot as usize]);
+                    let data = part(&front, slot * 4096, 4096);
+                    front.memory().write(front.data() + slot * 4096, &[if write { byte } else { 0 }; 4096]);
+                    let what = if write { Kind::Write } else { Kind::Read };
+                    assert!(queue.submit(what, sector, &[data], slot));
+                    there.insert(sector, byte);
+                }
+                for _ in 0..16 {
+                    let answer = await_one(&mut queue);
+                    assert_eq!(answer.status, 0, "{name}");
+                    let found = front.memory().read(front.data() + answer.token * 4096, 4096);
+                    let byte = bytes[answer.token as usize];
+                    assert!(found.iter().all(|b| *b == byte), "{name}: {} at {number}", answer.token);
+                }
+            }
+            number += 16;
+            answered.fetch_add(1, Ordering::Release);
+        }
+        // Also what was written under daemons that have gone.
+        for (sector, byte) in there {
+            assert_eq!(perform(&mut queue, Kind::Read, sector, &[part(&front, 65536, 512)]), 0);
+            assert_eq!(front.memory().read(front.data() + 65536, 512), [byte; 512], "{name}: sector {sector}");
+        }
+        assert!(!front.has_hung_up(), "{name}");
+        (front, queue)
+    };
+    let (mut front, mut queue) = std::thread::scope(|scope| {
+        let loads = ["vol.sock", "mem.sock"].map(|name| scope.spawn(move || load(name)));
+        // Whatever fails, the loads end.
+        struct Done<'a>(&'a AtomicBool);
+        impl Drop for Done<'_> {
+            fn drop(&mut self) {
+                self.0.store(true, Ordering::Release);
+            }
+        }
+        let end = Done(&done);
+        for _ in 0..4 {
+            let before = answered.load(Ordering::Acquire);
+            until("the loads go on", || answered.load(Ordering::Acquire) > before + 20);
+            let process = place.daemon_pid();
+            place.ok("daemon --replace");
+            assert_ne!(place.daemon_pid(), process);
+            assert_eq!(place.ok("export"), exports);
+        }
+        let before = answered.load(Ordering::Acquire);
+        until("the loads go on", || answered.load(Ordering::Acquire) > before + 20);
+        drop(end);
+        let [vol, _mem] = loads.map(|load| load.join().unwrap());
+        vol
+    });
+    // It is held open by who is connected, and told of a new size, as if nothing had happened.
+    assert!(!place.udm(["remove", "vol"]).status.success());
+    assert!(place.udm(["load", "vol", "--table", "0 4096 zero"]).status.success());
+    place.ok("resume vol");
+    assert!(front.wait_for_change(Duration::from_secs(60)).unwrap());
+    assert_eq!(perform(&mut queue, Kind::Read, 4088, &[part(&front, 0, 4096)]), 0);
+    drop((front, queue));
+    assert!(place.root().join("idle.sock").exists());
+    drop(connect(&place.root().join("idle.sock")));
+    // A daemon that is killed afterwards comes again with what its state says.
+    place.signal(Signal::KILL);
+    until("the daemon to be gone", || !place.is_served());
+    assert_eq!(place.ok("export vol").lines().count(), exports.lines().filter(|l| l.contains("vol")).count());
+}
+
+/// A device that keeps requests: the replacement is refused, and all goes on.
+#[test]
+fn a_replacement_waits_for_requests() {
+    let place = Place::new();
+    place.create(&["vol"], "0 2048 ram");
+    place.ok("export vol --vhost-user vol.sock");
+    let (front, mut queue) = connect(&place.root().join("vol.sock"));
+    place.ok("suspend vol");
+    assert!(queue.submit(Kind::Write, 8, &[part(&front, 0, 4096)], 1));
+    queue.kick();
+    until("it has taken the request", || place.ok("info -c --noheadings -o name,suspended vol").contains("Suspended"));
+    let output = place.udm(["daemon", "--replace"]);
+    // It may have been too late to take the request: then the next daemon has it.
+    if !output.status.success() {
+        assert!(stderr(&output).contains("requests of a virtual machine to vol"), "{}", stderr(&output));
+    }
+    assert_eq!(queue.completed(), None);
+    place.ok("resume vol");
+    assert_eq!(await_one(&mut queue).status, 0);
+    place.ok("daemon --replace");
+    assert_eq!(perform(&mut queue, Kind::Read, 8, &[part(&front, 0, 4096)]), 0);
 }

@@ -23,6 +23,7 @@ impl MappedDevice {
         };
         match extent.to {
             _ if bio.end_sector() > extent.end => self.serve_in_parts(cx, bio, plan),
+            To::Clones => self.serve_in_parts(cx, bio, plan),
             To::Device(dev) if bio.has_frame() => Some(shift(cx, bio, extent, dev)),
             To::Memory(memory) if extent.chunk.is_none() => {
                 // SAFETY: the plan keeps the table of the target whose memory it is.
@@ -283,6 +284,7 @@ unsafe fn came_back_failed(cx: &Cx<'_>, bio: Bio, word: *const ()) -> Option<Bio
 ///
 /// # Safety
 /// `word` is the device, which is held by whoever submitted the bio.
+#[inline]
 pub(super) unsafe fn came_back(cx: &Cx<'_>, bio: Bio, word: *const (), counts: bool) -> Option<Bio> {
     // SAFETY: the contract.
     let md = unsafe { &*word.cast::<MappedDevice>() };

@@ -78,7 +78,7 @@ impl Listener {
     }
 
     /// A socket that another process has listened on; its file is ours from now on.
-    pub(super) fn adopt(listen: Listen, socket: OwnedFd) -> io::Result<Self> {
+    pub(crate) fn adopt(listen: Listen, socket: OwnedFd) -> io::Result<Self> {
         let file = match &listen {
             Listen::Unix(path) => {
                 let meta = std::fs::symlink_metadata(path)?;
@@ -90,7 +90,7 @@ impl Listener {
     }
 
     /// The socket, for another process. Its file stays.
-    pub(super) fn hand_over(mut self) -> io::Result<(Listen, OwnedFd)> {
+    pub(crate) fn hand_over(mut self) -> io::Result<(Listen, OwnedFd)> {
         let socket = self.socket.try_clone()?;
         self.file = None;
         Ok((self.bound.clone(), socket))

@@ -53,7 +53,8 @@ pub fn ring(bytes: &[u8]) {
     let content = &bytes[..bytes.len().min(MEMORY as usize)];
     shared.write(0, content);
     let spec = RegionSpec { guest: 0, size: MEMORY, user: 1 << 32, offset: 0 };
-    let region = Region::map(spec, shared.file()).expect("the memory can be mapped");
+    let file = shared.file().try_clone().expect("a descriptor");
+    let region = Region::map(spec, file).expect("the memory can be mapped");
     let memory = Arc::new(GuestMemory::new(vec![region]).expect("one region"));
     let addresses = RingAddresses { desc: 1 << 32, avail: (1 << 32) + 256, used: (1 << 32) + 512 };
     let ring = Ring::new(&memory, addresses, ENTRIES, u16::from(*taken), (has(0), has(1))).expect("the ring fits");
@@ -79,6 +80,7 @@ pub fn ring(bytes: &[u8]) {
             queue.completed(done.token as u16, done, way);
         }
         queue.publish();
+        queue.wants_to_be_told();
         broken |= queue.ask_for_kicks().is_err();
         queue.decline_kicks();
     }

@@ -20,6 +20,9 @@
 //! - The memory is another process's as well: numbers from it are checked, and read once.
 
 use super::ring::Broken;
+use super::server::Options;
+use rustix::fd::OwnedFd;
+use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, compiler_fence};
 use udm_io::ForeignMemory;
@@ -53,6 +56,34 @@ struct Entry {
 
 const _: () =
     assert!(size_of::<Header>() == HEADER && size_of::<Entry>() == ENTRY, "as the specification lays them out");
+
+/// Memory for what is in flight, as the front end has described it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct InflightSpec {
+    pub(super) bytes: u64,
+    pub(super) offset: u64,
+    pub(super) queues: u16,
+    pub(super) size: u16,
+}
+
+pub(super) struct Inflight {
+    pub(super) spec: InflightSpec,
+    pub(super) file: OwnedFd,
+    pub(super) memory: Arc<ForeignMemory>,
+}
+
+impl Inflight {
+    pub(super) fn map(spec: InflightSpec, file: OwnedFd, options: &Options) -> Result<Self, String> {
+        let most = (part_bytes(options.queue_size) * usize::from(options.queues)) as u64;
+        if spec.bytes > most {
+            return Err(format!("{} bytes for requests in flight; expected at most {most}", spec.bytes));
+        }
+        let memory = ForeignMemory::map(&file, spec.offset, spec.bytes)
+            .map_err(|e| format!("the memory of requests in flight cannot be mapped: {e}"))?;
+        Ok(Self { spec, file, memory: Arc::new(memory) })
+    }
+}
 
 /// The part of one queue.
 pub(super) struct InflightQueue {

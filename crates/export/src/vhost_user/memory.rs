@@ -7,7 +7,7 @@
 //!   a number uses the number that was checked.
 
 use super::wire::RegionSpec;
-use rustix::fd::AsFd;
+use rustix::fd::OwnedFd;
 use std::sync::Arc;
 use udm_io::ForeignMemory;
 
@@ -17,19 +17,21 @@ pub(super) const MAX_SLOTS: usize = 509;
 /// A region and the mapping of it.
 pub(super) struct Region {
     spec: RegionSpec,
+    /// Kept for a server after this one.
+    file: OwnedFd,
     memory: ForeignMemory,
 }
 
 impl Region {
     /// Maps a region of a file that the front end has sent.
-    pub(super) fn map(spec: RegionSpec, file: impl AsFd) -> Result<Arc<Self>, String> {
+    pub(super) fn map(spec: RegionSpec, file: OwnedFd) -> Result<Arc<Self>, String> {
         let fits = |start: u64| start.checked_add(spec.size).is_some();
         if !fits(spec.guest) || !fits(spec.user) {
             return Err(format!("{spec:x?} ends beyond 2^64"));
         }
-        let memory = ForeignMemory::map(file, spec.offset, spec.size)
+        let memory = ForeignMemory::map(&file, spec.offset, spec.size)
             .map_err(|e| format!("the memory at {:#x} of the guest cannot be mapped: {e}", spec.guest))?;
-        Ok(Arc::new(Self { spec, memory }))
+        Ok(Arc::new(Self { spec, file, memory }))
     }
 }
 
@@ -86,6 +88,11 @@ impl GuestMemory {
         };
         let spans = regions.iter().map(span).collect();
         Ok(Self { regions, spans })
+    }
+
+    /// Its regions and their files.
+    pub(super) fn regions(&self) -> impl Iterator<Item = (RegionSpec, &OwnedFd)> {
+        self.regions.iter().map(|region| (region.spec, &region.file))
     }
 
     /// These and one more.

@@ -5,6 +5,7 @@
 //! - `memory`, `ring`, `inflight`: the guest's memory, a ring in it, and what is in flight
 //! - `queue`, `worker`: a ring's requests as bios, and a thread that serves queues
 //! - `session`, `server`: one front end's messages; the socket, and who comes and goes
+//! - `handover`: a front end on its way to another process
 //! - [`front`]: the other side, for tests and measurements
 //! - [`fuzz`]: entries for fuzzers
 //!
@@ -27,6 +28,7 @@
 mod blk;
 pub mod front;
 pub mod fuzz;
+mod handover;
 mod inflight;
 mod memory;
 mod queue;
@@ -36,6 +38,7 @@ mod session;
 mod wire;
 mod worker;
 
+pub use handover::{Handed, HandedSession, Prepared, SessionState};
 use memory::GuestMemory;
 pub use server::{Server, ServerBuilder};
 

@@ -9,13 +9,17 @@
 use super::blk::{self, kind, status};
 use super::inflight::InflightQueue;
 use super::memory::{GuestMemory, Piece, read_front, skip_front, take_last, write_front};
-use super::ring::{Broken, Chain, Ring};
+use super::ring::{Broken, Chain, Ring, fetch_to_write};
 use std::sync::Arc;
 use udm_base::{SECTOR_SIZE, Sector, Sectors};
 use udm_io::{Attached, Channel, Completion, Op, OpFlags, Segment, Status};
 
 /// Bytes of one read or write at most. A driver's requests are far smaller; a chain can name a page many times.
 const MAX_BYTES: u64 = 1 << 30;
+
+/// Chains that are taken in one look at most. What is done is published after each look: so the driver goes on with these while the
+/// next are done, and never has to wait with all that it has.
+const LOOK: u16 = 8;
 
 /// Where a queue's bios go, and as what.
 #[derive(Clone, Copy)]
@@ -92,7 +96,8 @@ pub(super) struct Queue {
     retired: Vec<Retired>,
     inflight: Option<InflightQueue>,
     slots: Box<[Slot]>,
-    chain: Chain,
+    /// Room for what is taken in one look.
+    taken: Vec<(u16, Chain)>,
     /// Heads that are done and not published.
     batch: Vec<u16>,
     closed: bool,
@@ -114,7 +119,7 @@ impl Queue {
             retired: Vec::new(),
             inflight,
             slots,
-            chain: Chain::default(),
+            taken: std::iter::repeat_with(Default::default).take(LOOK.into()).collect(),
             batch: Vec::new(),
             closed: false,
         }
@@ -167,39 +172,79 @@ impl Queue {
         // What was taken is in the used ring or in flight: so the front end need not know where to go on.
         let taken = self.ring.published().wrapping_add(heads.len() as u16);
         self.ring.set_taken(taken);
-        heads.into_iter().try_for_each(|head| self.start(head, way))
+        let chain = &mut Chain::default();
+        heads.into_iter().try_for_each(|head| {
+            self.ring.chain(head, chain)?;
+            self.start(head, chain, way)
+        })
     }
 
-    /// Takes what the driver has made available. Returns how many.
+    /// Takes what the driver has made available, some chains at a time. Returns how many.
+    ///
+    /// Memory that the driver has just written takes long to come from its CPU, and one part of a chain tells where the next is. So
+    /// all chains are known before the first bio goes out, and while bios go out the parts of the chains behind them are
+    /// asked for, one after the other. Between the copies of two bios little is done, and the CPU begins the second while it waits for the
+    /// first.
     #[inline]
     pub(super) fn take(&mut self, way: Way<'_>) -> Result<usize, Broken> {
-        let waiting = self.ring.waiting()?;
-        for _ in 0..waiting {
-            let head = self.ring.take_head()?;
-            self.start(head, way)?;
+        let waiting = self.ring.waiting()?.min(LOOK);
+        if waiting == 0 {
+            return Ok(0);
         }
-        Ok(waiting.into())
+        let mut taken = std::mem::take(&mut self.taken);
+        let result = self.take_into(&mut taken[..waiting.into()], way);
+        self.taken = taken;
+        result.map(|()| waiting.into())
     }
 
-    #[inline]
-    fn start(&mut self, head: u16, way: Way<'_>) -> Result<(), Broken> {
-        if self.slots[usize::from(head)].busy {
+    #[inline(always)]
+    fn take_into(&mut self, taken: &mut [(u16, Chain)], way: Way<'_>) -> Result<(), Broken> {
+        // What comes before nonsense is done.
+        let mut known = 0;
+        let mut result = Ok(());
+        for (head, chain) in &mut *taken {
+            match self.ring.take_head().and_then(|next| self.ring.chain(next, chain).map(|()| next)) {
+                Ok(next) => *head = next,
+                Err(broken) => {
+                    result = Err(broken);
+                    break;
+                }
+            }
+            if let Some(first) = chain.readable.first() {
+                fetch_to_write(first.ptr);
+            }
+            known += 1;
+        }
+        for (number, (head, chain)) in taken[..known].iter_mut().enumerate() {
+            match number {
+                0 => self.ring.fetch_descs(LOOK),
+                2 => self.ring.fetch_tables(LOOK),
+                4 => self.ring.fetch_heads(LOOK),
+                _ => {}
+            }
+            self.start(*head, chain, way)?;
+        }
+        result
+    }
+
+    #[inline(always)]
+    fn start(&mut self, head: u16, chain: &mut Chain, way: Way<'_>) -> Result<(), Broken> {
+        let slot = &mut self.slots[usize::from(head)];
+        if slot.busy {
             return Err(Broken(format!("descriptor {head} is made available again while it is in flight")));
         }
+        let Some(at) = take_last(&mut chain.writable) else {
+            return Err(Broken("a request has no room for its status".into()));
+        };
         if let Some(inflight) = &mut self.inflight {
             inflight.begin(head);
         }
-        self.ring.chain(head, &mut self.chain)?;
-        let slot = &mut self.slots[usize::from(head)];
-        let Some(at) = take_last(&mut self.chain.writable) else {
-            return Err(Broken("a request has no room for its status".into()));
-        };
         slot.status = at;
         slot.written = 1;
         slot.busy = true;
         slot.epoch = self.epoch;
         self.here += 1;
-        if let Err(status) = begin(slot, &mut self.chain, self.index, head, way) {
+        if let Err(status) = begin(slot, chain, self.index, head, way) {
             self.end(head, status);
         }
         Ok(())
@@ -258,18 +303,29 @@ impl Queue {
         }
     }
 
-    /// Shows the driver what is done. Whether it wants to be told.
+    /// Shows the driver what is done.
     #[inline]
-    pub(super) fn publish(&mut self) -> bool {
+    pub(super) fn publish(&mut self) {
         if self.ring.pending() == 0 || self.closed {
-            return false;
+            return;
         }
-        let tell = self.ring.publish();
+        self.ring.publish();
         if let Some(inflight) = &mut self.inflight {
             inflight.published(&self.batch, self.ring.published());
             self.batch.clear();
         }
-        tell
+    }
+
+    /// How much was published since it was asked last whether the driver wants to be told.
+    #[inline]
+    pub(super) fn untold(&self) -> u16 {
+        self.ring.untold()
+    }
+
+    /// Whether the driver wants to be told of what was published.
+    #[inline]
+    pub(super) fn wants_to_be_told(&mut self) -> bool {
+        self.untold() > 0 && !self.closed && self.ring.wants_to_be_told()
     }
 
     /// Asks to be rung. Whether there is something already.

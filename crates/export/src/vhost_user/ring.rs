@@ -6,6 +6,7 @@
 //! - Numbers are read once, by volatile or atomic loads.
 
 use super::memory::{GuestMemory, Piece};
+use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering, fence};
 
@@ -51,7 +52,8 @@ struct Used {
 const _: () = assert!(size_of::<Desc>() == 16 && size_of::<Used>() == 8, "as virtio lays them out");
 
 /// Where a ring lies, in addresses of the front end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(super) struct RingAddresses {
     pub(super) desc: u64,
     pub(super) avail: u64,
@@ -82,6 +84,8 @@ pub(super) struct Ring {
     published: u16,
     /// Used elements that are written and not published.
     pending: u16,
+    /// The index of the used ring up to which the driver was told, or does not want to be.
+    told: u16,
     indirect: bool,
     event_idx: bool,
 }
@@ -109,10 +113,12 @@ impl Ring {
             taken,
             published: 0,
             pending: 0,
+            told: 0,
             indirect,
             event_idx,
         };
         ring.published = ring.used_idx().load(Ordering::Acquire);
+        ring.told = ring.published;
         Ok(ring)
     }
 
@@ -196,6 +202,59 @@ impl Ring {
         Ok(head)
     }
 
+    /// The heads of the chains that wait, `most` at most, without taking them.
+    #[inline(always)]
+    fn ahead(&self, most: u16) -> impl Iterator<Item = usize> {
+        let waiting = self.avail_idx().load(Ordering::Acquire).wrapping_sub(self.taken);
+        (0..waiting.min(self.size).min(most)).filter_map(|place| {
+            let at = 2 + usize::from(self.taken.wrapping_add(place) & (self.size - 1));
+            let head = self.word(self.avail, at).load(Ordering::Relaxed);
+            (head < self.size).then_some(usize::from(head))
+        })
+    }
+
+    /// Begins to bring the descriptors of chains near that are taken later, as [`ahead`](Self::ahead) counts them. This and the
+    /// two that follow are hints: whatever is there, nothing comes of it.
+    #[inline]
+    pub(super) fn fetch_descs(&self, most: u16) {
+        self.ahead(most).for_each(|head| fetch(self.desc.wrapping_add(head).cast()));
+    }
+
+    /// The same for what the descriptors lead to: indirect tables, or the heads of the requests.
+    #[inline]
+    pub(super) fn fetch_tables(&self, most: u16) {
+        for head in self.ahead(most) {
+            if let Some(at) = self.leads_to(self.desc.wrapping_add(head)) {
+                fetch(at);
+            }
+        }
+    }
+
+    /// The same for the heads of the requests in indirect tables; their statuses, which are written, mostly lie beside.
+    #[inline]
+    pub(super) fn fetch_heads(&self, most: u16) {
+        for head in self.ahead(most) {
+            let desc = self.desc.wrapping_add(head);
+            // SAFETY: within the table; read once.
+            if unsafe { (&raw const (*desc).flags).read_volatile() } & INDIRECT == 0 {
+                continue;
+            }
+            let table = self.leads_to(desc).filter(|at| (*at as usize).is_multiple_of(align_of::<Desc>()));
+            if let Some(at) = table.and_then(|table| self.leads_to(table.cast())) {
+                fetch_to_write(at);
+            }
+        }
+    }
+
+    /// Where the memory of a descriptor begins, one of the ring or an aligned one in the guest's memory.
+    #[inline(always)]
+    fn leads_to(&self, desc: *const Desc) -> Option<*const u8> {
+        // SAFETY: the address begins a descriptor, and is its first word.
+        let addr = unsafe { (&raw const (*desc).addr).read_volatile() };
+        // All of a descriptor is there, so that it can be looked at.
+        self.memory.at_guest(addr, size_of::<Desc>() as u64).map(<*mut u8>::cast_const)
+    }
+
     /// Finds the memory of a chain.
     #[inline(always)]
     pub(super) fn chain(&self, head: u16, chain: &mut Chain) -> Result<(), Broken> {
@@ -253,13 +312,28 @@ impl Ring {
         self.pending
     }
 
-    /// Shows what is done to the driver. Whether it wants to be told.
+    /// Shows what is done to the driver, who may look for it. Whether it wants to be told is another question, which
+    /// [`wants_to_be_told`](Self::wants_to_be_told) answers for all that was published since it was asked last.
     #[inline(always)]
-    pub(super) fn publish(&mut self) -> bool {
-        let (old, new) = (self.published, self.published.wrapping_add(self.pending));
+    pub(super) fn publish(&mut self) {
+        let new = self.published.wrapping_add(self.pending);
         self.used_idx().store(new, Ordering::Release);
         (self.published, self.pending) = (new, 0);
-        // Before the driver's wish is read: else it goes to sleep on what was done in between.
+    }
+
+    /// How much was published since it was asked last whether the driver wants to be told.
+    #[inline(always)]
+    pub(super) fn untold(&self) -> u16 {
+        self.published.wrapping_sub(self.told)
+    }
+
+    /// Whether the driver wants to be told of what was published since this was asked last. Costs a fence, which waits until what
+    /// was stored before is seen by all: the data of the requests, too.
+    #[inline(always)]
+    pub(super) fn wants_to_be_told(&mut self) -> bool {
+        let (old, new) = (self.told, self.published);
+        self.told = new;
+        // The index is written before the driver's wish is read: else it goes to sleep on what was done in between.
         fence(Ordering::SeqCst);
         if self.event_idx {
             // vring_need_event(): whether its index lies in what was just published.
@@ -288,6 +362,30 @@ impl Ring {
             self.used_flags().store(NO_NOTIFY, Ordering::Relaxed);
         }
     }
+}
+
+/// Begins to bring the line of an address near. Whatever the address, nothing else happens.
+#[inline(always)]
+fn fetch(at: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a hint, which faults nowhere.
+    unsafe {
+        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(at.cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = at;
+}
+
+/// The same for a line that will be written: who has it too gives it up at once, not when it is written.
+#[inline(always)]
+pub(super) fn fetch_to_write(at: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a hint, which faults nowhere, and does nothing on a CPU that does not know it.
+    unsafe {
+        std::arch::asm!("prefetchw [{}]", in(reg) at, options(nostack, preserves_flags));
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = at;
 }
 
 type Parts = (*const Desc, *const u16, *mut u16);

@@ -1,6 +1,7 @@
 //! The server of one device: its socket, its thread, and the front ends that come and go.
 
 use super::Mode;
+use super::handover::{Handed, Prepared};
 use super::ring::MAX_SIZE;
 use super::session::{Lingering, Session, Surroundings};
 use super::wire::WireError;
@@ -9,6 +10,7 @@ use crate::nbd::listener::{Listen, Listener};
 use crate::nbd::{Client, Exports, OpenError};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, OwnedFd};
+use std::collections::VecDeque;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -38,6 +40,8 @@ pub(super) struct Options {
 pub struct ServerBuilder {
     path: PathBuf,
     options: Options,
+    adopted: Option<OwnedFd>,
+    prepared: Option<Prepared>,
 }
 
 impl ServerBuilder {
@@ -63,6 +67,21 @@ impl ServerBuilder {
         self
     }
 
+    /// Listens on a socket that another process has listened on at the same path.
+    #[must_use]
+    pub fn adopt(mut self, listener: OwnedFd) -> Self {
+        self.adopted = Some(listener);
+        self
+    }
+
+    /// Goes on with a front end of another server, with the number and size of the queues that it was told of there.
+    #[must_use]
+    pub fn go_on(mut self, prepared: Prepared) -> Self {
+        (self.options.queues, self.options.queue_size) = prepared.shape();
+        self.prepared = Some(prepared);
+        self
+    }
+
     /// Binds, starts the thread, and serves the export of that name until the server is dropped. The export is opened when a front
     /// end connects. Fails for numbers that cannot be, and when the address cannot be had.
     pub fn start(self, domain: &Domain, exports: Arc<dyn Exports>, name: &str) -> io::Result<Server> {
@@ -74,18 +93,26 @@ impl ServerBuilder {
         if !queue_size.is_power_of_two() || !(4..=MAX_SIZE).contains(&queue_size) {
             return refuse(format!("--queue-size={queue_size}: expected a power of two from 4 to {MAX_SIZE}"));
         }
-        let listener = Listener::bind(&Listen::Unix(self.path.clone()))?;
+        let at = Listen::Unix(self.path.clone());
+        let listener = match self.adopted {
+            Some(socket) => Listener::adopt(at, socket)?,
+            None => Listener::bind(&at)?,
+        };
         let bell = Arc::new(Bell::new()?);
         let around = Surroundings { domain: domain.clone(), options: self.options, bell, stop: AtomicBool::new(false) };
-        let shared = Arc::new(Shared { around: Arc::new(around), asked: Mutex::default() });
+        let asked = Asked { connected: self.prepared.is_some(), ..Asked::default() };
+        let shared = Arc::new(Shared { around: Arc::new(around), asked: Mutex::new(asked) });
+        let session = self.prepared.map(|prepared| Session::go_on(shared.around.clone(), prepared));
         let control = Control {
             shared: shared.clone(),
             listener,
             exports,
             name: name.to_owned(),
-            session: None,
+            session,
             lingering: Vec::new(),
             accept_at: Nanos::default(),
+            paused: false,
+            reaps: Vec::new(),
         };
         let joiner = domain.executor().spawn("udm-vhost", Box::new(move || control.run()))?;
         Ok(Server { path: self.path, shared, joiner: Mutex::new(Some(joiner)) })
@@ -98,16 +125,32 @@ struct Shared {
     asked: Mutex<Asked>,
 }
 
+/// What its owner wants of the server's thread.
+enum Wish {
+    /// Handle hang-ups.
+    Reap(mpsc::Sender<()>),
+    /// Pause; whether nothing is under way by then.
+    Pause(Nanos, mpsc::Sender<bool>),
+    /// Go on after a pause.
+    Resume,
+    /// Give everything away, and end.
+    HandOver(mpsc::Sender<Handed>),
+}
+
 #[derive(Default)]
 struct Asked {
-    /// Who waits for hang-ups to be handled.
-    reaps: Vec<mpsc::Sender<()>>,
+    wishes: VecDeque<Wish>,
     /// When to give up on requests that are out, at the end.
     deadline: Nanos,
     connected: bool,
 }
 
 impl Shared {
+    fn ask(&self, wish: Wish) {
+        self.asked().wishes.push_back(wish);
+        self.around.bell.ring();
+    }
+
     fn asked(&self) -> MutexGuard<'_, Asked> {
         self.asked.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -126,7 +169,7 @@ impl Server {
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
         let queues = cpus.clamp(1, 8) as u16;
         let options = Options { queues, queue_size: 1024, threads: cpus, mode: Mode::default() };
-        ServerBuilder { path: path.to_owned(), options }
+        ServerBuilder { path: path.to_owned(), options, adopted: None, prepared: None }
     }
 
     /// Where it listens.
@@ -158,10 +201,39 @@ impl Server {
     /// until that is done, at most a second. Must not be called under a lock that closing an export takes. Returns whether it is done.
     pub fn reap_hangups(&self) -> bool {
         let (answer, done) = mpsc::channel();
-        self.shared.asked().reaps.push(answer);
-        self.shared.around.bell.ring();
+        self.shared.ask(Wish::Reap(answer));
         // A thread that has ended has nothing to reap.
         done.recv_timeout(REAP) != Err(mpsc::RecvTimeoutError::Timeout)
+    }
+
+    /// Takes nothing new from the front end, and waits until nothing is under way, at most so long. Whether that is so; if not, it goes on as
+    /// before. A device that is suspended may keep requests for ever.
+    pub fn pause(&self, patience: Duration) -> bool {
+        let (answer, quiet) = mpsc::channel();
+        let nanos = u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX);
+        let deadline = self.shared.around.domain.clock().now().after(nanos);
+        self.shared.ask(Wish::Pause(deadline, answer));
+        // It may itself be waiting for requests.
+        let quiet = quiet.recv_timeout(patience + REAP) == Ok(true);
+        if !quiet {
+            self.resume();
+        }
+        quiet
+    }
+
+    /// Goes on after a [`pause`](Self::pause).
+    pub fn resume(&self) {
+        self.shared.ask(Wish::Resume);
+    }
+
+    /// After a [`pause`](Self::pause): gives away the socket that it listens on, whose file stays, and the front end. The server has
+    /// ended then, and has no device open. `None` when it had ended before.
+    pub fn hand_over(&self) -> Option<Handed> {
+        let joiner = self.joiner.lock().unwrap_or_else(PoisonError::into_inner).take()?;
+        let (answer, handed) = mpsc::channel();
+        self.shared.ask(Wish::HandOver(answer));
+        joiner.join();
+        handed.recv().ok()
     }
 
     /// Hangs up on the front end, and ends. What it has under way is finished, though not shown to it: it finds it in flight when it
@@ -193,12 +265,19 @@ struct Control {
     lingering: Vec<Lingering>,
     /// When accepting goes on after it failed.
     accept_at: Nanos,
+    paused: bool,
+    /// Who waits for hang-ups to be handled.
+    reaps: Vec<mpsc::Sender<()>>,
 }
 
 impl Control {
     fn run(mut self) {
         let around = self.shared.around.clone();
+        self.resume();
         while !around.stop.load(Ordering::Acquire) {
+            if let Some(answer) = self.grant() {
+                return self.hand_over(&answer);
+            }
             self.answer_reaps();
             if let Err(error) = self.turn() {
                 tracing::error!("{}: cannot wait for a front end: {error}", self.name);
@@ -208,19 +287,83 @@ impl Control {
         self.hang_up();
         let deadline = self.shared.asked().deadline;
         while !self.finish_lingering() && around.domain.clock().now() < deadline {
-            let _ = self.wait(false, Some(LOOK));
+            let _ = self.wait(false, true, Some(LOOK));
         }
         if !self.lingering.is_empty() {
             // The device still works for it: its export stays open, as its bios are.
             tracing::warn!("{}: requests of a front end are left behind", self.name);
             std::mem::forget(std::mem::take(&mut self.lingering));
         }
-        self.shared.asked().reaps.clear();
+        self.reaps.clear();
+        self.shared.asked().wishes.clear();
+    }
+
+    /// Does what its owner wants; gives who waits for everything to be given away.
+    fn grant(&mut self) -> Option<mpsc::Sender<Handed>> {
+        loop {
+            let wish = self.shared.asked().wishes.pop_front()?;
+            match wish {
+                Wish::Reap(answer) => self.reaps.push(answer),
+                Wish::Pause(deadline, answer) => {
+                    self.paused = self.pause(deadline);
+                    // Who has stopped waiting has asked to go on.
+                    let _ = answer.send(self.paused);
+                }
+                Wish::Resume => {
+                    self.paused = false;
+                    self.resume();
+                }
+                Wish::HandOver(answer) => return Some(answer),
+            }
+        }
+    }
+
+    fn pause(&mut self, deadline: Nanos) -> bool {
+        if self.session.as_ref().is_some_and(|session| session.broken().is_some()) {
+            self.hang_up();
+        }
+        let clock = self.shared.around.domain.clock().clone();
+        while !self.finish_lingering() {
+            if clock.now() >= deadline || self.wait(false, false, Some(LOOK)).is_err() {
+                return false;
+            }
+        }
+        self.session.as_mut().is_none_or(|session| session.pause(deadline))
+    }
+
+    /// Goes on with the queues that ran.
+    fn resume(&mut self) {
+        if let Some(session) = &mut self.session
+            && let Err(why) = session.resume()
+        {
+            tracing::warn!("{}: the front end is hung up on: {why}", self.name);
+            self.hang_up();
+        }
+    }
+
+    /// Gives everything away.
+    fn hand_over(mut self, answer: &mpsc::Sender<Handed>) {
+        let session = self.session.take().and_then(|session| match session.hand_over() {
+            Ok(handed) => Some(handed),
+            Err(why) => {
+                tracing::warn!("{}: the front end has to connect again: {why}", self.name);
+                None
+            }
+        });
+        match self.listener.hand_over() {
+            // Who asked listens.
+            Ok((_, listener)) => drop(answer.send(Handed { listener, session })),
+            Err(error) => tracing::error!("{}: its socket cannot be passed on: {error}", self.name),
+        }
     }
 
     /// Waits for something, and handles it.
     fn turn(&mut self) -> io::Result<()> {
         let now = self.shared.around.domain.clock().now();
+        if self.paused {
+            self.wait(false, false, None)?;
+            return Ok(());
+        }
         // A front end waits in the socket while requests of the one before are out.
         let accepts = self.lingering.is_empty() && now >= self.accept_at;
         let timeout = match (&self.session, now < self.accept_at) {
@@ -228,7 +371,7 @@ impl Control {
             (None, true) => Some(PAUSE),
             (None, false) => None,
         };
-        let (knocked, spoke) = self.wait(accepts, timeout)?;
+        let (knocked, spoke) = self.wait(accepts, true, timeout)?;
         self.finish_lingering();
         if let Some(session) = &mut self.session {
             let mut result = if spoke { session.receive() } else { Ok(()) };
@@ -256,10 +399,10 @@ impl Control {
     }
 
     /// Waits for who knocks, speaks or rings. Which of the first two did.
-    fn wait(&self, accepts: bool, timeout: Option<Duration>) -> io::Result<(bool, bool)> {
+    fn wait(&self, accepts: bool, listens: bool, timeout: Option<Duration>) -> io::Result<(bool, bool)> {
         let timeout = timeout.map(|t| Timespec { tv_sec: t.as_secs() as i64, tv_nsec: t.subsec_nanos().into() });
         let bell = &self.shared.around.bell;
-        let socket = self.session.as_ref().map(Session::socket);
+        let socket = self.session.as_ref().filter(|_| listens).map(Session::socket);
         let mut polled = vec![PollFd::from_borrowed_fd(bell.as_fd(), PollFlags::IN)];
         if accepts {
             polled.push(PollFd::from_borrowed_fd(self.listener.socket(), PollFlags::IN));
@@ -324,7 +467,7 @@ impl Control {
 
     /// Answers who waits for hang-ups to be handled.
     fn answer_reaps(&mut self) {
-        if self.shared.asked().reaps.is_empty() {
+        if self.reaps.is_empty() {
             return;
         }
         let gone = self.session.as_ref().is_some_and(|session| {
@@ -336,7 +479,7 @@ impl Control {
         }
         if self.lingering.is_empty() {
             // Who asked may have stopped waiting.
-            self.shared.asked().reaps.drain(..).for_each(|answer| {
+            self.reaps.drain(..).for_each(|answer| {
                 let _ = answer.send(());
             });
         }

@@ -6,7 +6,7 @@
 //! - A queue runs when its ring is known, it was given something to ring (or to be polled), and it is enabled.
 
 use super::blk::{self, Config, feature};
-use super::inflight::{InflightQueue, part_bytes};
+use super::inflight::{Inflight, InflightQueue, InflightSpec, part_bytes};
 use super::memory::{GuestMemory, MAX_SLOTS, Region};
 use super::queue::{Queue, Traits};
 use super::ring::{Broken, Ring, RingAddresses};
@@ -23,7 +23,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 use udm_base::Sectors;
-use udm_io::{BlockDevice, Domain, ForeignMemory, Joiner, OpFlags};
+use udm_io::{BlockDevice, Domain, Joiner, OpFlags};
 
 /// How often somebody who waits for a worker looks whether the front end is still there.
 const LOOK: Duration = Duration::from_millis(20);
@@ -34,27 +34,29 @@ const LOG: u32 = 1;
 
 /// A queue as the front end has described it.
 #[derive(Default)]
-struct Vring {
-    size: u16,
-    addresses: Option<RingAddresses>,
-    base: u16,
+pub(super) struct Vring {
+    pub(super) size: u16,
+    pub(super) addresses: Option<RingAddresses>,
+    pub(super) base: u16,
     /// `Some(None)`: it is to be polled.
-    kick: Option<Option<OwnedFd>>,
-    call: Option<OwnedFd>,
-    enabled: bool,
-    running: bool,
-}
-
-struct Inflight {
-    memory: Arc<ForeignMemory>,
-    queues: usize,
-    size: u16,
+    pub(super) kick: Option<Option<OwnedFd>>,
+    pub(super) call: Option<OwnedFd>,
+    pub(super) enabled: bool,
+    pub(super) running: bool,
+    /// It runs when the server goes on.
+    pub(super) paused: bool,
 }
 
 /// A thread that serves queues.
-struct Crew {
+pub(super) struct Crew {
     handle: Arc<Handle>,
     joiner: Joiner,
+}
+
+impl Crew {
+    pub(super) fn join(self) {
+        self.joiner.join();
+    }
 }
 
 /// What a server lends its sessions.
@@ -69,22 +71,22 @@ pub(super) struct Surroundings {
 
 /// A front end that is connected.
 pub(super) struct Session {
-    around: Arc<Surroundings>,
-    socket: OwnedFd,
-    inbox: Inbox,
+    pub(super) around: Arc<Surroundings>,
+    pub(super) socket: OwnedFd,
+    pub(super) inbox: Inbox,
     export: Box<dyn Export>,
     device: Arc<dyn BlockDevice>,
     read_only: bool,
-    features: u64,
-    protocol: u64,
-    memory: Arc<GuestMemory>,
-    vrings: Vec<Vring>,
-    inflight: Option<Inflight>,
+    pub(super) features: u64,
+    pub(super) protocol: u64,
+    pub(super) memory: Arc<GuestMemory>,
+    pub(super) vrings: Vec<Vring>,
+    pub(super) inflight: Option<Inflight>,
     /// Where the front end hears from us.
-    backend: Option<OwnedFd>,
+    pub(super) backend: Option<OwnedFd>,
     workers: Vec<Option<Crew>>,
     /// The size that the front end was told.
-    told: Sectors,
+    pub(super) told: Sectors,
 }
 
 /// What is left of a session until its last bio is back.
@@ -101,7 +103,7 @@ impl Lingering {
 
     /// Frees what is left. Call it when it is over.
     pub(super) fn finish(self) {
-        self.workers.into_iter().for_each(|worker| worker.joiner.join());
+        self.workers.into_iter().for_each(Crew::join);
     }
 }
 
@@ -196,7 +198,7 @@ impl Session {
             request::SET_MEM_TABLE => self.set_memory(&mut fields, fds)?,
             request::ADD_MEM_REG => {
                 fields.u64()?;
-                let region = Region::map(RegionSpec::read(&mut fields)?, &fds[0])?;
+                let region = Region::map(RegionSpec::read(&mut fields)?, fds.remove(0))?;
                 self.change_memory(self.memory.with(region)?)?;
             }
             request::REM_MEM_REG => {
@@ -229,7 +231,7 @@ impl Session {
             request::GET_CONFIG => return self.get_config(&mut fields),
             request::SET_CONFIG => return Err("nothing of the configuration can be written".into()),
             request::GET_INFLIGHT_FD => return self.get_inflight(&mut fields, message.body().len()),
-            request::SET_INFLIGHT_FD => self.set_inflight(&mut fields, &fds[0])?,
+            request::SET_INFLIGHT_FD => self.set_inflight(&mut fields, fds.remove(0))?,
             _ => return Err("udm does not know it".into()),
         }
         Ok(Answer::Nothing)
@@ -392,7 +394,7 @@ impl Session {
     }
 
     /// The worker of a queue; started when it is needed first.
-    fn crew(&mut self, index: usize) -> Result<Arc<Handle>, String> {
+    pub(super) fn crew(&mut self, index: usize) -> Result<Arc<Handle>, String> {
         let Options { threads, mode, .. } = self.around.options;
         let number = index % threads.min(self.vrings.len()).max(1);
         if self.workers.len() <= number {
@@ -433,7 +435,7 @@ impl Session {
         }
     }
 
-    fn start_if_ready(&mut self, index: usize) -> Result<(), String> {
+    pub(super) fn start_if_ready(&mut self, index: usize) -> Result<(), String> {
         let vring = &self.vrings[index];
         if vring.running || !vring.enabled || vring.kick.is_none() {
             return Ok(());
@@ -446,8 +448,8 @@ impl Session {
         let traits = (has(feature::INDIRECT), has(feature::EVENT_IDX));
         let ring = Ring::new(&self.memory, addresses, vring.size, vring.base, traits).map_err(in_words)?;
         let inflight = match &self.inflight {
-            Some(i) if index < i.queues => {
-                Some(InflightQueue::new(i.memory.clone(), index, vring.size, i.size).map_err(in_words)?)
+            Some(i) if index < usize::from(i.spec.queues) => {
+                Some(InflightQueue::new(i.memory.clone(), index, vring.size, i.spec.size).map_err(in_words)?)
             }
             _ => None,
         };
@@ -543,26 +545,26 @@ impl Session {
         Ok(Answer::Body(body, Some(file)))
     }
 
-    fn set_inflight(&mut self, fields: &mut Fields<'_>, file: &OwnedFd) -> Result<(), String> {
+    fn set_inflight(&mut self, fields: &mut Fields<'_>, file: OwnedFd) -> Result<(), String> {
         let (bytes, offset, queues, size) = (fields.u64()?, fields.u64()?, fields.u16()?, fields.u16()?);
         if self.vrings.iter().any(|vring| vring.running) {
             return Err("the memory of requests in flight is changed while queues run".into());
         }
-        let most = (part_bytes(self.around.options.queue_size) * usize::from(self.around.options.queues)) as u64;
-        if bytes > most {
-            return Err(format!("{bytes} bytes for requests in flight; expected at most {most}"));
-        }
-        let memory = ForeignMemory::map(file, offset, bytes)
-            .map_err(|e| format!("the memory of requests in flight cannot be mapped: {e}"))?;
-        self.inflight = Some(Inflight { memory: Arc::new(memory), queues: queues.into(), size });
+        let spec = InflightSpec { bytes, offset, queues, size };
+        self.inflight = Some(Inflight::map(spec, file, &self.around.options)?);
         Ok(())
     }
 
     /// Ends the session. Its requests go on until they are done; nothing of them is shown to the front end any more. Waits until the
     /// workers leave the rings alone, which is after their present turn: the socket closes then, and a front end that sees it
     /// close goes to a server that takes the same rings up.
-    pub(super) fn end(self) -> Lingering {
-        let workers: Vec<_> = self.workers.into_iter().flatten().collect();
+    pub(super) fn end(mut self) -> Lingering {
+        Lingering { workers: self.dismiss(), _export: self.export }
+    }
+
+    /// Tells the workers to end, and waits until they leave the rings alone.
+    pub(super) fn dismiss(&mut self) -> Vec<Crew> {
+        let workers: Vec<_> = std::mem::take(&mut self.workers).into_iter().flatten().collect();
         let (answer, left) = mpsc::channel();
         workers.iter().for_each(|worker| worker.handle.tell(Command::End(answer.clone())));
         drop(answer);
@@ -570,7 +572,7 @@ impl Session {
         while left.recv_timeout(LOOK) != Err(mpsc::RecvTimeoutError::Disconnected)
             && !workers.iter().all(|worker| worker.handle.has_ended())
         {}
-        Lingering { workers, _export: self.export }
+        workers
     }
 }
 

@@ -10,6 +10,7 @@ use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer, SendAncillaryMessage,
     SendFlags, recvmsg, sendmsg,
 };
+use serde::{Deserialize, Serialize};
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 
@@ -144,7 +145,8 @@ impl<'a> Fields<'a> {
 }
 
 /// A region of memory, as the memory table and its single messages have it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(super) struct RegionSpec {
     /// Its address in the guest.
     pub(super) guest: u64,
@@ -201,6 +203,21 @@ pub(super) struct Inbox {
 }
 
 impl Inbox {
+    /// What another process has received of a message.
+    pub(super) fn of(bytes: Vec<u8>, fds: Vec<OwnedFd>) -> Result<Self, String> {
+        let this = Self { bytes, fds };
+        match this.wanted() {
+            Ok(wanted) if this.bytes.len() <= wanted && this.fds.len() <= MAX_FDS => Ok(this),
+            Ok(wanted) => Err(format!("{} of {wanted} bytes of a message", this.bytes.len())),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
+    /// What has been received, for another process.
+    pub(super) fn into_parts(self) -> (Vec<u8>, Vec<OwnedFd>) {
+        (self.bytes, self.fds)
+    }
+
     /// The next message if all of it has arrived. Does not block when the socket does not.
     pub(super) fn receive(&mut self, socket: impl AsFd) -> Result<Option<Message>, WireError> {
         loop {

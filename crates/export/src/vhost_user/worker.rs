@@ -26,12 +26,18 @@ const LOOKS: u32 = 16;
 /// that polls as well needs for its next request. Where both have to share a CPU, each would spin until its time slice is over.
 const PATIENCE: u32 = 512;
 
+/// Requests after which the driver is told that they are done though more is there to do. To find out whether it wants to be told
+/// takes a fence; a driver that looks by itself has seen them long before.
+const TELL: u16 = 16;
+
 /// What a worker is told.
 pub(super) enum Command {
     /// Serve a queue; the answer says whether its ring could be used.
     Start(Box<Start>, mpsc::Sender<Result<(), Broken>>),
     /// Stop serving a queue; the answer, when its last bio is back, is where its available ring goes on.
     Stop(usize, mpsc::Sender<u16>),
+    /// Do not stop a queue that was to; the answer says whether it goes on, rather than having stopped.
+    GoOn(usize, mpsc::Sender<bool>),
     /// Tell the driver of a queue here from now on.
     Call(usize, Option<OwnedFd>),
     /// The memory of the guest changes.
@@ -117,10 +123,10 @@ struct Served {
 }
 
 impl Served {
-    /// Shows the driver what is done, and tells it if it wants.
+    /// Tells the driver what it was shown, if it wants to be told.
     #[inline]
-    fn publish(&mut self) {
-        if self.queue.publish()
+    fn tell(&mut self) {
+        if self.queue.wants_to_be_told()
             && let Some(call) = &self.call
         {
             // Full means that it was told and has not looked yet.
@@ -304,10 +310,15 @@ impl Worker {
             for served in self.queues.iter_mut().flatten() {
                 // Nothing is acknowledged whose memory had gone.
                 match served.queue.is_torn() {
-                    false => served.publish(),
+                    false => served.queue.publish(),
                     true => fault = Some(torn()),
                 }
+                if served.queue.untold() >= TELL {
+                    served.tell();
+                }
             }
+        } else {
+            self.queues.iter_mut().flatten().for_each(Served::tell);
         }
         if let Some(broken) = fault {
             self.give_up(&broken);
@@ -354,6 +365,11 @@ impl Worker {
                     Some(served) => served.stopping = Some(answer),
                     None => drop(answer),
                 },
+                Command::GoOn(index, answer) => {
+                    let served = self.queues.get_mut(index).and_then(Option::as_mut);
+                    // Who asked listens.
+                    let _ = answer.send(served.is_some_and(|served| served.stopping.take().is_some()));
+                }
                 Command::Call(index, call) => {
                     if let Some(served) = self.queues.get_mut(index).and_then(Option::as_mut) {
                         served.call = call;

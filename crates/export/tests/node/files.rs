@@ -8,7 +8,9 @@ use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::process::Command;
 use std::sync::atomic::Ordering;
-use udm_export::node::fuse::FuseServer;
+use std::time::Duration;
+use udm_export::node::NodeDevice;
+use udm_export::node::fuse::{Adopted, FuseServer};
 use udm_io::{Domain, Limits, Op, OpFlags};
 
 const MIB: usize = 1 << 20;
@@ -348,7 +350,7 @@ fn the_end_with_files_open_and_requests_under_way() {
         std::thread::scope(|scope| {
             let read = scope.spawn(|| file.read_at(&mut [0; 512], 0));
             until("the request is there", || disk.held() == 1);
-            place.server.shut_down(std::time::Duration::ZERO);
+            place.server.shut_down(Duration::ZERO);
             // Its answer will not come: it is told so, and does not wait.
             assert!(read.join().unwrap().is_err());
         });
@@ -392,4 +394,54 @@ fn a_mount_that_is_there() {
         assert!(error.to_string().contains("of type tmpfs is mounted there"), "{error}");
         rustix::mount::unmount(&dir, rustix::mount::UnmountFlags::empty()).unwrap();
     }
+}
+
+#[test]
+fn another_server_goes_on_with_what_is_open() {
+    let Some(place) = Place::new() else { return };
+    let (path, disk) = place.disk(Disk::blocks(MIB as u64, 512));
+    let (file, data) = (rw(&path), pattern(9, MIB));
+    file.write_all_at(&data, 0).unwrap();
+    std::thread::scope(|scope| {
+        disk.hold();
+        let reader = scope.spawn(|| file.read_at(&mut [0; 512], 0).unwrap());
+        until("the request is there", || disk.held() == 1);
+        assert!(!place.server.pause(Duration::from_millis(20)), "it does not end");
+        disk.release();
+        assert_eq!(reader.join().unwrap(), 512);
+    });
+    assert!(place.server.pause(Duration::from_secs(60)));
+    place.server.resume();
+    assert_eq!(fs::metadata(&path).unwrap().len(), MIB as u64);
+    assert!(place.server.pause(Duration::from_secs(60)));
+    assert_eq!(place.server.open_devices(), ["disk"]);
+    std::thread::scope(|scope| {
+        // Whether the kernel has them before or after, they are answered by the next.
+        let readers = [0, 4096, 70_000].map(|at| {
+            let (file, data) = (&file, &data);
+            scope.spawn(move || {
+                let mut back = vec![0; 30_000];
+                file.read_exact_at(&mut back, at as u64).unwrap();
+                assert!(back == data[at..at + 30_000]);
+            })
+        });
+        let (fuse, plan) = place.server.give().unwrap();
+        assert_eq!(disk.open.load(Ordering::SeqCst), 0, "the device is let go of");
+        let plan = serde_json::from_str(&serde_json::to_string(&plan).unwrap()).unwrap();
+        let mut problems = Vec::new();
+        let device = |name: &str| {
+            assert_eq!(name, "disk");
+            Some(Box::new(crate::device::Shown(disk.clone())) as Box<dyn NodeDevice>)
+        };
+        let next = Adopted::new(fuse, plan, device, &mut problems).unwrap();
+        assert_eq!((disk.open.load(Ordering::SeqCst), problems), (1, Vec::<String>::new()));
+        let next = next.serve(&Domain::default(), place.server.dir(), 1).unwrap();
+        readers.into_iter().for_each(|reader| reader.join().unwrap());
+        assert!(fs::read(&path).unwrap() == data && next.is_open("disk"));
+        assert!(place.server.give().is_err(), "it is given away");
+        place.server.shut_down(Duration::ZERO);
+        assert_eq!(file.metadata().unwrap().len(), MIB as u64, "its end is not the mount's");
+        drop(next);
+    });
+    assert!(fs::read_dir(place.root.path().join("dev")).unwrap().next().is_none(), "it is unmounted");
 }

@@ -3,6 +3,7 @@
 mod bad_input;
 #[path = "../nbd/device.rs"]
 mod device;
+mod handover;
 mod lifecycle;
 mod programs;
 mod requests;

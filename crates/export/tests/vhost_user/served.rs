@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use udm_base::Sectors;
 use udm_export::nbd::{Client, Export, ExportInfo, Exports, OpenError};
 use udm_export::vhost_user::front::{Done, FrontEnd, FrontOptions, FrontQueue, Kind, Part};
-use udm_export::vhost_user::{Mode, Server};
+use udm_export::vhost_user::{Handed, HandedSession, Mode, Prepared, Server};
 use udm_io::{Bio, BlockDevice, Cx, DeviceId, Domain, Limits, Memory, Op, Status};
 
 /// Bytes of the device.
@@ -135,10 +135,42 @@ impl Served {
 
     /// Starts a server, after the one before has ended.
     pub(crate) fn start(&mut self) {
-        let Want { queues, mode, read_only } = self.want;
-        let one = One { device: self.device.clone(), read_only, open: self.open.clone() };
+        let Want { queues, mode, .. } = self.want;
+        let one = self.one();
         let builder = Server::builder(&self.path).queues(queues).queue_size(256).mode(mode);
         self.server = Some(builder.start(&self.domain, Arc::new(one), "disk").unwrap());
+    }
+
+    fn one(&self) -> One {
+        One { device: self.device.clone(), read_only: self.want.read_only, open: self.open.clone() }
+    }
+
+    /// Checks a front end of another server.
+    pub(crate) fn prepare(&self, session: HandedSession) -> Result<Prepared, String> {
+        session.prepare(&self.one(), "disk")
+    }
+
+    /// Another server goes on, as another process would.
+    pub(crate) fn pass_on(&mut self) {
+        self.pass_on_while(|| {});
+    }
+
+    /// The same; `meanwhile` happens while there is no server.
+    pub(crate) fn pass_on_while(&mut self, meanwhile: impl FnOnce()) {
+        let server = self.server.take().unwrap();
+        assert!(server.pause(Duration::from_secs(60)), "memory keeps no request");
+        let Handed { listener, session } = server.hand_over().unwrap();
+        drop(server);
+        assert!(self.path.exists(), "its socket stays");
+        assert_eq!(self.open.load(Ordering::SeqCst), 0, "it has nothing open");
+        meanwhile();
+        let mut builder = Server::builder(&self.path).queues(self.want.queues).queue_size(256).mode(self.want.mode);
+        builder = builder.adopt(listener);
+        if let Some(HandedSession { state, input, fds }) = session {
+            let state = serde_json::from_str(&serde_json::to_string(&state).unwrap()).unwrap();
+            builder = builder.go_on(self.prepare(HandedSession { state, input, fds }).unwrap());
+        }
+        self.server = Some(builder.start(&self.domain, Arc::new(self.one()), "disk").unwrap());
     }
 
     /// Ends the server at once, whatever is out.

@@ -275,15 +275,17 @@ unsafe fn came_home(cx: &Cx<'_>, mut bio: Bio, word: *const ()) -> Option<Bio> {
         let count = polls.counter(path);
         count.set(count.get() - 1);
     }
-    if bio.word() == AGAIN {
-        bio.set_word(0);
-        let flags = bio.flags();
-        bio.set_flags(flags.without(OpFlags::HIPRI));
-        // Its device is the one whose queue it was on, and the sector is that which it had there.
-        cx.submit(bio);
-        return None;
-    }
-    Some(bio)
+    if bio.word() == AGAIN { once_more(cx, bio) } else { Some(bio) }
+}
+
+/// Sends a bio to its device again, which is the one whose queue it was on, and to the sector that it had there.
+#[cold]
+fn once_more(cx: &Cx<'_>, mut bio: Bio) -> Option<Bio> {
+    bio.set_word(0);
+    let flags = bio.flags();
+    bio.set_flags(flags.without(OpFlags::HIPRI));
+    cx.submit(bio);
+    None
 }
 
 impl Source for Polls {

@@ -229,7 +229,8 @@ struct Rising {
     second: OwnedFd,
     nbd: Ready,
     tcp: Vec<(String, SocketAddr, Ready)>,
-    vhost: Vec<VhostUserState>,
+    vhost: Vec<vhost::Ready>,
+    described: Vec<VhostUserState>,
     nodes: Vec<(String, NodeState)>,
     mounted: Option<ReadyNodes>,
     settings: Settings,
@@ -249,6 +250,8 @@ impl Rising {
         let nbd = nbd::prepare(MappedExports::all(&taken.registry), parcels, &mut problems);
         let parcels = taken.all("tcp");
         let tcp = TcpExports::prepare(&taken.registry, parcels, &mut problems);
+        let parcels = taken.all("vhost-user");
+        let vhost = vhost::prepare(&taken.registry, parcels, &mut problems);
         let parcels = taken.all("node");
         let mounted = ReadyNodes::prepare(&taken.registry, parcels, &mut problems);
         let mut conversations = Vec::new();
@@ -260,8 +263,8 @@ impl Rising {
         }
         let settings = taken.all("settings").first().ok_or("the settings have not come")?.read()?;
         let Taken { registry, lost, state, .. } = taken;
+        let described = state.vhost_user;
         let nodes = state.devices.into_iter().filter_map(|device| Some((device.name, device.node?))).collect();
-        let vhost = state.vhost_user;
         Ok(Self {
             registry,
             lost,
@@ -271,6 +274,7 @@ impl Rising {
             nbd,
             tcp,
             vhost,
+            described,
             nodes,
             mounted,
             settings,
@@ -289,11 +293,7 @@ impl Rising {
         let tcp = TcpExports::default();
         tcp.start(&self.registry, self.tcp)?;
         let vhost = VhostExports::default();
-        for VhostUserState { name, at } in &self.vhost {
-            if let Err(e) = vhost.add(&self.registry, name, at) {
-                error!("{name} is not exported on {} again: {}", at.socket, e.message);
-            }
-        }
+        vhost.start(&self.registry, self.vhost, &self.described);
         let Settings { node, rings, poll_budget_us } = self.settings;
         let budget = Duration::from_micros(poll_budget_us);
         self.registry.domain().poll_as(PollPolicy { budget, ..PollPolicy::default() });

@@ -1,14 +1,17 @@
 //! Devices exported as disks of virtual machines, when asked.
 
 use super::handover::{HandOver, Parcel};
+use super::state::VhostUserState;
 use crate::exports::MappedExports;
+use serde::{Deserialize, Serialize};
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use udm_base::Errno;
 use udm_control::second::{ExportEntry, VhostUserExport};
 use udm_core::{Error, Registry};
-use udm_export::vhost_user::Server;
+use udm_export::vhost_user::{Handed, HandedSession, Prepared, Server, ServerBuilder, SessionState};
 
 /// One device on one socket.
 struct Exported {
@@ -18,12 +21,25 @@ struct Exported {
     server: Server,
 }
 
+/// The kind of the parcels.
+const KIND: &str = "vhost-user";
+/// Descriptors of one parcel, beside the listener.
+const FDS: usize = 60;
+
+/// What one parcel is.
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+enum Piece {
+    /// A server: the socket that it listens on, and the front end that is connected.
+    Server { at: VhostUserExport, session: Option<SessionState> },
+    /// More descriptors of the front end before.
+    More,
+}
+
 /// All of them.
 #[derive(Default)]
 pub(crate) struct VhostExports {
     all: Mutex<Vec<Exported>>,
-    /// Those that have ended for another daemon to go on.
-    ended: Mutex<Vec<(String, VhostUserExport)>>,
 }
 
 impl VhostExports {
@@ -36,13 +52,42 @@ impl VhostExports {
         if registry.by_name(name).is_none() {
             return Err(Error::new(Errno::ENXIO, format!("no device has the name {name:?}")));
         }
-        let path = Path::new(&at.socket);
-        if !path.is_absolute() {
+        if !Path::new(&at.socket).is_absolute() {
             let message = format!("{:?}: expected a path from the root on", at.socket);
             return Err(Error::new(Errno::EINVAL, message));
         }
+        self.serve(registry, name, at, |builder| builder)
+    }
+
+    /// Serves what was prepared, and anew what could not be passed on: their front ends connect again.
+    pub(crate) fn start(&self, registry: &Registry, ready: Vec<Ready>, described: &[VhostUserState]) {
+        let is = |ready: &Ready, state: &VhostUserState| ready.name == state.name && ready.at.socket == state.at.socket;
+        let anew = described.iter().filter(|state| !ready.iter().any(|ready| is(ready, state)));
+        for VhostUserState { name, at } in anew {
+            if let Err(e) = self.add(registry, name, at) {
+                tracing::error!("{name} is not exported on {} again: {}", at.socket, e.message);
+            }
+        }
+        for Ready { name, at, listener, session } in ready {
+            let served = self.serve(registry, &name, &at, |builder| {
+                let builder = builder.adopt(listener);
+                session.into_iter().fold(builder, ServerBuilder::go_on)
+            });
+            if let Err(e) = served {
+                tracing::error!("{name} is not exported on {} again: {}", at.socket, e.message);
+            }
+        }
+    }
+
+    fn serve(
+        &self,
+        registry: &Registry,
+        name: &str,
+        at: &VhostUserExport,
+        choose: impl FnOnce(ServerBuilder) -> ServerBuilder,
+    ) -> Result<ExportEntry, Error> {
         let mode = at.mode.as_deref().map(str::parse).transpose().map_err(|e: String| Error::new(Errno::EINVAL, e))?;
-        let mut builder = Server::builder(path);
+        let mut builder = Server::builder(Path::new(&at.socket));
         if let Some(queues) = at.queues {
             builder = builder.queues(queues);
         }
@@ -53,7 +98,7 @@ impl VhostExports {
             builder = builder.mode(mode);
         }
         let exports = Arc::new(MappedExports::only(registry, name));
-        let server = builder.start(registry.domain(), exports, name);
+        let server = choose(builder).start(registry.domain(), exports, name);
         let server = server.map_err(|e| Error::new(Errno::of(&e), e.to_string()))?;
         let exported = Exported { name: name.to_owned(), at: at.clone(), server };
         let entry = exported.entry();
@@ -93,35 +138,94 @@ impl VhostExports {
     }
 }
 
-/// Front ends connect again by themselves, and find their requests in the memory that is in flight: nothing passes but what
-/// the state says.
 impl HandOver for VhostExports {
     fn kind(&self) -> &'static str {
-        "vhost-user"
+        KIND
     }
 
     fn pause(&self, patience: Duration) -> Result<(), String> {
-        let described = self.described();
-        self.shut_down(patience);
-        *self.ended.lock().unwrap_or_else(PoisonError::into_inner) = described;
+        let all = self.lock();
+        for (number, exported) in all.iter().enumerate() {
+            if !exported.server.pause(patience) {
+                all[..number].iter().for_each(|exported| exported.server.resume());
+                return Err(format!(
+                    "requests of a virtual machine to {} are not done after {} s. Is the device suspended?",
+                    exported.name,
+                    patience.as_secs()
+                ));
+            }
+        }
         Ok(())
     }
 
     fn holds(&self) -> Vec<String> {
-        Vec::new()
+        let all = self.lock();
+        all.iter().filter(|exported| exported.server.is_connected()).map(|exported| exported.name.clone()).collect()
     }
 
-    fn resume(&self, registry: &Registry) {
-        for (name, at) in std::mem::take(&mut *self.ended.lock().unwrap_or_else(PoisonError::into_inner)) {
-            if let Err(e) = self.add(registry, &name, &at) {
-                tracing::error!("{name} is not exported on {} again: {}", at.socket, e.message);
-            }
-        }
+    fn resume(&self, _: &Registry) {
+        self.lock().iter().for_each(|exported| exported.server.resume());
     }
 
     fn give(&self) -> Result<Vec<Parcel>, String> {
-        Ok(Vec::new())
+        let mut parcels = Vec::new();
+        for Exported { name, at, server } in std::mem::take(&mut *self.lock()) {
+            let Some(Handed { listener, session }) = server.hand_over() else { continue };
+            let (mut fds, mut input) = (Vec::new(), Vec::new());
+            let state = session.map(|session| {
+                (fds, input) = (session.fds, session.input);
+                session.state
+            });
+            let mut parcel = Parcel::new(KIND, &name, Piece::Server { at, session: state })?.with(listener);
+            parcel.bytes = input;
+            let mut fds = fds.into_iter().peekable();
+            parcel.fds.extend(fds.by_ref().take(FDS));
+            parcels.push(parcel);
+            while fds.peek().is_some() {
+                let mut more = Parcel::new(KIND, &name, Piece::More)?;
+                more.fds.extend(fds.by_ref().take(FDS));
+                parcels.push(more);
+            }
+        }
+        Ok(parcels)
     }
+}
+
+/// A server whose parcels have come; it serves nobody yet.
+pub(crate) struct Ready {
+    name: String,
+    at: VhostUserExport,
+    listener: OwnedFd,
+    session: Option<Prepared>,
+}
+
+/// What goes on from the parcels of another daemon, with the front ends' memory mapped and their devices open. Front ends that cannot go on
+/// are told in `problems`, and hung up on.
+pub(crate) fn prepare(registry: &Registry, parcels: Vec<Parcel>, problems: &mut Vec<String>) -> Vec<Ready> {
+    let mut handed: Vec<(Parcel, VhostUserExport, Option<SessionState>)> = Vec::new();
+    for mut parcel in parcels {
+        match (parcel.read(), handed.last_mut()) {
+            (Ok(Piece::Server { at, session }), _) => handed.push((parcel, at, session)),
+            (Ok(Piece::More), Some((first, ..))) => first.fds.append(&mut parcel.fds),
+            (Ok(Piece::More), None) => problems.push("descriptors of no front end have come".into()),
+            (Err(why), _) => problems.push(why),
+        }
+    }
+    let mut ready = Vec::new();
+    for (Parcel { name, bytes, mut fds, .. }, at, session) in handed {
+        if fds.is_empty() {
+            problems.push(format!("{}: the socket has not come", at.socket));
+            continue;
+        }
+        let listener = fds.remove(0);
+        let session = session.and_then(|state| {
+            let exports = MappedExports::only(registry, &name);
+            let prepared = HandedSession { state, input: bytes, fds }.prepare(&exports, &name);
+            prepared.map_err(|why| problems.push(format!("a virtual machine's disk {name}: {why}"))).ok()
+        });
+        ready.push(Ready { name, at, listener, session });
+    }
+    ready
 }
 
 impl Exported {

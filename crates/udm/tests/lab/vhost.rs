@@ -1,4 +1,4 @@
-//! A guest whose disk is a device of the daemon's, over vhost-user-blk; the daemon is killed while the guest writes.
+//! A guest whose disk is a device of the daemon's, over vhost-user-blk; the daemon is killed, and replaced, while the guest writes.
 
 use crate::common::{Place, until};
 use crate::guest;
@@ -11,7 +11,8 @@ use std::time::Duration;
 
 /// What the guest does. It asks for things by making files in the directory that it shares, and waits until they have gone.
 const SCRIPT: &str = r#"
-ask() { touch "$1"; while [ -e "$1" ]; do sleep 0.2; done; }
+ask() { : > "$1"; while [ -e "$1" ]; do sleep 0.2; done; }
+another() { ask replace; dd if=$disk of=/dev/null bs=4096 count=64 iflag=direct 2>/dev/null; ask same; }
 disk=/dev/vda
 echo "id $(cat /sys/block/vda/serial)"
 echo "queues $(ls /sys/block/vda/mq | wc -l)"
@@ -28,7 +29,11 @@ fio --name=load --directory=/mnt --size=24m --rw=randwrite --bs=4k --iodepth=16 
 sleep 2
 ask kill
 sleep 2
+another
+another
 ask kill
+sleep 2
+another
 wait $!
 echo "load $(awk -F ';' '{ print $5 }' fio.out | sort -u | tr '\n' ' ')"
 rm /mnt/load*
@@ -48,7 +53,7 @@ done
 echo "grown $(blockdev --getsize64 $disk)"
 "#;
 
-/// Formats, mounts, and verifies, while the daemon is killed twice and ended once; then the device grows.
+/// Formats, mounts, and verifies, while the daemon is killed twice, replaced three times and ended once; then the device grows.
 pub(crate) fn a_disk() {
     let place = Place::new();
     let file = place.root().join("disk");
@@ -63,13 +68,33 @@ pub(crate) fn a_disk() {
         scope.spawn(|| {
             let asked = |what: &str| Path::exists(&job.join(what));
             let done = |what: &str| std::fs::remove_file(job.join(what)).unwrap();
+            // Connections that there had been when the daemon was killed.
+            let mut back = 0;
+            // And when it was replaced.
+            let mut connections = 0;
             while !over.load(Ordering::Relaxed) {
                 if asked("kill") {
                     println!("-- the daemon is killed");
+                    back = place.log().matches("has the disk").count();
                     place.signal(Signal::KILL);
                     until("the daemon to be gone", || !place.is_served());
                     place.ok("ls");
                     done("kill");
+                }
+                if asked("replace") {
+                    println!("-- another daemon goes on");
+                    // A machine that is about to come back would be a new connection of its own.
+                    until("the machine to be connected", || place.log().matches("has the disk").count() > back);
+                    let process = place.daemon_pid();
+                    connections = place.log().matches("has the disk").count();
+                    place.ok("daemon --replace");
+                    assert_ne!(place.daemon_pid(), process);
+                    done("replace");
+                }
+                if asked("same") {
+                    // What it has read since came over the connection that there was.
+                    assert_eq!(place.log().matches("has the disk").count(), connections, "it connected again");
+                    done("same");
                 }
                 if asked("stop") {
                     println!("-- the daemon ends");

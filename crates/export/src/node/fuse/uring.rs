@@ -171,6 +171,8 @@ impl Uring {
     pub(super) fn submit(&mut self) -> bool {
         while self.unsubmitted > 0 || self.ring.submission().taskrun() {
             match self.ring.submit() {
+                // It takes at least one, or says why not; whatever it does, this ends.
+                Ok(0) if self.unsubmitted > 0 => break,
                 Ok(count) => self.unsubmitted = self.unsubmitted.saturating_sub(count),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 // It is asked again with the next answer, or when the thread wakes.

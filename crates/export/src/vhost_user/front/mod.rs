@@ -387,6 +387,24 @@ impl FrontEnd {
         }
     }
 
+    /// Says bytes, which need be no message. For tests.
+    pub fn say(&self, bytes: &[u8]) -> Result<(), FrontError> {
+        let sent = rustix::io::write(&self.socket, bytes);
+        sent.map(|_| ()).map_err(|errno| FrontError::System("speaking to the back end".into(), errno.into()))
+    }
+
+    /// The number that the next answer consists of, whatever it answers. For tests.
+    pub fn hear(&mut self) -> Result<u64, FrontError> {
+        loop {
+            if let Some(message) = self.inbox.receive(&self.socket)? {
+                return message.fields().u64().map_err(FrontError::Protocol);
+            }
+            if !wait_readable(self.socket.as_fd(), PATIENCE)? {
+                return Err(FrontError::Protocol("nothing is answered".into()));
+            }
+        }
+    }
+
     fn ask_number(&mut self, request: u32) -> Result<u64, FrontError> {
         wire::send(&self.socket, request, wire::Kind::Request, &[], &[])?;
         self.reply(request)?.fields().u64().map_err(FrontError::Protocol)
