@@ -31,6 +31,8 @@ const MAPPER: &str = "/dev/mapper";
 /// request; else it is a matter of milliseconds.
 const NOTICE: Duration = Duration::from_secs(70);
 const PAUSE: Duration = Duration::from_millis(10);
+/// How long one that was let go of for a removal is not made anew: the removal follows, and would find it in use.
+const LET_BE: Duration = Duration::from_secs(2);
 /// How often one that is in use is looked at again: whoever looks at new devices, as udev does, opens them for a moment.
 const TRIES: u32 = 20;
 
@@ -59,6 +61,8 @@ struct Node {
     wanted: NodeState,
     /// `None` while it is paused, or let go of for a removal.
     ublk: Option<Ublk>,
+    /// When it was let go of for a removal.
+    released: Option<Instant>,
     /// The kernel's device goes on without this daemon for now.
     paused: bool,
     mapper: Option<PathBuf>,
@@ -112,8 +116,17 @@ impl Ublks {
         let (name, seen) = (md.device_name(), Seen::of(md));
         let ublk = self.attach(md, &name).map_err(|e| of_io(&e))?;
         info!("{name} is {}", ublk.path().display());
-        let mut node =
-            Node { md: md.clone(), name, wanted, ublk: Some(ublk), paused: false, mapper: None, note: None, seen };
+        let mut node = Node {
+            md: md.clone(),
+            name,
+            wanted,
+            ublk: Some(ublk),
+            released: None,
+            paused: false,
+            mapper: None,
+            note: None,
+            seen,
+        };
         if let Err(error) = self.link(&mut inner, &mut node) {
             let _ = node.ublk.as_ref().map(Ublk::end);
             self.unlink(&inner, &mut node);
@@ -176,8 +189,9 @@ impl Ublks {
     /// Lets go of devices, so that they can be removed, unless somebody uses them: then that is added to `kept`.
     pub(super) fn release(&self, which: impl Fn(&MappedDevice) -> bool, kept: &mut Vec<String>) {
         for node in self.lock().nodes.iter_mut().filter(|node| which(&node.md)) {
-            if let Err(error) = node.detach() {
-                kept.push(error.message);
+            match node.detach() {
+                Ok(()) => node.released = Some(Instant::now()),
+                Err(error) => kept.push(error.message),
             }
         }
     }
@@ -255,10 +269,11 @@ impl Ublks {
             }
         }
         // Let go of for a removal that did not come about, or for another size.
-        if node.ublk.is_none() && !node.md.info().deferred_remove {
+        let soon = node.released.is_some_and(|at| at.elapsed() < LET_BE);
+        if node.ublk.is_none() && !soon && !node.md.info().deferred_remove {
             let ublk = self.attach(&node.md, &node.name)?;
             self.unlink(inner, node);
-            node.ublk = Some(ublk);
+            (node.ublk, node.released) = (Some(ublk), None);
         }
         self.link(inner, node)
     }
