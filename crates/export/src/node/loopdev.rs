@@ -84,7 +84,14 @@ pub fn attach(file: &Path, read_only: bool, block_size: u32) -> io::Result<LoopD
     for _ in 0..TRIES {
         let number = sys::loop_get_free(&control).map_err(|e| said(e, "no loop device is left"))?;
         let loopdev = LoopDevice { number, file: file.clone() };
-        let device = open(&loopdev.path(), access).map_err(|e| said(e, loopdev.path().display()))?;
+        let device = open(&loopdev.path(), access).map_err(|error| match error.kind() {
+            // Nobody makes nodes for new numbers in most containers.
+            io::ErrorKind::NotFound => io::Error::new(
+                io::ErrorKind::Unsupported,
+                format!("no loop device is left that has a node: make one with `mknod {NODE}{number} b 7 {number}`"),
+            ),
+            _ => said(error, loopdev.path().display()),
+        })?;
         match sys::loop_configure(&device, &backing, block_size, flags, file.as_os_str().as_bytes()) {
             Ok(()) => return Ok(loopdev),
             // Somebody else has taken it.
