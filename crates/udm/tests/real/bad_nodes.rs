@@ -272,5 +272,9 @@ fn a_mounted_device_that_grows_and_one_that_is_read_only() {
     let kept = fs::read_to_string(dir.join("kept"));
     run("umount", &[mounted]);
     assert_eq!(kept.expect("it was written"), "before it grew");
+    let device = fs::read_link(&node).expect("a link to a block device");
     udm.ok(&["remove", "vol"]);
+    // The number is somebody else's next.
+    let marked = PathBuf::from("/sys/block").join(device.file_name().expect("a name")).join("ro");
+    wait_until("it is no longer read-only", || !fs::read_to_string(&marked).is_ok_and(|text| text.starts_with('1')));
 }
