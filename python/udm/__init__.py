@@ -19,8 +19,7 @@ import json
 import os
 import threading
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Any, Dict, List, Optional, Tuple, Type, Union
+from typing import Any, Dict, List, Optional, Tuple, TypeVar, Union
 
 from . import _library
 from ._library import FOREVER, CompletionStruct, DeviceInfoStruct, Iovec, RequestStruct
@@ -91,7 +90,23 @@ class Completion:
     error: Optional[UdmError]
 
 
-class Stack:
+_Self = TypeVar("_Self", bound="_Closing")
+
+
+class _Closing:
+    """Something that a ``with`` closes at its end."""
+
+    def close(self) -> None:
+        raise NotImplementedError
+
+    def __enter__(self: _Self) -> _Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class Stack(_Closing):
     """Devices in this process, with a registry of their own. They end when it is closed.
 
     ``concise``: the devices to begin with, as ``udm create --concise`` takes them; none unless given.
@@ -104,17 +119,6 @@ class Stack:
         handle = ctypes.c_void_p()
         _check(_lib.udm_stack_open(concise.encode(), ctypes.byref(handle)))
         self._handle = handle.value
-
-    def __enter__(self) -> "Stack":
-        return self
-
-    def __exit__(
-        self,
-        kind: Optional[Type[BaseException]],
-        error: Optional[BaseException],
-        trace: Optional[TracebackType],
-    ) -> None:
-        self.close()
 
     def __del__(self) -> None:
         if getattr(self, "_handle", None) is not None and self._queues == 0:
@@ -221,7 +225,7 @@ def _memory(buffer: Buffer, writable: bool) -> _Memory:
     return ctypes.cast(pointer, ctypes.c_void_p).value or 0, len(data), (data, pointer)
 
 
-class Queue:
+class Queue(_Closing):
     """One thread's way to one device. Made by :meth:`Stack.open`; only the thread that made it may use it.
 
     :meth:`read`, :meth:`write` and the like do one thing and wait for it. :meth:`submit` and :meth:`wait` have many under way.
@@ -242,17 +246,6 @@ class Queue:
             _check(_lib.udm_queue_open(stack._open(), name, depth, ctypes.byref(handle)))
             stack._queues += 1
         self._handle = handle.value
-
-    def __enter__(self) -> "Queue":
-        return self
-
-    def __exit__(
-        self,
-        kind: Optional[Type[BaseException]],
-        error: Optional[BaseException],
-        trace: Optional[TracebackType],
-    ) -> None:
-        self.close()
 
     def _open(self) -> int:
         if self._handle is None:

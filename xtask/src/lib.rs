@@ -7,6 +7,7 @@ mod cargo;
 pub mod ci;
 pub mod crash;
 pub mod fuzz;
+pub mod header;
 pub mod loom;
 pub mod random;
 pub mod tidy;

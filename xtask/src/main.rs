@@ -8,6 +8,7 @@ usage: cargo xtask <chore>
   ci      fmt, clippy, tidy, tests, licences: what a change must pass
   tidy    the rules of STYLE.md and DESIGN.md that a program can check
   fuzz    random input against the parsers; `cargo xtask fuzz --help` for its options
+  header  udm.h again from the sources of libudm
   crash   power cuts of pools and snapshots in the simulator; `cargo xtask crash --help` for its options
   random  the property tests with other inputs; `cargo xtask random --help` for its options
   loom    every order of what threads do to a channel, model-checked; about a minute with the build";
@@ -20,6 +21,7 @@ fn main() -> ExitCode {
     match (chore.as_str(), rest.as_slice()) {
         ("ci", []) => xtask::ci::run(&root),
         ("tidy", []) => tidy(&root),
+        ("header", []) => header(&root),
         ("loom", []) => xtask::loom::run(&root),
         ("random", options) => xtask::random::run(&root, options),
         ("crash", options) => xtask::crash::run(&root, options),
@@ -32,12 +34,23 @@ fn main() -> ExitCode {
             eprintln!("{USAGE}");
             ExitCode::FAILURE
         }
-        ("ci" | "tidy" | "loom", [extra, ..]) => {
+        ("ci" | "tidy" | "header" | "loom", [extra, ..]) => {
             eprintln!("xtask: `{chore}` takes no arguments, but was given `{extra}`");
             ExitCode::FAILURE
         }
         _ => {
             eprintln!("xtask: no chore is called `{chore}`\n\n{USAGE}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn header(root: &std::path::Path) -> ExitCode {
+    let made = xtask::header::generate(root);
+    match made.and_then(|text| std::fs::write(root.join(xtask::header::HEADER), text).map_err(|e| e.to_string())) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("header: {error}");
             ExitCode::FAILURE
         }
     }

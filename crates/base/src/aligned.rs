@@ -9,8 +9,14 @@ use std::ptr::NonNull;
 /// Direct I/O needs buffers aligned to the device's logical block size; a page (4096) serves all.
 pub struct AlignedBuf {
     ptr: NonNull<u8>,
-    layout: Layout,
+    len: usize,
+    /// What was allocated.
+    whole: (NonNull<u8>, Layout),
 }
+
+/// From this length on memory comes from the system as zero pages, which it fills in when they are touched: the allocator knows of
+/// that only without an alignment, which is made within.
+const LAZY: usize = 256 << 10;
 
 impl AlignedBuf {
     /// `len` zero bytes on a page boundary. `len` of 0 gives one byte of memory and no length.
@@ -26,12 +32,17 @@ impl AlignedBuf {
     /// # Panics
     /// When `align` is no power of two, or `len` exceeds half the address space.
     pub fn with_align(len: usize, align: usize) -> Self {
-        let layout = Layout::from_size_align(len, align).expect("a power of two, and a length below isize::MAX");
-        let whole = Layout::from_size_align(len.max(1), align).expect("as above");
+        let fits = "a power of two, and a length below isize::MAX";
+        let aligned = Layout::from_size_align(len.max(1), align).expect(fits);
+        let lazy = len.checked_add(align).filter(|_| len >= LAZY);
+        let layout = lazy.map_or(aligned, |whole| Layout::from_size_align(whole, 1).expect(fits));
         // SAFETY: the layout's size is at least 1.
-        let ptr = unsafe { alloc_zeroed(whole) };
-        let Some(ptr) = NonNull::new(ptr) else { handle_alloc_error(whole) };
-        Self { ptr, layout }
+        let memory = unsafe { alloc_zeroed(layout) };
+        let Some(memory) = NonNull::new(memory) else { handle_alloc_error(layout) };
+        let skip = if lazy.is_some() { memory.align_offset(align) } else { 0 };
+        // SAFETY: a lazy layout has `align` bytes more than `len`, and less than that is skipped.
+        let ptr = unsafe { memory.add(skip) };
+        Self { ptr, len, whole: (memory, layout) }
     }
 
     /// The address of the first byte. It stays the same for the buffer's life.
@@ -42,24 +53,24 @@ impl AlignedBuf {
 
 impl Drop for AlignedBuf {
     fn drop(&mut self) {
-        let whole = Layout::from_size_align(self.layout.size().max(1), self.layout.align()).expect("as at its birth");
-        // SAFETY: `ptr` came from alloc_zeroed with this layout.
-        unsafe { dealloc(self.ptr.as_ptr(), whole) }
+        let (memory, layout) = self.whole;
+        // SAFETY: it came from alloc_zeroed with this layout.
+        unsafe { dealloc(memory.as_ptr(), layout) }
     }
 }
 
 impl Deref for AlignedBuf {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
-        // SAFETY: `ptr` is valid for the layout's size and initialised since alloc_zeroed.
-        unsafe { std::slice::from_raw_parts(self.ptr.as_ptr(), self.layout.size()) }
+        // SAFETY: `ptr` is valid for the length and initialised since alloc_zeroed.
+        unsafe { std::slice::from_raw_parts(self.ptr.as_ptr(), self.len) }
     }
 }
 
 impl DerefMut for AlignedBuf {
     fn deref_mut(&mut self) -> &mut [u8] {
         // SAFETY: as for Deref, and the borrow is exclusive.
-        unsafe { std::slice::from_raw_parts_mut(self.ptr.as_ptr(), self.layout.size()) }
+        unsafe { std::slice::from_raw_parts_mut(self.ptr.as_ptr(), self.len) }
     }
 }
 
@@ -74,7 +85,7 @@ mod tests {
 
     #[test]
     fn aligned_and_zero() {
-        for (len, align) in [(0, 512), (1, 512), (4096, 4096), (100_000, 1 << 21)] {
+        for (len, align) in [(0, 512), (1, 512), (4096, 4096), (100_000, 1 << 21), (1 << 20, 4096), (LAZY, 512)] {
             let mut buf = AlignedBuf::with_align(len, align);
             assert_eq!(buf.len(), len);
             assert_eq!(buf.as_ptr() as usize % align, 0);

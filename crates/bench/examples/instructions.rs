@@ -1,10 +1,11 @@
 //! What `tests/instructions.rs` runs under callgrind: `instructions DEVICE BS DEPTH IOS [SETTING]…` does random reads
-//! of one device of [`STACK`], of `thin` or `origin`, and nothing else in `udm_bench::job::run`. With `write` it writes.
+//! of one device of [`STACK`], of `thin` or `origin`, and nothing else in `udm_bench::job::run`. With `write` it writes,
+//! with `poll` requests are polled for.
 
 use std::path::Path;
 use std::process::ExitCode;
 use udm_base::Sector;
-use udm_bench::{Fill, Lat, Load, Rw, Setting, Stack, Subject, measure};
+use udm_bench::{CompletionMode, Fill, Lat, Load, Rw, Setting, Stack, Subject, measure};
 use udm_core::{SuspendOptions, TableLine};
 use udm_io::{BlockingIo, Domain, OpFlags};
 
@@ -12,6 +13,10 @@ use udm_io::{BlockingIo, Domain, OpFlags};
 const STACK: &str = "n,,,,0 131072 linear null:size=64M 0;n2,,,,0 131072 linear /dev/mapper/n 0;\
     n3,,,,0 131072 linear /dev/mapper/n2 0;n8,,,,0 131072 linear /dev/mapper/n3 0;\
     s,,,,0 131072 striped 2 128 null:size=32M 0 null:size=32M 0;\
+    p,,,,0 131072 linear null:size=64M:poll_queues=1 0;p2,,,,0 131072 linear /dev/mapper/p 0;\
+    p3,,,,0 32768 linear null:size=16M:poll_queues=1 0,32768 32768 linear null:size=16M:poll_queues=1 0,\
+    65536 65536 linear null:size=32M:poll_queues=1 0;\
+    ps,,,,0 131072 striped 2 128 null:size=32M:poll_queues=1 0 null:size=32M:poll_queues=1 0;\
     r,,,,0 131072 ram;l,,,,0 131072 linear /dev/mapper/r 0;z,,,,0 131072 zero";
 
 fn main() -> ExitCode {
@@ -31,7 +36,9 @@ fn run(words: &[&str]) -> Result<(), Box<dyn std::error::Error>> {
     };
     let domain = Domain::default();
     let (writes, settings): (Vec<&str>, Vec<&str>) = settings.iter().partition(|s| **s == "write");
+    let (polls, settings): (Vec<&str>, Vec<&str>) = settings.into_iter().partition(|s| *s == "poll");
     let load = Load {
+        completion: if polls.is_empty() { CompletionMode::Interrupt } else { CompletionMode::Poll },
         rw: if writes.is_empty() { Rw::RandRead } else { Rw::RandWrite },
         bs: bs.parse()?,
         iodepth: depth.parse()?,
@@ -42,7 +49,7 @@ fn run(words: &[&str]) -> Result<(), Box<dyn std::error::Error>> {
         ..Load::default()
     };
     if *device == "null" {
-        let subject = Subject::open(&domain, "null", "null:size=64M", true)?;
+        let subject = Subject::open(&domain, "null", "null:size=64M:poll_queues=1", true)?;
         measure(&domain, &subject, &load)?;
         return Ok(());
     }

@@ -12,7 +12,7 @@ use udm_io::{Attached, Channel, Completion, Nanos, Op, OpFlags, Segment};
 /// As many requests as a queue can have out at a time.
 const MAX_DEPTH: c_uint = 65536;
 
-/// A thread's way to a device: `udm_queue` of the header.
+/// A thread's way to a device.
 pub struct UdmQueue {
     channel: Channel,
     dev: Attached,
@@ -20,30 +20,59 @@ pub struct UdmQueue {
     _open: OpenDevice,
 }
 
-/// A request: `struct udm_request` of the header.
+/// An operation: reads into the memory.
+pub const UDM_READ: u32 = 0;
+/// An operation: writes the memory.
+pub const UDM_WRITE: u32 = 1;
+/// An operation: what completed before is durable when it completes; offset and length are 0.
+pub const UDM_FLUSH: u32 = 2;
+/// An operation: nobody needs what is there.
+pub const UDM_DISCARD: u32 = 3;
+/// An operation: writes zeroes.
+pub const UDM_WRITE_ZEROES: u32 = 4;
+
+/// A flag of a write: durable when it completes.
+pub const UDM_FUA: u32 = 1;
+/// A flag: polled, completes when udm_queue_poll or udm_queue_wait asks; as others where the device cannot.
+pub const UDM_HIPRI: u32 = 2;
+/// A flag of zeroes: stay allocated.
+pub const UDM_NO_UNMAP: u32 = 4;
+
+/// A request.
 #[repr(C)]
 pub struct UdmRequest {
-    op: u32,
-    flags: u32,
-    offset: u64,
-    length: u64,
-    iov: *const iovec,
-    iovcnt: u32,
-    reserved: u32,
-    token: u64,
+    /// UDM_READ and the others.
+    pub op: u32,
+    /// UDM_FUA and the others.
+    pub flags: u32,
+    /// In bytes; a multiple of 512.
+    pub offset: u64,
+    /// In bytes; a multiple of 512.
+    pub length: u64,
+    /// Reads and writes: memory of `length` bytes. It stays until the completion has been taken; so does the list when it
+    /// has more than one entry.
+    pub iov: *const iovec,
+    /// Entries of the list.
+    pub iovcnt: u32,
+    /// 0.
+    pub reserved: u32,
+    /// Comes back with the completion.
+    pub token: u64,
 }
 
-/// A request that has ended: `struct udm_completion` of the header.
+/// A request that has ended.
 #[repr(C)]
 pub struct UdmCompletion {
-    token: u64,
-    result: i32,
-    reserved: u32,
+    /// The request's.
+    pub token: u64,
+    /// 0, or an errno negated.
+    pub result: i32,
+    /// 0.
+    pub reserved: u32,
 }
 
-const FUA: u32 = 1;
-const HIPRI: u32 = 2;
-const NO_UNMAP: u32 = 4;
+/// A timeout that never comes.
+pub const UDM_FOREVER: u64 = u64::MAX;
 
 // An iovec is a segment: the caller's list goes down without a copy.
 const _: () = assert!(
@@ -55,22 +84,24 @@ const _: () = assert!(
 impl UdmRequest {
     fn op(&self) -> Result<Op, Failure> {
         match self.op {
-            0 => Ok(Op::Read),
-            1 => Ok(Op::Write),
-            2 => Ok(Op::Flush),
-            3 => Ok(Op::Discard),
-            4 => Ok(Op::WriteZeroes),
+            UDM_READ => Ok(Op::Read),
+            UDM_WRITE => Ok(Op::Write),
+            UDM_FLUSH => Ok(Op::Flush),
+            UDM_DISCARD => Ok(Op::Discard),
+            UDM_WRITE_ZEROES => Ok(Op::WriteZeroes),
             other => Err(Failure::new(Errno::EINVAL, format!("operation {other}: expected 0 to 4"))),
         }
     }
 
     fn op_flags(&self) -> Result<OpFlags, Failure> {
-        let unknown = self.flags & !(FUA | HIPRI | NO_UNMAP);
+        let unknown = self.flags & !(UDM_FUA | UDM_HIPRI | UDM_NO_UNMAP);
         if unknown != 0 {
             return Err(Failure::new(Errno::EINVAL, format!("flags {unknown:#x} are none; expected 1, 2 and 4")));
         }
         let flag = |bit, flag| if self.flags & bit != 0 { flag } else { OpFlags::NONE };
-        Ok(flag(FUA, OpFlags::FUA).with(flag(HIPRI, OpFlags::HIPRI)).with(flag(NO_UNMAP, OpFlags::NO_UNMAP)))
+        Ok(flag(UDM_FUA, OpFlags::FUA)
+            .with(flag(UDM_HIPRI, OpFlags::HIPRI))
+            .with(flag(UDM_NO_UNMAP, OpFlags::NO_UNMAP)))
     }
 
     fn range(&self) -> Result<(Sector, Sectors), Failure> {
@@ -126,7 +157,8 @@ impl UdmQueue {
     }
 }
 
-/// See the header.
+/// A way to a device for this thread, with at most `depth` (1 to 65536) requests out. Null names the last device. A process
+/// has at most 256 queues at a time.
 ///
 /// # Safety
 /// `stack` is open and stays so longer than the queue; `device` is null or leads to a text that ends with a zero,
@@ -159,7 +191,7 @@ pub unsafe extern "C" fn udm_queue_open(
     })())
 }
 
-/// See the header.
+/// Every request must have completed. Null is allowed.
 ///
 /// # Safety
 /// `queue` comes from `udm_queue_open` on this thread and is closed once, with nothing out; or it is null.
@@ -171,7 +203,8 @@ pub unsafe extern "C" fn udm_queue_close(queue: *mut UdmQueue) {
     }
 }
 
-/// See the header.
+/// Submits a request; the struct itself may go at once. -EAGAIN when as many are out as the queue is deep: poll first. A
+/// request that the device refuses completes with an error. Never blocks.
 ///
 /// # Safety
 /// `queue` is this thread's; `request` leads to one whose list and memory stay until its completion has been taken.
@@ -186,7 +219,7 @@ pub unsafe extern "C" fn udm_queue_submit(queue: *mut UdmQueue, request: *const 
     answer(unsafe { queue.submit(request) })
 }
 
-/// See the header.
+/// Starts what is queued and takes at most `max` completions. Never blocks.
 ///
 /// # Safety
 /// `queue` is this thread's; `out` has room for `max`.
@@ -208,7 +241,8 @@ pub unsafe extern "C" fn udm_queue_poll(queue: *mut UdmQueue, out: *mut UdmCompl
     unsafe { queue.take(out, max) as c_int }
 }
 
-/// See the header.
+/// As udm_queue_poll, but sleeps (while polled requests are out: polls) until `min` have completed, nothing is out, or
+/// `timeout_ns` have passed. Returns how many there are, which may be fewer than `min`.
 ///
 /// # Safety
 /// `queue` is this thread's; `out` has room for `max`.
@@ -226,7 +260,7 @@ pub unsafe extern "C" fn udm_queue_wait(
     };
     let max = max.min(c_int::MAX as c_uint);
     let min = min.min(max) as usize;
-    let forever = timeout_ns == u64::MAX;
+    let forever = timeout_ns == UDM_FOREVER;
     let start = waited.channel.now();
     let mut there = 0;
     loop {

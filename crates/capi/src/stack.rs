@@ -8,7 +8,7 @@ use udm_core::MappedDevice;
 use udm_io::{BlockDevice, Domain};
 use udm_stack::Stack;
 
-/// The devices of one specification: `udm_stack` of the header.
+/// The devices of one specification.
 pub struct UdmStack {
     pub(crate) domain: Domain,
     pub(crate) stack: Stack,
@@ -28,19 +28,27 @@ impl UdmStack {
     }
 }
 
-/// What a device is like: `struct udm_device_info` of the header.
+/// A flag of a device: writes are refused.
+pub const UDM_DEVICE_READ_ONLY: u32 = 1;
+/// A flag of a device: takes UDM_DISCARD.
+pub const UDM_DEVICE_DISCARD: u32 = 2;
+/// A flag of a device: UDM_HIPRI requests can be polled for.
+pub const UDM_DEVICE_POLL: u32 = 4;
+
+/// What a device is like.
 #[repr(C)]
 pub struct UdmDeviceInfo {
-    size: u64,
-    logical_block_size: u32,
-    memory_alignment: u32,
-    discard_granularity: u32,
-    flags: u32,
+    /// In bytes.
+    pub size: u64,
+    /// In bytes: offsets and lengths are multiples of it.
+    pub logical_block_size: u32,
+    /// In bytes: other memory is copied.
+    pub memory_alignment: u32,
+    /// In bytes; 0 when it takes none.
+    pub discard_granularity: u32,
+    /// UDM_DEVICE_READ_ONLY and the others.
+    pub flags: u32,
 }
-
-const READ_ONLY: u32 = 1;
-const DISCARD: u32 = 2;
-const POLL: u32 = 4;
 
 /// # Safety
 /// `at` leads to a text that ends with a zero and stays for `'a`, or is null.
@@ -53,7 +61,8 @@ pub(crate) unsafe fn text<'a>(at: *const c_char, what: &str) -> Result<&'a str, 
     text.to_str().map_err(|_| Failure::new(Errno::EINVAL, format!("{what} is no UTF-8: {text:?}")))
 }
 
-/// See the header.
+/// Makes every device of `concise` and makes it live; an empty text makes none, and udm_command may. May block: it opens
+/// devices. Close it with udm_stack_close.
 ///
 /// # Safety
 /// `concise` leads to a text that ends with a zero, `stack` to a pointer; either may be null, which is refused.
@@ -76,7 +85,7 @@ pub unsafe extern "C" fn udm_stack_open(concise: *const c_char, stack: *mut *mut
     })())
 }
 
-/// See the header.
+/// Takes the devices down. Every queue must be closed before. Null is allowed. May block.
 ///
 /// # Safety
 /// `stack` comes from `udm_stack_open`, is closed once and has no open queue; or it is null.
@@ -88,7 +97,7 @@ pub unsafe extern "C" fn udm_stack_close(stack: *mut UdmStack) {
     }
 }
 
-/// See the header.
+/// What the device is like now; null names the last of the specification.
 ///
 /// # Safety
 /// `stack` is open; `device` is null or leads to a text that ends with a zero, `info` to its place. Null is refused for
@@ -114,9 +123,9 @@ pub unsafe extern "C" fn udm_device_info(
             logical_block_size: limits.logical_block_size,
             memory_alignment: limits.dma_alignment,
             discard_granularity: limits.discard_granularity,
-            flags: flag(dev.read_only(), READ_ONLY)
-                | flag(limits.max_discard.get() > 0, DISCARD)
-                | flag(dev.can_poll(), POLL),
+            flags: flag(dev.read_only(), UDM_DEVICE_READ_ONLY)
+                | flag(limits.max_discard.get() > 0, UDM_DEVICE_DISCARD)
+                | flag(dev.can_poll(), UDM_DEVICE_POLL),
         };
         // SAFETY: not null, and the caller's promise.
         unsafe { info.write(found) };

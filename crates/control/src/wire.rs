@@ -10,6 +10,10 @@
 //!    daemon answers with [`AnswerHead`], the buffer (empty where it failed before it had one),
 //!    and a text that says more than the error number can: UTF-8, possibly several lines.
 //!
+//! A client sends nothing more before it has its answer, and the daemon reads no further than the request's end. So a
+//! connection that is *reset* was given up with the request unread: nobody has begun with it, and it may go to another daemon
+//! ([`is_unread`]).
+//!
 //! Lengths are checked before anything is allocated for them, and buffers grow only as bytes
 //! arrive. The functions here block as their stream does; an event loop can use the heads alone.
 
@@ -184,6 +188,13 @@ pub fn read_answer(stream: &mut impl Read) -> io::Result<WireAnswer> {
     let buf = body(stream, head.len)?;
     let detail = String::from_utf8_lossy(&body(stream, head.detail_len)?).into_owned();
     Ok(WireAnswer { errno: head.errno, buf, detail })
+}
+
+/// Whether the error of who waits for an answer says that the daemon's end was closed before all that was sent had been read: the
+/// daemon was killed with the connection still unaccepted, or before it had the whole request. One that has read everything
+/// leaves the end of the stream instead (`net/unix/af_unix.c`, `unix_release_sock`, Linux 6.12).
+pub fn is_unread(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::ConnectionReset
 }
 
 /// A head; `None` when the stream ends before its first byte.

@@ -58,6 +58,19 @@ impl Counters {
         self.in_flight.add(1);
     }
 
+    /// A read or write that goes on as it is: it has arrived, is remapped, and in flight.
+    #[inline(always)]
+    pub(crate) fn shifted(&self, bio: &Bio) {
+        let (ios, sectors) = match bio.op() {
+            Op::Write => (&self.writes, &self.write_sectors),
+            _ => (&self.reads, &self.read_sectors),
+        };
+        ios.add(1);
+        sectors.add(bio.sectors().get());
+        self.remapped();
+        self.begin();
+    }
+
     /// The last thing that a bio does with a path or device; who sees it sees all that the bio did there, and may free it.
     #[inline]
     pub(crate) fn end(&self) {
@@ -82,25 +95,28 @@ impl Ledger for Counters {
     }
 }
 
-/// Polled bios of one channel with one device.
+/// Polled bios of one channel with one device, by the numbers of [`PollPath`].
 #[derive(Default)]
 #[repr(align(64))]
-struct PolledCounters {
-    fast: Count,
-    sub: Count,
-    default: Count,
+struct PolledCounters([Count; 3]);
+
+/// One of something for each channel.
+type Each<T> = Box<[T; MAX_CHANNELS]>;
+
+fn each<T: Default>() -> Each<T> {
+    let all: Box<[T]> = (0..MAX_CHANNELS).map(|_| T::default()).collect();
+    all.try_into().unwrap_or_else(|_| unreachable!("made for so many"))
 }
 
-/// [`Counters`] for every channel: 16 KiB, of which only the pages in use are touched, and as much again once a bio was
-/// polled for.
+/// [`Counters`] for every channel: 16 KiB, and as much again where bios may be polled for.
 pub(crate) struct PerChannel {
-    counters: Box<[Counters]>,
-    polled: OnceLock<Box<[PolledCounters]>>,
+    counters: Each<Counters>,
+    polled: OnceLock<Each<PolledCounters>>,
 }
 
 impl PerChannel {
     pub(crate) fn new() -> Self {
-        Self { counters: (0..MAX_CHANNELS).map(|_| Counters::default()).collect(), polled: OnceLock::new() }
+        Self { counters: each(), polled: OnceLock::new() }
     }
 
     #[inline]
@@ -108,21 +124,34 @@ impl PerChannel {
         &self.counters[cx.id()]
     }
 
+    /// From here on bios that are polled for are counted: called before the first of them can arrive, so that none finds
+    /// it to be done.
+    pub(crate) fn expect_polls(&self) {
+        self.polled.get_or_init(each);
+    }
+
     /// Counts a bio that was polled for.
+    #[inline]
     pub(crate) fn polled(&self, cx: &Cx<'_>, path: PollPath) {
-        let polled = self.polled.get_or_init(|| (0..MAX_CHANNELS).map(|_| PolledCounters::default()).collect());
-        let counters = &polled[cx.id()];
-        match path {
-            PollPath::Fast => counters.fast.add(1),
-            PollPath::Sub => counters.sub.add(1),
-            PollPath::Default => counters.default.add(1),
+        if let Some(polled) = self.polled.get() {
+            polled[cx.id()].0[path as usize].add(1);
         }
+    }
+
+    /// Counts a bio that has come back: as polled for, if it was, and out.
+    #[inline]
+    pub(crate) fn left(&self, cx: &Cx<'_>, bio: &Bio) {
+        if let Some(path) = bio.poll_path() {
+            self.polled(cx, path);
+        }
+        self.of(cx).end();
     }
 
     fn polls(&self) -> Polls {
         let mut sum = Polls::default();
         for c in self.polled.get().into_iter().flat_map(|polled| polled.iter()) {
-            sum += Polls { fast: c.fast.get(), sub: c.sub.get(), default: c.default.get() };
+            let [fast, sub, default] = &c.0;
+            sum += Polls { fast: fast.get(), sub: sub.get(), default: default.get() };
         }
         sum
     }
@@ -133,7 +162,7 @@ impl PerChannel {
 
     pub(crate) fn totals(&self) -> Totals {
         let mut sum = Totals { polls: self.polls(), ..Totals::default() };
-        for c in &self.counters {
+        for c in self.counters.iter() {
             sum += Totals {
                 reads: c.reads.get(),
                 read_sectors: c.read_sectors.get(),

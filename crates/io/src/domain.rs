@@ -13,7 +13,7 @@ use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// How many channels a domain can have at a time. Per-channel counters of a device are arrays of this length.
-pub const MAX_CHANNELS: usize = 256;
+pub const MAX_CHANNELS: usize = 1 << u8::BITS;
 
 /// What a simulated domain does when a channel would sleep, given the channel's next timer.
 type IdleFn = dyn Fn(Option<Nanos>) + Send + Sync;
@@ -163,7 +163,7 @@ impl Domain {
     /// As [`grace`](Self::grace), but for the section that `inside` is proof of: the caller answers for it that nothing
     /// further up its stack uses what it has found before. On a channel that is alone, it is over at once.
     pub fn grace_beside(&self, inside: &Cx<'_>) -> Grace {
-        let others = self.0.counted_cores().filter(|core| core.id != inside.id());
+        let others = self.0.counted_cores().filter(|core| core.id() != inside.id());
         Grace(Sections::now(self.0.asymmetric, others.cloned()))
     }
 

@@ -32,6 +32,7 @@ pub mod nbd;
 mod null;
 mod open;
 mod polling;
+mod stream;
 mod sync;
 
 pub use bio::{Bio, FrameFn, Op, OpFlags, Segment, Segments, Status, is_zero, zero_kernel};

@@ -1,6 +1,6 @@
 //! Memory as a device: sparse until written, huge pages where they can be had.
 
-use crate::{Bio, BlockDevice, Cx, DeviceId, Extent, ExtentKind, Lent, Limits, Op, OpFlags, Status};
+use crate::{Bio, BlockDevice, Cx, DeviceId, Extent, ExtentKind, Lent, Limits, Op, OpFlags, Status, stream};
 use rustix::fd::OwnedFd;
 use rustix::fs::{
     FallocateFlags, MemfdFlags, SealFlags, fallocate, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create,
@@ -14,6 +14,8 @@ use udm_base::{SECTOR_SIZE, Sector, Sectors};
 
 /// Bytes that move to a file at a time; a multiple of every page size.
 const MOVED: usize = 4 << 20;
+/// Memory of this size may still lie in caches; of more than this, what was written long ago does not.
+const CACHED: usize = 256 << 20;
 
 /// A range of zeroed memory that takes pages only when written, and gives them back when discarded.
 ///
@@ -25,6 +27,8 @@ const MOVED: usize = 4 << 20;
 pub struct Memory {
     base: NonNull<u8>,
     len: usize,
+    /// Writes go past the caches.
+    streams: bool,
     /// What is mapped, if it has moved.
     file: OnceLock<OwnedFd>,
 }
@@ -46,7 +50,16 @@ impl Memory {
         let base = unsafe { mmap_anonymous(ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, flags) }?;
         // SAFETY: the range was just mapped. Without huge pages it works as well, only slower.
         let _ = unsafe { madvise(base, len, Advice::LinuxHugepage) };
-        Ok(Self { base: NonNull::new(base.cast()).expect("mmap gives no null"), len, file: OnceLock::new() })
+        let base = NonNull::new(base.cast()).expect("mmap gives no null");
+        Ok(Self { base, len, streams: false, file: OnceLock::new() })
+    }
+
+    /// The same for a disk whose speed counts: if it is larger than caches are, long writes go past them. That doubles their
+    /// speed, and makes what reads them at once fetch them from memory.
+    pub fn streaming(size: Sectors) -> io::Result<Self> {
+        let mut memory = Self::new(size)?;
+        memory.streams = memory.len > CACHED;
+        Ok(memory)
     }
 
     /// What is in it, as a file of memory for another process. The first time it is copied there, and given back here as
@@ -151,6 +164,10 @@ impl Memory {
             Op::Read => copy(at, bio, |mem, seg, n| {
                 // SAFETY: both ranges are valid for n bytes (the mapping, and the contract of Segment::new).
                 unsafe { ptr::copy_nonoverlapping(mem, seg, n) }
+            }),
+            Op::Write if self.streams && bio.sectors().as_len() >= stream::SHORTEST => copy(at, bio, |mem, seg, n| {
+                // SAFETY: as above.
+                unsafe { stream::copy(seg, mem, n) }
             }),
             Op::Write => {
                 prefetch_for_write(at, bio.sectors().as_len());
@@ -306,6 +323,21 @@ mod tests {
     use super::*;
     use crate::{BlockingIo, Domain, OpFlags};
     use std::sync::Arc;
+
+    #[test]
+    fn what_streams_is_there_afterwards() {
+        let dev = Arc::new(MemoryDevice(Memory::streaming(Sectors::in_bytes(2 * CACHED as u64)).unwrap()));
+        assert!(dev.0.streams);
+        let io = BlockingIo::new(&Domain::default(), dev).unwrap();
+        let bytes: Vec<u8> = (0..20_480u32).map(|n| (n * 7 + n / 256) as u8).collect();
+        for (sector, len) in [(0, 4096), (1_000_000, 20_480), (77, 4608), (500, 512)] {
+            io.write(Sector::new(sector), &bytes[..len], OpFlags::NONE).unwrap();
+            let mut found = vec![0; len + 1024];
+            io.read(Sector::new(sector.max(1) - 1), &mut found).unwrap();
+            let found = &found[usize::from(sector > 0) * 512..][..len];
+            assert_eq!(found, &bytes[..len], "{len} bytes at sector {sector}");
+        }
+    }
 
     #[test]
     fn what_moves_is_there_afterwards() {

@@ -19,6 +19,8 @@ pub(crate) const DETACHED: &str = "--detached";
 const START_TIMEOUT: Duration = Duration::from_secs(20);
 /// How often it is looked for.
 const LOOK: Duration = Duration::from_millis(5);
+/// How often a daemon is greeted: one that is killed takes those with it that have only just connected, and so may the next.
+const GREETINGS: usize = 8;
 /// How many lines of its log tell why it did not start.
 const LOG_LINES: usize = 8;
 
@@ -61,18 +63,39 @@ pub(crate) fn control(places: &Places) -> io::Result<UnixStream> {
 
 /// Greets the daemon on `udm.sock`; `None` when none runs.
 pub(crate) fn second(places: &Places) -> Result<Option<Client<UnixStream>>, ClientError> {
-    match UnixStream::connect(places.second()) {
-        Ok(stream) => Client::connect(stream).map(Some),
-        Err(error) if nobody_listens(&error) => Ok(None),
-        Err(error) => Err(ClientError::Io(named(places, &error))),
+    greeted(places, Client::connect)
+}
+
+/// Connects to `udm.sock` and greets who answers there; `None` when nobody does. A greeting changes nothing: when the daemon
+/// goes meanwhile, there is another or none.
+pub(crate) fn greeted<T>(
+    places: &Places,
+    mut greet: impl FnMut(UnixStream) -> Result<T, ClientError>,
+) -> Result<Option<T>, ClientError> {
+    let mut tries = GREETINGS;
+    loop {
+        tries -= 1;
+        let stream = match UnixStream::connect(places.second()) {
+            Ok(stream) => stream,
+            Err(error) if nobody_listens(&error) => return Ok(None),
+            Err(error) => return Err(ClientError::Io(named(places, &error))),
+        };
+        match greet(stream) {
+            Err(ClientError::Io(error)) if has_gone(&error) && tries > 0 => {}
+            other => return other.map(Some),
+        }
     }
 }
 
 /// As [`second`], and a daemon is started when there is none.
 pub(crate) fn second_or_start(places: &Places) -> Result<Client<UnixStream>, ClientError> {
-    control(places)?;
-    let gone = || ClientError::Io(io::Error::new(io::ErrorKind::NotConnected, "it has ended meanwhile"));
-    second(places)?.ok_or_else(gone)
+    for _ in 0..GREETINGS {
+        control(places)?;
+        if let Some(client) = second(places)? {
+            return Ok(client);
+        }
+    }
+    Err(ClientError::Io(io::Error::new(io::ErrorKind::NotConnected, "it has ended meanwhile")))
 }
 
 /// Whether a daemon has the directory, and its process.
@@ -82,6 +105,12 @@ pub(crate) fn holder(places: &Places) -> Option<Option<u32>> {
 
 fn nobody_listens(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused)
+}
+
+/// Whether the daemon at the other end has hung up, or was killed.
+pub(crate) fn has_gone(error: &io::Error) -> bool {
+    use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
+    matches!(error.kind(), BrokenPipe | ConnectionReset | UnexpectedEof)
 }
 
 fn named(places: &Places, error: &io::Error) -> io::Error {
@@ -112,7 +141,7 @@ const REPLACED: &str = "replaced\n";
 /// Starts a daemon that goes on in the place of the one that runs, and waits until it has; where none runs, starts one.
 ///
 /// # Errors
-/// What the new one says: the old one goes on.
+/// What the new one says: the old one goes on, unless it was killed.
 pub(crate) fn replace(places: &Places) -> io::Result<()> {
     places.make().map_err(io::Error::other)?;
     let log = open_log(places)?;
@@ -130,8 +159,16 @@ pub(crate) fn replace(places: &Places) -> io::Result<()> {
     }
     match child.wait()?.code() {
         Some(code) if code == i32::from(EXIT_NONE) => control(places).map(drop),
-        _ if told.trim().is_empty() => Err(with_log(places, "the new daemon has died; the one that ran goes on")),
-        _ => Err(io::Error::other(format!("the daemon that runs goes on: {}", told.trim()))),
+        _ => {
+            let goes_on = match holder(places) {
+                Some(_) => "the daemon that runs goes on",
+                None => "and the one that ran does not run any more",
+            };
+            match told.trim() {
+                "" => Err(with_log(places, &format!("the new daemon has died; {goes_on}"))),
+                told => Err(io::Error::other(format!("{told}; {goes_on}"))),
+            }
+        }
     }
 }
 

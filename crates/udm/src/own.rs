@@ -83,6 +83,10 @@ struct DaemonArgs {
     /// Put every device into the file system: auto, ublk, fuse, loop or none
     #[arg(long, value_name = "KIND", default_value = "none", conflicts_with_all = ["stop", "status"])]
     node: NodeKind,
+    /// Read requests to nodes from FUSE's descriptor, even where the kernel offers io_uring: such nodes stay in use across
+    /// --replace
+    #[arg(long, conflicts_with_all = ["stop", "status"])]
+    no_fuse_io_uring: bool,
     /// Run as the child of a client: in a session of its own, with the log as output
     #[arg(long, hide = true)]
     detached: bool,
@@ -198,8 +202,13 @@ fn serve(places: Result<Places, String>, args: &DaemonArgs) -> u8 {
             }
         };
     }
-    let begin =
-        Begin { detached: args.detached, fresh: args.no_restore, poll_budget: args.poll_budget, node: args.node };
+    let begin = Begin {
+        detached: args.detached,
+        fresh: args.no_restore,
+        poll_budget: args.poll_budget,
+        node: args.node,
+        rings: !args.no_fuse_io_uring,
+    };
     match places.map_err(Into::into).and_then(|places| daemon::run(places, begin)) {
         Ok(()) => 0,
         Err(error) => {

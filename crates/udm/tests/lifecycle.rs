@@ -3,8 +3,10 @@
 mod common;
 
 use common::{NbdHold, Place, stderr, stdout, until};
+use rustix::event::{PollFd, PollFlags};
 use rustix::process::Signal;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::net::UnixListener;
 use std::process::Stdio;
 
 fn mode(path: &std::path::Path) -> u32 {
@@ -41,6 +43,31 @@ fn clients_that_start_it_at_once() {
         assert!(output.status.success(), "{}", stderr(&output));
     }
     assert_eq!(place.log().matches(" serves ").count(), 1, "{}", place.log());
+}
+
+/// A daemon that is killed takes the connections with it that it had not accepted yet. Nobody has read what they asked for, so
+/// they ask the next one.
+#[test]
+fn clients_that_were_not_accepted() {
+    for (socket, line) in [("control.sock", "ls"), ("udm.sock", "daemon --status"), ("udm.sock", "daemon --replace")] {
+        let place = Place::new();
+        std::fs::create_dir_all(place.dir()).unwrap();
+        std::fs::set_permissions(place.dir(), std::fs::Permissions::from_mode(0o700)).unwrap();
+        let dying = UnixListener::bind(place.dir().join(socket)).unwrap();
+        let mut command = place.command("udm");
+        let client = command.args(line.split(' ')).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut waiting = [PollFd::new(&dying, PollFlags::IN)];
+        rustix::event::poll(&mut waiting, None).unwrap();
+        drop(dying);
+        let output = client.wait_with_output().unwrap();
+        let told = (output.status.code(), stdout(&output), stderr(&output));
+        let expect = match line {
+            "ls" => (Some(0), "No devices found\n".to_owned(), String::new()),
+            "daemon --replace" => (Some(0), String::new(), String::new()),
+            _ => (Some(1), format!("no daemon runs in {}\n", place.dir().display()), String::new()),
+        };
+        assert_eq!(told, expect, "{line}");
+    }
 }
 
 #[test]

@@ -10,6 +10,7 @@ use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Whether a node can be made here; the daemon's own words if not.
 fn can(place: &Place, kind: &str) -> bool {
@@ -309,6 +310,145 @@ fn a_block_device_after_a_kill() {
         let backing = Path::new("/sys/block").join(old.file_name().unwrap()).join("loop/backing_file");
         !fs::read_to_string(backing).is_ok_and(|file| file.contains(place.dir().to_str().unwrap()))
     });
+}
+
+/// Others have the daemon replaced while files are written and read back: nobody notices.
+#[test]
+fn a_mounted_file_system_across_daemons() {
+    const FILES: usize = 6;
+    let place = Place::new();
+    if !can(&place, "loop") || !installed("mkfs.ext4") {
+        return;
+    }
+    let image = place.root().join("image");
+    File::create(&image).unwrap().set_len(96 << 20).unwrap();
+    place.create(&["vol", "--node=loop"], &format!("0 196608 linear {} 0", image.display()));
+    let path = node(&place, "vol");
+    run("mkfs.ext4", ["-q", path.to_str().unwrap()]);
+    let device = fs::read_link(&path).unwrap();
+    let mounted = Mounted::new(&place, &path, "mnt", "rw");
+    let file = |writer: usize, i: usize| mounted.0.join(format!("{writer}-{i}"));
+    let content = |writer: usize, i: usize, round: usize| {
+        let word = format!("{writer} {i} {round};");
+        word.bytes().cycle().take(100_000 + i * 4096).collect::<Vec<u8>>()
+    };
+    let done = AtomicBool::new(false);
+    let last = std::thread::scope(|scope| {
+        let load = |writer: usize| {
+            let (file, content, done) = (&file, &content, &done);
+            scope.spawn(move || {
+                let mut rounds = 0;
+                while !done.load(Ordering::Acquire) || rounds < 2 {
+                    rounds += 1;
+                    for i in 0..FILES {
+                        let written = File::create(file(writer, i)).unwrap();
+                        written.write_all_at(&content(writer, i, rounds), 0).unwrap();
+                        written.sync_all().unwrap();
+                        // So that it is read from the device.
+                        rustix::fs::fadvise(&written, 0, None, rustix::fs::Advice::DontNeed).unwrap();
+                    }
+                    for i in 0..FILES {
+                        assert!(fs::read(file(writer, i)).unwrap() == content(writer, i, rounds), "{writer}, {i}");
+                    }
+                }
+                rounds
+            })
+        };
+        let loads = [load(0), load(1)];
+        let mut daemons = vec![place.daemon_pid().unwrap()];
+        for _ in 0..3 {
+            place.ok("daemon --replace");
+            daemons.push(place.daemon_pid().unwrap());
+            assert_eq!(fs::read_link(&path).unwrap(), device, "it is the same block device");
+        }
+        daemons.dedup();
+        assert_eq!(daemons.len(), 4);
+        done.store(true, Ordering::Release);
+        loads.map(|load| load.join().unwrap())
+    });
+    drop(mounted);
+    run("e2fsck", ["-f", "-n", path.to_str().unwrap()]);
+    let mounted = Mounted::new(&place, &path, "mnt", "ro");
+    for (writer, rounds) in last.into_iter().enumerate() {
+        for i in 0..FILES {
+            let found = fs::read(mounted.0.join(format!("{writer}-{i}"))).unwrap();
+            assert!(found == content(writer, i, rounds), "{writer}, {i}");
+        }
+    }
+    drop(mounted);
+    place.ok("remove vol");
+}
+
+/// The kernel's switch for requests by io_uring, which goes back to what it was.
+struct Offered(bool);
+
+impl Offered {
+    const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
+
+    fn new() -> Self {
+        let was_off = fs::read(Self::SWITCH).is_ok_and(|text| text.starts_with(b"N"));
+        Self(was_off && fs::write(Self::SWITCH, "Y").is_ok())
+    }
+}
+
+impl Drop for Offered {
+    fn drop(&mut self) {
+        if self.0 {
+            let _ = fs::write(Self::SWITCH, "N");
+        }
+    }
+}
+
+#[test]
+fn requests_by_io_uring() {
+    let place = Place::new();
+    let offered = Offered::new();
+    if !can(&place, "loop") {
+        return;
+    }
+    place.create(&["vol", "--node=loop"], "0 65536 ram");
+    let path = node(&place, "vol");
+    let file = rw(&path);
+    if shown(&place, "vol")["transport"] != "fuse-io_uring" {
+        println!("SKIP requests by io_uring: the kernel does not offer them");
+        return;
+    }
+    drop(offered);
+    let data: Vec<u8> = (0..4u32 << 20).map(|i| (i / 7 % 251) as u8).collect();
+    file.write_all_at(&data, 0).unwrap();
+    file.sync_all().unwrap();
+    rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
+    assert!(fs::read(&path).unwrap()[..data.len()] == data);
+    // In use it cannot pass.
+    refused(&place.udm(["daemon", "--replace"]), "cannot pass to another daemon");
+    let mut back = vec![0; 8192];
+    file.read_exact_at(&mut back, 4096).unwrap();
+    assert!(back == data[4096..12288], "who has it open goes on");
+    drop(file);
+    until("the next has it", || place.udm(["daemon", "--replace"]).status.success());
+    // By whatever the kernel offers then.
+    assert!(fs::read(&path).unwrap()[..data.len()] == data);
+    place.ok("daemon --stop");
+    // As it was told.
+    let _offered = Offered::new();
+    let told = place.command("udm").args(["daemon", "--no-fuse-io-uring"]).spawn().map(Told).unwrap();
+    until("it serves", || place.is_served());
+    place.create(&["new", "--node=fuse"], "0 8 zero");
+    assert_eq!(
+        (fs::read(node(&place, "new")).unwrap(), shown(&place, "new")["transport"].as_str()),
+        (vec![0; 4096], Some("fuse"))
+    );
+    drop(told);
+}
+
+/// A daemon in the foreground.
+struct Told(std::process::Child);
+
+impl Drop for Told {
+    fn drop(&mut self) {
+        let _ = rustix::process::kill_process(rustix::process::Pid::from_child(&self.0), Signal::TERM);
+        let _ = self.0.wait();
+    }
 }
 
 #[test]

@@ -5,6 +5,7 @@ mod common;
 use common::{Nbd, NbdHold, Place, stderr, until};
 use std::fs::File;
 use std::io::{Read, Write};
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::os::unix::net::UnixStream;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -421,8 +422,7 @@ fn whoever_is_killed_whenever() {
         }
         outcomes[if !served { 2 } else { usize::from(!lives(old)) }] += 1;
         drop(clients);
-        // Who was killed in the middle may take the first connection after it with it.
-        until("a daemon answers", || place.udm(["ls"]).status.success());
+        place.ok("ls");
         for name in ["v", "t"] {
             let mut client = hold(&place, name);
             for before in 0..=round {
@@ -478,9 +478,9 @@ fn commands_notice_nothing() {
     assert!(waiting.wait().unwrap().success());
 }
 
-/// A node that nobody uses comes again; one in use keeps the daemon from being replaced.
+/// A node goes on with all that is open in it.
 #[test]
-fn nodes_come_again() {
+fn nodes_go_on() {
     let place = Place::new();
     place.create(&["v"], &format!("0 {SECTORS} ram"));
     let output = place.udm(["node", "add", "v", "--kind", "fuse"]);
@@ -489,19 +489,67 @@ fn nodes_come_again() {
         return;
     }
     let node = place.dir().join("dev/v");
-    std::fs::OpenOptions::new().write(true).open(&node).and_then(|mut f| f.write_all(&[6; 4096])).unwrap();
-    let nodes = place.ok("node");
-    until("the file is closed", || place.ok("info -c --noheadings -o open v").trim() == "0");
+    let mut open = std::fs::OpenOptions::new().read(true).write(true).open(&node).unwrap();
+    open.write_all(&[6; 4096]).unwrap();
+    let picture = || ["node", "info -c --noheadings -o name,open v"].map(|line| place.ok(line)).concat();
+    let before = picture();
+    assert!(before.ends_with("v:1\n"), "{before}");
+    let inode = std::fs::metadata(&node).unwrap().ino();
+    for round in 0..3u8 {
+        replace(&place);
+        assert_eq!(picture(), before);
+        let mut found = [0; 4096];
+        File::open(&node).unwrap().read_exact(&mut found).unwrap();
+        assert_eq!(found, [6; 4096]);
+        assert_eq!((std::fs::metadata(&node).unwrap().ino(), open.metadata().unwrap().ino()), (inode, inode));
+        // Where it was.
+        open.write_all(&[round + 10; 4096]).unwrap();
+        open.read_exact_at(&mut found, 4096 * (u64::from(round) + 1)).unwrap();
+        assert_eq!(found, [round + 10; 4096]);
+    }
+    // What has lost its name is open all the same, and one more is made.
+    place.ok("node remove v");
+    place.create(&["w", "--node=fuse"], &format!("0 {SECTORS} ram"));
     replace(&place);
-    assert_eq!(place.ok("node"), nodes);
-    let mut found = [0; 4096];
-    let mut open = File::open(&node).unwrap();
-    open.read_exact(&mut found).unwrap();
-    assert_eq!(found, [6; 4096]);
-    refused(&place, "v is held open");
-    open.read_exact(&mut found).unwrap();
-    assert_eq!(found, [0; 4096], "who has it open goes on");
+    open.read_exact_at(&mut [0; 512], 0).unwrap();
+    assert!(!node.exists() && place.dir().join("dev/w").exists());
     drop(open);
     until("the file is closed", || place.ok("info -c --noheadings -o open v").trim() == "0");
     replace(&place);
+    place.ok("remove v");
+    place.ok("daemon --stop");
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+    assert!(!mounts.contains(place.dir().to_str().unwrap()));
+}
+
+/// Requests that a device does not finish keep the daemon; they end with it when it goes on.
+#[test]
+fn requests_to_nodes_that_do_not_end() {
+    let place = Place::new();
+    place.create(&["v"], &format!("0 {SECTORS} ram"));
+    let output = place.udm(["node", "add", "v", "--kind", "fuse"]);
+    if !output.status.success() {
+        println!("SKIP nodes across daemons: {}", stderr(&output).trim());
+        return;
+    }
+    let open = std::fs::OpenOptions::new().write(true).open(place.dir().join("dev/v")).unwrap();
+    place.ok("suspend v");
+    let (told, thread) = std::sync::mpsc::channel();
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            told.send(rustix::thread::gettid()).unwrap();
+            open.write_all_at(&[3; 4096], 0)
+        });
+        let call = format!("/proc/self/task/{}/syscall", thread.recv().unwrap().as_raw_nonzero());
+        let write = format!("{} ", libc::SYS_pwrite64);
+        until("it waits", || std::fs::read_to_string(&call).is_ok_and(|call| call.starts_with(&write)));
+        // Served in the order of arrival, so that the daemon has the write when this is done.
+        std::fs::metadata(place.dir().join("dev/v")).unwrap();
+        refused(&place, "requests to nodes");
+        assert!(!writer.is_finished());
+        place.ok("resume v");
+        writer.join().unwrap().unwrap();
+    });
+    replace(&place);
+    open.write_all_at(&[4; 4096], 0).unwrap();
 }

@@ -28,6 +28,9 @@ struct Options {
     /// udm's fio engine, for the experiments that use fio [default: out/fio-engine/libudm_fio.so, if it is there]
     #[arg(long, value_name = "FILE")]
     fio_engine: Option<PathBuf>,
+    /// Only the rows whose name has TEXT in it; `polling` measures no others
+    #[arg(long, value_name = "TEXT")]
+    only: Option<String>,
 }
 
 /// Where `make fio-engine` puts it, beneath the folder of the sources.
@@ -125,6 +128,11 @@ fn all(options: &Options, command: String, out: &mut impl Write) -> Result<(), F
     let Some(folder) = &options.out else {
         return Err(Failure::Usage(format!("{ALL}: expected --out DIR, where it writes its pages")));
     };
+    if options.only.is_some() {
+        return Err(Failure::Usage(format!(
+            "{ALL}: --only is for one experiment; expected its name in place of {ALL}"
+        )));
+    }
     can_write(folder)?;
     let engine = options.engine()?;
     let domain = Domain::default();
@@ -192,12 +200,20 @@ fn measured(
         quick: options.quick,
         folder: scratch.as_ref().map(|s| s.0.as_path()),
         fio_engine,
+        only: options.only.as_deref(),
         progress: &progress,
         command,
     };
     let found = (experiment.run)(&setting);
     telling.end();
-    found
+    let mut report = found?;
+    report.rows.retain(|row| setting.wants(&row.row));
+    match &options.only {
+        Some(text) if report.rows.is_empty() => {
+            Err(Error::Load(format!("--only {text:?}: {} has no row with that in its name", experiment.name)))
+        }
+        _ => Ok(report),
+    }
 }
 
 /// A folder for an experiment's files, which goes with them.

@@ -71,6 +71,8 @@ pub(crate) struct Setting<'a> {
     pub(crate) folder: Option<&'a Path>,
     /// The file of udm's fio engine, if there is one.
     pub(crate) fio_engine: Option<&'a Path>,
+    /// Only rows whose name has this in it are wanted.
+    pub(crate) only: Option<&'a str>,
     /// Tells how far it is: on a terminal a line that changes, else lines.
     pub(crate) progress: &'a dyn Fn(&str),
     /// The command that repeats the run.
@@ -78,6 +80,11 @@ pub(crate) struct Setting<'a> {
 }
 
 impl Setting<'_> {
+    /// Whether the row of this name is wanted. What is not need not be measured; its row is left out in any case.
+    pub(crate) fn wants(&self, row: &str) -> bool {
+        self.only.is_none_or(|text| row.contains(text))
+    }
+
     /// `full`, or `quick` if less of everything will do.
     pub(crate) fn or_quick<T>(&self, full: T, quick: T) -> T {
         if self.quick { quick } else { full }

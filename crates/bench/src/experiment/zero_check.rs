@@ -310,6 +310,7 @@ mod tests {
             quick: true,
             folder: None,
             fio_engine: None,
+            only: None,
             progress: &progress,
             command: "udm bench".into(),
         };

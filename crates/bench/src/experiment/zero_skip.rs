@@ -422,6 +422,7 @@ mod tests {
             quick: true,
             folder: Some(folder.path()),
             fio_engine: None,
+            only: None,
             progress: &|_| (),
             command: "udm bench zero-skip".into(),
         };

@@ -62,10 +62,14 @@ pub trait DmTransport {
     }
 }
 
+/// How often a request is sent that daemons went away from: one that is killed takes those with it that have only just
+/// connected, and so may the next.
+const TRIES: usize = 8;
+
 /// A [`DmTransport`] over the daemon's `control.sock`.
 ///
 /// `connect` opens the socket and, where nobody answers, may start a daemon first. It is called
-/// for the first ioctl, and again when a daemon has gone between two.
+/// for the first ioctl, and again when a daemon has gone without having read a request.
 pub struct SocketTransport<C> {
     connect: C,
     cwd: Vec<u8>,
@@ -78,34 +82,69 @@ impl<C: FnMut() -> io::Result<UnixStream>> SocketTransport<C> {
         Self { connect, cwd: cwd.into(), stream: None }
     }
 
-    fn open(&mut self) -> Result<UnixStream, IoctlError> {
-        let failed = |e: io::Error| IoctlError::new(Errno::of(&e), format!("no connection to the daemon: {e}"));
-        let mut stream = (self.connect)().map_err(failed)?;
-        wire::write_hello(&mut stream, &self.cwd).map_err(failed)?;
-        Ok(stream)
+    /// One request on the connection that there is, or on a new one.
+    fn ask(&mut self, cmd: u32, buf: &[u8]) -> Result<(UnixStream, wire::WireAnswer), Broken> {
+        let mut stream = match self.stream.take() {
+            Some(stream) => stream,
+            None => {
+                let mut stream = (self.connect)().map_err(Broken::NoWay)?;
+                wire::write_hello(&mut stream, &self.cwd).map_err(Broken::unsent)?;
+                stream
+            }
+        };
+        wire::write_request(&mut stream, cmd, buf).map_err(Broken::unsent)?;
+        match wire::read_answer(&mut stream) {
+            Ok(answer) => Ok((stream, answer)),
+            Err(e) if wire::is_unread(&e) => Err(Broken::Unread(e)),
+            Err(e) => Err(Broken::Lost(e)),
+        }
+    }
+}
+
+/// Why there is no answer.
+enum Broken {
+    /// There is no connection.
+    NoWay(io::Error),
+    /// The daemon has gone, and the request was not read as a whole by anybody.
+    Unread(io::Error),
+    /// Whether the daemon did the work is unknown.
+    Lost(io::Error),
+}
+
+impl Broken {
+    /// What could not be sent as a whole.
+    fn unsent(error: io::Error) -> Self {
+        match error.kind() {
+            // It never can be.
+            io::ErrorKind::InvalidInput => Self::NoWay(error),
+            _ => Self::Unread(error),
+        }
     }
 }
 
 impl<C: FnMut() -> io::Result<UnixStream>> DmTransport for SocketTransport<C> {
     fn ioctl(&mut self, cmd: u32, buf: &mut Vec<u8>) -> Result<(), IoctlError> {
-        let lost = |e: io::Error| {
-            IoctlError::new(
-                Errno::EIO,
-                format!("the connection to the daemon broke: {e}; whether it did the work is unknown"),
-            )
-        };
-        // A request that a connection from before cannot take has reached nobody: it may go again.
-        let sent =
-            self.stream.take().and_then(|mut stream| wire::write_request(&mut stream, cmd, buf).ok().map(|()| stream));
-        let mut stream = match sent {
-            Some(stream) => stream,
-            None => {
-                let mut stream = self.open()?;
-                wire::write_request(&mut stream, cmd, buf).map_err(lost)?;
-                stream
+        let mut tries = TRIES;
+        let (stream, answer) = loop {
+            tries -= 1;
+            match self.ask(cmd, buf) {
+                Ok(both) => break both,
+                // It has reached nobody: it may go again.
+                Err(Broken::Unread(_)) if tries > 0 => {}
+                Err(Broken::Unread(e)) => {
+                    return Err(IoctlError::new(Errno::EIO, format!("no daemon takes the request: {e}")));
+                }
+                Err(Broken::Lost(e)) => {
+                    return Err(IoctlError::new(
+                        Errno::EIO,
+                        format!("the connection to the daemon broke: {e}; whether it did the work is unknown"),
+                    ));
+                }
+                Err(Broken::NoWay(e)) => {
+                    return Err(IoctlError::new(Errno::of(&e), format!("no connection to the daemon: {e}")));
+                }
             }
         };
-        let answer = wire::read_answer(&mut stream).map_err(lost)?;
         self.stream = Some(stream);
         if !answer.buf.is_empty() {
             *buf = answer.buf;
@@ -181,5 +220,59 @@ mod tests {
         let mut buf = request;
         let error = transport.ioctl(Command::DevStatus.ioctl_number(), &mut buf).unwrap_err();
         assert!(error.detail.contains("no connection to the daemon"), "{error:?}");
+    }
+
+    /// What a daemon that is killed leaves: connections that it had not accepted, or had not read from.
+    #[test]
+    fn a_daemon_that_went_before_it_read() {
+        let unread = || {
+            let (ours, theirs) = UnixStream::pair().unwrap();
+            let gone = std::thread::spawn(move || {
+                // As soon as the request is there: its last byte comes after the hello and its head.
+                let mut hello = vec![0; 16 + "/home".len()];
+                std::io::Read::read_exact(&mut &theirs, &mut hello).unwrap();
+                let mut first = [0];
+                rustix::net::recv(&theirs, &mut first, rustix::net::RecvFlags::PEEK).unwrap();
+            });
+            (ours, gone)
+        };
+        let ((first, gone), (second, gone_too)) = (unread(), unread());
+        let (third, theirs) = UnixStream::pair().unwrap();
+        let served = std::thread::spawn(move || daemon(theirs, 1));
+        let mut streams = vec![third, second, first];
+        let mut transport = SocketTransport::new("/home", || streams.pop().ok_or(io::ErrorKind::NotFound.into()));
+        let mut buf = RequestBuilder::new(Command::DevStatus).name(b"a").build().unwrap();
+        transport.ioctl(Command::DevStatus.ioctl_number(), &mut buf).unwrap();
+        [gone, gone_too, served].into_iter().for_each(|thread| thread.join().unwrap());
+    }
+
+    /// One that has read the request may have done the work.
+    #[test]
+    fn a_daemon_that_went_after_it_read() {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let read = std::thread::spawn(move || {
+            wire::read_hello(&mut &theirs).unwrap();
+            wire::read_request(&mut &theirs).unwrap().unwrap();
+        });
+        let mut streams = vec![ours];
+        let mut transport = SocketTransport::new("/home", || Ok(streams.pop().expect("it is asked once")));
+        let mut buf = RequestBuilder::new(Command::DevStatus).name(b"a").build().unwrap();
+        let error = transport.ioctl(Command::DevStatus.ioctl_number(), &mut buf).unwrap_err();
+        assert!(error.detail.contains("is unknown"), "{error:?}");
+        read.join().unwrap();
+    }
+
+    #[test]
+    fn daemons_that_always_go() {
+        let mut count = 0;
+        let mut transport = SocketTransport::new("/home", || {
+            count += 1;
+            UnixStream::pair().map(|(ours, _)| ours)
+        });
+        let mut buf = RequestBuilder::new(Command::DevStatus).name(b"a").build().unwrap();
+        let error = transport.ioctl(Command::DevStatus.ioctl_number(), &mut buf).unwrap_err();
+        assert!(error.detail.contains("no daemon takes the request"), "{error:?}");
+        drop(transport);
+        assert_eq!(count, TRIES);
     }
 }

@@ -52,6 +52,8 @@ pub struct NodeEntry {
     pub name: String,
     /// What it is: `fuse` or `loop`.
     pub kind: NodeKind,
+    /// How requests to its file come to the daemon: `fuse`, or `fuse-io_uring`.
+    pub transport: String,
     /// What to open: the block device's name, or the file.
     pub path: String,
     /// The file beneath.

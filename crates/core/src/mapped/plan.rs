@@ -6,16 +6,20 @@
 
 use super::MappedDevice;
 use super::path::Path;
+use super::submit::{own_done, path_done};
 use crate::counters::PerChannel;
 use crate::table::{Placed, Table};
 use crate::{Run, Target};
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Weak};
 use udm_base::{Divisor, Sector, Sectors, Stripes};
-use udm_io::{BlockDevice, Limits, Memory};
+use udm_io::{BlockDevice, FrameFn, Limits, Memory, Op, OpFlags};
 
 /// At most this many extents come from one table; past it targets are left as they are.
 const EXTENTS_MAX: usize = 4096;
+
+/// Extents that are found without a search.
+const FEW: usize = 4;
 
 /// Where an extent's bios go.
 #[derive(Clone, Copy)]
@@ -64,6 +68,8 @@ pub(super) struct Extent {
     pub(super) counters: *const PerChannel,
     /// Null where the counters are the device's own.
     pub(super) path: *const Path,
+    /// The frame of a bio that goes on from here, and its word: the path, or the device.
+    pub(super) done: (FrameFn, *const ()),
 }
 
 /// How a running device serves bios. Immutable.
@@ -71,12 +77,16 @@ pub(crate) struct Plan {
     pub(super) md: *const MappedDevice,
     pub(super) table: Arc<Table>,
     pub(super) extents: Box<[Extent]>,
+    /// Where those end, if they are few.
+    ends: [Sector; FEW - 1],
     pub(super) len: Sectors,
     pub(super) max_sectors: Sectors,
     /// Sectors of a logical block, less one.
     pub(super) block_mask: u64,
+    /// What a bio must not ask for to be served as it is ([`OpFlags::asked_with`]): no payload, what is refused, what is to be
+    /// emulated, to be polled for where that cannot be.
+    pub(super) unusual: u16,
     pub(super) read_only: bool,
-    pub(super) fua: bool,
     /// Bios may be polled for.
     pub(super) poll: bool,
     pub(super) level: usize,
@@ -98,7 +108,7 @@ impl Plan {
     pub(super) fn build(md: &Arc<MappedDevice>, table: Arc<Table>) -> Self {
         let options = md.options();
         let mut extents = Vec::new();
-        let (mut paths, mut legs) = (Vec::new(), Vec::new());
+        let (mut paths, mut legs): (Vec<Arc<Path>>, _) = (Vec::new(), Vec::new());
         for placed in table.placed() {
             let mut walk = Walk { top: md, runs: Vec::new(), tables: Vec::new(), out: Vec::new() };
             if options.clone_always || !(options.compile && walk.follow_top(&table, placed)) {
@@ -112,15 +122,20 @@ impl Plan {
             }
         }
         let limits = table.limits();
+        let poll = options.io_poll && table.can_poll();
+        if poll {
+            std::iter::once(md.counters()).chain(paths.iter().map(|p| &p.counters)).for_each(PerChannel::expect_polls);
+        }
         Self {
             md: Arc::as_ptr(md),
+            ends: ends(&extents),
             extents: extents.into(),
             len: table.sectors(),
             max_sectors: limits.max_sectors,
             block_mask: u64::from(limits.logical_block_size) / 512 - 1,
+            unusual: unusual(table.read_only(), does_fua(&limits), poll),
             read_only: table.read_only(),
-            fua: does_fua(&limits),
-            poll: options.io_poll && table.can_poll(),
+            poll,
             level: table.level(),
             paths,
             _legs: legs,
@@ -132,11 +147,40 @@ impl Plan {
     /// The extent of a sector that lies within the device.
     #[inline]
     pub(super) fn find(&self, sector: Sector) -> Option<&Extent> {
-        match &*self.extents {
-            [one] => Some(one),
-            many => many.get(many.partition_point(|e| e.end <= sector)),
+        match self.find_among_few(sector) {
+            None => self.extents.get(self.extents.partition_point(|e| e.end <= sector)),
+            few => few,
         }
     }
+
+    /// The same for a plan of few extents; `None` where there are more. Its comparisons do not wait for each other, as those of a
+    /// search do.
+    #[inline]
+    pub(super) fn find_among_few(&self, sector: Sector) -> Option<&Extent> {
+        match &*self.extents {
+            [one] => Some(one),
+            more if more.len() <= FEW => {
+                more.get(self.ends.iter().map(|end| usize::from(*end <= sector)).sum::<usize>())
+            }
+            _ => None,
+        }
+    }
+}
+
+/// The ends of all extents but the last, of which there are few; past them what no sector reaches.
+fn ends(extents: &[Extent]) -> [Sector; FEW - 1] {
+    let inner = extents.len().saturating_sub(1);
+    std::array::from_fn(|i| extents.get(i).filter(|_| i < inner).map_or(Sector::new(u64::MAX), |e| e.end))
+}
+
+/// The bits of [`OpFlags::asked_with`] that keep a bio from being served as it is.
+fn unusual(read_only: bool, does_fua: bool, polls: bool) -> u16 {
+    // Reads and writes are 0 and 1, so that any other bit says that there is no payload.
+    const { assert!(Op::Read as u8 == 0 && Op::Write as u8 == 1, "else the mask means something else") };
+    let ops = if read_only { u8::MAX } else { !(Op::Write as u8) };
+    let emulated = if does_fua { OpFlags::NONE } else { OpFlags::FUA };
+    let flags = if polls { emulated } else { emulated.with(OpFlags::HIPRI) };
+    flags.asked_with(Op::Read) | u16::from(ops)
 }
 
 /// An extent, and what it points at.
@@ -166,6 +210,7 @@ fn own(md: &Arc<MappedDevice>, placed: &Placed, clone: bool) -> Found {
         chunk,
         counters: md.counters(),
         path: std::ptr::null(),
+        done: (own_done, Arc::as_ptr(md).cast()),
     };
     Found { extent, paths: Vec::new(), legs: None }
 }
@@ -218,15 +263,7 @@ impl Walk<'_> {
         }
         self.runs.pop();
         let legs = Box::new(Legs { stripes: striping.stripes, legs: legs.into() });
-        let extent = Extent {
-            begin: top_at,
-            end: top_at + len,
-            start: into.from_start(),
-            to: To::Stripes(&raw const *legs),
-            chunk: chunk_of(target),
-            counters: std::ptr::null(),
-            path: std::ptr::null(),
-        };
+        let extent = way(top_at, len, To::Stripes(&raw const *legs), into.from_start(), chunk_of(target));
         self.out.push(Found { extent, paths, legs: Some(legs) });
         true
     }
@@ -241,11 +278,7 @@ impl Walk<'_> {
             self.out.truncate(mark.0);
             self.tables.truncate(mark.1);
             let to = To::Device(Arc::as_ptr(run.dev));
-            let (begin, end, nothing) = (Sector::ZERO, len.from_start(), std::ptr::null());
-            self.finish(
-                Extent { begin, end, start: run.start, to, chunk: None, counters: nothing, path: std::ptr::null() },
-                None,
-            );
+            self.finish(way(Sector::ZERO, len, to, run.start, None), None);
         }
         self.out.pop().expect("one was pushed, here or by descend")
     }
@@ -280,15 +313,7 @@ impl Walk<'_> {
     /// One target of a device beneath: followed further, or the end of the path.
     fn step(&mut self, md: &Arc<MappedDevice>, placed: &Placed, top_at: Sector, into: Sectors, len: Sectors) -> bool {
         let target: &dyn Target = &*placed.target;
-        let ends = |to, start| Extent {
-            begin: top_at,
-            end: top_at + len,
-            start,
-            to,
-            chunk: chunk_of(target),
-            counters: std::ptr::null(),
-            path: std::ptr::null(),
-        };
+        let ends = |to, start| way(top_at, len, to, start, chunk_of(target));
         let (extent, terminal) = if let Some(run) = target.run() {
             self.runs.push(Arc::downgrade(md));
             let deeper = compilable(&**run.dev);
@@ -317,8 +342,15 @@ impl Walk<'_> {
         let path = Arc::new(Path::new(self.runs.clone(), terminal, self.tables.clone()));
         extent.counters = &raw const path.counters;
         extent.path = Arc::as_ptr(&path);
+        extent.done = (path_done, Arc::as_ptr(&path).cast());
         self.out.push(Found { extent, paths: vec![path], legs: None });
     }
+}
+
+/// The extent of `len` sectors from `begin` on that leads to `start` of `to`, by a path that is not made yet.
+fn way(begin: Sector, len: Sectors, to: To, start: Sector, chunk: Option<Divisor>) -> Extent {
+    let (counters, path) = (std::ptr::null(), std::ptr::null());
+    Extent { begin, end: begin + len, start, to, chunk, counters, path, done: (path_done, std::ptr::null()) }
 }
 
 /// The mapped device that `dev` is, if a path may lead through it.

@@ -4,30 +4,60 @@ use super::path::Path;
 use super::plan::{Extent, Plan, To};
 use super::{MappedDevice, Mode, lock};
 use crate::Map;
+use crate::counters::Counters;
 use crate::table::TableSlot;
 use std::sync::atomic::Ordering;
 use udm_base::{Sector, Sectors};
-use udm_io::{Bio, Cx, Lent, Op, OpFlags, Status};
+use udm_io::{Bio, BlockDevice, Cx, FrameFn, Lent, Memory, Op, OpFlags, Status};
 
 impl MappedDevice {
+    /// Takes a bio. What most bios need on most devices is here, without a call: registers are saved by nobody.
     #[inline]
-    pub(super) fn serve(&self, cx: &Cx<'_>, mut bio: Bio) -> Option<Bio> {
+    pub(super) fn serve(&self, cx: &Cx<'_>, bio: Bio) -> Option<Bio> {
         let Some(plan) = self.plan.get(cx) else { return self.without_plan(cx, bio) };
+        if bio.flags().asked_with(bio.op()) & plan.unusual != 0 {
+            return self.serve_unusual(cx, bio, plan);
+        }
+        let Some(extent) = plan.find_among_few(bio.sector()).filter(|_| plan.takes(&bio)) else {
+            return self.serve_unusual(cx, bio, plan);
+        };
+        match extent.to {
+            _ if bio.end_sector() > extent.end => self.serve_in_parts(cx, bio, plan),
+            To::Device(dev) if bio.has_frame() => Some(shift(cx, bio, extent, dev)),
+            To::Memory(memory) if extent.chunk.is_none() => {
+                // SAFETY: the plan keeps the table of the target whose memory it is.
+                let memory = unsafe { &*memory };
+                let at = extent.start + (bio.sector() - extent.begin);
+                // SAFETY: the counters are the device's, or of a path that the plan owns.
+                serve_at_once(cx, bio, unsafe { &*extent.counters }.of(cx), memory, at)
+            }
+            _ => self.go(cx, bio, extent, plan),
+        }
+    }
+
+    /// A bio that asks for something that the plan does not do along the way, or whose extent is to be searched for.
+    #[inline(never)]
+    fn serve_unusual(&self, cx: &Cx<'_>, mut bio: Bio, plan: &Plan) -> Option<Bio> {
         let flags = bio.flags();
         if flags.contains(OpFlags::HIPRI) && !plan.poll {
             // It completes by interrupt, as in the kernel (`submit_bio_noacct`, `block/blk-core.c`, 6.12).
             bio.set_flags(flags.without(OpFlags::HIPRI));
         }
-        match plan.straight(&bio) {
+        // To a read the other flags say nothing.
+        let usual = bio.op() == Op::Read || bio.flags().asked_with(bio.op()) & plan.unusual == 0;
+        match plan.extent_of(&bio).filter(|_| usual) {
             Some(extent) => self.go(cx, bio, extent, plan),
             None => self.serve_in_parts(cx, bio, plan),
         }
     }
 
-    /// Serves a bio that lies within one extent, without a clone.
-    #[inline]
+    /// Serves a bio that lies within one extent, without a clone if it lies within its chunk too.
+    #[inline(never)]
     fn go(&self, cx: &Cx<'_>, mut bio: Bio, extent: &Extent, plan: &Plan) -> Option<Bio> {
         let at = extent.start + (bio.sector() - extent.begin);
+        if !extent.has_whole(at, bio.sectors()) {
+            return self.serve_in_parts(cx, bio, plan);
+        }
         let (extent, at) = match extent.to {
             // SAFETY: the plan owns its legs.
             To::Stripes(legs) => unsafe { &*legs }.find(at - Sector::ZERO),
@@ -36,11 +66,8 @@ impl MappedDevice {
         // SAFETY: the counters are this device's, or of a path that the plan owns.
         let counters = unsafe { &*extent.counters }.of(cx);
         if let To::Memory(memory) = extent.to {
-            counters.arrived(&bio);
             // SAFETY: the plan keeps the table of the target whose memory it is.
-            let status = unsafe { &*memory }.serve_at(&bio, at);
-            cx.end(bio, status);
-            return None;
+            return serve_at_once(cx, bio, counters, unsafe { &*memory }, at);
         }
         if let To::Sync(target) = extent.to {
             counters.arrived(&bio);
@@ -56,42 +83,23 @@ impl MappedDevice {
             }
             return self.mapped(cx, map);
         }
-        // A target that is handed the bio itself may push a frame of its own.
-        if let To::Target(_) = extent.to
-            && bio.frames_left() < 2
-        {
-            return self.serve_in_parts(cx, bio, plan);
-        }
-        let pushed = match extent.path.is_null() {
-            // SAFETY: the device is held by whoever submitted the bio.
-            true => unsafe { bio.push_frame(own_done, std::ptr::from_ref(self).cast()) },
-            // SAFETY: a path stays while it has bios in flight.
-            false => unsafe { bio.push_frame(path_done, extent.path.cast()) },
-        };
-        if !pushed {
-            return self.serve_in_parts(cx, bio, plan);
-        }
-        counters.arrived(&bio);
-        counters.begin();
         match extent.to {
-            To::Device(dev) => {
-                counters.remapped();
-                bio.set_sector(at);
-                // SAFETY: the table holds the device, and the count of bios in flight holds the table.
-                unsafe { bio.redirect(&*dev) };
-                Some(bio)
-            }
-            To::Target(target) => {
-                // SAFETY: as above.
+            To::Device(dev) if bio.has_frame() => Some(shift_to(counters, bio, extent.done, dev, at)),
+            // It may push a frame of its own.
+            To::Target(target) if bio.frames_left() >= 2 => {
+                // SAFETY: the device is held by whoever submitted the bio, and a path stays while it has bios in flight.
+                unsafe { bio.push_frame(extent.done.0, extent.done.1) };
+                counters.arrived(&bio);
+                counters.begin();
+                // SAFETY: the plan keeps the table of the target.
                 let map = unsafe { &*target }.map(cx, bio, at - Sector::ZERO);
                 if matches!(map, Map::Remapped(..)) {
                     counters.remapped();
                 }
                 self.mapped(cx, map)
             }
-            To::Memory(_) | To::Sync(_) | To::Stripes(_) | To::Clones => {
-                unreachable!("served above, no leg, and never straight")
-            }
+            To::Memory(_) | To::Sync(_) | To::Stripes(_) => unreachable!("served above, and no leg"),
+            To::Device(_) | To::Target(_) | To::Clones => self.serve_in_parts(cx, bio, plan),
         }
     }
 
@@ -163,33 +171,64 @@ impl MappedDevice {
     }
 }
 
-impl Plan {
-    /// The extent that serves a bio as it is, if one does: a read or write of whole blocks, within the extent and its chunk,
-    /// allowed, and with nothing to be done after it.
+/// Serves a read or write from memory, where one is served by nothing else: so that the copy is in this function, and the
+/// caller has no registers to save for it.
+#[inline(never)]
+fn serve_at_once(cx: &Cx<'_>, bio: Bio, counters: &Counters, memory: &Memory, at: Sector) -> Option<Bio> {
+    counters.arrived(&bio);
+    let status = memory.serve_at(&bio, at);
+    cx.end(bio, status);
+    None
+}
+
+/// Sends a read or write on to the device of an extent. The bio has room for a frame.
+#[inline(always)]
+fn shift(cx: &Cx<'_>, bio: Bio, extent: &Extent, dev: *const dyn BlockDevice) -> Bio {
+    let at = extent.start + (bio.sector() - extent.begin);
+    // SAFETY: the counters are the device's, or of a path that the plan owns.
+    let counters = unsafe { &*extent.counters }.of(cx);
+    shift_to(counters, bio, extent.done, dev, at)
+}
+
+#[inline(always)]
+fn shift_to(
+    counters: &Counters,
+    mut bio: Bio,
+    done: (FrameFn, *const ()),
+    dev: *const dyn BlockDevice,
+    at: Sector,
+) -> Bio {
+    // SAFETY: the device is held by whoever submitted the bio, and a path stays while it has bios in flight.
+    unsafe { bio.push_frame(done.0, done.1) };
+    counters.shifted(&bio);
+    bio.set_sector(at);
+    // SAFETY: the table holds the device, and the count of bios in flight holds the table.
+    unsafe { bio.redirect(&*dev) };
+    bio
+}
+
+impl Extent {
+    /// Whether a range of the target, which begins within the extent, lies in one chunk.
     #[inline]
-    fn straight(&self, bio: &Bio) -> Option<&Extent> {
-        let (op, sector, sectors) = (bio.op(), bio.sector(), bio.sectors());
-        if !op.has_payload() || sectors > self.max_sectors || sectors.is_zero() {
-            return None;
-        }
-        if (sector.get() | sectors.get()) & self.block_mask != 0 {
-            return None;
-        }
-        if op.is_write() && (self.read_only || (!self.fua && bio.flags().contains(OpFlags::FUA))) {
-            return None;
-        }
-        let extent = self.find(sector)?;
-        let end = bio.end_sector();
-        if end > extent.end || matches!(extent.to, To::Clones) {
-            return None;
-        }
-        if let Some(chunk) = extent.chunk {
-            let (_, into) = chunk.split((extent.start + (sector - extent.begin)).get());
-            if into + sectors.get() > chunk.get() {
-                return None;
-            }
-        }
-        Some(extent)
+    fn has_whole(&self, at: Sector, sectors: Sectors) -> bool {
+        self.chunk.is_none_or(|chunk| {
+            let (_, into) = chunk.split(at.get());
+            into + sectors.get() <= chunk.get()
+        })
+    }
+}
+
+impl Plan {
+    /// Whether it is of whole blocks, and of no more than is allowed at once.
+    #[inline]
+    fn takes(&self, bio: &Bio) -> bool {
+        let (sector, sectors) = (bio.sector().get(), bio.sectors());
+        sectors <= self.max_sectors && !sectors.is_zero() && (sector | sectors.get()) & self.block_mask == 0
+    }
+
+    /// The extent that a read or write which the plan takes lies within.
+    fn extent_of(&self, bio: &Bio) -> Option<&Extent> {
+        self.find(bio.sector()).filter(|extent| self.takes(bio) && bio.end_sector() <= extent.end)
     }
 }
 
@@ -220,7 +259,22 @@ impl Plan {
 ///
 /// # Safety
 /// As [`came_back`].
-unsafe fn own_done(cx: &Cx<'_>, bio: Bio, word: *const ()) -> Option<Bio> {
+pub(super) unsafe fn own_done(cx: &Cx<'_>, bio: Bio, word: *const ()) -> Option<Bio> {
+    if !bio.status().is_ok() {
+        // SAFETY: the contract.
+        return unsafe { came_back_failed(cx, bio, word) };
+    }
+    // SAFETY: the contract.
+    unsafe { &*word.cast::<MappedDevice>() }.counters.left(cx, &bio);
+    Some(bio)
+}
+
+/// A bio that passed one device has come back with an error.
+///
+/// # Safety
+/// As [`came_back`].
+#[cold]
+unsafe fn came_back_failed(cx: &Cx<'_>, bio: Bio, word: *const ()) -> Option<Bio> {
     // SAFETY: the contract.
     unsafe { came_back(cx, bio, word, true) }
 }
@@ -229,7 +283,6 @@ unsafe fn own_done(cx: &Cx<'_>, bio: Bio, word: *const ()) -> Option<Bio> {
 ///
 /// # Safety
 /// `word` is the device, which is held by whoever submitted the bio.
-#[inline(always)]
 pub(super) unsafe fn came_back(cx: &Cx<'_>, bio: Bio, word: *const (), counts: bool) -> Option<Bio> {
     // SAFETY: the contract.
     let md = unsafe { &*word.cast::<MappedDevice>() };
@@ -241,10 +294,11 @@ pub(super) unsafe fn came_back(cx: &Cx<'_>, bio: Bio, word: *const (), counts: b
     if !bio.status().is_ok() {
         md.note_error(bio.sector(), bio.status());
     }
-    if let Some(path) = bio.poll_path().filter(|_| counts) {
-        md.counters.polled(cx, path);
+    if counts {
+        md.counters.left(cx, &bio);
+    } else {
+        md.counters.of(cx).end();
     }
-    md.counters.of(cx).end();
     Some(bio)
 }
 
@@ -252,9 +306,18 @@ pub(super) unsafe fn came_back(cx: &Cx<'_>, bio: Bio, word: *const (), counts: b
 ///
 /// # Safety
 /// `word` is the path, which stays while it has bios in flight.
-unsafe fn path_done(cx: &Cx<'_>, mut bio: Bio, word: *const ()) -> Option<Bio> {
+pub(super) unsafe fn path_done(cx: &Cx<'_>, bio: Bio, word: *const ()) -> Option<Bio> {
     // SAFETY: the contract.
     let path = unsafe { &*word.cast::<Path>() };
+    if !bio.status().is_ok() {
+        return path_failed(cx, bio, path);
+    }
+    path.counters.left(cx, &bio);
+    Some(bio)
+}
+
+#[cold]
+fn path_failed(cx: &Cx<'_>, mut bio: Bio, path: &Path) -> Option<Bio> {
     if bio.status() == Status::Requeue {
         bio.clear_status();
         if let Some(top) = path.top().filter(|_| path.wants_back()) {
@@ -267,12 +330,7 @@ unsafe fn path_done(cx: &Cx<'_>, mut bio: Bio, word: *const ()) -> Option<Bio> {
         }
         bio.fail(Status::Io);
     }
-    if !bio.status().is_ok() {
-        path.note_error(bio.sector(), bio.status());
-    }
-    if let Some(polled) = bio.poll_path() {
-        path.counters.polled(cx, polled);
-    }
-    path.counters.of(cx).end();
+    path.note_error(bio.sector(), bio.status());
+    path.counters.left(cx, &bio);
     Some(bio)
 }

@@ -12,6 +12,7 @@ use super::sys;
 use rustix::fd::OwnedFd;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
 use std::fs;
 use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -26,7 +27,8 @@ const TRIES: usize = 32;
 const DELETED: &[u8] = b" (deleted)";
 
 /// A loop device that this process has attached.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct LoopDevice {
     number: u32,
     file: PathBuf,

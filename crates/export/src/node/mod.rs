@@ -29,4 +29,7 @@ pub trait NodeDevice: Send + Sync {
     /// # Errors
     /// What open(2) of the node is to fail with.
     fn open(&self) -> Result<Box<dyn Any + Send>, Errno>;
+
+    /// What the device is known by, here and to a server that goes on in the place of this one.
+    fn name(&self) -> String;
 }

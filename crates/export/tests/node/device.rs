@@ -131,4 +131,7 @@ impl NodeDevice for Shown {
         self.0.open.fetch_add(1, Ordering::SeqCst);
         Ok(Box::new(Opened(self.0.clone())))
     }
+    fn name(&self) -> String {
+        "disk".into()
+    }
 }

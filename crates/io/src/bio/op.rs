@@ -53,6 +53,12 @@ impl OpFlags {
         self.0 & flags.0 == flags.0
     }
 
+    /// Operation and flags as one number, which a mask can be held against: the operation's below, the flags above.
+    #[inline]
+    pub const fn asked_with(self, op: Op) -> u16 {
+        op as u16 | (self.0 as u16) << u8::BITS
+    }
+
     /// Both sets together.
     #[inline]
     #[must_use]

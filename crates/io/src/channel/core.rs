@@ -30,7 +30,8 @@ use std::sync::Arc;
 pub(crate) struct ChannelCore {
     pub(crate) lock: BiasedLock,
     orphan: AtomicBool,
-    pub(crate) id: usize,
+    /// So small a type, because arrays of [`MAX_CHANNELS`](crate::MAX_CHANNELS) then need no check of it.
+    number: u8,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) policy: Arc<Policy>,
     /// What the channel's polls came to. Written inside.
@@ -57,6 +58,8 @@ pub(crate) struct Inner {
     pub(crate) completions: VecDeque<Completion>,
     pub(crate) timers: Timers,
     pub(crate) sources: Vec<(TypeId, Box<dyn Source>)>,
+    /// The one of `sources` that polls device queues, once there is one: every polled bio asks for it.
+    pub(crate) polls: Option<NonNull<Polls>>,
     pub(crate) attached: Vec<Option<Holding>>,
     /// Keeps the domain while bios of a channel that is gone are still out.
     keep: Option<Arc<Shared>>,
@@ -91,7 +94,7 @@ impl ChannelCore {
         Self {
             lock: BiasedLock::new(asymmetric),
             orphan: AtomicBool::new(false),
-            id,
+            number: u8::try_from(id).expect("a channel's number is below MAX_CHANNELS"),
             clock,
             policy,
             polls: PollCounts::default(),
@@ -106,6 +109,7 @@ impl ChannelCore {
                 completions: VecDeque::new(),
                 timers: Timers::default(),
                 sources: Vec::new(),
+                polls: None,
                 attached: Vec::new(),
                 keep: None,
             }),
@@ -115,6 +119,12 @@ impl ChannelCore {
             #[cfg(loom)]
             wakes: Default::default(),
         }
+    }
+
+    /// The channel's number in its domain.
+    #[inline]
+    pub(crate) const fn id(&self) -> usize {
+        self.number as usize
     }
 
     /// The channel's own state.
@@ -234,7 +244,7 @@ impl ChannelCore {
     /// As [`poll`](Self::poll), for one polled bio: the mail, and the queues that its cookie asks for.
     pub(crate) fn poll_for(&self, cookie: Cookie) -> usize {
         let cx = Cx::new(self);
-        match cx.find_source::<Polls>().filter(|polls| polls.is_polled() && cookie != Cookie::NONE) {
+        match cx.find_polls().filter(|polls| polls.is_polled() && cookie != Cookie::NONE) {
             Some(polls) => {
                 let moved = if self.has_mail() { self.read_mail() } else { 0 };
                 moved + polls.poll_for(&cx, cookie)
@@ -294,7 +304,7 @@ impl ChannelCore {
                 Some(Some(rest)) => {
                     // Outside: a device's drop may wait for grace periods.
                     drop((rest.sources, rest.attached));
-                    return rest.shared.free(self.id);
+                    return rest.shared.free(self.id());
                 }
                 Some(None) if self.has_mail() => {}
                 _ => return,
@@ -322,7 +332,7 @@ impl ChannelCore {
         }
         inner.submitting = false;
         self.orphan.store(false, Ordering::SeqCst);
-        let (sources, attached) = (std::mem::take(&mut inner.sources), std::mem::take(&mut inner.attached));
+        let (sources, attached) = (inner.take_sources(), std::mem::take(&mut inner.attached));
         Some(Rest { sources, attached, shared: inner.keep.take().expect("set by disown") })
     }
 }
@@ -355,6 +365,12 @@ impl Holding {
 }
 
 impl Inner {
+    /// Takes out the sources, none of which is used any more.
+    pub(super) fn take_sources(&mut self) -> Vec<(TypeId, Box<dyn Source>)> {
+        self.polls = None;
+        std::mem::take(&mut self.sources)
+    }
+
     /// Keeps the domain for bios that are out.
     pub(super) fn keep_domain(&mut self, keep: Arc<Shared>) {
         self.keep = Some(keep);

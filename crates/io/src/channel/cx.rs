@@ -3,9 +3,10 @@
 use super::core::{ChannelCore, Parked, RESUBMIT};
 use super::{LEVELS, Source};
 use crate::bio::{Bio, FrameFn, Record};
-use crate::polling::{Policy, PollCounts};
+use crate::polling::{Policy, PollCounts, Polls};
 use crate::{Nanos, Op, Segment, Status};
 use std::any::{Any, TypeId};
+use std::convert::Infallible;
 use std::marker::PhantomData;
 use std::ptr::NonNull;
 use udm_base::{Sector, Sectors};
@@ -30,7 +31,7 @@ impl<'a> Cx<'a> {
     /// the same time, so that counters indexed by it need no atomic read-modify-write.
     #[inline]
     pub const fn id(&self) -> usize {
-        self.0.id
+        self.0.id()
     }
 
     /// A number for the section that the thread is in: no other of this channel has had it. For workers that bound what they
@@ -42,7 +43,7 @@ impl<'a> Cx<'a> {
     /// Whether the thread is the channel's own, and none that serves it in its owner's place.
     #[inline]
     pub(crate) fn is_owner(&self) -> bool {
-        self.section() & 1 == 1
+        self.0.lock.is_owner()
     }
 
     /// How the domain polls.
@@ -111,14 +112,27 @@ impl<'a> Cx<'a> {
         unsafe { self.0.inner() }.timers.set(at, bio, func);
     }
 
-    /// The channel's source of type `T`, if it has one.
+    /// The channel's source that polls device queues, if it has one.
     #[inline]
-    pub(crate) fn find_source<T: Source + Any>(&self) -> Option<&'a T> {
-        let id = TypeId::of::<T>();
-        // SAFETY: as in `source`.
-        let found = unsafe { self.0.inner() }.sources.iter().find(|(t, _)| *t == id);
-        // SAFETY: found by its type.
-        found.map(|(_, source)| unsafe { &*std::ptr::from_ref(&**source).cast::<T>() })
+    pub(crate) fn find_polls(&self) -> Option<&'a Polls> {
+        // SAFETY: inside; the reference ends with the expression.
+        let polls = unsafe { self.0.inner() }.polls?;
+        // SAFETY: a source, which stays where it is while the channel lives.
+        Some(unsafe { polls.as_ref() })
+    }
+
+    /// The same, made on first use.
+    #[inline]
+    pub(crate) fn polls(&self) -> &'a Polls {
+        self.find_polls().unwrap_or_else(|| self.make_polls())
+    }
+
+    #[cold]
+    fn make_polls(&self) -> &'a Polls {
+        let Ok(polls) = self.source(|| Ok::<_, Infallible>(Polls::default()));
+        // SAFETY: inside; the reference ends with the expression.
+        unsafe { self.0.inner() }.polls = Some(NonNull::from(polls));
+        polls
     }
 
     /// The channel's source of type `T`, made by `make` on first use. A source lives as long as its channel.
@@ -247,6 +261,12 @@ impl<'a> Cx<'a> {
     pub fn clones_out(&self, level: usize) -> usize {
         // SAFETY: inside; the reference ends with the expression.
         unsafe { self.0.inner() }.slabs[level].out()
+    }
+
+    /// Ends a bio of any channel with the status that it has noted: as [`Bio::end`], quicker for one of this channel.
+    #[inline]
+    pub(crate) fn end_noted(&self, bio: Bio) {
+        if std::ptr::eq(bio.record().channel.as_ptr(), self.0) { self.0.complete(bio) } else { bio.end(Status::Ok) }
     }
 
     /// Ends a bio of this channel: as [`Bio::end`], without looking where it belongs.

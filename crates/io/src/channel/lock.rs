@@ -67,9 +67,15 @@ impl BiasedLock {
         self.owner.taken_by.load(Ordering::Relaxed) == me || self.thief.taken_by.load(Ordering::Relaxed) == me
     }
 
+    /// Inside: whether as the owner.
+    #[inline]
+    pub(crate) fn is_owner(&self) -> bool {
+        self.owner.taken_by.load(Ordering::Relaxed) == thread_token()
+    }
+
     /// Inside: a number that no other section of the lock has had.
     pub(crate) fn section(&self) -> u64 {
-        let owner = self.owner.taken_by.load(Ordering::Relaxed) == thread_token();
+        let owner = self.is_owner();
         let seat = if owner { &self.owner } else { &self.thief };
         seat.left.load(Ordering::Relaxed) << 1 | u64::from(owner)
     }

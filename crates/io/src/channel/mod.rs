@@ -433,14 +433,14 @@ impl Channel {
     /// Whether polled bios are out on queues: only [`poll`](Self::poll) completes them, and [`wait`](Self::wait) does not
     /// sleep.
     pub fn is_polled(&self) -> bool {
-        self.inside(|_, cx| cx.find_source::<Polls>().is_some_and(Polls::is_polled))
+        self.inside(|_, cx| cx.find_polls().is_some_and(Polls::is_polled))
     }
 
     #[inline]
     fn polled(&self, poll: impl FnOnce(&ChannelCore) -> usize) -> usize {
         let (moved, yields) = self.inside(|core, cx| {
             let moved = poll(core);
-            let spins = moved == 0 && cx.find_source::<Polls>().is_some_and(Polls::is_polled);
+            let spins = moved == 0 && cx.find_polls().is_some_and(Polls::is_polled);
             let empty = if spins { self.empty.get().saturating_add(1) } else { 0 };
             let after = if spins { core.policy.yield_after() } else { 0 };
             let yields = after > 0 && empty >= after;
@@ -471,7 +471,7 @@ impl Channel {
 
     /// The domain's number for the channel.
     pub fn id(&self) -> usize {
-        self.core().id
+        self.core().id()
     }
 }
 
@@ -497,7 +497,7 @@ impl Drop for Channel {
                 inner.slabs[0].set_limit(256);
                 let home = inner.out() == 0;
                 let attached = if home { std::mem::take(&mut inner.attached) } else { Vec::new() };
-                let sources = std::mem::take(&mut inner.sources);
+                let sources = inner.take_sources();
                 if !home {
                     core.disown(self.shared.clone());
                 }
@@ -513,7 +513,7 @@ impl Drop for Channel {
         drop(sources);
         drop(attached);
         if home {
-            self.shared.free(self.core().id);
+            self.shared.free(self.core().id());
         } else {
             self.core().abandon();
         }

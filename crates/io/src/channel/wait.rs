@@ -106,6 +106,16 @@ impl Channel {
         Ok(epoll::add(waiter.epoll(self)?, fd, epoll::EventData::new_u64(key), flags)?)
     }
 
+    /// Watches a descriptor that several channels watch, each with its own thread: when it becomes readable one of those that
+    /// sleep is woken, not all (EPOLLEXCLUSIVE). Who is woken and takes nothing must see to it that another does.
+    pub fn watch_shared(&self, fd: impl AsFd, key: u64) -> io::Result<()> {
+        debug_assert_ne!(key, OWN, "that key is the channel's own");
+        let mut waiter = self.waiter.borrow_mut();
+        // The kernel takes no EPOLLRDHUP beside it.
+        let flags = epoll::EventFlags::IN | epoll::EventFlags::EXCLUSIVE;
+        Ok(epoll::add(waiter.epoll(self)?, fd, epoll::EventData::new_u64(key), flags)?)
+    }
+
     /// Changes what is watched for.
     pub fn rewatch(&self, fd: impl AsFd, key: u64, read: bool, write: bool) -> io::Result<()> {
         let mut waiter = self.waiter.borrow_mut();

@@ -1,11 +1,19 @@
 //! Rings that are polled (`IORING_SETUP_IOPOLL`): where the driver beneath has queues without interrupts.
 //!
 //! Whether it has is found out by one read when the file is opened: EOPNOTSUPP, from the file system or the driver, means
-//! interrupt mode. A ring is a device queue: several channels may share it, each submits and asks when it holds the queue, so
+//! interrupt mode. Older kernels do not tell: they take REQ_POLLED off a bio that the queue cannot poll and have it complete by
+//! interrupt (`submit_bio_noacct`, `block/blk-core.c`: 6.6 does so, 6.12 answers EOPNOTSUPP). So the queue's `io_poll` in sysfs has
+//! the last word, where the file's device has one. A ring is a device queue: several channels may share it, each submits and asks when it holds the queue, so
 //! that it does without SINGLE_ISSUER. One system call starts what is queued and asks the driver for what is done.
 //!
 //! EAGAIN, the driver's tags are used up, is asked for again and never reaches a submitter. EOPNOTSUPP later means that polling
 //! was switched off beneath: the bio goes on by interrupt, and so do all that follow.
+//!
+//! Flushes go by the channel's own ring, as the kernel has them complete by interrupt: a ring that is polled takes no fsync
+//! (`io_issue_defs`, `io_uring/opdef.c`, 6.12), a request of the flush machinery is made without REQ_POLLED (`blk_kick_flush`,
+//! `block/blk-flush.c`), and device mapper polls for normal I/O only (`__split_and_process_bio`, `drivers/md/dm.c`). So do writes
+//! with FUA: a disk that does FUA itself could be polled for them, but a file's, and those to a disk that does not, are a
+//! write and then a flush that the kernel waits for elsewhere.
 
 use super::transfers::{Advance, Progress, SLOTS, Target, Transfers};
 use crate::Nanos;
@@ -13,12 +21,14 @@ use crate::bio::{Bio, Status};
 use crate::polling::{Batch, Driver, QueueSet, again_by_interrupt};
 use io_uring::types::Fd;
 use io_uring::{IoUring, opcode};
+use rustix::fd::{BorrowedFd, RawFd};
+use rustix::fs::FileType;
 use std::collections::VecDeque;
-use std::io;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::available_parallelism;
+use std::{fs, io};
 use udm_base::AlignedBuf;
 
 /// Submissions that a ring holds.
@@ -37,7 +47,7 @@ pub(super) struct Polled {
 impl Polled {
     /// Reads once, and says whether the file can be polled. Blocks until the read is done.
     pub(super) fn find_out(target: Target) -> Option<Self> {
-        if !reads(target).unwrap_or(false) {
+        if !reads(target).unwrap_or(false) || !queue_polls(target.fd).unwrap_or(true) {
             return None;
         }
         // A ring for each CPU: the driver has at most as many queues, and chooses among them by CPU.
@@ -100,6 +110,19 @@ fn reads(target: Target) -> io::Result<bool> {
         std::thread::yield_now();
     }
     Ok(false)
+}
+
+/// What sysfs says of the queue beneath a file; `None` where the file's device is none that sysfs knows.
+fn queue_polls(fd: RawFd) -> Option<bool> {
+    // SAFETY: the file stays open until this returns.
+    let stat = rustix::fs::fstat(unsafe { BorrowedFd::borrow_raw(fd) }).ok()?;
+    let is_block = FileType::from_raw_mode(stat.st_mode) == FileType::BlockDevice;
+    let dev = if is_block { stat.st_rdev } else { stat.st_dev };
+    let dev = format!("/sys/dev/block/{}:{}", rustix::fs::major(dev), rustix::fs::minor(dev));
+    // A partition's queue is its disk's.
+    let found =
+        ["queue/io_poll", "../queue/io_poll"].iter().find_map(|at| fs::read_to_string(format!("{dev}/{at}")).ok());
+    Some(found?.trim() != "0")
 }
 
 /// What the call may say when it is only to be made again.

@@ -2,8 +2,9 @@
 
 use crate::bio::{Bio, OpFlags, Record};
 
-/// Which queues a polled bio makes its submitter look into.
+/// Which queues a polled bio makes its submitter look into. As numbers they count from 0.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
 pub enum PollPath {
     /// One, which the cookie names.
     Fast,
@@ -45,12 +46,15 @@ impl Cookie {
     /// Which queues it asks for; `None` for a bio that is on none.
     #[inline]
     pub const fn path(self) -> Option<PollPath> {
-        match self.0 & KIND {
-            FAST => Some(PollPath::Fast),
-            SUB => Some(PollPath::Sub),
-            ALL => Some(PollPath::Default),
-            _ => None,
-        }
+        // A table, since this is asked for every polled bio: the compiler makes jumps of a match.
+        const PATHS: [Option<PollPath>; KIND as usize + 1] = {
+            let mut paths = [None; KIND as usize + 1];
+            paths[FAST as usize] = Some(PollPath::Fast);
+            paths[SUB as usize] = Some(PollPath::Sub);
+            paths[ALL as usize] = Some(PollPath::Default);
+            paths
+        };
+        PATHS[(self.0 & KIND) as usize]
     }
 
     /// The serial number of the one queue.

@@ -124,9 +124,9 @@ fn a_queue_is_held_by_one_at_a_time() {
         let queue = Arc::new(DeviceQueue::new(Done::default()));
         let pollers = [true, false].map(|skip| {
             let queue = queue.clone();
-            thread::spawn(move || queue.poll(Nanos(0), skip))
+            thread::spawn(move || inside(&core(0), |cx| queue.poll(cx, Nanos(0), skip)))
         });
-        let mine = queue.poll(Nanos(0), false);
+        let mine = inside(&core(1), |cx| queue.poll(cx, Nanos(0), false));
         assert!(matches!(mine, Polled::Done { found: 0, .. }), "who waits gets its turn");
         for (poller, skips) in pollers.into_iter().zip([true, false]) {
             assert!(matches!((poller.join().unwrap(), skips), (Polled::Done { .. }, _) | (Polled::Skipped, true)));

@@ -1,9 +1,10 @@
 //! A device queue: what was submitted to be polled for, and the try-lock of those who poll.
 
-use crate::Nanos;
 use crate::bio::{Bio, Record};
 use crate::sync::{AtomicPtr, AtomicU32, Ordering, yield_now};
+use crate::{Cx, Nanos};
 use std::cell::UnsafeCell;
+use std::mem::MaybeUninit;
 use std::ptr::{self, NonNull};
 
 /// Bios that one hold of the queue ends at most.
@@ -11,15 +12,28 @@ const BATCH: usize = 32;
 /// Looks at a queue that is held before the CPU is given away, where pollers wait in turn.
 const LOOKS: u32 = 32;
 
-/// Bios that are done, to be ended when the queue is not held any more.
+/// Bios that are done, to be ended when the queue is not held any more. Room for them is not cleared before: polls that bring
+/// little would spend their time on that.
 pub(crate) struct Batch {
-    bios: [Option<Bio>; BATCH],
+    bios: [MaybeUninit<Bio>; BATCH],
+    /// So many from the front are there.
     len: usize,
 }
 
 impl Batch {
     const fn new() -> Self {
-        Self { bios: [const { None }; BATCH], len: 0 }
+        Self { bios: [const { MaybeUninit::uninit() }; BATCH], len: 0 }
+    }
+
+    /// Ends all, in their order, inside `cx`. Returns how many.
+    #[inline]
+    fn end(&mut self, cx: &Cx<'_>) -> usize {
+        let len = std::mem::take(&mut self.len);
+        for bio in &mut self.bios[..len] {
+            // SAFETY: there, and read once, since `len` is 0 now.
+            cx.end_noted(unsafe { bio.assume_init_read() });
+        }
+        len
     }
 
     /// Whether it takes no more.
@@ -31,8 +45,37 @@ impl Batch {
     /// Takes a bio, whose status is what it has noted. Not when full.
     #[inline]
     pub(crate) fn push(&mut self, bio: Bio) {
-        self.bios[self.len] = Some(bio);
+        self.bios[self.len].write(bio);
         self.len += 1;
+    }
+}
+
+/// What was pushed to a queue, in the order in which it came. To be taken to its end.
+pub(crate) struct Incoming(*mut Record);
+
+impl Incoming {
+    /// Turns the list around that ends with `last`, each of which leads to the one before.
+    fn until(mut last: *mut Record) -> Self {
+        let mut first: *mut Record = ptr::null_mut();
+        while let Some(mut record) = NonNull::new(last) {
+            // SAFETY: the list is the caller's, who took it out.
+            let r = unsafe { record.as_mut() };
+            last = std::mem::replace(&mut r.next, first);
+            first = record.as_ptr();
+        }
+        Self(first)
+    }
+}
+
+impl Iterator for Incoming {
+    type Item = Bio;
+
+    #[inline]
+    fn next(&mut self) -> Option<Bio> {
+        let mut record = NonNull::new(self.0)?;
+        // SAFETY: the list's, which is of one owner.
+        self.0 = std::mem::replace(&mut unsafe { record.as_mut() }.next, ptr::null_mut());
+        Some(Bio::from_record(record))
     }
 }
 
@@ -40,6 +83,12 @@ impl Batch {
 pub(crate) trait Driver: Send + 'static {
     /// Takes a bio that was submitted, in order. Must not end it.
     fn take_in(&mut self, bio: Bio);
+
+    /// Takes all that were submitted since it was asked last: one call through the trait object for all of them.
+    #[inline]
+    fn take_in_all(&mut self, bios: Incoming) {
+        bios.for_each(|bio| self.take_in(bio));
+    }
 
     /// Starts what was taken in and gives what is done, as far as there is room. Must not block.
     fn reap(&mut self, now: Nanos, batch: &mut Batch);
@@ -144,8 +193,9 @@ impl<D: Driver + ?Sized> DeviceQueue<D> {
 
     /// Ends what is done. With `skip` a queue that another poller holds is left to that one.
     #[inline]
-    pub(super) fn poll(&self, now: Nanos, skip: bool) -> Polled {
+    pub(super) fn poll(&self, cx: &Cx<'_>, now: Nanos, skip: bool) -> Polled {
         let (mut found, mut waited) = (0, false);
+        let mut batch = Batch::new();
         loop {
             if !self.turns.try_take() {
                 if skip {
@@ -154,14 +204,9 @@ impl<D: Driver + ?Sized> DeviceQueue<D> {
                 self.turns.wait();
                 waited = true;
             }
-            let mut batch = Batch::new();
             self.held(now, &mut batch);
             self.turns.give_back();
-            let Batch { bios, len } = batch;
-            for bio in bios.into_iter().take(len).flatten() {
-                let status = bio.status();
-                bio.end(status);
-            }
+            let len = batch.end(cx);
             found += len;
             if len < BATCH {
                 return Polled::Done { found, waited };
@@ -177,27 +222,9 @@ impl<D: Driver + ?Sized> DeviceQueue<D> {
         // SAFETY: this thread has the turn, and the reference ends before it is given back.
         let driver = unsafe { &mut *self.driver.get() };
         if !self.incoming.load(Ordering::Relaxed).is_null() {
-            self.take_in(driver);
+            driver.take_in_all(Incoming::until(self.incoming.swap(ptr::null_mut(), Ordering::Acquire)));
         }
         driver.reap(now, batch);
-    }
-
-    /// Gives the driver what was pushed, in the order in which it came.
-    #[inline]
-    fn take_in(&self, driver: &mut D) {
-        let mut last = self.incoming.swap(ptr::null_mut(), Ordering::Acquire);
-        let mut first: *mut Record = ptr::null_mut();
-        while let Some(mut record) = NonNull::new(last) {
-            // SAFETY: the list is this thread's since the swap.
-            let r = unsafe { record.as_mut() };
-            last = std::mem::replace(&mut r.next, first);
-            first = record.as_ptr();
-        }
-        while let Some(mut record) = NonNull::new(first) {
-            // SAFETY: as above.
-            first = std::mem::replace(&mut unsafe { record.as_mut() }.next, ptr::null_mut());
-            driver.take_in(Bio::from_record(record));
-        }
     }
 }
 

@@ -8,11 +8,12 @@ use crate::bio::{Bio, OpFlags};
 use crate::{Cx, Nanos, Source};
 use rustix::fd::BorrowedFd;
 use std::cell::{Cell, RefCell};
-use std::convert::Infallible;
 use std::sync::Arc;
 
 /// Queues that are kept without a bio of this channel, so that a steady load allocates nothing.
 const IDLE: usize = 16;
+/// Places where a queue's entry is looked for before all of them are: by the low bits of its serial number.
+const NEAR: usize = 16;
 
 /// A queue, and how many bios of this channel are on it.
 struct Entry {
@@ -32,12 +33,12 @@ unsafe impl Send for Entry {}
 pub(crate) struct Polls {
     #[expect(clippy::vec_box, reason = "completion frames point at the entries")]
     entries: RefCell<Vec<Box<Entry>>>,
+    /// Where entries are, for most of them; anything else is a number past their end, or another's.
+    near: [Cell<usize>; NEAR],
     /// Bios on queues, clones counted one by one.
     out: Cell<usize>,
     /// Bios as they were submitted that are on queues, by the path that they ask for.
-    fast: Cell<usize>,
-    sub: Cell<usize>,
-    default: Cell<usize>,
+    by_path: [Cell<usize>; 3],
     /// Bios that have come home from queues since the channel was made.
     home: Cell<usize>,
     /// The entry whose turn it is.
@@ -52,16 +53,18 @@ impl Polls {
     /// The channel's.
     #[inline]
     pub(crate) fn of<'a>(cx: &Cx<'a>) -> &'a Self {
-        let Ok(polls) = cx.source(|| Ok::<_, Infallible>(Self::default()));
-        polls
+        cx.polls()
     }
 
+    #[inline]
     fn counter(&self, path: PollPath) -> &Cell<usize> {
-        match path {
-            PollPath::Fast => &self.fast,
-            PollPath::Sub => &self.sub,
-            PollPath::Default => &self.default,
-        }
+        &self.by_path[path as usize]
+    }
+
+    /// Whether bios that ask for a path are on queues.
+    #[inline]
+    fn has(&self, path: PollPath) -> bool {
+        self.counter(path).get() > 0
     }
 
     /// Puts a bio on the queue of `set` that the channel maps to. Gives it back when there is none, or the bio has no room
@@ -70,11 +73,12 @@ impl Polls {
     pub(crate) fn push(&self, cx: &Cx<'_>, set: &Arc<QueueSet>, mut bio: Bio) -> Result<(), Bio> {
         let Some(queue) = set.index_of(cx).and_then(|index| set.queue(index)) else { return Err(bio) };
         let mut entries = self.entries.borrow_mut();
-        let i = match entries.iter().position(|e| Arc::ptr_eq(&e.queue, queue)) {
-            Some(i) => i,
-            None => self.enter(&mut entries, set, queue),
+        // Not by a search: which of several queues a bio meets is by chance, and a search's steps are guessed wrong.
+        let near = self.near[queue.serial as usize % NEAR].get();
+        let entry = match entries.get(near) {
+            Some(entry) if entry.queue.serial == queue.serial => &**entry,
+            _ => self.entry(&mut entries, set, queue),
         };
-        let entry = &*entries[i];
         // SAFETY: the entry stays in its box while its count is not 0, which the frame brings down.
         if !unsafe { bio.push_frame(came_home, std::ptr::from_ref(entry).cast()) } {
             return Err(bio);
@@ -132,7 +136,7 @@ impl Polls {
                 self.round(before)
             }
             // This channel's, unless there are none such: then it is not this channel's cookie, or stale.
-            (None, Some(PollPath::Sub)) if self.sub.get() > 0 => self.poll(cx),
+            (None, Some(PollPath::Sub)) if self.has(PollPath::Sub) => self.poll(cx),
             _ => {
                 self.all(cx, cx.now());
                 self.round(before)
@@ -166,7 +170,7 @@ impl Polls {
     #[inline]
     fn look_into(&self, cx: &Cx<'_>, queue: &DeviceQueue, now: Nanos) {
         let (out, counts) = (self.home.get(), cx.poll_counts());
-        match queue.poll(now, cx.policy().skip_busy()) {
+        match queue.poll(cx, now, cx.policy().skip_busy()) {
             Polled::Done { found, waited } => {
                 if found > 0 {
                     counts.found.add(found as u64);
@@ -214,9 +218,18 @@ impl Polls {
         }
     }
 
-    /// Makes room for a queue that the channel has not used lately.
+    /// The entry of a queue, wherever it is, made if the channel has not used the queue lately.
     #[expect(clippy::vec_box, reason = "completion frames point at the entries")]
     #[cold]
+    fn entry<'a>(&self, entries: &'a mut Vec<Box<Entry>>, set: &Arc<QueueSet>, queue: &Arc<DeviceQueue>) -> &'a Entry {
+        let known = entries.iter().position(|e| Arc::ptr_eq(&e.queue, queue));
+        let i = known.unwrap_or_else(|| self.enter(entries, set, queue));
+        self.near[queue.serial as usize % NEAR].set(i);
+        &entries[i]
+    }
+
+    /// Makes room for a queue that the channel has not used lately.
+    #[expect(clippy::vec_box, reason = "completion frames point at the entries")]
     fn enter(&self, entries: &mut Vec<Box<Entry>>, set: &Arc<QueueSet>, queue: &Arc<DeviceQueue>) -> usize {
         if entries.len() >= IDLE && self.in_use.get() == 0 {
             entries.retain(|e| e.out.get() > 0);
@@ -280,12 +293,12 @@ impl Source for Polls {
             return 0;
         }
         let (now, before) = (cx.now(), self.home.get());
-        if self.default.get() > 0 || self.empty.get() >= EVERYWHERE {
+        if self.has(PollPath::Default) || self.empty.get() >= EVERYWHERE {
             self.empty.set(0);
             self.all(cx, now);
             return self.home.get().wrapping_sub(before);
         }
-        if self.sub.get() > 0 {
+        if self.has(PollPath::Sub) {
             self.mine(cx, now)
         } else {
             self.one(cx, now)

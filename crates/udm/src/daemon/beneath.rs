@@ -24,7 +24,9 @@ pub(super) fn opener(domain: &Domain, nodes: PathBuf) -> Box<HostOpener> {
 }
 
 fn refuse_own_node(request: &HostRequest<'_>, nodes: &Path) -> Result<(), Error> {
-    let Some(own) = mounted_on(nodes) else { return Ok(()) };
+    // Not by stat(2), which would wait for the server of the mount; in a replacement that is not there yet.
+    let Some((major, minor)) = udm_export::node::fuse::mounted(nodes) else { return Ok(()) };
+    let own = rustix::fs::makedev(major, minor);
     let lies = match request.spec.parse::<DevT>() {
         Ok(dev) => block_lies_on(dev, own, DEPTH),
         // A URI is no path of anything.
@@ -38,12 +40,6 @@ fn refuse_own_node(request: &HostRequest<'_>, nodes: &Path) -> Result<(), Error>
         return Err(Error::new(Errno::EINVAL, message));
     }
     Ok(())
-}
-
-/// The number of the file system that is mounted on `dir`, if there is one.
-fn mounted_on(dir: &Path) -> Option<u64> {
-    let (above, dev) = (fs::metadata(dir.parent()?).ok()?.dev(), fs::metadata(dir).ok()?.dev());
-    (dev != above).then_some(dev)
 }
 
 fn lies_on(path: &Path, own: u64, depth: u32) -> bool {

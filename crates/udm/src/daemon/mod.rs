@@ -33,6 +33,7 @@ pub(crate) use log::{open as open_log, tail as log_tail};
 pub(crate) use stop::Stop;
 pub(crate) use tcp::{parse_address, tcp_uri};
 
+use crate::connect;
 use crate::exports::MappedExports;
 use crate::places::Places;
 use conversation::{Conversation, Left};
@@ -40,7 +41,7 @@ use handover::{Given, Giving, HandOver, Parcel, Settings, Taken, Way};
 use lock::LockError;
 use lost::LostDevices;
 use nbd::{MainServer, Ready};
-use nodes::Nodes;
+use nodes::{NodeSettings, Nodes, ReadyNodes};
 use restore::{FromDisk, Problem};
 use rustix::process::{Resource, getrlimit, setrlimit, setsid};
 use socket::{Connections, Listener, Peer};
@@ -126,11 +127,13 @@ pub(crate) struct Begin {
     pub(crate) poll_budget: Option<u32>,
     /// What devices are in the file system unless they are told.
     pub(crate) node: NodeKind,
+    /// Requests to nodes may come by io_uring.
+    pub(crate) rings: bool,
 }
 
 /// Runs the daemon until it ends.
 pub(crate) fn run(places: Places, begin: Begin) -> Result<(), StartError> {
-    let Begin { detached, fresh, poll_budget, node } = begin;
+    let Begin { detached, fresh, poll_budget, node, rings } = begin;
     places.make()?;
     if detached {
         detach();
@@ -150,7 +153,7 @@ pub(crate) fn run(places: Places, begin: Begin) -> Result<(), StartError> {
     let registry = udm_stack::registry_over(domain.clone(), beneath::opener(&domain, places.nodes()));
     let (lost, tcp, vhost) = (LostDevices::default(), TcpExports::default(), VhostExports::default());
     // Before anything is restored: loop devices of the daemon before still hold what they had.
-    let nodes = Nodes::new(&registry, &places, node);
+    let nodes = Nodes::new(&registry, &places, NodeSettings { node, rings });
     if fresh {
         put_last_state_aside(&places, "it was asked not to restore them");
     } else {
@@ -184,13 +187,11 @@ pub(crate) fn replace(places: Places, taken_over: impl FnOnce()) -> Result<bool,
         return Err(refuse(std::mem::take(&mut rising.problems).join("\n")));
     }
     let lock = Lock::adopt(rising.lock.take().ok_or_else(|| refuse("the lock has not come".into()))?);
-    way.send(&Parcel::new("serving", "", ())?, PATIENCE).map_err(|e| format!("the daemon has gone: {e}"))?;
-    match way.receive(WORD) {
+    let word = way.send(&Parcel::new("serving", "", ())?, PATIENCE).and_then(|()| way.receive(WORD));
+    match word {
         Ok(parcel) if parcel.kind == "go" => {}
-        // Its end: nobody else has anything now.
-        Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => {
-            warn!("the daemon before has died meanwhile")
-        }
+        // Its end, with or without having read ours: nobody else has anything now.
+        Err(error) if connect::has_gone(&error) => warn!("the daemon before has died meanwhile"),
         Ok(parcel) => return Err(format!("the daemon answers {:?}", parcel.kind).into()),
         Err(error) => return Err(format!("the daemon does not let go: {error}").into()),
     }
@@ -230,6 +231,7 @@ struct Rising {
     tcp: Vec<(String, SocketAddr, Ready)>,
     vhost: Vec<VhostUserState>,
     nodes: Vec<(String, NodeState)>,
+    mounted: Option<ReadyNodes>,
     settings: Settings,
     conversations: Vec<Left>,
     problems: Vec<String>,
@@ -247,6 +249,8 @@ impl Rising {
         let nbd = nbd::prepare(MappedExports::all(&taken.registry), parcels, &mut problems);
         let parcels = taken.all("tcp");
         let tcp = TcpExports::prepare(&taken.registry, parcels, &mut problems);
+        let parcels = taken.all("node");
+        let mounted = ReadyNodes::prepare(&taken.registry, parcels, &mut problems);
         let mut conversations = Vec::new();
         for parcel in taken.all(conversation::KIND) {
             match Left::of_parcel(parcel) {
@@ -258,7 +262,21 @@ impl Rising {
         let Taken { registry, lost, state, .. } = taken;
         let nodes = state.devices.into_iter().filter_map(|device| Some((device.name, device.node?))).collect();
         let vhost = state.vhost_user;
-        Ok(Self { registry, lost, lock, control, second, nbd, tcp, vhost, nodes, settings, conversations, problems })
+        Ok(Self {
+            registry,
+            lost,
+            lock,
+            control,
+            second,
+            nbd,
+            tcp,
+            vhost,
+            nodes,
+            mounted,
+            settings,
+            conversations,
+            problems,
+        })
     }
 
     /// Serves. This process is the only one that does.
@@ -276,10 +294,10 @@ impl Rising {
                 error!("{name} is not exported on {} again: {}", at.socket, e.message);
             }
         }
-        let Settings { node, poll_budget_us } = self.settings;
+        let Settings { node, rings, poll_budget_us } = self.settings;
         let budget = Duration::from_micros(poll_budget_us);
         self.registry.domain().poll_as(PollPolicy { budget, ..PollPolicy::default() });
-        let nodes = Nodes::new(&self.registry, places, node);
+        let nodes = Nodes::start(&self.registry, places, NodeSettings { node, rings }, self.mounted);
         for (name, NodeState { kind, mapper }) in &self.nodes {
             if let Err(e) = nodes.add(name, *kind, *mapper) {
                 error!("{name} has no node again: {}", e.message);

@@ -7,7 +7,10 @@
 //! The lock here is held while files of the mount are opened (a loop device's), which the mount's threads serve. They
 //! take locks of the registry and of devices, never this one.
 
-use super::handover::{HandOver, Parcel};
+mod pass;
+
+pub(crate) use pass::ReadyNodes;
+
 use super::own_writes;
 use super::state::NodeState;
 use crate::exports::is_read_only;
@@ -24,16 +27,16 @@ use udm_base::Errno;
 use udm_control::second::{NodeEntry, NodeKind};
 use udm_core::{Error, MappedDevice, Registry, TableSlot};
 use udm_export::node::NodeDevice;
-use udm_export::node::fuse::{self, FuseServer, Owner};
+use udm_export::node::fuse::{self, FuseServer, Owner, Transport};
 use udm_export::node::loopdev::{self, Detached, LoopDevice};
 use udm_io::{BlockDevice, Limits};
 
 /// Where the host has the names of its mapped devices.
 const MAPPER: &str = "/dev/mapper";
-/// How often a loop device is asked for whether somebody still has it open, and how long between: whoever looks at new
-/// devices, as udev does, opens them for a moment.
 /// How long the mount may take to end for another daemon.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// How often a loop device is asked for whether somebody still has it open, and how long between: whoever looks at new
+/// devices, as udev does, opens them for a moment.
 const TRIES: u32 = 20;
 /// How long requests under way may take where some of them wait for a resume that does not come.
 const HELD: Duration = Duration::from_secs(1);
@@ -43,9 +46,17 @@ const PAUSE: Duration = Duration::from_millis(10);
 pub(crate) struct Nodes {
     registry: Registry,
     dir: PathBuf,
-    /// For devices that nothing else was said of.
-    default: NodeKind,
+    settings: NodeSettings,
     inner: Mutex<Inner>,
+}
+
+/// What the daemon was told of its nodes.
+#[derive(Clone, Copy)]
+pub(crate) struct NodeSettings {
+    /// For devices that nothing else was said of.
+    pub(crate) node: NodeKind,
+    /// Requests may come by io_uring.
+    pub(crate) rings: bool,
 }
 
 #[derive(Default)]
@@ -98,6 +109,15 @@ impl NodeDevice for Mapped {
     fn open(&self) -> Result<Box<dyn Any + Send>, Errno> {
         Ok(Box::new(self.0.open().map_err(|e| e.errno)?))
     }
+
+    fn name(&self) -> String {
+        self.0.device_name()
+    }
+}
+
+/// Threads of the mount.
+fn threads() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from).min(4)
 }
 
 fn failed(errno: Errno, message: impl Into<String>) -> Error {
@@ -116,7 +136,7 @@ fn of_io(error: &io::Error) -> Error {
 
 impl Nodes {
     /// No nodes yet. What a daemon before has left is ended, now: nobody shall use it for a device of this one.
-    pub(crate) fn new(registry: &Registry, places: &Places, default: NodeKind) -> Self {
+    pub(crate) fn new(registry: &Registry, places: &Places, settings: NodeSettings) -> Self {
         let dir = places.nodes();
         registry.set_nodes(dir.clone());
         // Without it, what is mounted there is found by the first node.
@@ -125,16 +145,16 @@ impl Nodes {
             warn!("{}: what is mounted there stays: {error}", dir.display());
         }
         remove_links(&dir);
-        Self { registry: registry.clone(), dir, default, inner: Mutex::default() }
+        Self { registry: registry.clone(), dir, settings, inner: Mutex::default() }
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// For devices that nothing else was said of.
-    pub(crate) fn default_kind(&self) -> NodeKind {
-        self.default
+    /// What the daemon was told of them.
+    pub(crate) fn settings(&self) -> NodeSettings {
+        self.settings
     }
 
     /// The nodes that there are.
@@ -277,7 +297,7 @@ impl Nodes {
             at += 1;
         }
         inner.without.retain(|md| md.strong_count() > 0);
-        if self.default != NodeKind::None {
+        if self.settings.node != NodeKind::None {
             self.add_default(&mut inner);
         }
     }
@@ -288,7 +308,7 @@ impl Nodes {
             if known || !md.info().active {
                 continue;
             }
-            let wanted = NodeState { kind: self.default, mapper: false };
+            let wanted = NodeState { kind: self.settings.node, mapper: false };
             if let Err(error) = self.make(inner, &md, wanted) {
                 warn!("{} has no node: {}", md.device_name(), error.message);
                 inner.without.push(Arc::downgrade(&md));
@@ -345,35 +365,6 @@ fn is_held(md: &MappedDevice) -> bool {
     md.info().suspended || beneath.filter_map(|dev| dev.as_any().downcast_ref()).any(is_held)
 }
 
-/// A node that nobody uses goes with the old daemon and comes with the next; one in use cannot pass.
-impl HandOver for Nodes {
-    fn kind(&self) -> &'static str {
-        "node"
-    }
-
-    fn pause(&self, _: Duration) -> Result<(), String> {
-        let kept = self.release(|_| true);
-        if kept.is_empty() {
-            return Ok(());
-        }
-        self.sync();
-        Err(kept.join("; "))
-    }
-
-    fn holds(&self) -> Vec<String> {
-        Vec::new()
-    }
-
-    fn resume(&self, _: &Registry) {
-        self.sync();
-    }
-
-    fn give(&self) -> Result<Vec<Parcel>, String> {
-        self.end(PATIENCE);
-        Ok(Vec::new())
-    }
-}
-
 /// Has the kernel write what it keeps, and gives the block device back.
 fn end_block_device(name: &str, loopdev: &LoopDevice) {
     let shown = loopdev.path();
@@ -409,8 +400,8 @@ impl Inner {
             self.end(Duration::ZERO);
             let time = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |time| time.as_secs());
             let owner = Owner { uid: geteuid().as_raw(), gid: rustix::process::getegid().as_raw(), time };
-            let threads = std::thread::available_parallelism().map_or(1, usize::from).min(4);
-            let server = FuseServer::start(nodes.registry.domain(), &nodes.dir, threads, owner);
+            let server =
+                FuseServer::start_by(nodes.registry.domain(), &nodes.dir, threads(), owner, nodes.settings.rings);
             self.server = Some(server.map_err(|e| of_io(&e))?);
         }
         self.server.as_ref().ok_or_else(|| failed(Errno::ENODEV, "nothing is mounted"))
@@ -428,6 +419,7 @@ impl Inner {
         NodeEntry {
             name: node.name.clone(),
             kind: node.kind,
+            transport: server.map_or(Transport::Descriptor, FuseServer::transport).name().to_owned(),
             path: server.map_or_else(String::new, |server| path(server.path(&node.name))),
             file: server.map_or_else(String::new, |server| path(server.file(&node.name))),
             device: node.loopdev.as_ref().map(|loopdev| path(loopdev.path())),

@@ -188,6 +188,9 @@ fn run_with(setting: &Setting<'_>) -> Result<Report, Error> {
         for jobs in Jobs::ALL {
             let world = &worlds[usize::from(jobs.queues() == 3)];
             for stacked in Stacked::ALL {
+                if !wants_any_of(setting, stacked, jobs, latency_us) {
+                    continue;
+                }
                 all.push(compare(setting, world, stacked, jobs, latency_us, &pace)?);
             }
         }
@@ -201,10 +204,14 @@ fn run_with(setting: &Setting<'_>) -> Result<Report, Error> {
         ..row(setting)
     };
     rows.push(none.judged(Limit::Exactly(0.0)));
-    let (switches, groups) = switches(setting, &pace)?;
-    rows.extend(switches);
-    rows.push(none_lost(setting)?);
-    rows.extend(files::rows(setting, &pace)?);
+    let mut groups = Vec::new();
+    if setting.only.is_none() {
+        let (switches, charted) = switches(setting, &pace)?;
+        rows.extend(switches);
+        groups = charted;
+        rows.push(none_lost(setting)?);
+        rows.extend(files::rows(setting, &pace)?);
+    }
     Ok(Report {
         name: EXPERIMENT.name,
         title: "Polling for completions",
@@ -214,6 +221,13 @@ fn run_with(setting: &Setting<'_>) -> Result<Report, Error> {
         quick: setting.quick,
         command: setting.command.clone(),
     })
+}
+
+/// Whether a row is wanted of this comparison.
+fn wants_any_of(setting: &Setting<'_>, stacked: Stacked, jobs: Jobs, latency_us: u32) -> bool {
+    Found::beside(stacked)
+        .iter()
+        .any(|(way, beside)| setting.wants(&Found::row_of(stacked, jobs, latency_us, way, beside)))
 }
 
 fn compare(
@@ -250,8 +264,15 @@ fn row(setting: &Setting<'_>) -> Row {
 }
 
 impl Found {
-    fn name(&self) -> String {
-        format!("{}, {}, {} µs", self.stacked.name(), self.jobs.name(), self.latency_us)
+    /// The name of the row that holds one way against another.
+    fn row_of(stacked: Stacked, jobs: Jobs, latency_us: u32, way: &str, beside: &str) -> String {
+        format!("{}, {}, {latency_us} µs: {way} beside {beside}", stacked.name(), jobs.name())
+    }
+
+    /// What is held against what.
+    fn beside(stacked: Stacked) -> &'static [(&'static str, &'static str)] {
+        let all: &[_] = &[(POLL, INTERRUPT), (INTERRUPT, ADAPTIVE), (POLL, BARE)];
+        if stacked == Stacked::One { all } else { &all[..2] }
     }
 
     fn rows(&self, setting: &Setting<'_>) -> Vec<Row> {
@@ -259,7 +280,7 @@ impl Found {
         let one = |way: &str, beside: &str| {
             let seed = seed.filter(|_| way == POLL && beside == INTERRUPT);
             let one = Row {
-                row: format!("{}: {way} beside {beside}", self.name()),
+                row: Self::row_of(self.stacked, self.jobs, self.latency_us, way, beside),
                 policy: Some(way.to_owned()),
                 size: Some(self.stacked.bs()),
                 seed_figure: seed.map(|(poll, _)| poll),
@@ -272,11 +293,7 @@ impl Found {
                 None => one,
             }
         };
-        let mut rows = vec![one(POLL, INTERRUPT), one(INTERRUPT, ADAPTIVE)];
-        if self.stacked == Stacked::One {
-            rows.push(one(POLL, BARE));
-        }
-        rows
+        Self::beside(self.stacked).iter().map(|(way, beside)| one(way, beside)).collect()
     }
 
     fn limit(&self, way: &str, beside: &str) -> Option<f64> {
@@ -404,7 +421,10 @@ fn charts(all: &[Found], switches: Vec<Group>) -> Vec<Chart> {
         groups: all.iter().filter(|found| found.jobs == jobs && found.latency_us == JUDGED_US).map(group).collect(),
     };
     let mut charts: Vec<Chart> = Jobs::ALL.into_iter().map(panel).collect();
+    charts.retain(|chart| !matches!(chart, Chart::Bars { groups, .. } if groups.is_empty()));
     let title = format!("3 jobs on one queue, polled, {JUDGED_US} µs: off and on");
-    charts.push(Chart::Bars { title, unit: "thousand IOPS", groups: switches });
+    if !switches.is_empty() {
+        charts.push(Chart::Bars { title, unit: "thousand IOPS", groups: switches });
+    }
     charts
 }

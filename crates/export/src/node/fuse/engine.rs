@@ -2,11 +2,12 @@
 //!
 //! # Invariants
 //! - Memory that a bio refers to stays until the bio has completed.
-//! - A request is answered on the descriptor that it was read from.
+//! - A request is answered on the descriptor that it was read from, or with the entry that it has come in.
 //! - A device stays attached until its last bio here has completed.
 
 use super::steps::{Part, Range, Step};
 use super::tree::{Node, lock};
+use super::uring::Uring;
 use super::wire::{OutHeader, WriteOut};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::io::{self, IoSlice};
@@ -38,6 +39,16 @@ pub(super) struct Buf {
     memory: AlignedBuf,
     /// Where its data begins.
     at: usize,
+    /// It is the payload of the request's entry.
+    lent: bool,
+}
+
+/// Which request an answer is for.
+#[derive(Clone, Copy)]
+pub(super) struct Tag {
+    pub(super) unique: u64,
+    /// Where it has come by io_uring.
+    pub(super) entry: Option<u32>,
 }
 
 impl Buf {
@@ -59,7 +70,7 @@ enum Answer {
 }
 
 struct Job {
-    unique: u64,
+    tag: Tag,
     node: Arc<Node>,
     device: usize,
     step: Step,
@@ -101,6 +112,8 @@ pub(super) struct Shape {
 pub(super) struct Engine {
     pub(super) channel: Channel,
     fuse: OwnedFd,
+    /// Requests by io_uring, where that can be.
+    pub(super) uring: Option<Uring>,
     /// The worker's number, by which gates know it.
     number: usize,
     devices: Vec<Option<Use>>,
@@ -121,6 +134,7 @@ impl Engine {
         Ok(Self {
             channel,
             fuse,
+            uring: None,
             number,
             devices: Vec::new(),
             jobs: Vec::new(),
@@ -153,9 +167,9 @@ impl Engine {
 
     fn take(&mut self, len: usize) -> Buf {
         if len <= SMALL {
-            Buf { memory: self.small.pop().unwrap_or_else(|| AlignedBuf::zeroed(SMALL)), at: 0 }
+            Buf { memory: self.small.pop().unwrap_or_else(|| AlignedBuf::zeroed(SMALL)), at: 0, lent: false }
         } else {
-            Buf { memory: self.take_large(), at: DATA_AT }
+            Buf { memory: self.take_large(), at: DATA_AT, lent: false }
         }
     }
 
@@ -165,6 +179,12 @@ impl Engine {
         if list.len() < keep {
             list.push(buf.memory);
         }
+    }
+
+    /// The memory of the payload of a request that came by io_uring.
+    fn payload(&mut self, tag: Tag) -> Option<Buf> {
+        let memory = self.uring.as_mut()?.take(tag.entry?)?;
+        Some(Buf { memory, at: 0, lent: true })
     }
 
     /// Whether memory is kept for later.
@@ -242,7 +262,7 @@ impl Engine {
     /// Reads `len` bytes that begin `skip` bytes into the range.
     pub(super) fn read(
         &mut self,
-        unique: u64,
+        tag: Tag,
         node: &Arc<Node>,
         shape: Shape,
         range: Range,
@@ -253,50 +273,55 @@ impl Engine {
             // Only with blocks larger than any device has.
             return Err(Errno::EINVAL);
         }
-        let buf = self.take(range.sectors.as_len());
+        // Whole blocks are read to where the kernel takes them from.
+        let lent = if skip == 0 && range.sectors.as_len() <= MAX_TRANSFER { self.payload(tag) } else { None };
+        let buf = lent.unwrap_or_else(|| self.take(range.sectors.as_len()));
         let answer = Answer::Data { skip, len };
-        self.begin(unique, node, shape, (Step::Read(range), Vec::new()), Some(buf), None, answer);
+        self.begin(tag, node, shape, (Step::Read(range), Vec::new()), Some(buf), None, answer);
         Ok(())
     }
 
-    /// Writes what was received: `len` bytes at `DATA_AT` of `received`. The memory is taken, or stays with the caller.
+    /// Writes what was received: `len` bytes at `DATA_AT` of `received`, or of the payload of a request by io_uring. The memory
+    /// is taken, or stays with the caller.
     pub(super) fn write(
         &mut self,
-        unique: u64,
+        tag: Tag,
         node: &Arc<Node>,
         shape: Shape,
         steps: (Step, Vec<Step>, bool),
         received: &mut AlignedBuf,
         len: usize,
     ) {
-        let buf = if len <= SMALL {
+        let buf = if let Some(payload) = self.payload(tag) {
+            payload
+        } else if len <= SMALL {
             let mut buf = self.take(len);
             buf.memory[..len].copy_from_slice(&received[DATA_AT..DATA_AT + len]);
             buf
         } else {
             let next = self.take_large();
-            Buf { memory: std::mem::replace(received, next), at: DATA_AT }
+            Buf { memory: std::mem::replace(received, next), at: DATA_AT, lent: false }
         };
         let (first, rest, whole) = steps;
         // A request has at most MAX_TRANSFER bytes.
         let answer = Answer::Written(len as u32);
-        self.begin(unique, node, shape, (first, rest), Some(buf), Some(!whole), answer);
+        self.begin(tag, node, shape, (first, rest), Some(buf), Some(!whole), answer);
     }
 
     /// Changes without data.
-    pub(super) fn change(&mut self, unique: u64, node: &Arc<Node>, shape: Shape, steps: (Step, Vec<Step>, bool)) {
+    pub(super) fn change(&mut self, tag: Tag, node: &Arc<Node>, shape: Shape, steps: (Step, Vec<Step>, bool)) {
         let (first, rest, whole) = steps;
-        self.begin(unique, node, shape, (first, rest), None, Some(!whole), Answer::Empty);
+        self.begin(tag, node, shape, (first, rest), None, Some(!whole), Answer::Empty);
     }
 
-    pub(super) fn flush(&mut self, unique: u64, node: &Arc<Node>, shape: Shape) {
-        self.begin(unique, node, shape, (Step::Flush, Vec::new()), None, None, Answer::Empty);
+    pub(super) fn flush(&mut self, tag: Tag, node: &Arc<Node>, shape: Shape) {
+        self.begin(tag, node, shape, (Step::Flush, Vec::new()), None, None, Answer::Empty);
     }
 
     #[expect(clippy::too_many_arguments, reason = "a request is made of these, once")]
     fn begin(
         &mut self,
-        unique: u64,
+        tag: Tag,
         node: &Arc<Node>,
         shape: Shape,
         steps: (Step, Vec<Step>),
@@ -306,9 +331,10 @@ impl Engine {
     ) {
         let (device, (step, rest)) = (shape.device, steps);
         self.devices[device].as_mut().expect("its shape was asked for").jobs += 1;
-        let held = buf.as_ref().map_or(0, Buf::len);
+        // An entry's payload is there anyway.
+        let held = buf.as_ref().filter(|buf| !buf.lent).map_or(0, Buf::len);
         self.held += held;
-        let job = Job { unique, node: node.clone(), device, step, rest, buf, block: None, gate, held, answer };
+        let job = Job { tag, node: node.clone(), device, step, rest, buf, block: None, gate, held, answer };
         let slot = match self.free.pop() {
             Some(slot) => slot,
             None => {
@@ -426,16 +452,27 @@ impl Engine {
             let next = lock(&job.node.gate).leave(alone);
             self.admitted.extend(next);
         }
-        match (result, &job.answer) {
-            (Err(error), _) => self.fail(job.unique, error),
-            (Ok(()), Answer::Data { skip, len }) => {
-                let buf = job.buf.as_ref().expect("a read has memory");
-                self.answer(job.unique, &buf.memory[buf.at + skip..][..*len]);
-            }
-            (Ok(()), Answer::Written(size)) => self.answer(job.unique, WriteOut { size: *size, pad: 0 }.as_bytes()),
-            (Ok(()), Answer::Empty) => self.answer(job.unique, &[]),
+        let mut buf = job.buf;
+        let lent = buf.take_if(|buf| buf.lent);
+        let is_lent = lent.is_some();
+        if let (Some(Buf { memory, .. }), Some(uring), Some(entry)) = (lent, &mut self.uring, job.tag.entry) {
+            uring.give(entry, memory);
         }
-        if let Some(buf) = job.buf {
+        match (result, &job.answer) {
+            (Err(error), _) => self.fail(job.tag, error),
+            (Ok(()), Answer::Data { len, .. }) if is_lent => {
+                if let (Some(uring), Some(entry)) = (&mut self.uring, job.tag.entry) {
+                    uring.commit(entry, job.tag.unique, None, *len);
+                }
+            }
+            (Ok(()), Answer::Data { skip, len }) => {
+                let buf = buf.as_ref().expect("a read has memory");
+                self.answer(job.tag, &buf.memory[buf.at + skip..][..*len]);
+            }
+            (Ok(()), Answer::Written(size)) => self.answer(job.tag, WriteOut { size: *size, pad: 0 }.as_bytes()),
+            (Ok(()), Answer::Empty) => self.answer(job.tag, &[]),
+        }
+        if let Some(buf) = buf {
             self.give(buf);
         }
         let used = self.devices[job.device].as_mut().expect("a device with jobs");
@@ -446,16 +483,21 @@ impl Engine {
     }
 
     /// Answers a request.
-    pub(super) fn answer(&self, unique: u64, data: &[u8]) {
-        self.send(unique, 0, data);
+    pub(super) fn answer(&mut self, tag: Tag, data: &[u8]) {
+        self.send(tag, None, data);
     }
 
     /// Answers a request with an error.
-    pub(super) fn fail(&self, unique: u64, error: Errno) {
-        self.send(unique, -error.get(), &[]);
+    pub(super) fn fail(&mut self, tag: Tag, error: Errno) {
+        self.send(tag, Some(error), &[]);
     }
 
-    fn send(&self, unique: u64, error: i32, data: &[u8]) {
+    fn send(&mut self, Tag { unique, entry }: Tag, error: Option<Errno>, data: &[u8]) {
+        if let (Some(uring), Some(entry)) = (&mut self.uring, entry) {
+            uring.answer(entry, unique, error, data);
+            return;
+        }
+        let error = error.map_or(0, |error| -error.get());
         // At most MAX_TRANSFER.
         let header = OutHeader { len: (size_of::<OutHeader>() + data.len()) as u32, error, unique };
         let parts = [IoSlice::new(header.as_bytes()), IoSlice::new(data)];

@@ -4,8 +4,10 @@
 //! - `wire`, `request`: the kernel's protocol
 //! - `tree`: names, inodes, open files
 //! - `steps`, `gate`: which bios a request needs, and which writes must be alone
+//! - `uring`: requests by io_uring
 //! - `engine`, `worker`: requests under way, and a thread's event loop
 //! - `mount`, [`server`]: mounting, threads, start and stop
+//! - `pass`: to another process, while it is in use
 //!
 //! # How a request goes
 //! Each worker has a clone of the connection's descriptor, and takes requests from the kernel's one queue. A write's data is
@@ -21,13 +23,16 @@
 mod engine;
 mod gate;
 pub(crate) mod mount;
+mod pass;
 mod request;
 pub mod server;
 mod steps;
 mod tree;
+mod uring;
 mod wire;
 mod worker;
 
-pub use mount::clear;
-pub use server::FuseServer;
+pub use mount::{clear, mounted};
+pub use pass::{Adopted, Plan};
+pub use server::{FuseServer, Transport};
 pub use tree::{FILES, Owner};

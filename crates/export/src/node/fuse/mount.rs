@@ -137,6 +137,12 @@ pub(crate) fn find(dir: &Path) -> io::Result<Vec<Found>> {
     Ok(mounts_on(&fs::read("/proc/self/mountinfo")?, dir.as_os_str().as_bytes()))
 }
 
+/// Major and minor of the topmost file system of ours on `dir`, as `st_dev` has them. It is not touched: its server may be
+/// about to change.
+pub fn mounted(dir: &Path) -> Option<(u32, u32)> {
+    find(dir).ok()?.last().filter(|found| found.kind == TYPE).map(|found| found.dev)
+}
+
 /// Lines of `ID PARENT MAJOR:MINOR ROOT POINT OPTIONS [FIELDS…] - TYPE SOURCE OPTIONS` (proc_pid_mountinfo(5)).
 fn mounts_on(mountinfo: &[u8], dir: &[u8]) -> Vec<Found> {
     let line = |line: &[u8]| {
@@ -214,8 +220,24 @@ fn unmount_by_helper(dir: &Path) -> io::Result<()> {
     }
 }
 
+impl Mounted {
+    /// A mount of a server before, which had it by the helper or without.
+    pub(super) fn adopt(dir: &Path, helper: bool) -> io::Result<Self> {
+        Ok(Self { dir: real_path(dir)?, helper })
+    }
+
+    /// Leaves it mounted. Whether it is the helper's.
+    pub(super) fn leave(mut self) -> bool {
+        self.dir = PathBuf::new();
+        self.helper
+    }
+}
+
 impl Drop for Mounted {
     fn drop(&mut self) {
+        if self.dir.as_os_str().is_empty() {
+            return;
+        }
         let result = if self.helper { unmount_by_helper(&self.dir) } else { unmount(&self.dir) };
         if let Err(error) = result
             // Somebody else has unmounted it.

@@ -1,8 +1,8 @@
 //! What the kernel asks, out of bytes. The kernel is trusted with the machine; all the same nothing here panics.
 
 use super::wire::{
-    BatchForgetIn, FallocateIn, ForgetIn, ForgetOne, InHeader, InitIn, LseekIn, OpenIn, ReadIn, ReleaseIn, SetattrIn,
-    WriteIn, op,
+    BatchForgetIn, FallocateIn, ForgetIn, ForgetOne, InHeader, InitIn, InitMore, LseekIn, OpenIn, ReadIn, ReleaseIn,
+    SetattrIn, WriteIn, init, op,
 };
 use zerocopy::FromBytes;
 
@@ -12,7 +12,8 @@ pub(super) const HEAD: usize = size_of::<InHeader>() + size_of::<WriteIn>();
 /// A request.
 #[derive(Debug)]
 pub(super) enum Request<'a> {
-    Init(InitIn),
+    /// The flags of the second word are 0 where the kernel sends none.
+    Init(InitIn, u32),
     Lookup(&'a [u8]),
     /// Inodes, and how many lookups of each are forgotten. Gets no answer.
     Forget(Forgets<'a>),
@@ -62,7 +63,11 @@ pub(super) fn parse<'a>(header: &InHeader, body: &'a [u8]) -> Option<Request<'a>
         T::read_from_prefix(body).ok().map(|(value, _)| value)
     }
     Some(match header.opcode {
-        op::INIT => Request::Init(take(body)?),
+        op::INIT => {
+            let (asked, more) = InitIn::read_from_prefix(body).ok()?;
+            let InitMore { flags2 } = take(more).unwrap_or(InitMore { flags2: 0 });
+            Request::Init(asked, if u64::from(asked.flags) & init::INIT_EXT != 0 { flags2 } else { 0 })
+        }
         op::LOOKUP => Request::Lookup(body.split(|b| *b == 0).next()?),
         op::FORGET => {
             let ForgetIn { nlookup } = take(body)?;

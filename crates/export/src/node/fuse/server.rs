@@ -2,20 +2,40 @@
 
 use super::mount::{self, Mounted};
 use super::tree::{FILES, Owner, Tree};
+use super::uring;
 use super::wire::{InvalInode, NOTIFY_INVAL_INODE, OutHeader};
-use super::worker::{Command, MOST_MEMORY, Shared, Worker};
+use super::worker::{Command, Handle, MOST_MEMORY, Shared, Worker};
 use crate::node::{NodeDevice, sys};
 use rustix::fd::{AsFd, OwnedFd};
 use std::io::{self, IoSlice};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, mpsc};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::time::Duration;
 use udm_io::{Domain, Joiner};
 use zerocopy::IntoBytes;
 
 /// How long [`FuseServer::reap`] waits.
 const REAP: Duration = Duration::from_secs(1);
+
+/// How requests come from the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Transport {
+    /// They are read from the connection's descriptor, and answers are written there.
+    Descriptor,
+    /// By io_uring. Such a connection cannot [pass](FuseServer::give) to another process.
+    IoUring,
+}
+
+impl Transport {
+    /// Its name, for users.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Descriptor => "fuse",
+            Self::IoUring => "fuse-io_uring",
+        }
+    }
+}
 
 /// A mount, and the threads that serve it. Dropping it unmounts, without patience.
 ///
@@ -38,14 +58,30 @@ impl FuseServer {
     /// Without FUSE, without the right to mount and fusermount3, or with something else mounted there. The text says
     /// what to do.
     pub fn start(domain: &Domain, dir: &Path, threads: usize, owner: Owner) -> io::Result<Self> {
+        Self::start_by(domain, dir, threads, owner, true)
+    }
+
+    /// As [`start`](Self::start). Only if `rings` may requests come by io_uring, which a kernel from 6.14 on offers where its
+    /// administrator allows it (`/sys/module/fuse/parameters/enable_uring`); see [`transport`](Self::transport).
+    ///
+    /// # Errors
+    /// As there.
+    pub fn start_by(domain: &Domain, dir: &Path, threads: usize, owner: Owner, rings: bool) -> io::Result<Self> {
+        let queues = if rings && uring::is_allowed() { uring::queues().ok() } else { None };
         let (fuse, mounted) = mount::mount(dir)?;
-        let shared = Arc::new(Shared {
-            tree: Tree::new(owner),
-            closed: AtomicUsize::new(0),
-            gone: AtomicBool::new(false),
-            running: AtomicUsize::new(0),
-            handles: OnceLock::new(),
-        });
+        Self::serve(domain, dir, threads, (fuse, mounted), Tree::new(owner), queues)
+    }
+
+    /// Serves a mount.
+    pub(super) fn serve(
+        domain: &Domain,
+        dir: &Path,
+        threads: usize,
+        (fuse, mounted): (OwnedFd, Mounted),
+        tree: Tree,
+        queues: Option<usize>,
+    ) -> io::Result<Self> {
+        let shared = Arc::new(Shared::new(tree));
         let mut server = Self {
             domain: domain.clone(),
             dir: dir.to_owned(),
@@ -54,12 +90,12 @@ impl FuseServer {
             mounted: Mutex::new(Some(mounted)),
             joiners: Mutex::default(),
         };
-        let started = server.spawn_all(&fuse, threads.max(1));
+        let started = server.spawn_all(&fuse, threads.max(1), queues);
         server.fuse = Mutex::new(Some(fuse));
         started.map(|()| server)
     }
 
-    fn spawn_all(&self, fuse: &OwnedFd, threads: usize) -> io::Result<()> {
+    fn spawn_all(&self, fuse: &OwnedFd, threads: usize, queues: Option<usize>) -> io::Result<()> {
         let (told, handles) = mpsc::channel();
         let mut begin = Vec::new();
         let mut joiners = self.joiners.lock().unwrap_or_else(PoisonError::into_inner);
@@ -67,7 +103,7 @@ impl FuseServer {
             let clone = sys::clone_fuse(fuse.as_fd())?;
             let (domain, shared, told) = (self.domain.clone(), self.shared.clone(), told.clone());
             let (start, started) = mpsc::channel::<()>();
-            let work = move || match Worker::new(&domain, shared, clone, number) {
+            let work = move || match Worker::new(&domain, shared, clone, (number, threads), queues) {
                 Ok(worker) => {
                     let known = told.send((number, Ok(worker.handle()))).is_ok();
                     drop(told);
@@ -112,6 +148,14 @@ impl FuseServer {
     /// Whether it is still mounted: somebody may have unmounted it.
     pub fn is_mounted(&self) -> bool {
         !self.shared.gone.load(Ordering::Acquire)
+    }
+
+    /// How requests come from the kernel. It is agreed upon when the mount is first used.
+    pub fn transport(&self) -> Transport {
+        match self.shared.by_ring.load(Ordering::Acquire) {
+            true => Transport::IoUring,
+            false => Transport::Descriptor,
+        }
     }
 
     /// Adds a node.
@@ -175,25 +219,46 @@ impl FuseServer {
             return true;
         }
         let (answer, answers) = mpsc::channel();
-        let handles = self.shared.handles.get().map_or(&[][..], Vec::as_slice);
-        handles.iter().for_each(|handle| handle.tell(Command::Reap(answer.clone())));
+        self.tell_all(|| Command::Reap(answer.clone()));
         drop(answer);
         let clock = self.domain.clock();
         let until = clock.now().after(REAP.as_nanos() as u64);
         let left = || Duration::from_nanos(until.since(clock.now()));
-        handles.iter().all(|_| answers.recv_timeout(left()) != Err(mpsc::RecvTimeoutError::Timeout))
+        self.handles().iter().all(|_| answers.recv_timeout(left()) != Err(mpsc::RecvTimeoutError::Timeout))
     }
 
     /// Unmounts, finishes what is under way, and ends the threads; blocks at most `patience` for devices that do not
     /// finish. Files that are still open fail from then on. Further calls do nothing.
     pub fn shut_down(&self, patience: Duration) {
-        drop(self.mounted.lock().unwrap_or_else(PoisonError::into_inner).take());
+        let (mounted, fuse, joiners) = self.take_apart();
+        drop(mounted);
         let deadline = self.domain.clock().now().after(u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX));
-        let handles = self.shared.handles.get().map_or(&[][..], Vec::as_slice);
-        handles.iter().for_each(|handle| handle.tell(Command::End(deadline)));
-        let joiners = std::mem::take(&mut *self.joiners.lock().unwrap_or_else(PoisonError::into_inner));
+        self.tell_all(|| Command::End(deadline));
         joiners.into_iter().for_each(Joiner::join);
-        drop(self.fuse.lock().unwrap_or_else(PoisonError::into_inner).take());
+        drop(fuse);
+    }
+
+    /// What is there only once: the mount, the descriptor and the threads.
+    pub(super) fn take_apart(&self) -> (Option<Mounted>, Option<OwnedFd>, Vec<Joiner>) {
+        let mounted = self.mounted.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let fuse = self.fuse.lock().unwrap_or_else(PoisonError::into_inner).take();
+        (mounted, fuse, std::mem::take(&mut *self.joiners.lock().unwrap_or_else(PoisonError::into_inner)))
+    }
+
+    pub(super) fn domain(&self) -> &Domain {
+        &self.domain
+    }
+
+    pub(super) fn shared(&self) -> &Shared {
+        &self.shared
+    }
+
+    pub(super) fn handles(&self) -> &[Arc<Handle>] {
+        self.shared.handles.get().map_or(&[], Vec::as_slice)
+    }
+
+    pub(super) fn tell_all(&self, command: impl Fn() -> Command) {
+        self.handles().iter().for_each(|handle| handle.tell(command()));
     }
 }
 

@@ -13,6 +13,7 @@
 use super::gate::Gate;
 use super::wire::{Attr, ROOT};
 use crate::node::NodeDevice;
+use serde::{Deserialize, Serialize};
 use std::any::Any;
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
@@ -76,7 +77,7 @@ pub(super) enum Inode {
 }
 
 /// Owner and time of all inodes.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Owner {
     /// The user.
     pub uid: u32,
@@ -84,6 +85,29 @@ pub struct Owner {
     pub gid: u32,
     /// Seconds since 1970: what the files have as their times.
     pub time: u64,
+}
+
+/// The directory as the next server of the same mount has to know it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct TreePlan {
+    owner: Owner,
+    next: u64,
+    next_handle: u64,
+    nodes: Vec<NodePlan>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct NodePlan {
+    number: u64,
+    /// As [`NodeDevice::name`] has it.
+    device: String,
+    /// `None` when the name was taken away.
+    name: Option<String>,
+    link: Option<PathBuf>,
+    lookups: u64,
+    handles: Vec<u64>,
 }
 
 struct Inner {
@@ -103,6 +127,89 @@ impl Tree {
     pub(super) fn new(owner: Owner) -> Self {
         let inner = Inner { next: FIRST, names: BTreeMap::new(), by_number: HashMap::new() };
         Self { owner, inner: Mutex::new(inner), next_handle: AtomicU64::new(1) }
+    }
+
+    /// What the kernel and users know of it. To be asked for while nothing changes.
+    pub(super) fn plan(&self) -> TreePlan {
+        let inner = lock(&self.inner);
+        let name = |node: &Arc<Node>| {
+            inner.names.iter().find(|(_, other)| Arc::ptr_eq(other, node)).map(|(name, _)| name.clone())
+        };
+        let mut nodes: Vec<_> = inner
+            .by_number
+            .values()
+            .map(|node| NodePlan {
+                number: node.number,
+                device: node.device.name(),
+                name: name(node),
+                link: lock(&node.link).clone(),
+                lookups: *lock(&node.lookups),
+                handles: lock(&node.handles).keys().copied().collect(),
+            })
+            // Others are those of devices that may have gone: the kernel asks for them by name before it uses them.
+            .filter(|node| node.name.is_some() || !node.handles.is_empty())
+            .collect();
+        nodes.sort_by_key(|node| node.number);
+        let next_handle = self.next_handle.load(Ordering::Relaxed);
+        TreePlan { owner: self.owner, next: inner.next, next_handle, nodes }
+    }
+
+    /// The directory of another server, with all that is open in it opened anew. `device` gives the devices by their names.
+    /// A node whose device cannot be had is left out, and is among the problems.
+    pub(super) fn of_plan(
+        plan: TreePlan,
+        mut device: impl FnMut(&str) -> Option<Box<dyn NodeDevice>>,
+        problems: &mut Vec<String>,
+    ) -> Result<Self, String> {
+        let TreePlan { owner, next, next_handle, nodes } = plan;
+        let tree = Self::new(owner);
+        tree.next_handle.store(next_handle, Ordering::Relaxed);
+        let mut inner = lock(&tree.inner);
+        inner.next = next;
+        for NodePlan { number, device: known_as, name, link, lookups, handles } in nodes {
+            if number < FIRST || number >= next || handles.iter().any(|handle| *handle >= next_handle) {
+                return Err(format!("{known_as} has a node with numbers that were not given out"));
+            }
+            let Some(device) = device(&known_as) else {
+                problems.push(format!("{known_as} has a node, and is not there"));
+                continue;
+            };
+            let opened = handles.into_iter().map(|handle| Ok((handle, device.open()?))).collect();
+            let opened: HashMap<_, _> = match opened {
+                Ok(opened) => opened,
+                Err(error) => {
+                    let error: Errno = error;
+                    problems.push(format!("{known_as} cannot be opened again: {error}"));
+                    continue;
+                }
+            };
+            let node = Arc::new(Node {
+                number,
+                device,
+                link: Mutex::new(link),
+                open: AtomicUsize::new(opened.len()),
+                handles: Mutex::new(opened),
+                lookups: Mutex::new(lookups),
+                gate: Mutex::default(),
+                version: AtomicU64::new(0),
+            });
+            if let Some(name) = name {
+                check_name(&inner, &name)?;
+                inner.names.insert(name, node.clone());
+            }
+            if inner.by_number.insert(number, node).is_some() {
+                return Err(format!("two nodes have the number {number}"));
+            }
+        }
+        drop(inner);
+        Ok(tree)
+    }
+
+    /// The names of the devices that are open, each as often as it is.
+    pub(super) fn open_devices(&self) -> Vec<String> {
+        let inner = lock(&self.inner);
+        let open = |node: &Arc<Node>| std::iter::repeat_n(node.device.name(), node.open.load(Ordering::Acquire));
+        inner.by_number.values().flat_map(open).collect()
     }
 
     /// Adds a node. Fails when the name is taken, or none for a file.
@@ -360,6 +467,9 @@ mod tests {
         fn open(&self) -> Result<Box<dyn Any + Send>, Errno> {
             Ok(Box::new(()))
         }
+        fn name(&self) -> String {
+            "ram".into()
+        }
     }
 
     fn ram() -> Box<Ram> {
@@ -433,5 +543,64 @@ mod tests {
         assert!(tree.release(&node, handle));
         assert!(!tree.release(&node, handle));
         assert!(tree.file(ino).is_err());
+    }
+
+    #[test]
+    fn the_next_server_has_the_same() {
+        let tree = tree();
+        for name in ["a", "b", "gone", "closed"] {
+            tree.add(name, ram()).unwrap();
+        }
+        tree.lookup(ROOT, b"closed").unwrap();
+        tree.remove("closed");
+        tree.set_link("b", Some(Path::new("/dev/loop7")));
+        let inos = ["a", "b", "gone"].map(|name| tree.lookup(FILES_INO, name.as_bytes()).unwrap().ino);
+        let [a, b, gone] = inos.map(|ino| tree.file(ino).unwrap());
+        let (first, second, last) = (tree.open(&a).unwrap(), tree.open(&a).unwrap(), tree.open(&gone).unwrap());
+        tree.remove("gone");
+        let text = serde_json::to_string(&tree.plan()).unwrap();
+        let plan = serde_json::from_str(&text).unwrap();
+        let next = Tree::of_plan(plan, |_| Some(ram()), &mut Vec::new()).unwrap();
+        assert_eq!(serde_json::to_string(&next.plan()).unwrap().len(), text.len());
+        assert_eq!((names(&next, ROOT), next.open_devices().len()), (names(&tree, ROOT), 3));
+        assert!(matches!(next.inode(b.file_ino() + 1), Ok(Inode::Link(to)) if to == Path::new("/dev/loop7")));
+        let [a, _, gone] = inos.map(|ino| next.file(ino).unwrap());
+        assert!(!next.release(&a, first) && next.release(&a, second) && !a.is_open());
+        next.forget(inos[2], 1);
+        assert!(next.file(inos[2]).is_ok() && next.release(&gone, last));
+        assert!(next.file(inos[2]).is_err(), "what nobody knows of is forgotten");
+        // Numbers go on.
+        next.add("new", ram()).unwrap();
+        assert!(!inos.contains(&next.lookup(FILES_INO, b"new").unwrap().ino));
+        assert!(next.open(&a).unwrap() > last);
+    }
+
+    #[test]
+    fn plans_that_are_refused() {
+        let node = |text: &str| {
+            format!(r#"{{"owner":{{"uid":0,"gid":0,"time":0}},"next":9,"next_handle":5,"nodes":[{text}]}}"#)
+        };
+        let one = |number: u64, name: &str, handle: u64| {
+            format!(
+                r#"{{"number":{number},"device":"d","name":"{name}","link":null,"lookups":1,"handles":[{handle}]}}"#
+            )
+        };
+        let check = |text: &str, there: bool| {
+            let (plan, mut problems) = (serde_json::from_str(text).unwrap(), Vec::new());
+            let device = |_: &str| there.then(|| ram() as Box<dyn NodeDevice>);
+            Tree::of_plan(plan, device, &mut problems).map(|tree| (tree.names().len(), problems.len()))
+        };
+        assert_eq!(check(&node(&one(2, "a", 1)), true), Ok((1, 0)));
+        for text in [
+            one(1, "a", 1),
+            one(9, "a", 1),
+            one(2, "a", 5),
+            one(2, "a/b", 1),
+            [one(2, "a", 1), one(2, "b", 2)].join(","),
+            [one(2, "a", 1), one(3, "a", 2)].join(","),
+        ] {
+            assert!(check(&node(&text), true).is_err(), "{text}");
+        }
+        assert_eq!(check(&node(&one(2, "a", 1)), false), Ok((0, 1)));
     }
 }

@@ -47,6 +47,8 @@ pub(super) mod init {
     pub(crate) const INIT_EXT: u64 = 1 << 30;
     /// 6.6: files with direct I/O can be mapped shared.
     pub(crate) const DIRECT_IO_ALLOW_MMAP: u64 = 1 << 36;
+    /// 6.14: requests by io_uring.
+    pub(crate) const OVER_IO_URING: u64 = 1 << 41;
 }
 
 /// Flags of an answer to OPEN.
@@ -64,6 +66,10 @@ pub(super) mod fattr {
     pub(crate) const SIZE: u32 = 8;
     pub(crate) const FH: u32 = 64;
 }
+
+/// Operations of submissions to a connection by io_uring (`fuse_uring_cmd`).
+pub(super) const RING_REGISTER: u32 = 1;
+pub(super) const RING_COMMIT_AND_FETCH: u32 = 2;
 
 pub(super) const NOTIFY_INVAL_INODE: i32 = 2;
 
@@ -86,6 +92,8 @@ records! {
     /// Before every answer. `error` is 0 or an error number less than 0.
     OutHeader: 16 { len: u32, error: i32, unique: u64 }
     InitIn: 16 { major: u32, minor: u32, max_readahead: u32, flags: u32 }
+    /// What kernels with INIT_EXT send behind [`InitIn`].
+    InitMore: 4 { flags2: u32 }
     InitOut: 64 {
         major: u32, minor: u32, max_readahead: u32, flags: u32, max_background: u16, congestion_threshold: u16,
         max_write: u32, time_gran: u32, max_pages: u16, map_alignment: u16, flags2: u32, unused: [u32; 7],
@@ -123,5 +131,12 @@ records! {
     }
     /// Before a name in a directory; the next begins at a multiple of 8.
     Dirent: 24 { ino: u64, off: u64, namelen: u32, kind: u32 }
+    /// Beside the payload of a request by io_uring: headers of requests and answers, the operation's struct, and how long
+    /// the payload is (`fuse_uring_req_header`, 6.14).
+    RingHeader: 288 {
+        in_out: [u8; 128], op_in: [u8; 128], flags: u64, commit_id: u64, payload: u32, pad: u32, reserved: u64,
+    }
+    /// In a submission (`fuse_uring_cmd_req`).
+    RingCommand: 24 { flags: u64, commit_id: u64, queue: u16, pad: [u8; 6] }
     InvalInode: 24 { ino: u64, off: i64, len: i64 }
 }

@@ -1,12 +1,13 @@
 //! One thread of the server: a channel, a queue of the kernel's requests, and the loop that drives both.
 
-use super::engine::{DATA_AT, Engine, MAX_TRANSFER, RECEIVE_LEN, seek};
+use super::engine::{DATA_AT, Engine, MAX_TRANSFER, RECEIVE_LEN, Tag, seek};
 use super::request::{HEAD, Request, parse};
 use super::steps;
 use super::tree::{Inode, Node, Tree};
+use super::uring::{Came, Remains, Uring};
 use super::wire::{
     Attr, AttrOut, Dirent, EntryOut, FallocateIn, InHeader, InitIn, InitOut, LseekIn, LseekOut, MAJOR, MINOR,
-    MINOR_LEAST, OpenIn, OpenOut, ReadIn, SetattrIn, StatfsOut, WriteIn, fattr, fopen, init,
+    MINOR_LEAST, OpenIn, OpenOut, ReadIn, SetattrIn, StatfsOut, WriteIn, fattr, fopen, init, op,
 };
 use rustix::fd::OwnedFd;
 use std::collections::VecDeque;
@@ -21,6 +22,8 @@ use zerocopy::{FromBytes, IntoBytes};
 
 /// The key of the connection's descriptor.
 const FUSE: u64 = 0;
+/// The key of the ring's.
+const RING: u64 = 1;
 /// Requests that are taken in before the device is asked to go on.
 const BATCH: usize = 32;
 /// How long memory is kept after the last request.
@@ -34,6 +37,8 @@ const MEMORY: usize = 8 << 20;
 pub(super) const MOST_MEMORY: usize = MEMORY + 4 * (1 << 20);
 /// Requests of asynchronous callers that the kernel lets be under way; 12 unless asked for.
 const MAX_BACKGROUND: u16 = 512;
+/// Pages of one request.
+const MAX_PAGES: u16 = (MAX_TRANSFER / 4096) as u16;
 /// `fallocate` modes (`include/uapi/linux/falloc.h`).
 const KEEP_SIZE: u32 = 1;
 const PUNCH_HOLE: u32 = 2;
@@ -41,10 +46,16 @@ const ZERO_RANGE: u32 = 16;
 
 /// What a worker is told by other threads.
 pub(super) enum Command {
+    /// Take requests by io_uring, too: the kernel has agreed.
+    Register,
     /// A write may begin that has waited for others.
     Admit(u32),
     /// Take in every request that the kernel has by now, then answer.
     Reap(mpsc::Sender<()>),
+    /// Take no more requests in, and answer when none is under way.
+    Pause(mpsc::Sender<()>),
+    /// Go on after a pause.
+    Resume,
     /// Take no more requests in, finish what is under way, and end; at the latest at this time.
     End(Nanos),
 }
@@ -76,12 +87,36 @@ pub(super) struct Shared {
     pub(super) closed: AtomicUsize,
     /// The kernel has ended the connection: it is unmounted.
     pub(super) gone: AtomicBool,
+    /// Workers without a ring, each of which keeps all from using theirs.
+    pub(super) ringless: AtomicUsize,
+    /// Requests come by io_uring.
+    pub(super) by_ring: AtomicBool,
+    /// What rings have left, to be dropped when their threads have ended.
+    pub(super) remains: Mutex<Vec<Remains>>,
     /// Workers that have not ended.
     pub(super) running: AtomicUsize,
     pub(super) handles: OnceLock<Vec<Arc<Handle>>>,
 }
 
 impl Shared {
+    pub(super) fn new(tree: Tree) -> Self {
+        Self {
+            tree,
+            closed: AtomicUsize::new(0),
+            gone: AtomicBool::new(false),
+            ringless: AtomicUsize::new(0),
+            by_ring: AtomicBool::new(false),
+            remains: Mutex::default(),
+            running: AtomicUsize::new(0),
+            handles: OnceLock::new(),
+        }
+    }
+
+    /// Known before the first request.
+    fn has_rings(&self) -> bool {
+        self.ringless.load(Ordering::Acquire) == 0
+    }
+
     fn handles(&self) -> &[Arc<Handle>] {
         self.handles.get().map_or(&[], Vec::as_slice)
     }
@@ -97,7 +132,14 @@ pub(super) struct Worker {
     /// `Shared::closed` as it was last seen.
     closed: usize,
     watching: bool,
+    /// The ring is in use.
+    ring: bool,
+    /// There may be requests on the descriptor, although they come by the ring.
+    look: bool,
     ending: Option<Nanos>,
+    paused: bool,
+    /// Who waits for the pause.
+    pausing: Option<mpsc::Sender<()>>,
 }
 
 /// What came of looking for requests.
@@ -112,14 +154,32 @@ enum Received {
 }
 
 impl Worker {
-    pub(super) fn new(domain: &Domain, shared: Arc<Shared>, fuse: OwnedFd, number: usize) -> io::Result<Self> {
+    /// Worker `number` of `workers`; `queues` of io_uring there are to be served, if that is wanted.
+    pub(super) fn new(
+        domain: &Domain,
+        shared: Arc<Shared>,
+        fuse: OwnedFd,
+        (number, workers): (usize, usize),
+        queues: Option<usize>,
+    ) -> io::Result<Self> {
         let mut engine = Engine::new(domain, fuse, number)?;
+        if let Some(queues) = queues {
+            let payload = MAX_TRANSFER.max(usize::from(MAX_PAGES) * rustix::param::page_size());
+            match Uring::new(engine.fuse(), (number, workers), queues, payload) {
+                Ok(uring) => engine.uring = Some(uring),
+                Err(error) => tracing::warn!("requests to nodes do not come by io_uring: {error}"),
+            }
+        }
+        if engine.uring.is_none() {
+            shared.ringless.fetch_add(1, Ordering::AcqRel);
+        }
         shared.running.fetch_add(1, Ordering::AcqRel);
         let waker = engine.channel.waker();
         let handle = Arc::new(Handle { commands: Mutex::default(), pending: AtomicBool::new(false), waker });
         let staging = Some(engine.take_large());
         let closed = shared.closed.load(Ordering::Acquire);
-        Ok(Self { engine, shared, handle, number, staging, closed, watching: false, ending: None })
+        let (watching, ring, look, ending, paused, pausing) = (false, false, true, None, false, None);
+        Ok(Self { engine, shared, handle, number, staging, closed, watching, ring, look, ending, paused, pausing })
     }
 
     pub(super) fn handle(&self) -> Arc<Handle> {
@@ -135,10 +195,18 @@ impl Worker {
             }
             let open = self.ending.is_none() && !self.shared.gone.load(Ordering::Acquire);
             let room = self.engine.held() < MEMORY;
-            let received = if open && room { self.receive(BATCH, MEMORY) } else { Received::Dry };
+            let takes = open && room && !self.paused;
+            let received = if takes { self.receive_all(MEMORY) } else { Received::Dry };
             let done = self.engine.work();
             self.tell_admitted();
             self.see_closed();
+            let came = self.engine.uring.as_mut().is_some_and(Uring::submit) && takes;
+            if self.engine.len() == 0
+                && let Some(pausing) = self.pausing.take()
+            {
+                // Who asked may have stopped waiting.
+                let _ = pausing.send(());
+            }
             if received == Received::Gone {
                 self.shared.gone.store(true, Ordering::Release);
                 self.shared.handles().iter().for_each(|other| other.waker.wake());
@@ -147,14 +215,15 @@ impl Worker {
             if !open && self.is_over() {
                 return;
             }
-            if received == Received::Some || done > 0 {
+            if received == Received::Some || done > 0 || came {
                 continue;
             }
             woken.clear();
-            if let Err(error) = self.watch(open && room).and_then(|()| self.sleep(open, &mut woken)) {
+            if let Err(error) = self.watch(takes).and_then(|()| self.sleep(takes, &mut woken)) {
                 tracing::error!("cannot wait for requests to nodes: {error}");
                 return;
             }
+            self.look |= woken.iter().any(|woken| woken.key == FUSE);
         }
     }
 
@@ -165,7 +234,8 @@ impl Worker {
     fn watch(&mut self, wanted: bool) -> io::Result<()> {
         if wanted != self.watching {
             match wanted {
-                true => self.engine.channel.watch(self.engine.fuse(), FUSE, true, false)?,
+                // Of the workers that sleep one is enough for a request.
+                true => self.engine.channel.watch_shared(self.engine.fuse(), FUSE)?,
                 false => self.engine.channel.unwatch(self.engine.fuse())?,
             }
             self.watching = wanted;
@@ -174,12 +244,13 @@ impl Worker {
     }
 
     /// Looks for news a few times before it sleeps: whoever waits for an answer asks again at once.
-    fn sleep(&mut self, open: bool, woken: &mut Vec<Woken>) -> io::Result<()> {
+    fn sleep(&mut self, takes: bool, woken: &mut Vec<Woken>) -> io::Result<()> {
         let idle = self.engine.len() == 0;
-        for _ in 0..if idle && open { LINGER } else { 0 } {
+        for _ in 0..if idle && takes { LINGER } else { 0 } {
             std::thread::yield_now();
             self.engine.channel.wait(Some(Duration::ZERO), woken)?;
-            if !woken.is_empty() || self.handle.pending.load(Ordering::Acquire) {
+            let came = takes && self.engine.uring.as_mut().is_some_and(|uring| uring.has_come());
+            if came || !woken.is_empty() || self.handle.pending.load(Ordering::Acquire) {
                 return Ok(());
             }
         }
@@ -198,14 +269,19 @@ impl Worker {
         let commands = std::mem::take(&mut *self.handle.lock());
         for command in commands {
             match command {
+                Command::Register => self.register(),
                 Command::Admit(slot) => self.engine.admit(slot),
                 Command::Reap(answer) => {
-                    while self.receive(BATCH, usize::MAX) == Received::Some {
+                    self.look = true;
+                    let _ = self.engine.uring.as_mut().is_some_and(Uring::submit);
+                    while !self.paused && self.receive_all(usize::MAX) == Received::Some {
                         self.engine.work();
                     }
                     // Who asked may have stopped waiting.
                     let _ = answer.send(());
                 }
+                Command::Pause(done) => (self.paused, self.pausing) = (true, Some(done)),
+                Command::Resume => (self.paused, self.pausing) = (false, None),
                 Command::End(at) => self.ending = Some(at),
             }
         }
@@ -232,7 +308,75 @@ impl Worker {
         }
     }
 
-    /// Takes in at most `most` requests, and none beyond so many bytes of data under way.
+    /// From now on requests come by the ring.
+    fn register(&mut self) {
+        let Some(uring) = &mut self.engine.uring else { return };
+        uring.register();
+        self.ring = true;
+        if let Err(error) = self.engine.channel.watch(uring.fd(), RING, true, false) {
+            tracing::error!("cannot wait for requests by io_uring: {error}");
+        }
+    }
+
+    /// Takes in some of the requests that there are, and none beyond so many bytes of data under way.
+    fn receive_all(&mut self, memory: usize) -> Received {
+        let mut more = false;
+        if self.ring {
+            for _ in 0..BATCH {
+                if self.engine.held() >= memory {
+                    return Received::Dry;
+                }
+                let came = self.engine.uring.as_mut().and_then(Uring::next);
+                more = came.is_some();
+                let Some(came) = came else { break };
+                self.take_ring(&came);
+            }
+            if self.engine.uring.as_ref().is_some_and(Uring::is_refused) {
+                self.shared.by_ring.store(false, Ordering::Release);
+            }
+            // Little comes by the descriptor then, and a look costs a system call.
+            if !std::mem::take(&mut self.look) && self.shared.by_ring.load(Ordering::Acquire) {
+                return if more { Received::Some } else { Received::Dry };
+            }
+        }
+        match self.receive(BATCH, memory) {
+            Received::Dry if more => Received::Some,
+            received => {
+                self.look |= received == Received::Some;
+                received
+            }
+        }
+    }
+
+    /// Serves a request that has come by the ring.
+    fn take_ring(&mut self, came: &Came) {
+        let Came { entry, header, payload } = came;
+        let tag = Tag { unique: header.unique, entry: Some(*entry) };
+        let Some(uring) = &self.engine.uring else { return };
+        // Names are the only payload that is looked at here; longer ones than there are find nothing.
+        let mut body = [0; 512];
+        let from = match header.opcode {
+            op::LOOKUP => &uring.payload(*entry)[..*payload],
+            _ => uring.operation(*entry),
+        };
+        let len = from.len().min(body.len());
+        body[..len].copy_from_slice(&from[..len]);
+        let result = match parse(header, &body[..len]) {
+            Some(Request::Write(write)) => {
+                let mut staging = self.staging.take().expect("it is back after each request");
+                let result = self.write(tag, header, &write, *payload, &mut staging);
+                self.staging = Some(staging);
+                result
+            }
+            Some(request) => self.serve(tag, header, &request),
+            None => Err(Errno::EINVAL),
+        };
+        if let Err(error) = result {
+            self.engine.fail(tag, error);
+        }
+    }
+
+    /// Takes in at most `most` requests from the descriptor, and none beyond so many bytes of data under way.
     fn receive(&mut self, most: usize, memory: usize) -> Received {
         for _ in 0..most {
             if self.engine.held() >= memory {
@@ -263,40 +407,41 @@ impl Worker {
     fn take(&mut self, staging: &mut AlignedBuf, len: usize) {
         let received = &staging[DATA_AT - HEAD..][..len];
         let Ok((header, body)) = InHeader::read_from_prefix(received) else { return };
+        let tag = Tag { unique: header.unique, entry: None };
         let result = match parse(&header, body) {
             Some(Request::Write(write)) => {
                 let data = body.len().saturating_sub(HEAD - size_of::<InHeader>());
-                self.write(&header, &write, data, staging)
+                self.write(tag, &header, &write, data, staging)
             }
-            Some(request) => self.serve(&header, &request),
+            Some(request) => self.serve(tag, &header, &request),
             None => Err(Errno::EINVAL),
         };
         if let Err(error) = result {
-            self.engine.fail(header.unique, error);
+            self.engine.fail(tag, error);
         }
     }
 
-    fn serve(&mut self, header: &InHeader, request: &Request<'_>) -> Result<(), Errno> {
-        let (unique, ino) = (header.unique, header.nodeid);
+    fn serve(&mut self, tag: Tag, header: &InHeader, request: &Request<'_>) -> Result<(), Errno> {
+        let ino = header.nodeid;
         let tree = &self.shared.tree;
         match request {
-            Request::Init(init) => return self.init(unique, init),
+            Request::Init(init, more) => return self.init(tag, init, *more),
             Request::Lookup(name) => {
                 let entry = entry(tree.lookup(ino, name)?);
-                self.engine.answer(unique, entry.as_bytes());
+                self.engine.answer(tag, entry.as_bytes());
             }
             Request::Forget(forgets) => forgets.as_slice().iter().for_each(|f| tree.forget(f.nodeid, f.nlookup)),
-            Request::Getattr => self.engine.answer(unique, attr_out(tree.attr(ino)?).as_bytes()),
+            Request::Getattr => self.engine.answer(tag, attr_out(tree.attr(ino)?).as_bytes()),
             Request::Setattr(set) => {
                 let attr = tree.attr(ino)?;
                 check_setattr(set, &attr)?;
-                self.engine.answer(unique, attr_out(attr).as_bytes());
+                self.engine.answer(tag, attr_out(attr).as_bytes());
             }
             Request::Readlink => match tree.inode(ino)? {
-                Inode::Link(target) => self.engine.answer(unique, target.as_os_str().as_bytes()),
+                Inode::Link(target) => self.engine.answer(tag, target.as_os_str().as_bytes()),
                 _ => return Err(Errno::EINVAL),
             },
-            Request::Open(open) => return self.open(unique, &tree.file(ino)?, open),
+            Request::Open(open) => return self.open(tag, &tree.file(ino)?, open),
             Request::Release(release) => {
                 if let Ok(node) = tree.file(ino)
                     && tree.release(&node, release.fh)
@@ -304,15 +449,15 @@ impl Worker {
                     self.shared.closed.fetch_add(1, Ordering::AcqRel);
                     self.shared.handles().iter().filter(|h| !Arc::ptr_eq(h, &self.handle)).for_each(|h| h.waker.wake());
                 }
-                self.engine.answer(unique, &[]);
+                self.engine.answer(tag, &[]);
             }
-            Request::Read(read) => return self.read(unique, &tree.file(ino)?, read),
+            Request::Read(read) => return self.read(tag, &tree.file(ino)?, read),
             Request::Fsync => {
                 let node = tree.file(ino)?;
                 let shape = self.engine.shape(&node);
-                self.engine.flush(unique, &node, shape);
+                self.engine.flush(tag, &node, shape);
             }
-            Request::Fallocate(fallocate) => return self.fallocate(unique, &tree.file(ino)?, fallocate),
+            Request::Fallocate(fallocate) => return self.fallocate(tag, &tree.file(ino)?, fallocate),
             Request::Lseek(LseekIn { offset, whence, .. }) => {
                 let node = tree.file(ino)?;
                 let hole = match *whence as i32 {
@@ -321,18 +466,18 @@ impl Worker {
                     _ => return Err(Errno::EINVAL),
                 };
                 let offset = seek(&*node.device.device(), *offset, hole)?;
-                self.engine.answer(unique, LseekOut { offset }.as_bytes());
+                self.engine.answer(tag, LseekOut { offset }.as_bytes());
             }
-            Request::Statfs => self.engine.answer(unique, STATFS.as_bytes()),
+            Request::Statfs => self.engine.answer(tag, STATFS.as_bytes()),
             Request::Opendir => {
                 let out = OpenOut { fh: 0, open_flags: 0, backing_id: 0 };
-                self.engine.answer(unique, out.as_bytes());
+                self.engine.answer(tag, out.as_bytes());
             }
             Request::Readdir(read) => {
                 let entries = directory(tree, ino, read);
-                self.engine.answer(unique, &entries);
+                self.engine.answer(tag, &entries);
             }
-            Request::Releasedir | Request::Destroy => self.engine.answer(unique, &[]),
+            Request::Releasedir | Request::Destroy => self.engine.answer(tag, &[]),
             Request::Interrupt => {}
             Request::Change => return Err(Errno::EPERM),
             // What is answered so is not asked again.
@@ -341,7 +486,7 @@ impl Worker {
         Ok(())
     }
 
-    fn init(&self, unique: u64, asked: &InitIn) -> Result<(), Errno> {
+    fn init(&mut self, tag: Tag, asked: &InitIn, more: u32) -> Result<(), Errno> {
         if asked.major != MAJOR || asked.minor < MINOR_LEAST {
             tracing::error!(
                 "the kernel speaks version {}.{} of FUSE: expected {MAJOR}.{MINOR_LEAST} or later, of Linux 4.20",
@@ -350,13 +495,15 @@ impl Worker {
             );
             return Err(Errno::EPROTO);
         }
+        let by_ring = u64::from(more) << 32 & init::OVER_IO_URING != 0 && self.shared.has_rings();
         let wanted = init::ASYNC_READ
             | init::BIG_WRITES
             | init::ASYNC_DIO
             | init::PARALLEL_DIROPS
             | init::MAX_PAGES
             | init::INIT_EXT
-            | init::DIRECT_IO_ALLOW_MMAP;
+            | init::DIRECT_IO_ALLOW_MMAP
+            | if by_ring { init::OVER_IO_URING } else { 0 };
         // Those of the first word are offered; what the second has is unknown here, and ignored where it is not known.
         let first = wanted as u32 & asked.flags;
         let extended = u64::from(first) & init::INIT_EXT != 0;
@@ -369,42 +516,48 @@ impl Worker {
             congestion_threshold: MAX_BACKGROUND / 4 * 3,
             max_write: MAX_TRANSFER as u32,
             time_gran: 1,
-            max_pages: (MAX_TRANSFER / 4096) as u16,
+            max_pages: MAX_PAGES,
             map_alignment: 0,
             flags2: if extended { (wanted >> 32) as u32 } else { 0 },
             unused: [0; 7],
         };
-        self.engine.answer(unique, out.as_bytes());
+        self.engine.answer(tag, out.as_bytes());
+        if by_ring {
+            // Until all have done so the kernel keeps requests.
+            self.shared.by_ring.store(true, Ordering::Release);
+            self.shared.handles().iter().for_each(|handle| handle.tell(Command::Register));
+        }
         Ok(())
     }
 
-    fn open(&self, unique: u64, node: &Arc<Node>, open: &OpenIn) -> Result<(), Errno> {
+    fn open(&mut self, tag: Tag, node: &Arc<Node>, open: &OpenIn) -> Result<(), Errno> {
         let writes = open.flags & libc::O_ACCMODE as u32 != libc::O_RDONLY as u32;
         if writes && node.device.read_only() {
             return Err(Errno::EROFS);
         }
         let fh = self.shared.tree.open(node)?;
         let out = OpenOut { fh, open_flags: fopen::DIRECT_IO | fopen::PARALLEL_DIRECT_WRITES, backing_id: 0 };
-        self.engine.answer(unique, out.as_bytes());
+        self.engine.answer(tag, out.as_bytes());
         Ok(())
     }
 
-    fn read(&mut self, unique: u64, node: &Arc<Node>, read: &ReadIn) -> Result<(), Errno> {
+    fn read(&mut self, tag: Tag, node: &Arc<Node>, read: &ReadIn) -> Result<(), Errno> {
         let shape = self.engine.shape(node);
         let len = u64::from(read.size).min(shape.size.saturating_sub(read.offset));
         if read.size as usize > MAX_TRANSFER {
             return Err(Errno::EINVAL);
         }
         if len == 0 {
-            self.engine.answer(unique, &[]);
+            self.engine.answer(tag, &[]);
             return Ok(());
         }
         let (range, skip) = steps::covering(read.offset, len, shape.block);
-        self.engine.read(unique, node, shape, range, skip, len as usize)
+        self.engine.read(tag, node, shape, range, skip, len as usize)
     }
 
     fn write(
         &mut self,
+        tag: Tag,
         header: &InHeader,
         write: &WriteIn,
         received: usize,
@@ -427,12 +580,12 @@ impl Worker {
             // The last on a stack.
             steps.1.insert(0, steps::Step::Flush);
         }
-        self.engine.write(header.unique, &node, shape, steps, staging, len as usize);
+        self.engine.write(tag, &node, shape, steps, staging, len as usize);
         Ok(())
     }
 
     /// As a block device does it (`blkdev_fallocate`, `block/fops.c`, 6.12).
-    fn fallocate(&mut self, unique: u64, node: &Arc<Node>, asked: &FallocateIn) -> Result<(), Errno> {
+    fn fallocate(&mut self, tag: Tag, node: &Arc<Node>, asked: &FallocateIn) -> Result<(), Errno> {
         let FallocateIn { offset, length, mode, .. } = *asked;
         let free = match mode {
             m if m == PUNCH_HOLE | KEEP_SIZE => true,
@@ -449,7 +602,7 @@ impl Worker {
         }
         let length = end.min(shape.size) - offset;
         let steps = steps::zero(offset, length, shape.block, free, shape.discards);
-        self.engine.change(unique, node, shape, steps);
+        self.engine.change(tag, node, shape, steps);
         Ok(())
     }
 }
@@ -459,6 +612,10 @@ impl Drop for Worker {
         if self.watching {
             // Closing it does the same, when its clones are closed as well.
             let _ = self.engine.channel.unwatch(self.engine.fuse());
+        }
+        if let Some(uring) = self.engine.uring.take() {
+            let mut remains = self.shared.remains.lock().unwrap_or_else(PoisonError::into_inner);
+            remains.push(uring.close());
         }
         if self.shared.running.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.shared.tree.close_all();

@@ -1,6 +1,7 @@
 //! The old daemon's side.
 
 use super::{HandOver, Parcel, Settings, VERSION, Way};
+use crate::daemon::nodes::NodeSettings;
 use crate::daemon::socket::Listener;
 use crate::daemon::state::State;
 use crate::daemon::{Daemon, Lock, flush_all};
@@ -264,7 +265,8 @@ fn fixed_parcels(daemon: &Daemon, sockets: &[(&str, &Listener)], lock: &Lock) ->
         })
         .collect();
     let poll_budget_us = daemon.registry.domain().poll_policy().budget.as_micros() as u64;
-    let settings = Settings { node: daemon.nodes.default_kind(), poll_budget_us };
+    let NodeSettings { node, rings } = daemon.nodes.settings();
+    let settings = Settings { node, rings, poll_budget_us };
     parcels.push(Parcel::new("settings", "", settings)?);
     parcels.push(Parcel::new("counts", "", (daemon.registry.event_nr(), counts))?);
     Ok(parcels)

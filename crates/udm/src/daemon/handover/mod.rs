@@ -34,7 +34,7 @@ use udm_control::second::NodeKind;
 use udm_core::Registry;
 
 /// The version of all this: both must have the same.
-pub(crate) const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 2;
 
 /// Something that passes from one daemon to the next.
 pub(crate) struct Parcel {
@@ -78,6 +78,8 @@ pub(crate) trait HandOver {
 pub(crate) struct Settings {
     /// What devices are in the file system unless they are told.
     pub(crate) node: NodeKind,
+    /// Whether requests to them may come by io_uring.
+    pub(crate) rings: bool,
     /// How long its threads poll before they sleep.
     pub(crate) poll_budget_us: u64,
 }

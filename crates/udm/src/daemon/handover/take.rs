@@ -2,6 +2,7 @@
 
 use super::give::{Counts, FirstWords};
 use super::{Parcel, VERSION, Way};
+use crate::connect;
 use crate::daemon::beneath;
 use crate::daemon::lost::LostDevices;
 use crate::daemon::own_writes;
@@ -18,7 +19,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use udm_base::Errno;
-use udm_control::second;
+use udm_control::second::{self, ClientError};
 use udm_core::{Error, MappedDevice, Polls, Registry, TableLine, TableSlot, Totals};
 use udm_io::{BlockDevice, Domain};
 
@@ -55,25 +56,11 @@ impl Taken {
 /// Asks the daemon of the directory for everything. Its parcels, and the way to say that all is well; `None` when no
 /// daemon runs.
 pub(crate) fn ask_for(places: &Places) -> Result<Option<(Way, Vec<Parcel>)>, String> {
-    let stream = match UnixStream::connect(places.second()) {
-        Ok(stream) => stream,
-        Err(e) if matches!(e.kind(), std::io::ErrorKind::NotFound | std::io::ErrorKind::ConnectionRefused) => {
-            return Ok(None);
-        }
-        Err(e) => return Err(format!("{}: {e}", places.second().display())),
-    };
+    let hello = second::Request::Hello { version: second::VERSION };
+    let greet = |stream: UnixStream| ask(&stream, &hello).map(|()| stream);
+    let Some(stream) = connect::greeted(places, greet).map_err(|e| e.to_string())? else { return Ok(None) };
+    ask(&stream, &second::Request::Replace { version: VERSION }).map_err(|e| e.to_string())?;
     let hung_up = |e: std::io::Error| format!("the daemon does not answer: {e}");
-    for request in [second::Request::Hello { version: second::VERSION }, second::Request::Replace { version: VERSION }]
-    {
-        let mut line = serde_json::to_string(&request).map_err(|e| e.to_string())?;
-        line.push('\n');
-        (&stream).write_all(line.as_bytes()).map_err(hung_up)?;
-        let answer = read_line(&stream).map_err(hung_up)?;
-        let answer: serde_json::Value = serde_json::from_str(&answer).map_err(|e| e.to_string())?;
-        if let Some(error) = answer.get("error") {
-            return Err(error["message"].as_str().unwrap_or("the daemon refuses").to_owned());
-        }
-    }
     let way = Way::new(stream);
     let first = way.receive(PATIENCE).map_err(hung_up)?;
     if first.kind == "refused" {
@@ -92,6 +79,22 @@ pub(crate) fn ask_for(places: &Places) -> Result<Option<(Way, Vec<Parcel>)>, Str
             "refused" => return Err(parcel.read()?),
             _ if parcels.len() == MAX_PARCELS => return Err("the daemon sends more and more".into()),
             _ => parcels.push(parcel),
+        }
+    }
+}
+
+/// Asks, as a client does that is followed on the stream by parcels.
+fn ask(mut stream: &UnixStream, request: &second::Request) -> Result<(), ClientError> {
+    let mut line = serde_json::to_string(request).map_err(|e| ClientError::Protocol(e.to_string()))?;
+    line.push('\n');
+    stream.write_all(line.as_bytes())?;
+    let answer: serde_json::Value =
+        serde_json::from_str(&read_line(stream)?).map_err(|e| ClientError::Protocol(e.to_string()))?;
+    match answer.get("error") {
+        None => Ok(()),
+        Some(error) => {
+            let message = error["message"].as_str().unwrap_or("the daemon refuses").to_owned();
+            Err(ClientError::Refused { errno: Errno::EIO, message })
         }
     }
 }

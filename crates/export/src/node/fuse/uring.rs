@@ -1,0 +1,289 @@
+//! Requests by io_uring (`fs/fuse/dev_uring.c`, 6.14): what the kernel has for us is there when a system call for other things
+//! returns, and an answer takes the next request with it.
+//!
+//! # How it goes
+//! The kernel has a queue for each possible CPU, and takes that of the CPU on which a request was made. A worker serves some
+//! of the queues, through one ring. Each queue has entries: memory for one request's headers and one for its payload, which the
+//! kernel was told of once. An entry is with the kernel until a completion says that it holds a request, and with us until its answer is
+//! submitted. A device reads and writes the payload where it lies.
+//!
+//! FORGET, INTERRUPT and INIT still come from the descriptor, and so does everything until all queues have an entry.
+//!
+//! # Invariants
+//! - The kernel may touch an entry's memory as long as the thread that has registered it lives: it is freed after that
+//!   ([`Remains`]).
+
+use super::wire::{InHeader, OutHeader, RING_COMMIT_AND_FETCH, RING_REGISTER, RingCommand, RingHeader};
+use io_uring::types::Fd;
+use io_uring::{IoUring, cqueue, opcode, squeue};
+use rustix::fd::{AsRawFd, BorrowedFd, RawFd};
+use std::io;
+use udm_base::{AlignedBuf, Errno};
+use zerocopy::{FromBytes, FromZeros, IntoBytes};
+
+/// Requests of one queue that can be under way, where there are few queues.
+const DEPTH: usize = 32;
+/// Entries of a worker, beyond which queues have fewer.
+const ENTRIES: usize = 128;
+/// The least that a queue has.
+const DEPTH_LEAST: usize = 2;
+/// More queues than that are not served: the kernel then goes on with the descriptor.
+const QUEUES_MAX: usize = 1024;
+/// Where a submission has the length of its list (`struct io_uring_sqe`).
+const LEN_AT: usize = 24;
+
+/// Whether the kernel offers it: who administrates it must have allowed it.
+pub(super) fn is_allowed() -> bool {
+    std::fs::read("/sys/module/fuse/parameters/enable_uring").is_ok_and(|text| text.starts_with(b"Y"))
+}
+
+/// How many queues the kernel has: one for each CPU that there may ever be.
+///
+/// # Errors
+/// It cannot be told.
+pub(super) fn queues() -> io::Result<usize> {
+    let text = std::fs::read_to_string("/sys/devices/system/cpu/possible")?;
+    last_cpu(&text).map(|last| last + 1).filter(|count| *count <= QUEUES_MAX).ok_or_else(|| {
+        io::Error::new(
+            io::ErrorKind::InvalidData,
+            format!("CPUs {:?}: expected ranges below {QUEUES_MAX}", text.trim()),
+        )
+    })
+}
+
+/// Of a list such as `0-3,8-11`.
+fn last_cpu(text: &str) -> Option<usize> {
+    text.trim().rsplit([',', '-']).next()?.parse().ok()
+}
+
+/// Room for one request.
+struct Entry {
+    queue: u16,
+    header: Box<RingHeader>,
+    /// Not here while a device uses it.
+    payload: Option<AlignedBuf>,
+}
+
+/// What stays of a ring: memory that the kernel may touch until the thread has ended.
+pub(super) struct Remains {
+    _entries: Vec<Entry>,
+}
+
+/// A request that has come.
+pub(super) struct Came {
+    pub(super) entry: u32,
+    pub(super) header: InHeader,
+    /// The bytes of its payload.
+    pub(super) payload: usize,
+}
+
+/// A worker's ring and entries.
+pub(super) struct Uring {
+    ring: IoUring<squeue::Entry128, cqueue::Entry>,
+    fuse: RawFd,
+    entries: Vec<Entry>,
+    registered: bool,
+    unsubmitted: usize,
+    /// The kernel refuses entries.
+    refused: bool,
+}
+
+impl Uring {
+    /// A ring for queues `first`, `first + step` and so on, of the connection that `fuse` has; payloads have `payload` bytes.
+    /// The kernel is told nothing yet.
+    ///
+    /// # Errors
+    /// The kernel has no io_uring for us.
+    pub(super) fn new(
+        fuse: BorrowedFd<'_>,
+        (first, step): (usize, usize),
+        queues: usize,
+        payload: usize,
+    ) -> io::Result<Self> {
+        let mine: Vec<_> = (first..queues).step_by(step).collect();
+        let depth = (ENTRIES / mine.len().max(1)).clamp(DEPTH_LEAST, DEPTH);
+        let count = mine.len() * depth;
+        let mut builder = IoUring::<squeue::Entry128, cqueue::Entry>::builder();
+        // The thread takes requests in when it is in the kernel anyway, and is woken only from sleep.
+        builder.dontfork().setup_clamp().setup_coop_taskrun().setup_taskrun_flag();
+        let ring = builder.build((count.max(1)).next_power_of_two() as u32)?;
+        let entries = mine.iter().flat_map(|queue| std::iter::repeat_n(*queue, depth)).map(|queue| Entry {
+            // Below QUEUES_MAX.
+            queue: queue as u16,
+            header: Box::new(RingHeader::new_zeroed()),
+            payload: Some(AlignedBuf::zeroed(payload)),
+        });
+        let entries = entries.collect();
+        Ok(Self { ring, fuse: fuse.as_raw_fd(), entries, registered: false, unsubmitted: 0, refused: false })
+    }
+
+    /// Readable when requests have come.
+    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: the ring has it open for as long as the borrow lasts.
+        unsafe { BorrowedFd::borrow_raw(self.ring.as_raw_fd()) }
+    }
+
+    /// Whether the kernel has refused entries: it goes on with the descriptor.
+    pub(super) fn is_refused(&self) -> bool {
+        self.refused
+    }
+
+    /// Offers all entries to the kernel, once.
+    pub(super) fn register(&mut self) {
+        if std::mem::replace(&mut self.registered, true) {
+            return;
+        }
+        for number in 0..self.entries.len() {
+            let entry = &mut self.entries[number];
+            let payload = entry.payload.as_mut().expect("nothing is under way");
+            let (header, payload) = (entry.header.as_mut_bytes(), &mut payload[..]);
+            // Read by the kernel during the submission, which is before it goes out of scope.
+            let list = [
+                libc::iovec { iov_base: header.as_mut_ptr().cast(), iov_len: header.len() },
+                libc::iovec { iov_base: payload.as_mut_ptr().cast(), iov_len: payload.len() },
+            ];
+            let submission = self.command(number, RING_REGISTER, 0, list.as_ptr() as u64, list.len() as u32);
+            self.push(submission);
+            self.submit();
+        }
+    }
+
+    fn command(&self, number: usize, command: u32, commit_id: u64, list: u64, len: u32) -> squeue::Entry128 {
+        let asked = RingCommand { flags: 0, commit_id, queue: self.entries[number].queue, pad: [0; 6] };
+        let mut bytes = [0; 80];
+        bytes[..size_of::<RingCommand>()].copy_from_slice(asked.as_bytes());
+        let submission = opcode::UringCmd80::new(Fd(self.fuse), command).cmd(bytes).addr(Some(list)).build();
+        let mut submission = submission.user_data(number as u64);
+        const { assert!(size_of::<squeue::Entry128>() == 128 && LEN_AT.is_multiple_of(4)) };
+        // SAFETY: a submission is the kernel's `struct io_uring_sqe`, plain memory of 128 bytes, whose `len` is here.
+        unsafe { (&raw mut submission).cast::<u8>().add(LEN_AT).cast::<u32>().write_unaligned(len) };
+        submission
+    }
+
+    fn push(&mut self, submission: squeue::Entry128) {
+        // SAFETY: the entry's memory stays until the thread has ended, whatever the kernel does with it.
+        let pushed = unsafe { self.ring.submission().push(&submission) };
+        assert!(pushed.is_ok(), "the ring holds a submission of each entry");
+        self.unsubmitted += 1;
+    }
+
+    /// Submits what waits, and takes in what the kernel has for the thread. Whether requests have come.
+    pub(super) fn submit(&mut self) -> bool {
+        while self.unsubmitted > 0 || self.ring.submission().taskrun() {
+            match self.ring.submit() {
+                Ok(count) => self.unsubmitted = self.unsubmitted.saturating_sub(count),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                // It is asked again with the next answer, or when the thread wakes.
+                Err(error) => {
+                    tracing::warn!("answers to requests to nodes wait: {error}");
+                    break;
+                }
+            }
+        }
+        self.has_come()
+    }
+
+    /// Whether requests have come.
+    pub(super) fn has_come(&mut self) -> bool {
+        !self.ring.completion().is_empty()
+    }
+
+    /// The next request that has come.
+    pub(super) fn next(&mut self) -> Option<Came> {
+        loop {
+            let done = self.ring.completion().next()?;
+            let number = done.user_data() as usize;
+            let Some(entry) = self.entries.get(number) else { continue };
+            if done.result() < 0 {
+                self.lost(-done.result());
+                continue;
+            }
+            let Ok((header, _)) = InHeader::read_from_prefix(&entry.header.in_out) else { continue };
+            return Some(Came { entry: number as u32, header, payload: entry.header.payload as usize });
+        }
+    }
+
+    /// An entry is not used any more.
+    fn lost(&mut self, errno: i32) {
+        // The connection has ended, which the descriptor tells.
+        let ended = [libc::ENOTCONN, libc::ECONNABORTED, libc::ECANCELED, libc::ENODEV].contains(&errno);
+        if !ended && !std::mem::replace(&mut self.refused, true) {
+            tracing::warn!("requests to nodes by io_uring: {}", io::Error::from_raw_os_error(errno));
+        }
+    }
+
+    /// The operation's struct of a request that has come.
+    pub(super) fn operation(&self, entry: u32) -> &[u8] {
+        &self.entries[entry as usize].header.op_in
+    }
+
+    /// The payload, unless it is taken.
+    pub(super) fn payload(&self, entry: u32) -> &[u8] {
+        self.entries[entry as usize].payload.as_deref().unwrap_or_default()
+    }
+
+    /// Takes the payload's memory, for a device.
+    pub(super) fn take(&mut self, entry: u32) -> Option<AlignedBuf> {
+        self.entries[entry as usize].payload.take()
+    }
+
+    /// Gives the payload's memory back.
+    pub(super) fn give(&mut self, entry: u32, payload: AlignedBuf) {
+        self.entries[entry as usize].payload = Some(payload);
+    }
+
+    /// Answers with bytes, which are copied.
+    pub(super) fn answer(&mut self, entry: u32, unique: u64, error: Option<Errno>, data: &[u8]) {
+        if let Some(payload) = &mut self.entries[entry as usize].payload {
+            payload[..data.len()].copy_from_slice(data);
+        }
+        self.commit(entry, unique, error, data.len());
+    }
+
+    /// Answers with the first bytes of the payload.
+    pub(super) fn commit(&mut self, entry: u32, unique: u64, error: Option<Errno>, len: usize) {
+        let number = entry as usize;
+        let header = &mut self.entries[number].header;
+        // A payload has at most MAX_TRANSFER bytes.
+        let total = (size_of::<OutHeader>() + len) as u32;
+        let out = OutHeader { len: total, error: error.map_or(0, |error| -error.get()), unique };
+        header.in_out[..size_of::<OutHeader>()].copy_from_slice(out.as_bytes());
+        header.payload = len as u32;
+        let id = header.commit_id;
+        let submission = self.command(number, RING_COMMIT_AND_FETCH, id, 0, 0);
+        self.push(submission);
+    }
+
+    /// Closes the ring. What is left is to be dropped when the thread has ended.
+    pub(super) fn close(self) -> Remains {
+        Remains { _entries: self.entries }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::fd::AsFd;
+
+    #[test]
+    fn cpus() {
+        for (text, last) in [("0\n", 0), ("0-1\n", 1), ("0-3,8-11", 11), ("0,2", 2)] {
+            assert_eq!(last_cpu(text), Some(last));
+        }
+        for text in ["", "0-", "x"] {
+            assert_eq!(last_cpu(text), None);
+        }
+        assert!(queues().unwrap() >= 1);
+    }
+
+    #[test]
+    fn entries_are_bounded_however_many_queues() {
+        let file = std::fs::File::open("/dev/null").unwrap();
+        for (queues, step, expect) in [(1, 1, 32), (2, 2, 32), (4, 1, 128), (100, 4, 125), (1024, 4, 512)] {
+            match Uring::new(file.as_fd(), (0, step), queues, 1) {
+                Ok(ring) => assert_eq!(ring.entries.len(), expect, "{queues} by {step}"),
+                Err(error) => return println!("SKIP no io_uring: {error}"),
+            }
+        }
+    }
+}
