@@ -400,8 +400,13 @@ impl Inner {
             self.end(Duration::ZERO);
             let time = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |time| time.as_secs());
             let owner = Owner { uid: geteuid().as_raw(), gid: rustix::process::getegid().as_raw(), time };
-            let server =
-                FuseServer::start_by(nodes.registry.domain(), &nodes.dir, threads(), owner, nodes.settings.rings);
+            let server = FuseServer::start_by(
+                nodes.registry.domain(),
+                &nodes.dir,
+                threads(),
+                owner,
+                nodes.settings.rings && !own_writes::is_needed(),
+            );
             self.server = Some(server.map_err(|e| of_io(&e))?);
         }
         self.server.as_ref().ok_or_else(|| failed(Errno::ENODEV, "nothing is mounted"))
