@@ -217,6 +217,14 @@ impl Failing {
         self.send("ready", "null");
         while self.receive() != "end" {}
     }
+
+    /// Neither answers nor ends, until it is killed.
+    fn hang(&mut self) {
+        let _ = File::create(std::env::var("UDM_TEST_HANGS").unwrap());
+        loop {
+            std::thread::park();
+        }
+    }
 }
 
 type Fault = fn(&mut Failing);
@@ -247,12 +255,26 @@ const FAULTS: [(&str, Fault); 7] = [
     }),
 ];
 
+/// What a new daemon may stop at for ever.
+const HANGS: [(&str, Fault); 3] = [
+    ("hangs at once", |new| new.hang()),
+    ("hangs when it is given everything", |new| {
+        new.receive();
+        new.send("ready", "null");
+        new.hang();
+    }),
+    ("hangs before it serves", |new| {
+        new.take_all();
+        new.hang();
+    }),
+];
+
 /// Not a test but the new daemon of one: a process of its own, since the old daemon kills it.
 #[test]
 #[ignore = "it is run by another test"]
 fn a_failing_daemon() {
     let (Ok(socket), Ok(fault)) = (std::env::var("UDM_TEST_SOCKET"), std::env::var("UDM_TEST_FAULT")) else { return };
-    FAULTS[fault.parse::<usize>().unwrap()].1(&mut Failing::new(&socket));
+    FAULTS.into_iter().chain(HANGS).nth(fault.parse().unwrap()).unwrap().1(&mut Failing::new(&socket));
 }
 
 /// Whatever becomes of the new daemon, and whenever, the old one has everything.
@@ -308,6 +330,48 @@ fn a_new_daemon_that_fails() {
     replace(&place);
     for client in &mut clients {
         assert_eq!(client.request(4096, &Nbd::Read(512)).unwrap(), [1; 512]);
+    }
+}
+
+/// A process that is ended at the latest with the test.
+struct Ended(std::process::Child);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// The old one waits for a while, which can be set, and goes on.
+#[test]
+fn a_new_daemon_that_hangs() {
+    let place = Place::new();
+    let table = format!("0 {SECTORS} ram");
+    let made =
+        place.command("udm").env("UDM_REPLACE_SECONDS", "1").args(["create", "r", "--table", &table]).output().unwrap();
+    assert!(made.status.success(), "{}", stderr(&made));
+    let mut client = hold(&place, "r");
+    let (pid, table) = (place.daemon_pid(), place.ok("table"));
+    for (round, (what, _)) in HANGS.into_iter().enumerate() {
+        let byte = round as u8 + 1;
+        client.request(4096, &Nbd::Write(&[byte; 512])).unwrap();
+        let hangs = place.root().join(format!("hangs-{round}"));
+        let new = Command::new(std::env::current_exe().unwrap())
+            .args(["--ignored", "--exact", "a_failing_daemon"])
+            .env("UDM_TEST_SOCKET", place.dir().join("udm.sock"))
+            .env("UDM_TEST_FAULT", (FAULTS.len() + round).to_string())
+            .env("UDM_TEST_HANGS", &hangs)
+            .stdout(std::process::Stdio::null())
+            .spawn();
+        let _new = Ended(new.unwrap());
+        until("it hangs", || hangs.exists());
+        // The old one does not.
+        let words = ["does not answer", "does not take over", "does not take over"][round];
+        until("the old one has had enough", || place.log().matches(words).count() > round.saturating_sub(1));
+        assert_eq!(client.request(4096, &Nbd::Read(512)).unwrap(), [byte; 512], "a new daemon that {what}");
+        assert_eq!(place.ok("table"), table);
+        assert_eq!(place.daemon_pid(), pid, "{what}");
     }
 }
 

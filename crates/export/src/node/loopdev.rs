@@ -86,9 +86,20 @@ pub fn attach(file: &Path, read_only: bool, block_size: u32) -> io::Result<LoopD
     for _ in 0..TRIES {
         let number = sys::loop_get_free(&control).map_err(|e| said(e, "no loop device is left"))?;
         let loopdev = LoopDevice { number, file: file.clone() };
-        let device = open(&loopdev.path(), access).map_err(|e| said(e, loopdev.path().display()))?;
+        let device = open(&loopdev.path(), access).map_err(|error| match error.kind() {
+            // Nobody makes nodes for new numbers in most containers.
+            io::ErrorKind::NotFound => io::Error::new(
+                io::ErrorKind::Unsupported,
+                format!("no loop device is left that has a node: make one with `mknod {NODE}{number} b 7 {number}`"),
+            ),
+            _ => said(error, loopdev.path().display()),
+        })?;
         match sys::loop_configure(&device, &backing, block_size, flags, file.as_os_str().as_bytes()) {
-            Ok(()) => return Ok(loopdev),
+            Ok(()) => {
+                // The mark of who had the number before stays on it (BLKROSET is the block device's, not the loop driver's).
+                sys::set_read_only(&device, read_only).map_err(|e| said(e, loopdev.path().display()))?;
+                return Ok(loopdev);
+            }
             // Somebody else has taken it.
             Err(error) if error.raw_os_error() == Some(Errno::BUSY.raw_os_error()) => {}
             Err(error) => {
@@ -173,8 +184,12 @@ impl LoopDevice {
     /// # Errors
     /// What the system says.
     pub fn detach(&self) -> io::Result<Detached> {
+        let read_only = self.is_read_only();
         self.detach_when_closed()?;
         let Some(device) = self.open()? else { return Ok(Detached::Yes) };
+        if read_only {
+            sys::set_read_only(&device, true).map_err(|e| said(e, self.path().display()))?;
+        }
         // It is in use, and would go when it is closed: that is taken back.
         match sys::loop_status(&device) {
             Ok(mut info) => {
@@ -195,6 +210,10 @@ impl LoopDevice {
     /// What the system says.
     pub fn detach_when_closed(&self) -> io::Result<()> {
         let Some(device) = self.open()? else { return Ok(()) };
+        if self.is_read_only() {
+            // Or the next with this number, whoever that is, cannot write.
+            sys::set_read_only(&device, false).map_err(|e| said(e, self.path().display()))?;
+        }
         match sys::loop_clear(&device) {
             Err(error) if !is_free(&error) => Err(said(error, self.path().display())),
             _ => Ok(()),
@@ -210,6 +229,10 @@ impl LoopDevice {
             Some(device) => sys::loop_set_capacity(device).map_err(|e| said(e, self.path().display())),
             None => Ok(()),
         }
+    }
+
+    fn is_read_only(&self) -> bool {
+        fs::read(format!("/sys/block/loop{}/ro", self.number)).is_ok_and(|text| text.starts_with(b"1"))
     }
 
     /// Refuses writes, or no longer.

@@ -8,6 +8,7 @@
 //! On SIGTERM, SIGINT, SIGHUP, a client's request, or when its directory has been deleted: it takes no more requests, lets those
 //! under way finish, flushes the devices, and removes its sockets. Nothing else on disk goes: the next one has the same devices.
 
+mod beneath;
 mod control;
 mod conversation;
 mod flush;
@@ -150,7 +151,7 @@ pub(crate) fn run(places: Places, begin: Begin) -> Result<(), StartError> {
     if let Some(us) = poll_budget {
         domain.poll_as(PollPolicy { budget: Duration::from_micros(us.into()), ..PollPolicy::default() });
     }
-    let registry = udm_stack::registry(domain);
+    let registry = udm_stack::registry_over(domain.clone(), beneath::opener(&domain, places.nodes()));
     let (lost, tcp, vhost) = (LostDevices::default(), TcpExports::default(), VhostExports::default());
     // Before anything is restored: loop devices of the daemon before still hold what they had.
     let nodes = Nodes::new(&registry, &places, NodeSettings { node, rings });
@@ -182,7 +183,7 @@ pub(crate) fn replace(places: Places, taken_over: impl FnOnce()) -> Result<bool,
         }
         StartError::from(why)
     };
-    let mut rising = Rising::new(&places, handover::take_over(parcels).map_err(refuse)?).map_err(refuse)?;
+    let mut rising = Rising::new(&places, handover::take_over(parcels, &places).map_err(refuse)?).map_err(refuse)?;
     if !rising.problems.is_empty() {
         return Err(refuse(std::mem::take(&mut rising.problems).join("\n")));
     }
@@ -208,7 +209,7 @@ fn live(mut life: Life, lock: &Lock) -> Result<(), StartError> {
         let (places, ended) = (life.daemon.places.clone(), life.daemon.ended.clone());
         let Some(parcels) = life.serve(lock)? else { return Ok(()) };
         // What was given away comes back. A device that cannot be opened again is lost; the others go on.
-        let mut rising = Rising::new(&places, handover::take_over(parcels)?)?;
+        let mut rising = Rising::new(&places, handover::take_over(parcels, &places)?)?;
         rising.problems.drain(..).for_each(|problem| error!("{problem}"));
         life = rising.start(&places, ended)?;
     }

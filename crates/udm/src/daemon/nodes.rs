@@ -26,7 +26,7 @@ use std::time::{Duration, SystemTime};
 use tracing::{info, warn};
 use udm_base::Errno;
 use udm_control::second::{NodeEntry, NodeKind};
-use udm_core::{Error, MappedDevice, Registry};
+use udm_core::{Error, MappedDevice, Registry, TableSlot};
 use udm_export::node::NodeDevice;
 use udm_export::node::fuse::{self, FuseServer, Owner, Transport};
 use udm_export::node::loopdev::{self, Detached, LoopDevice};
@@ -40,6 +40,8 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// How often a loop device is asked for whether somebody still has it open, and how long between: whoever looks at new
 /// devices, as udev does, opens them for a moment.
 const TRIES: u32 = 20;
+/// How long requests under way may take where some of them wait for a resume that does not come.
+const HELD: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_millis(10);
 
 /// The nodes of a daemon's devices.
@@ -394,7 +396,7 @@ impl Nodes {
     }
 
     /// Ends all nodes. Blocks at most `patience` for requests under way, and until the kernel has written what it keeps
-    /// of block devices.
+    /// of block devices. What waits for the resume of a suspended device fails.
     pub(crate) fn end(&self, patience: Duration, forget: bool) {
         self.ublk.end(patience, forget);
         self.end_files(patience);
@@ -402,28 +404,49 @@ impl Nodes {
 
     fn end_files(&self, patience: Duration) {
         let mut inner = self.lock();
-        let mut attached = Vec::new();
+        let (mut attached, mut held, mut files_held) = (Vec::new(), Vec::new(), false);
         for node in &mut inner.nodes {
             node.unlink();
-            attached.extend(node.loopdev.take().map(|loopdev| (node.name.clone(), loopdev)));
+            let waits = is_held(&node.md);
+            files_held |= waits && node.loopdev.is_none();
+            let loopdev = node.loopdev.take().map(|loopdev| (node.name.clone(), loopdev));
+            if waits { held.extend(loopdev) } else { attached.extend(loopdev) }
         }
-        if attached.is_empty() {
-            return inner.end(patience);
-        }
-        // Elsewhere: over a device that is suspended, or does not answer, this takes as long as the mount lives.
+        // Elsewhere: over a device that does not answer this takes as long as the mount lives.
         let (done, is_done) = mpsc::channel();
+        let any = !attached.is_empty();
         let work = move || {
             attached.into_iter().for_each(|(name, loopdev)| end_block_device(&name, &loopdev));
             let _ = done.send(());
         };
-        let joiner = self.registry.domain().executor().spawn("udm-node-end", Box::new(work));
-        let _ = is_done.recv_timeout(patience);
-        inner.end(patience);
+        let joiner = any.then(|| self.registry.domain().executor().spawn("udm-node-end", Box::new(work)));
+        if any {
+            let _ = is_done.recv_timeout(patience);
+        }
+        for (name, loopdev) in &held {
+            warn!("{name} is suspended, or what it is on: what waits for it on {} fails", loopdev.path().display());
+        }
+        // Nobody resumes it any more.
+        inner.end(if held.is_empty() && !files_held { patience } else { patience.min(HELD) });
         match joiner {
-            Ok(joiner) => joiner.join(),
-            Err(error) => warn!("block devices are left attached: {error}"),
+            Some(Ok(joiner)) => joiner.join(),
+            Some(Err(error)) => warn!("block devices are left attached: {error}"),
+            None => {}
+        }
+        for (name, loopdev) in held {
+            // Only now: before, to close it would have waited for what it keeps.
+            if let Err(error) = loopdev.detach_when_closed() {
+                warn!("{name}: {error}");
+            }
         }
     }
+}
+
+/// Whether requests to the device wait for a resume: its own, or of what is beneath.
+fn is_held(md: &MappedDevice) -> bool {
+    let table = md.table(TableSlot::Active);
+    let beneath = table.iter().flat_map(|table| table.devices().iter());
+    md.info().suspended || beneath.filter_map(|dev| dev.as_any().downcast_ref()).any(is_held)
 }
 
 /// Has the kernel write what it keeps, and gives the block device back.
@@ -474,8 +497,8 @@ impl Inner {
             self.end(Duration::ZERO);
             let time = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |time| time.as_secs());
             let owner = Owner { uid: geteuid().as_raw(), gid: rustix::process::getegid().as_raw(), time };
-            let server =
-                FuseServer::start_by(nodes.registry.domain(), &nodes.dir, threads(), owner, nodes.settings.rings);
+            let rings = nodes.settings.rings && !own_writes::is_needed();
+            let server = FuseServer::start_by(nodes.registry.domain(), &nodes.dir, threads(), owner, rings);
             let server = self.server.insert(server.map_err(|e| of_io(&e))?);
             nodes.show(server);
         }

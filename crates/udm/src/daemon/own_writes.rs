@@ -49,6 +49,11 @@ pub(super) fn keep_clear() {
     }
 }
 
+/// Whether memory must be touched ahead. Rings of FUSE have buffers of their own that are not.
+pub(super) fn is_needed() -> bool {
+    AHEAD.load(Ordering::Relaxed)
+}
+
 /// One heap for all threads, which never shrinks, and which large buffers come from as well.
 #[cfg(target_env = "gnu")]
 fn keep_heap() {

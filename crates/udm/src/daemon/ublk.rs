@@ -73,7 +73,9 @@ struct Node {
 impl Ublks {
     /// None yet. To be called before anything is mounted on `dir`.
     pub(super) fn new(registry: &Registry, dir: &Path) -> Self {
-        let inner = Inner { beneath: open_directory(dir).ok(), ..Inner::default() };
+        // Nobody needs the directory where there is no ublk.
+        let beneath = ublk::available().and_then(|()| open_directory(dir)).ok();
+        let inner = Inner { beneath, ..Inner::default() };
         remove_links(dir);
         Self { registry: registry.clone(), dir: dir.to_owned(), inner: Mutex::new(inner) }
     }

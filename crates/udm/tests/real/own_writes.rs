@@ -62,6 +62,7 @@ impl Drop for Mounted {
 }
 
 #[test]
+#[ignore = "it still stands still in some runs: see \"When memory is short\" in the book"]
 fn a_file_system_is_written_through_a_daemon_that_is_short_of_memory() {
     if !installed_as("mkfs.ext4", "-V") {
         return;

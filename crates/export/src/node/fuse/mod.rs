@@ -32,7 +32,7 @@ mod uring;
 mod wire;
 mod worker;
 
-pub use mount::clear;
+pub use mount::{clear, mounted};
 pub use pass::{Adopted, Plan};
 pub use server::{FuseServer, Transport};
 pub use tree::{FILES, Owner};

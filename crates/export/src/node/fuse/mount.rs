@@ -137,6 +137,12 @@ pub(crate) fn find(dir: &Path) -> io::Result<Vec<Found>> {
     Ok(mounts_on(&fs::read("/proc/self/mountinfo")?, dir.as_os_str().as_bytes()))
 }
 
+/// Major and minor of the topmost file system of ours on `dir`, as `st_dev` has them. It is not touched: its server may be
+/// about to change.
+pub fn mounted(dir: &Path) -> Option<(u32, u32)> {
+    find(dir).ok()?.last().filter(|found| found.kind == TYPE).map(|found| found.dev)
+}
+
 /// Lines of `ID PARENT MAJOR:MINOR ROOT POINT OPTIONS [FIELDS…] - TYPE SOURCE OPTIONS` (proc_pid_mountinfo(5)).
 fn mounts_on(mountinfo: &[u8], dir: &[u8]) -> Vec<Found> {
     let line = |line: &[u8]| {

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 use tracing::{error, info, warn};
 use udm_core::{MappedDevice, Polls, SuspendOptions, TableSlot, Totals};
@@ -18,8 +18,20 @@ use udm_io::{BlockDevice, DeviceId};
 
 /// How long requests under way may take, and then the suspending of all devices.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How long the new daemon may take for each of its steps: it opens everything.
+/// How long the new daemon may take for each of its steps, unless the environment says: it opens everything.
 const ANSWER: Duration = Duration::from_secs(60);
+const ANSWER_SETTING: &str = "UDM_REPLACE_SECONDS";
+
+fn answer_within() -> Duration {
+    static WITHIN: OnceLock<Duration> = OnceLock::new();
+    *WITHIN.get_or_init(|| match std::env::var(ANSWER_SETTING) {
+        Err(_) => ANSWER,
+        Ok(text) => text.parse().map(|n: u32| Duration::from_secs(n.max(1).into())).unwrap_or_else(|_| {
+            warn!("{ANSWER_SETTING}={text:?}: expected seconds; they are {}", ANSWER.as_secs());
+            ANSWER
+        }),
+    })
+}
 
 /// What the new daemon is told first.
 #[derive(Serialize, Deserialize)]
@@ -52,7 +64,7 @@ impl Giving {
     /// Tells it that it is not to go on.
     pub(crate) fn refuse(&self, why: &str) {
         if let Ok(parcel) = Parcel::new("refused", "", why) {
-            let _ = self.way.send(&parcel, ANSWER);
+            let _ = self.way.send(&parcel, answer_within());
         }
     }
 }
@@ -69,7 +81,7 @@ pub(crate) enum Given {
 pub(crate) fn first_words(daemon: &Daemon, way: Way, pid: i32) -> Result<Giving, String> {
     let refuse = |why: String| {
         let refused = Parcel::new("refused", "", &why)?;
-        let _ = way.send(&refused, ANSWER);
+        let _ = way.send(&refused, answer_within());
         Err(why)
     };
     if let Some(name) = transient_snapshot(daemon) {
@@ -81,8 +93,9 @@ pub(crate) fn first_words(daemon: &Daemon, way: Way, pid: i32) -> Result<Giving,
     let state = State::of(&daemon.registry, &daemon.lost, &daemon.tcp, &daemon.vhost, &daemon.nodes);
     let state = serde_json::to_value(&state).map_err(|e| e.to_string())?;
     let words = FirstWords { version: VERSION, state, files: files(daemon) };
-    way.send(&Parcel::new("state", "", words)?, ANSWER).map_err(|e| format!("the new daemon has gone: {e}"))?;
-    let answer = way.receive(ANSWER).map_err(|e| format!("the new daemon does not answer: {e}"))?;
+    way.send(&Parcel::new("state", "", words)?, answer_within())
+        .map_err(|e| format!("the new daemon has gone: {e}"))?;
+    let answer = way.receive(answer_within()).map_err(|e| format!("the new daemon does not answer: {e}"))?;
     match answer.kind.as_str() {
         "ready" => Ok(Giving { way, process }),
         "refused" => Err(answer.read().unwrap_or_default()),
@@ -299,16 +312,16 @@ fn take_down(daemon: &Daemon) {
 fn send(giving: &Giving, parcels: &[Parcel]) -> Result<(), String> {
     let gone = |e: std::io::Error| format!("it has gone: {e}");
     for parcel in parcels {
-        giving.way.send(parcel, ANSWER).map_err(gone)?;
+        giving.way.send(parcel, answer_within()).map_err(gone)?;
     }
-    giving.way.send(&Parcel::new("end", "", ())?, ANSWER).map_err(gone)?;
-    let answer = giving.way.receive(ANSWER).map_err(gone)?;
+    giving.way.send(&Parcel::new("end", "", ())?, answer_within()).map_err(gone)?;
+    let answer = giving.way.receive(answer_within()).map_err(gone)?;
     match answer.kind.as_str() {
         "serving" => {}
         "refused" => return Err(answer.read().unwrap_or_default()),
         other => return Err(format!("it answers {other:?}")),
     }
-    giving.way.send(&Parcel::new("go", "", ())?, ANSWER).map_err(gone)
+    giving.way.send(&Parcel::new("go", "", ())?, answer_within()).map_err(gone)
 }
 
 /// Sees to it that the new daemon is no more: it may have everything open.

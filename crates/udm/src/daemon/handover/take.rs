@@ -3,6 +3,7 @@
 use super::give::{Counts, FirstWords};
 use super::{Parcel, VERSION, Way};
 use crate::connect;
+use crate::daemon::beneath;
 use crate::daemon::lost::LostDevices;
 use crate::daemon::own_writes;
 use crate::daemon::restore::{Maker, Problem, restore};
@@ -144,7 +145,7 @@ fn understand(first: &Parcel) -> Result<(), String> {
 }
 
 /// Makes the devices from parcels. What could not be made is among the problems, and an error table.
-pub(crate) fn take_over(mut parcels: Vec<Parcel>) -> Result<Taken, String> {
+pub(crate) fn take_over(mut parcels: Vec<Parcel>, places: &Places) -> Result<Taken, String> {
     let mut by_kind: BTreeMap<String, Vec<Parcel>> = BTreeMap::new();
     let mut state = None;
     let mut memory: Memories = BTreeMap::new();
@@ -162,11 +163,11 @@ pub(crate) fn take_over(mut parcels: Vec<Parcel>) -> Result<Taken, String> {
     let domain = own_writes::domain();
     let armed = Arc::new(Armed::default());
     let registry = {
-        let (armed, opener) = (armed.clone(), domain.clone());
+        let (armed, open) = (armed.clone(), beneath::opener(&domain, places.nodes()));
         udm_stack::registry_over(
             domain,
             Box::new(move |request| {
-                let dev = udm_stack::open(&opener, request)?;
+                let dev = open(request)?;
                 armed.fill(&*dev)?;
                 Ok(dev)
             }),

@@ -1,6 +1,7 @@
 //! Nodes that go on in the next daemon: the mount's connection passes with all that is open in it, loop devices stay as they are.
 
 use super::super::handover::{HandOver, Parcel};
+use super::super::own_writes;
 use super::super::state::NodeState;
 use super::super::ublk::Ublks;
 use super::{Inner, Mapped, Node, NodeSettings, Nodes, PATIENCE, Seen, failed, threads};
@@ -80,6 +81,9 @@ impl Nodes {
             }
         };
         registry.set_nodes(dir.clone());
+        if nodes.iter().any(|passed| passed.loopdev.is_some()) {
+            own_writes::reserve(server.most_data());
+        }
         let nodes = nodes.into_iter().filter_map(|passed| {
             let PassedNode { name, wanted, kind, loopdev, mapper, note } = passed;
             let md = registry.by_name(&name)?;
