@@ -70,7 +70,7 @@ impl UringPort {
             mmap(std::ptr::null_mut(), bytes, ProtFlags::READ, MapFlags::SHARED | MapFlags::POPULATE, device, offset)
         };
         let base = base
-            .map_err(|e| io::Error::from(e))
+            .map_err(io::Error::from)
             .and_then(|at| NonNull::new(at.cast()).ok_or_else(|| io::Error::other("descriptors at address 0")));
         let base = base.map_err(|e| io::Error::new(e.kind(), format!("the descriptors of queue {queue}: {e}")))?;
         Ok(Self { ring, descriptors: Descriptors { base, bytes }, device: device.as_raw_fd(), queue, depth })

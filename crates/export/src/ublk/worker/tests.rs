@@ -142,7 +142,7 @@ impl Driver {
     }
 
     /// The memory of slot 1.
-    fn buffer(&self) -> &mut [u8] {
+    fn buffer(&mut self) -> &mut [u8] {
         let at = self.shared.state.lock().unwrap().buffers[1];
         // SAFETY: the slot has no request while the test looks, and the memory stays until the driver is dropped.
         unsafe { std::slice::from_raw_parts_mut(at as *mut u8, BUFFER) }
@@ -169,7 +169,7 @@ const fn word(op: u8) -> u32 {
 
 #[test]
 fn requests() {
-    let driver = Driver::new(memory());
+    let mut driver = Driver::new(memory());
     driver.buffer()[..1024].fill(0xab);
     assert_eq!(driver.ask(word(op::WRITE), 2, 2), 1024);
     driver.buffer()[..4096].fill(0);
