@@ -492,14 +492,21 @@ fn commands_notice_nothing() {
     assert!(waiting.wait().unwrap().success());
 }
 
+/// Gives a device a node; false, with the reason to skip printed, where there can be none.
+fn has_node(place: &Place, name: &str) -> bool {
+    let output = place.udm(["node", "add", name, "--kind", "fuse"]);
+    if !output.status.success() {
+        println!("SKIP nodes across daemons: {}", stderr(&output).trim());
+    }
+    output.status.success()
+}
+
 /// A node goes on with all that is open in it.
 #[test]
 fn nodes_go_on() {
     let place = Place::new();
     place.create(&["v"], &format!("0 {SECTORS} ram"));
-    let output = place.udm(["node", "add", "v", "--kind", "fuse"]);
-    if !output.status.success() {
-        println!("SKIP nodes across daemons: {}", stderr(&output).trim());
+    if !has_node(&place, "v") {
         return;
     }
     let node = place.dir().join("dev/v");
@@ -541,9 +548,7 @@ fn nodes_go_on() {
 fn requests_to_nodes_that_do_not_end() {
     let place = Place::new();
     place.create(&["v"], &format!("0 {SECTORS} ram"));
-    let output = place.udm(["node", "add", "v", "--kind", "fuse"]);
-    if !output.status.success() {
-        println!("SKIP nodes across daemons: {}", stderr(&output).trim());
+    if !has_node(&place, "v") {
         return;
     }
     let open = std::fs::OpenOptions::new().write(true).open(place.dir().join("dev/v")).unwrap();
