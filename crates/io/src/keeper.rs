@@ -122,7 +122,7 @@ impl Domain {
 
 /// The keeper's thread.
 fn run(domain: &Domain, ready: &mpsc::Sender<io::Result<Waker>>) {
-    let channel = match domain.channel() {
+    let channel = match domain.keepers_channel() {
         Ok(channel) => channel,
         Err(e) => return drop(ready.send(Err(e))),
     };

@@ -42,7 +42,7 @@ pub use channel::{
 };
 pub use clock::{Clock, MonotonicClock, Nanos};
 pub use device::{BlockDevice, DeviceId, Extent, ExtentKind};
-pub use domain::{Domain, DomainBuilder, Grace, MAX_CHANNELS};
+pub use domain::{CHANNELS, Domain, DomainBuilder, Grace, MAX_CHANNELS};
 pub use errand::{Bytes, Errand, Lend, Sender};
 pub use executor::{Executor, Joiner, ThreadExecutor};
 pub use file::{FileDevice, FileEngine, FileOptions};
