@@ -4,10 +4,10 @@
 use crate::channel::ChannelCore;
 use crate::channel::lock::{Sections, grace_period};
 use crate::kcopyd::CopyOptions;
-use crate::keeper::Keeper;
+use crate::keeper::{Keeper, KeeperReport};
 use crate::polling::{Policy, PollPolicy, PollTotals};
 use crate::sync::is_asymmetric;
-use crate::{Channel, Clock, Cx, Executor, MonotonicClock, Nanos, ThreadExecutor};
+use crate::{Channel, ChannelReport, Clock, Cx, Executor, MonotonicClock, Nanos, ThreadExecutor};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::OwnedFd;
 use std::io;
@@ -190,6 +190,22 @@ impl Domain {
         let mut sum = PollTotals::default();
         self.0.cores().for_each(|core| sum += core.polls.totals());
         sum
+    }
+
+    /// What lies in every channel that there has been, for people. Never waits for a thread that is inside one. Must not be
+    /// called from inside a channel.
+    pub fn inspect(&self) -> Vec<ChannelReport> {
+        self.0.cores().map(ChannelCore::inspect).collect()
+    }
+
+    /// How many channels threads could still have.
+    pub fn channels_left(&self) -> usize {
+        self.0.lock_free().threads.len()
+    }
+
+    /// What the keeper has to do, for people.
+    pub fn inspect_keeper(&self) -> KeeperReport {
+        self.0.keeper.inspect()
     }
 
     /// Waits until every channel has left the section it is in now, its owner's or a drainer's: afterwards none uses a pointer that was

@@ -2,6 +2,7 @@
 
 mod core;
 mod cx;
+mod inspect;
 pub(crate) mod lock;
 mod mailbox;
 #[cfg(all(test, loom))]
@@ -13,6 +14,7 @@ mod wait;
 
 pub(crate) use self::core::ChannelCore;
 pub use cx::Cx;
+pub use inspect::{BioReport, ChannelContent, ChannelReport};
 pub use own::{OWN_MAX, OwnDone, OwnWaiter};
 pub use wait::{Waker, Woken};
 
