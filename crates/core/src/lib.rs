@@ -27,7 +27,7 @@ pub use events::Cancel;
 pub use handle::OpenDevice;
 pub use inspect::{BioGroup, ChannelUse, DeviceReport, Inspection};
 pub use mapped::{Geometry, Info, MappedDevice, Polls, SuspendOptions, ZeroSkips};
-pub use opener::{DeviceOpener, HostOpener, HostRequest};
+pub use opener::{Alone, DeviceOpener, HostOpener, HostRequest};
 pub use registry::{HOST_MAJOR, MAJOR, NAME_MAX, Registry, Removal, UUID_MAX};
 pub use table::{Table, TableLine, TableSlot};
 pub use target::{Ctr, Map, Run, StatusKind, Striping, Target, TargetDevice, TargetFeatures, TargetType};

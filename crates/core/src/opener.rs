@@ -18,6 +18,37 @@ pub trait DeviceOpener {
         read_only: bool,
         known: Option<&Arc<dyn BlockDevice>>,
     ) -> Result<Arc<dyn BlockDevice>, Error>;
+
+    /// Keeps other loads from beginning with what this one does with a device, until what is returned is dropped: tables are
+    /// made at the same time, and each may take long. `None` when another load is at it. Does not block.
+    fn alone_with(&self, id: DeviceId) -> Option<Alone>;
+}
+
+/// Devices that one load each has to itself.
+#[derive(Default)]
+pub(crate) struct LoadedAlone(Mutex<Vec<DeviceId>>);
+
+/// A device that a load has to itself, as long as this lives.
+pub struct Alone {
+    all: Arc<LoadedAlone>,
+    id: DeviceId,
+}
+
+impl LoadedAlone {
+    pub(crate) fn take(self: &Arc<Self>, id: DeviceId) -> Option<Alone> {
+        let mut taken = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if taken.contains(&id) {
+            return None;
+        }
+        taken.push(id);
+        Some(Alone { all: self.clone(), id })
+    }
+}
+
+impl Drop for Alone {
+    fn drop(&mut self) {
+        self.all.0.lock().unwrap_or_else(PoisonError::into_inner).retain(|id| *id != self.id);
+    }
 }
 
 /// Opens devices that are not udm's own: what the program gives to the registry.

@@ -2,13 +2,13 @@
 
 use crate::activity::Activity;
 use crate::events::Events;
-use crate::opener::{HostNumbers, HostRequest, OpenHostDevices};
+use crate::opener::{Alone, HostNumbers, HostRequest, LoadedAlone, OpenHostDevices};
 use crate::{Cancel, DeviceOpener, Error, HostOpener, MappedDevice, TargetType};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use udm_base::{DevT, Errno};
-use udm_io::{BlockDevice, Domain};
+use udm_io::{BlockDevice, DeviceId, Domain};
 
 /// udm's major number. The kernel gives block devices majors below 512 (`BLKDEV_MAJOR_MAX`, `block/genhd.c`, 6.12), so
 /// that no device of the host has it, and `M:m` means one device wherever it is typed. It has three digits as the
@@ -55,6 +55,7 @@ pub(crate) struct RegistryCore {
     pub(crate) plans: Mutex<()>,
     /// Held while a table that has been made is put in its place: never over I/O.
     pub(crate) loads: Mutex<()>,
+    alone: Arc<LoadedAlone>,
     pub(crate) events: Events,
     /// Where nodes of these devices are.
     nodes: OnceLock<PathBuf>,
@@ -76,6 +77,7 @@ impl Registry {
             devices: Mutex::default(),
             plans: Mutex::default(),
             loads: Mutex::default(),
+            alone: Arc::default(),
             events: Events::default(),
             nodes: OnceLock::new(),
         }))
@@ -354,6 +356,10 @@ impl DeviceOpener for LoadContext<'_> {
             }
         }
         self.open(spec, read_only, true)
+    }
+
+    fn alone_with(&self, id: DeviceId) -> Option<Alone> {
+        self.registry.alone.take(id)
     }
 }
 

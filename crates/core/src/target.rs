@@ -1,6 +1,6 @@
 //! What a target is.
 
-use crate::{DeviceOpener, Error, MappedDevice, ZeroSkips};
+use crate::{Alone, DeviceOpener, Error, MappedDevice, ZeroSkips};
 use std::any::Any;
 use std::sync::Arc;
 use udm_base::{Arg, ArgError, Args, Errno, Sector, Sectors, Stripes};
@@ -282,6 +282,15 @@ impl Ctr<'_> {
     /// As [`device`](Self::device), refused when someone else has it: for metadata, COW and pool data.
     pub fn device_exclusive(&mut self, arg: &Arg, message: &str) -> Result<Arc<dyn BlockDevice>, ArgError> {
         self.device_exclusive_or(arg, message, None)
+    }
+
+    /// Keeps other loads from beginning with what this one does with `dev`, as long as the answer lives: to read what is on it,
+    /// or to make something there. Fails with EBUSY while another load is at it.
+    pub fn alone_with(&self, dev: &Arc<dyn BlockDevice>, arg: &Arg, message: &str) -> Result<Alone, ArgError> {
+        self.opener.alone_with(dev.id()).ok_or_else(|| {
+            let hint = format!("another table with {} is being loaded", dev.name());
+            ArgError::new(message).errno(Errno::EBUSY).hint(hint).at(arg)
+        })
     }
 
     /// As [`device_exclusive`](Self::device_exclusive), but when the argument names `known`, which another table of the same

@@ -13,7 +13,9 @@ use std::io::Read;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
-use udm_control::second::{Client, DebugDump, ExportEntry, Hello, NodeEntry, NodeKind, Request, Underway, VhostUserExport};
+use udm_control::second::{
+    Client, DebugDump, ExportEntry, Hello, NodeEntry, NodeKind, Request, Underway, VhostUserExport,
+};
 
 /// How long `udm daemon --stop` waits.
 const STOP_TIMEOUT: Duration = Duration::from_secs(60);

@@ -167,6 +167,11 @@ impl Holding {
         if shared.is(cow_dev.id()) {
             return Err(same());
         }
+        // A store is read once, whoever loads: who comes second finds the snapshot that the first has made.
+        let _alone = ctr.alone_with(&cow_dev, &cow, "Cannot get COW device")?;
+        let made =
+            || shared.look(|s| Some(s.bodies.iter().find(|b| b.snapshot.cow.id() == cow_dev.id())?.snapshot.clone()));
+        let source = source.or_else(made);
         for (what, dev) in [("COW device", &cow_dev), ("origin", &dev)] {
             let block = Sectors::in_bytes(dev.limits().logical_block_size.into());
             if let Some(chunk) = chunk.filter(|c| c.sectors().get() % block.get().max(1) != 0) {
@@ -183,16 +188,20 @@ impl Holding {
             return Err(ArgError::new("Snapshot exception store does not support snapshot-merge.").hint(hint));
         }
         let md = Arc::downgrade(ctr.owner);
+        let is_heir = source.is_some();
         let snapshot = match source {
-            Some(snapshot) => {
-                shared.look(|state| may_take_over(state, &snapshot, merge))?;
-                snapshot
-            }
+            Some(snapshot) => snapshot,
             None => Self::load(ctr, &shared, cow_dev, store, chunk).map_err(|e| e.at(&cow))?,
         };
         let claim = Claim { target: serial(), snapshot: snapshot.id, merge, active: false, md: md.clone() };
         let id = claim.target;
-        shared.look(|state| state.claims.push(claim));
+        shared.look(|state| {
+            if is_heir {
+                may_take_over(state, &snapshot, merge)?;
+            }
+            state.claims.push(claim);
+            Ok(())
+        })?;
         // One that nobody has handed over is this target's from the beginning.
         let _ = snapshot.owner.compare_exchange(0, id, SeqCst, SeqCst);
         Ok(Self { id, snapshot, features, merge, store, len: ctr.len, md, hurry: Hurrying::default() })

@@ -299,13 +299,16 @@ fn open(
     arg: &Arg,
 ) -> Result<Arc<PoolHandle>, ArgError> {
     const MESSAGE: &str = "Error creating metadata object";
-    // Held to the end, so that of two tables for the same devices one comes second.
-    let mut pools = POOLS.lock().unwrap_or_else(PoisonError::into_inner);
-    pools.retain(|pool| pool.strong_count() > 0);
-    let others: Vec<_> = pools.iter().filter_map(Weak::upgrade).collect();
-    for (dev, message) in
-        [(&metadata, "metadata device already in use by a pool"), (&data, "data device already in use by a pool")]
-    {
+    // To the end, so that of two tables for the same devices one comes second. Tables with other devices do not wait: metadata
+    // may lie on a device that does not answer.
+    let in_use = "metadata device already in use by a pool";
+    let alone = [ctr.alone_with(&metadata, arg, in_use)?, ctr.alone_with(&data, arg, in_use)?];
+    let others: Vec<_> = {
+        let mut pools = POOLS.lock().unwrap_or_else(PoisonError::into_inner);
+        pools.retain(|pool| pool.strong_count() > 0);
+        pools.iter().filter_map(Weak::upgrade).collect()
+    };
+    for (dev, message) in [(&metadata, in_use), (&data, "data device already in use by a pool")] {
         let uses =
             |other: &PoolHandle| [&other.0.metadata, &other.0.data].into_iter().any(|used| same_device(used, dev));
         if others.iter().any(|other| uses(other)) {
@@ -323,10 +326,8 @@ fn open(
     let opened = pool.open(geometry, options, !features.read_only);
     opened.map_err(|e| ArgError::new(MESSAGE).errno(e.errno).hint(e.message).at(arg))?;
     let handle = Arc::new(PoolHandle(pool));
-    pools.push(Arc::downgrade(&handle));
-    drop(pools);
-    // Outside the lock: what was a pool's last holder closes it.
-    drop(others);
+    POOLS.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::downgrade(&handle));
+    drop(alone);
     Ok(handle)
 }
 

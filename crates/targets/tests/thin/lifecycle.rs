@@ -44,3 +44,32 @@ fn a_pool_lives_on_after_it_was_closed() {
     drop((io, old, thin, snap));
     pool.check();
 }
+
+/// A pool whose metadata does not answer is its own trouble.
+#[test]
+fn a_pool_that_cannot_be_opened_yet_delays_no_other() {
+    let rig = Rig::default();
+    let (stuck, data) = (rig.disk("stuck", 1024 * 8), rig.disk("stuck data", 16 * BLOCK));
+    stuck.holding.store(true, std::sync::atomic::Ordering::Relaxed);
+    rig.add("stuckdata", data);
+    let table = format!("0 {} thin-pool stuck stuckdata {BLOCK} 0", 16 * BLOCK);
+    let [first, second] = ["first", "second"].map(|name| rig.registry.create(name, "", None).unwrap());
+    std::thread::scope(|s| {
+        let opening = s.spawn(|| rig.load(&first, &table, false));
+        while stuck.held() == 0 {
+            std::thread::yield_now();
+        }
+        let error = rig.load(&second, &table, false).unwrap_err();
+        assert_eq!(error.errno, udm_base::Errno::EBUSY, "{error}");
+        let (metadata, data) = (rig.disk("meta", 1024 * 8), rig.disk("data", 16 * BLOCK));
+        rig.reload(&second, &super::pools::table(16, ""));
+        drop((metadata, data));
+        stuck.holding.store(false, std::sync::atomic::Ordering::Relaxed);
+        while !opening.is_finished() {
+            stuck.release();
+            std::thread::yield_now();
+        }
+        opening.join().unwrap().unwrap();
+    });
+    resume(&first);
+}
