@@ -97,6 +97,12 @@ pub trait Target: Send + Sync + 'static {
     /// The target's own part of a status or table line, after the name: empty when there is none.
     fn status(&self, kind: StatusKind) -> String;
 
+    /// Its status as it is, without writing out first what would make the numbers current (`DM_STATUS_NOFLUSH_FLAG`,
+    /// `include/linux/device-mapper.h`, 6.12).
+    fn status_as_is(&self) -> String {
+        self.status(StatusKind::Info)
+    }
+
     /// What the integrity subsystem would measure of it besides its name and version, as `key=value` with commas
     /// between; empty when the kernel measures nothing of such a target (`STATUSTYPE_IMA`, 6.12).
     fn measurement(&self) -> String {

@@ -12,6 +12,7 @@ mod run;
 mod snapshot;
 mod startup;
 mod thin;
+mod waiting;
 mod world;
 
 use places::Places;

@@ -50,6 +50,8 @@ impl Handler<'_> {
                 table.lines(StatusKind::Table)
             } else if flags.contains(Flags::IMA_MEASUREMENT) {
                 table.measurements()
+            } else if flags.contains(Flags::NOFLUSH) {
+                table.lines_as_is()
             } else {
                 table.lines(StatusKind::Info)
             };

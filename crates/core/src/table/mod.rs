@@ -242,11 +242,20 @@ impl Table {
 
     /// The lines of a status or of a table.
     pub fn lines(&self, kind: StatusKind) -> Vec<TableLine> {
+        self.lines_of(|target| target.status(kind))
+    }
+
+    /// The lines of a status for which nothing is written out first.
+    pub fn lines_as_is(&self) -> Vec<TableLine> {
+        self.lines_of(Target::status_as_is)
+    }
+
+    fn lines_of(&self, params: impl Fn(&dyn Target) -> String) -> Vec<TableLine> {
         let line = |p: &Placed| TableLine {
             start: p.begin,
             len: p.len,
             target: p.kind.name.to_owned(),
-            params: p.target.status(kind),
+            params: params(&*p.target),
         };
         self.placed.iter().map(line).collect()
     }

@@ -102,12 +102,12 @@ impl Target for PoolTarget {
                 // The kernel's line ends with a space, too.
                 format!("{metadata} {data} {} {} {} ", pool.block.get(), self.low_water, self.features.words())
             }
-            StatusKind::Info if pool.mode() == PoolMode::Fail => "Fail".into(),
-            StatusKind::Info => match pool.call(|reply| Command::Status(true, reply)) {
-                Ok(status) => self.info(&status),
-                Err(_) => "Error".into(),
-            },
+            StatusKind::Info => self.ask(true),
         }
+    }
+
+    fn status_as_is(&self) -> String {
+        self.ask(false)
     }
 
     fn inspect(&self) -> Vec<(&'static str, String)> {
@@ -214,6 +214,17 @@ impl PoolTarget {
     /// Fewer free metadata blocks than this are an event (`calc_metadata_threshold`).
     fn metadata_low_water(&self) -> u64 {
         (self.pool().metadata.sectors().get() / METADATA_BLOCK.get() / 4).min(1024)
+    }
+
+    /// The status, with a commit before unless the pool is suspended: what was freed is free after one only.
+    fn ask(&self, commit: bool) -> String {
+        if self.pool().mode() == PoolMode::Fail {
+            return "Fail".into();
+        }
+        match self.pool().call(|reply| Command::Status(commit, reply)) {
+            Ok(status) => self.info(&status),
+            Err(_) => "Error".into(),
+        }
     }
 
     fn info(&self, status: &PoolStatus) -> String {
