@@ -40,6 +40,8 @@ struct Devices {
     by_name: BTreeMap<String, Arc<MappedDevice>>,
     by_uuid: BTreeMap<String, Arc<MappedDevice>>,
     by_minor: BTreeMap<u32, Arc<MappedDevice>>,
+    /// Every number below is in use.
+    used_below: u32,
     /// Those that are being removed, until their bios are done.
     going: Vec<Weak<MappedDevice>>,
 }
@@ -249,9 +251,12 @@ impl RegistryCore {
     pub(crate) fn forget(&self, md: &Arc<MappedDevice>) {
         {
             let mut devices = self.lock();
-            devices.by_name.retain(|_, d| !Arc::ptr_eq(d, md));
-            devices.by_uuid.retain(|_, d| !Arc::ptr_eq(d, md));
-            devices.by_minor.remove(&md.devt().minor);
+            // Names only change under this lock.
+            let (name, uuid, minor) = (md.device_name(), md.uuid(), md.devt().minor);
+            devices.by_name.remove(&name);
+            devices.by_uuid.remove(&uuid);
+            devices.by_minor.remove(&minor);
+            devices.used_below = devices.used_below.min(minor);
             devices.going.push(Arc::downgrade(md));
         }
         md.destroy(self);
@@ -279,7 +284,7 @@ impl Devices {
         Ok(())
     }
 
-    fn free_minor(&self, wanted: Option<u32>) -> Result<u32, Error> {
+    fn free_minor(&mut self, wanted: Option<u32>) -> Result<u32, Error> {
         if let Some(minor) = wanted {
             if minor > MINOR_MAX {
                 return Err(Error::new(Errno::EINVAL, format!("minor {minor}: expected at most {MINOR_MAX}")));
@@ -289,9 +294,13 @@ impl Devices {
                 None => Ok(minor),
             };
         }
-        let free = self.by_minor.keys().zip(0u32..).find(|(used, i)| **used != *i).map(|(_, i)| i);
-        let minor = free.unwrap_or(self.by_minor.len() as u32);
-        if minor > MINOR_MAX { Err(Error::new(Errno::EBUSY, "every minor number is in use")) } else { Ok(minor) }
+        let used =
+            self.by_minor.range(self.used_below..).zip(self.used_below..).take_while(|((used, _), i)| *used == i);
+        self.used_below += used.count() as u32;
+        match self.used_below {
+            minor if minor > MINOR_MAX => Err(Error::new(Errno::EBUSY, "every minor number is in use")),
+            minor => Ok(minor),
+        }
     }
 }
 

@@ -182,11 +182,7 @@ impl MappedDevice {
     /// Tells the devices beneath a table that this one uses them, so that their plans' changes reach it.
     fn announce_to(self: &Arc<Self>, table: &Table) {
         for md in table.devices().iter().filter_map(|d| d.as_any().downcast_ref::<Self>()) {
-            let mut holders = lock(&md.holders);
-            holders.retain(|h| h.strong_count() > 0);
-            if !holders.iter().any(|h| std::ptr::eq(h.as_ptr(), Arc::as_ptr(self))) {
-                holders.push(Arc::downgrade(self));
-            }
+            lock(&md.holders).add(self);
         }
     }
 

@@ -2,6 +2,7 @@
 
 mod attributes;
 mod control;
+mod holders;
 mod path;
 mod plan;
 mod slot;
@@ -20,6 +21,7 @@ use crate::inspect::patiently;
 use crate::registry::RegistryCore;
 use crate::table::{Table, TableSlot, depth};
 use crate::{OpenDevice, Totals};
+use holders::Holders;
 use path::Path;
 use plan::Plan;
 use slot::PlanSlot;
@@ -47,7 +49,7 @@ pub struct MappedDevice {
     operation: Mutex<()>,
     paths: Mutex<Paths>,
     /// Devices whose tables use this one.
-    holders: Mutex<Vec<Weak<MappedDevice>>>,
+    holders: Mutex<Holders>,
     activities: Activities,
     options: Mutex<Options>,
     /// Options of targets that were set.

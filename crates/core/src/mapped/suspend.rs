@@ -7,7 +7,7 @@ use crate::activity::Activity;
 use crate::registry::RegistryCore;
 use crate::table::Table;
 use crate::{Cancel, Error, Target};
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use udm_base::Errno;
@@ -259,20 +259,19 @@ impl MappedDevice {
 
     /// New plans for every running device above this one. Under the registry's `plans` lock.
     fn replan_above(self: &Arc<Self>, registry: &RegistryCore, trash: &mut Trash) {
-        let mut seen: Vec<Arc<Self>> = Vec::new();
+        let mut seen = HashSet::from([self.devt()]);
         let mut next: VecDeque<Arc<Self>> = self.holders_now().into();
         while let Some(md) = next.pop_front() {
-            if seen.iter().any(|s| Arc::ptr_eq(s, &md)) || Arc::ptr_eq(&md, self) {
+            if !seen.insert(md.devt()) {
                 continue;
             }
             md.replan(registry, trash);
             next.extend(md.holders_now());
-            seen.push(md);
         }
     }
 
     pub(super) fn holders_now(&self) -> Vec<Arc<Self>> {
-        lock(&self.holders).iter().filter_map(std::sync::Weak::upgrade).collect()
+        lock(&self.holders).now()
     }
 
     fn replan(self: &Arc<Self>, registry: &RegistryCore, trash: &mut Trash) {
