@@ -18,7 +18,7 @@
 //! does (`drivers/md/dm-thin.c`, 6.12).
 
 use super::features::Features;
-use super::pool::{Gate, Parts, Pool, PoolMode};
+use super::pool::{Parts, Pool, PoolMode};
 use super::worker::{Command, MetadataOf, PoolStatus};
 use std::any::Any;
 use std::sync::atomic::Ordering;
@@ -157,10 +157,7 @@ impl Target for PoolTarget {
 
     fn presuspend(&self, _: bool) {
         let pool = self.pool();
-        if pool.mode() != PoolMode::Fail {
-            pool.set_gate(Gate::Suspended);
-        }
-        // Who is past the gate is counted in flight afterwards, or has left his bio to the worker.
+        pool.suspend_gate();
         pool.domain.synchronize();
         if let Err(e) | Ok(Err(e)) = pool.call(Command::Suspend) {
             tracing::error!("thin-pool: {e}");
