@@ -83,7 +83,8 @@ impl<'a> Cx<'a> {
     }
 
     /// Submits a bio of any channel to the device it is for: here if it is of this channel, else on its own, which gets it by
-    /// mail.
+    /// mail. For a worker that sends a bio on to a device beneath; where it has been, it goes again by [`Bio::resubmit`] only,
+    /// so that no section goes on for as long as a worker and a bio disagree.
     pub fn forward(&self, bio: Bio) {
         if std::ptr::eq(bio.record().channel.as_ptr(), self.0) { self.submit(bio) } else { bio.resubmit() }
     }
@@ -93,6 +94,8 @@ impl<'a> Cx<'a> {
         let mut next = Some(bio);
         loop {
             while let Some(bio) = next {
+                #[cfg(debug_assertions)]
+                let bio = self.counted(bio);
                 // SAFETY: who submitted the bio keeps its device until it has completed.
                 next = unsafe { bio.device().as_ref() }.submit(self, bio);
             }
@@ -104,6 +107,17 @@ impl<'a> Cx<'a> {
                 return;
             }
         }
+    }
+
+    /// Counts that a bio comes to its device: see [`rounds`](super::rounds).
+    #[cfg(debug_assertions)]
+    fn counted(&self, mut bio: Bio) -> Bio {
+        if !bio.record_mut().rounds.count(self.section()) {
+            // SAFETY: who submitted the bio keeps its device until it has completed.
+            let name = unsafe { bio.device().as_ref() }.name();
+            panic!("a bio goes round within one section, by way of {name}: have it look again by mail");
+        }
+        bio
     }
 
     /// Does `func` with the bio at `at` or soon after, inside the channel.
@@ -305,7 +319,7 @@ unsafe fn child_done(cx: &Cx<'_>, clone: Bio, _: *const ()) -> Option<Bio> {
 
 impl Bio {
     /// Sends the bio to its own channel to be submitted again to the device it is for now, from any thread: how a
-    /// device lets go of bios that it queued.
+    /// device lets go of bios that it queued. Also from inside its channel it is a later section that submits it.
     pub fn resubmit(mut self) {
         let record = self.record_mut();
         record.children = RESUBMIT;

@@ -15,6 +15,7 @@ mod pools;
 mod reuse;
 mod snapshots;
 mod space;
+mod stillness;
 mod suspension;
 mod tables;
 mod threads;

@@ -2,7 +2,7 @@
 
 use super::{AfterCommit, COMMIT_PERIOD_NS, Job, Worker};
 use crate::thin::outbox::{Memory, Operation};
-use crate::thin::pool::{Gate, PoolMode, pause};
+use crate::thin::pool::{PoolMode, pause};
 use crate::thin::volume::Durability;
 use std::ops::Range;
 use udm_formats::thin::Error;
@@ -169,7 +169,7 @@ impl Worker {
         match mode {
             PoolMode::Fail => {
                 self.metadata.set_read_only(true);
-                self.pool.set_gate(Gate::Failed);
+                self.pool.fail_gate();
                 self.end_waiting(Some(Status::Io));
                 self.lose_holds();
             }

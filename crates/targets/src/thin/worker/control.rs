@@ -199,7 +199,6 @@ impl Worker {
                 reply.give(Ok(()));
             }
             Command::Suspend(reply) => {
-                self.suspended = true;
                 let ticket = self.pool.ask_drain();
                 self.suspending.push(Suspending { reply, ticket });
             }
@@ -213,7 +212,7 @@ impl Worker {
                 reply.give(opened);
             }
             Command::Status(commit, reply) => {
-                if commit && !self.suspended {
+                if commit && self.pool.gate() != Gate::Suspended {
                     self.commit().await;
                 }
                 reply.give(self.status());
@@ -309,10 +308,8 @@ impl Worker {
     }
 
     fn resume(&mut self) {
-        self.suspended = false;
         self.low_water_told = false;
-        let failed = self.pool.mode() == PoolMode::Fail;
-        self.pool.set_gate(if failed { Gate::Failed } else { Gate::Open });
+        self.pool.resume_gate();
         self.end_waiting(None);
         let parked = std::mem::take(&mut self.parked);
         self.events.extend(parked.into_iter().map(|(volume, bio)| Event::Bio(volume, bio)));
