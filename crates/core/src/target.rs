@@ -119,6 +119,12 @@ pub trait Target: Send + Sync + 'static {
         None
     }
 
+    /// What it has under way and waits for, as names and values for people. Must not block, nor wait for a lock that is held
+    /// for more than a moment.
+    fn inspect(&self) -> Vec<(&'static str, String)> {
+        Vec::new()
+    }
+
     /// Narrows or widens the limits that core has stacked from the devices beneath.
     fn limits(&self, limits: &mut Limits) {
         let _ = limits;

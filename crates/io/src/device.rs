@@ -36,6 +36,21 @@ pub struct Extent {
     pub kind: ExtentKind,
 }
 
+/// What a device has asked of others and not been answered.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Outstanding {
+    /// Requests that are under way.
+    pub requests: usize,
+    /// Requests that are not sent yet.
+    pub queued: usize,
+    /// For how long the oldest has been waiting, in nanoseconds.
+    pub oldest_ns: u64,
+    /// For how long nothing has come while something was expected, in nanoseconds.
+    pub silent_ns: u64,
+    /// The other side is gone for good.
+    pub lost: bool,
+}
+
 /// A block device: a file, memory, a remote export, or a mapped device.
 ///
 /// Who submits to a device holds it (by `Arc`, in its channel or in its table) until every bio it
@@ -99,6 +114,12 @@ pub trait BlockDevice: Send + Sync + 'static {
     /// As [`submit`](Self::submit), must not block and must not wait for a lock that I/O is done under.
     fn extents(&self, cx: &Cx<'_>, sector: Sector, sectors: Sectors, reply: ExtentsReply) {
         let _ = (cx, sector, sectors, reply);
+    }
+
+    /// What it waits for, if that is somebody else's answer: for people who ask why a bio is not done. May block for a fraction
+    /// of a second, not longer.
+    fn outstanding(&self) -> Option<Outstanding> {
+        None
     }
 
     /// The memory that a range of it is, to be read or written without a bio, if that is all that reads and writes do here.

@@ -280,3 +280,57 @@ fn events_are_counted_and_waited_for() {
     assert_eq!(md.wait_event(seen + 1, &|| true).unwrap_err().errno, Errno::EINTR);
     assert_eq!(rig.registry.event_nr(), 1);
 }
+
+/// Whoever waits is told by what, while everything waits: what looks takes none of the locks that are held for long.
+#[test]
+fn what_a_suspension_and_a_removal_wait_for_can_be_told() {
+    let rig = Rig::default();
+    let disk = rig.disk("/a", 1024);
+    let base = rig.device("base", "0 100 linear /a 8");
+    let top = rig.device("top", "0 100 linear {base} 0");
+    let channel = rig.domain.channel().unwrap();
+    let dev = channel.attach(top.clone());
+    disk.holding.store(true, Ordering::Relaxed);
+    let mut buf = vec![0; 1024];
+    // SAFETY: the buffer outlives the bio, which is waited for.
+    assert!(unsafe { channel.submit(dev, Op::Read, OpFlags::NONE, Sector::new(4), &mut buf, 1) });
+    assert!(channel.submit_range(dev, Op::Flush, OpFlags::NONE, Sector::ZERO, Sectors::ZERO, 2));
+
+    let told = rig.registry.inspect();
+    assert_eq!(told.locks, Vec::<String>::new());
+    let device = |told: &Inspection, name: &str| told.devices.iter().find(|d| d.name == name).cloned().unwrap();
+    assert_eq!((device(&told, "base").state, device(&told, "base").in_flight), ("running", 2));
+    let used = told.channels.iter().find(|used| used.channel.number == channel.id()).unwrap();
+    let of = |op| used.bios.iter().filter(|g| g.op == op).map(|g| (&*g.device, g.count, g.first)).collect::<Vec<_>>();
+    assert_eq!(of(Op::Read), [("/a", 1, (Sector::new(12), Sectors::new(2)))]);
+    assert!(!of(Op::Flush).is_empty(), "{:?}", used.bios);
+
+    let cancelled = AtomicBool::new(false);
+    std::thread::scope(|s| {
+        let until = |expect: &str, key: &str| {
+            while !rig.registry.waits_for(key).is_some_and(|text| text.contains(expect)) {
+                std::thread::yield_now();
+            }
+        };
+        s.spawn(|| base.suspend(SuspendOptions::default(), &|| cancelled.load(Ordering::Relaxed)).unwrap_err());
+        until("waits for bios in flight; 2 bios of base in flight", "base");
+        s.spawn(|| base.resume(SuspendOptions::default(), &|| false).unwrap());
+        until("waits for another command on the device", &base.devt().to_string());
+        assert_eq!(rig.registry.waits_for("top"), None, "no command of its own");
+        cancelled.store(true, Ordering::Relaxed);
+    });
+    std::thread::scope(|s| {
+        s.spawn(|| rig.registry.remove(&top, false).unwrap());
+        while rig.registry.waits_for("top").is_none() {
+            std::thread::yield_now();
+        }
+        let told = rig.registry.inspect();
+        assert_eq!(device(&told, "top").doing.len(), 1, "a device that is going is there still");
+        // Its own mailbox serves the channel from there.
+        while disk.release() > 0 || device(&rig.registry.inspect(), "base").in_flight > 0 {
+            std::thread::yield_now();
+        }
+    });
+    assert!(rig.registry.inspect().devices.iter().all(|d| d.name != "top"));
+    assert!(rig.registry.inspect().channels.iter().all(|used| used.bios.is_empty()));
+}

@@ -40,6 +40,7 @@ pub(super) const UNSAFE_MODULES: &[(&str, &str)] = &[
     ("crates/io/src/blocking.rs", "lends a slice for as long as it waits"),
     ("crates/io/src/channel/core.rs", "one thread's state behind the biased lock"),
     ("crates/io/src/channel/cx.rs", "the same state, seen from devices and frames"),
+    ("crates/io/src/channel/inspect.rs", "reads the records that are out"),
     ("crates/io/src/channel/mailbox.rs", "a list of records that it owns"),
     ("crates/io/src/channel/mod.rs", "the same state, seen from the owner"),
     ("crates/io/src/channel/own.rs", "the same state, and bios with a word of their owner's"),

@@ -13,7 +13,9 @@ pub use attributes::{Polls, ZeroSkips};
 pub use control::{Geometry, Info};
 pub use suspend::SuspendOptions;
 
+use crate::activity::Activities;
 use crate::counters::PerChannel;
+use crate::inspect::patiently;
 use crate::events::Events;
 use crate::registry::RegistryCore;
 use crate::table::{Table, TableSlot, depth};
@@ -27,7 +29,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 use udm_base::{DevT, Sector, Sectors};
-use udm_io::{Bio, BlockDevice, Cx, DeviceId, Domain, ExtentsReply, Lent, Limits, Op};
+use udm_io::{Bio, BlockDevice, Clock, Cx, DeviceId, Domain, ExtentsReply, Lent, Limits, Op};
 
 /// A device of the registry: a name, a number, up to two tables, and the bios that go through the active one.
 pub struct MappedDevice {
@@ -46,6 +48,7 @@ pub struct MappedDevice {
     paths: Mutex<Paths>,
     /// Devices whose tables use this one.
     holders: Mutex<Vec<Weak<MappedDevice>>>,
+    activities: Activities,
     options: Mutex<Options>,
     /// Options of targets that were set.
     target_options: Mutex<BTreeMap<String, String>>,
@@ -103,7 +106,13 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl MappedDevice {
-    pub(crate) fn new(registry: Weak<RegistryCore>, devt: DevT, name: String, uuid: String) -> Arc<Self> {
+    pub(crate) fn new(
+        registry: Weak<RegistryCore>,
+        clock: Arc<dyn Clock>,
+        devt: DevT,
+        name: String,
+        uuid: String,
+    ) -> Arc<Self> {
         Arc::new_cyclic(|this| Self {
             this: this.clone(),
             registry,
@@ -117,6 +126,7 @@ impl MappedDevice {
             operation: Mutex::new(()),
             paths: Mutex::default(),
             holders: Mutex::default(),
+            activities: Activities::new(clock),
             options: Mutex::new(Options { clone_always: false, compile: true, read_ahead: None, io_poll: true }),
             target_options: Mutex::default(),
             events: Events::default(),
@@ -203,6 +213,43 @@ impl MappedDevice {
         let parked = self.parked.load(Ordering::Acquire) as u64;
         let through: u64 = lock(&self.paths).through.iter().map(|p| p.counters.in_flight()).fold(0, u64::wrapping_add);
         parked.wrapping_add(self.counters.in_flight()).wrapping_add(through)
+    }
+
+    /// What it is busy with, and for how many nanoseconds.
+    pub(crate) fn doing(&self) -> Vec<(String, u64)> {
+        self.activities.list()
+    }
+
+    /// Its name and its uuid; `None` when the lock cannot be had.
+    pub(crate) fn names_now(&self) -> Option<(String, String)> {
+        patiently(&self.control).map(|control| (control.name.clone(), control.uuid.clone()))
+    }
+
+    /// Its name and its tables, the active one first; `None` when the lock cannot be had.
+    pub(crate) fn look(&self) -> Option<(String, Vec<Arc<Table>>)> {
+        let control = patiently(&self.control)?;
+        let tables = [&control.active, &control.inactive].into_iter().flatten().cloned().collect();
+        Some((control.name.clone(), tables))
+    }
+
+    /// What happens to bios that arrive, in a word, and how many are held; `None` when the lock cannot be had.
+    pub(crate) fn gate(&self) -> Option<(&'static str, usize)> {
+        let held = patiently(&self.held)?;
+        let state = match held.mode {
+            Mode::Empty => "empty",
+            Mode::Running => "running",
+            Mode::Suspended => "suspended",
+            Mode::Removed => "removed",
+        };
+        Some((state, held.bios.len()))
+    }
+
+    /// Bios that wait for clones, bios in flight, and bios that have arrived; `None` when the lock cannot be had.
+    pub(crate) fn counts(&self) -> Option<(u64, u64, u64)> {
+        drop(patiently(&self.paths)?);
+        let totals = self.totals();
+        let parked = self.parked.load(Ordering::Acquire) as u64;
+        Some((parked, self.in_flight(), totals.reads + totals.writes + totals.others))
     }
 
     /// Opens the device. Fails once it is removed.

@@ -20,7 +20,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 fn connect(domain: &Domain, uri: &str) -> Result<Arc<NbdDevice>, String> {
     let uri: Uri = uri.parse().expect("a URI");
-    NbdDevice::connect(&uri, PATIENCE, &**domain.executor()).map_err(|e| e.to_string())
+    NbdDevice::connect(&uri, domain, PATIENCE, &|| false).map_err(|e| e.to_string())
 }
 
 fn pattern(seed: u8, len: usize) -> Vec<u8> {

@@ -2,6 +2,7 @@
 
 mod core;
 mod cx;
+mod inspect;
 pub(crate) mod lock;
 mod mailbox;
 #[cfg(all(test, loom))]
@@ -15,6 +16,7 @@ mod wait;
 
 pub(crate) use self::core::ChannelCore;
 pub use cx::Cx;
+pub use inspect::{BioReport, ChannelContent, ChannelReport};
 pub use own::{OWN_MAX, OwnDone, OwnWaiter};
 #[cfg(debug_assertions)]
 pub(crate) use rounds::Rounds;

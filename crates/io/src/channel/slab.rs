@@ -68,6 +68,19 @@ impl Slab {
         self.out -= 1;
     }
 
+    /// Every record, in use or not.
+    pub(super) fn records(&self) -> impl Iterator<Item = NonNull<Record>> {
+        let slots = self.chunks.iter().flat_map(|chunk| chunk.iter());
+        slots.map(|slot| NonNull::from(slot).cast::<Record>())
+    }
+
+    /// The records that are not in use.
+    pub(super) fn free_records(&self) -> impl Iterator<Item = NonNull<Record>> {
+        let first = NonNull::new(self.free);
+        // SAFETY: a record in the free list is initialised and owned by the list.
+        std::iter::successors(first, |record| NonNull::new(unsafe { record.as_ref() }.next))
+    }
+
     #[cold]
     fn grow(&mut self, channel: NonNull<ChannelCore>) {
         if self.out >= self.limit {

@@ -280,6 +280,34 @@ impl Pool {
         self.again.store(true, Ordering::SeqCst);
     }
 
+    /// What it has under way, for people.
+    pub(super) fn inspect(&self) -> Vec<(&'static str, String)> {
+        let count = |n: Option<usize>| n.map_or_else(|| "locked".to_owned(), |n| n.to_string());
+        // Not by trying its lock: who kicks the worker meanwhile would believe that it runs.
+        let is_wanted = self.again.load(Ordering::SeqCst);
+        let gate = match self.gate() {
+            Gate::Open => "open",
+            Gate::Suspended => "suspended",
+            Gate::Failed => "failed",
+        };
+        let drains = self.drains.try_lock().map_or("locked", |d| if d.is_waiting() { "waited for" } else { "none" });
+        let deadline = match self.deadline.load(Ordering::Relaxed) {
+            u64::MAX => "none".to_owned(),
+            at => format!("in {} ms", Nanos(at).since(self.domain.clock().now()) / 1_000_000),
+        };
+        vec![
+            ("worker", if is_wanted { "wanted".into() } else { "idle".into() }),
+            ("gate", gate.into()),
+            ("inbox", count(self.inbox.try_lock().ok().map(|inbox| inbox.len()))),
+            ("outbox", count(self.outbox.try_lock().ok().map(|outbox| outbox.len()))),
+            ("own operations out", self.out.load(Ordering::Acquire).to_string()),
+            ("bios on detours", self.detours.load(Ordering::Acquire).to_string()),
+            ("bios in flight", self.inflight.count().to_string()),
+            ("drains", drains.into()),
+            ("deadline", deadline),
+        ]
+    }
+
     /// Runs the worker, if nobody does, until it has nothing more to do. Never blocks.
     pub(super) fn kick(&self, cx: &Cx<'_>) {
         self.again.store(true, Ordering::SeqCst);

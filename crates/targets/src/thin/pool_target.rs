@@ -107,6 +107,10 @@ impl Target for PoolTarget {
         }
     }
 
+    fn inspect(&self) -> Vec<(&'static str, String)> {
+        self.pool().inspect()
+    }
+
     fn devices(&self) -> Vec<TargetDevice> {
         vec![TargetDevice { dev: self.pool().data.clone(), start: Sector::ZERO, len: self.len }]
     }

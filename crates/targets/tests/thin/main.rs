@@ -4,6 +4,7 @@
 #[path = "../rig/mod.rs"]
 mod rig;
 
+mod channels;
 mod commits;
 mod discards;
 mod doubts;

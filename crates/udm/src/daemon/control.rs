@@ -65,7 +65,7 @@ fn converse(
             return Ok(None);
         }
         let (command, device) = describe(&request);
-        let underway = daemon.underway.begin(&command, &device);
+        let underway = daemon.underway.begin(&command, &device, u32::try_from(peer.pid).ok());
         let kept = RefCell::new(Vec::new());
         let reap = || kept.borrow_mut().extend(daemon.reap(&request));
         let caller = Caller { cwd: &cwd, cancel: &|| daemon.stop.is_set() || hung_up(stream), reap: &reap };

@@ -103,11 +103,9 @@ impl<T> Reply<T> {
 impl Pool {
     /// Asks the worker and waits for the answer, running it if nobody does. Blocks. Not from inside a channel.
     pub(in crate::thin) fn call<T>(&self, command: impl FnOnce(Reply<T>) -> Command) -> Result<T, Error> {
-        let channel = self.domain.channel();
-        let channel = channel.map_err(|e| Error::new(Errno::of(&e), format!("the pool cannot be asked: {e}")))?;
         let reply = Reply(Arc::default());
         self.push(Event::Command(command(reply.clone())));
-        self.wait_for(&channel, &reply)
+        self.wait_for(&reply)
     }
 
     /// Asks the worker, whose answer comes by itself. Does not block.
@@ -121,15 +119,15 @@ impl Pool {
 
     /// Waits for an answer to what has been left to the worker. Meanwhile it is run from here, and channels whose threads sleep
     /// elsewhere are served: bios of theirs may be what it waits for.
-    fn wait_for<T>(&self, channel: &udm_io::Channel, reply: &Reply<T>) -> Result<T, Error> {
-        let mut answer = None;
-        self.domain.drain(|| {
-            channel.with_cx(|cx| self.kick_patiently(cx));
-            channel.poll();
-            answer = reply.take();
-            answer.is_some() || self.has_ended()
+    fn wait_for<T>(&self, reply: &Reply<T>) -> Result<T, Error> {
+        let answer = self.domain.drain_with(|cx| {
+            self.kick_patiently(cx);
+            match reply.take() {
+                Some(answer) => Some(Some(answer)),
+                None => self.has_ended().then(|| reply.take()),
+            }
         });
-        answer.or_else(|| reply.take()).ok_or_else(|| Error::new(Errno::ENXIO, "the pool is closed"))
+        answer.ok_or_else(|| Error::new(Errno::ENXIO, "the pool is closed"))
     }
 
     /// Opens the metadata, as a worker that will answer; then serves the pool until it is closed.
@@ -140,7 +138,6 @@ impl Pool {
         format: bool,
     ) -> Result<(), Error> {
         let cannot = |e: std::io::Error| Error::new(Errno::of(&e), format!("the pool cannot be started: {e}"));
-        let channel = self.domain.channel().map_err(cannot)?;
         let reply = Reply::<Done>(Arc::default());
         let (pool, opened) = (self.clone(), reply.clone());
         let io = super::super::metadata_io::MetadataIo::new(Arc::downgrade(self), self.metadata.clone());
@@ -162,7 +159,7 @@ impl Pool {
             }
         };
         self.start(Box::pin(worker)).map_err(cannot)?;
-        self.wait_for(&channel, &reply)?
+        self.wait_for(&reply)?
     }
 }
 
