@@ -63,6 +63,12 @@ pub trait BlockDevice: Send + Sync + 'static {
     /// Must not block and must not wait for a lock that I/O is done under.
     fn submit(&self, cx: &Cx<'_>, bio: Bio) -> Option<Bio>;
 
+    /// A bio that this device serves by clones has all of them back, and one of them with [`Status::Requeue`](crate::Status::Requeue),
+    /// whatever became of the others. The device keeps the bio, to serve it as a whole once more, or gives it back to complete so.
+    fn take_back(&self, bio: Bio) -> Option<Bio> {
+        Some(bio)
+    }
+
     /// The size now.
     fn sectors(&self) -> Sectors;
 

@@ -268,6 +268,11 @@ impl BlockDevice for MappedDevice {
         self.serve(cx, bio)
     }
 
+    fn take_back(&self, bio: Bio) -> Option<Bio> {
+        self.hold_again(bio);
+        None
+    }
+
     fn sectors(&self) -> Sectors {
         Sectors::new(self.sectors.load(Ordering::Acquire))
     }

@@ -169,7 +169,8 @@ impl<'a> Cx<'a> {
     /// Makes a clone of `len` sectors of `parent`, from `offset` sectors after its start, with its operation, flags
     /// and device. `None` when the reserve of `level` is used up: see [`park`](Self::park).
     ///
-    /// The clone's completion is counted in the parent.
+    /// The clone's completion is counted in the parent. If any clone ends with [`Status::Requeue`], the parent goes to
+    /// [`BlockDevice::take_back`] of the device that it is for; else it completes with the first error.
     ///
     /// # Safety
     /// The parent is of this channel and [held](Self::hold), and only goes to [`unhold`](Self::unhold) or `park` from then
@@ -239,7 +240,20 @@ impl<'a> Cx<'a> {
         // SAFETY: a parent that is held is owned by its clones together, which all are of this channel.
         let record = unsafe { parent.as_mut() };
         record.children -= 1;
-        (record.children == 0).then(|| Bio::from_record(parent))
+        if record.children > 0 {
+            return None;
+        }
+        let requeued = record.status == Status::Requeue;
+        let parent = Bio::from_record(parent);
+        if requeued { Self::take_back(parent) } else { Some(parent) }
+    }
+
+    /// Before its frames run: they are those of the devices above, which have nothing to do with it.
+    #[cold]
+    fn take_back(parent: Bio) -> Option<Bio> {
+        let dev = parent.device();
+        // SAFETY: who submitted the bio keeps its device until it has completed.
+        unsafe { dev.as_ref() }.take_back(parent)
     }
 
     /// Lets a bio wait until a clone of `level` has come back; then `resume` gets it with `word`.
@@ -308,7 +322,8 @@ unsafe fn child_done(cx: &Cx<'_>, clone: Bio, _: *const ()) -> Option<Bio> {
     if !status.is_ok() {
         // SAFETY: the parent is held by its clones, all of this channel.
         let record = unsafe { parent.as_mut() };
-        if record.status.is_ok() {
+        // An error waits for the next time, as in the kernel (`dm_io_set_error`, `drivers/md/dm.c`, 6.12).
+        if record.status.is_ok() || status == Status::Requeue {
             record.status = status;
         }
     }

@@ -125,6 +125,15 @@ impl Worker {
         }
     }
 
+    /// A look-up may have written changed metadata to make room for what it read, and failed: then nothing can be looked up before
+    /// an abort. Those that failed changes have seen to it themselves.
+    pub(super) async fn check_doubt(&mut self) {
+        if self.metadata.is_in_doubt() && !self.metadata.is_failed() {
+            let error = Error::from(udm_pdata::Error::Poisoned);
+            self.metadata_failed("making room for metadata", &error).await;
+        }
+    }
+
     /// `abort_transaction`
     async fn abort(&mut self) {
         if let Err(e) = self.metadata.abort().await {

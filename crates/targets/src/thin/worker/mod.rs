@@ -167,6 +167,7 @@ impl Worker {
             Event::Command(command) => self.command(command).await,
             Event::Closed(id) => self.closed(id),
         }
+        self.check_doubt().await;
     }
 
     async fn job_done(&mut self, id: u64, status: Status) {
