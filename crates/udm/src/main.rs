@@ -32,6 +32,8 @@ fn main() -> ExitCode {
     // These have clients, which hang up as they like.
     if !matches!(word, Some("daemon" | "run" | "bench")) {
         startup::restore_sigpipe();
+    } else {
+        startup::survive_file_limit();
     }
     if word.is_some_and(|word| matches!(word, "-h" | "--help" | "-V" | "--version") || own::is_command(word)) {
         return own::main(argv).into();
