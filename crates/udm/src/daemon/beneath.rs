@@ -1,4 +1,4 @@
-//! What lies beneath this daemon's devices: not its own nodes.
+//! What lies beneath this daemon's devices: block devices that are claimed for it, and not its own nodes.
 //!
 //! A table that names a node of the daemon that loads it would have the daemon wait for itself: in a circle for ever if the
 //! node is the device's own, and else when memory is short, when devices are suspended, and at the end. So it is refused:
@@ -9,24 +9,24 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use udm_base::{DevT, Errno};
 use udm_core::{Error, HostOpener, HostRequest};
-use udm_io::Domain;
+use udm_io::{Claims, Domain};
 
 /// The most devices of the kernel one on top of the other that are looked into.
 const DEPTH: u32 = 16;
 
-/// Opens what is beneath, unless it is a node of the daemon whose nodes are in `nodes`.
-pub(super) fn opener(domain: &Domain, nodes: PathBuf) -> Box<HostOpener> {
-    let domain = domain.clone();
+/// Opens what is beneath, unless it is a node of the daemon whose nodes are in `nodes`. Block devices are claimed.
+pub(super) fn opener(domain: &Domain, claims: &Claims, nodes: PathBuf) -> Box<HostOpener> {
+    let (domain, claims) = (domain.clone(), claims.clone());
     Box::new(move |request| {
         refuse_own_node(request, &nodes)?;
-        udm_stack::open(&domain, request)
+        udm_stack::open_for_table(&domain, &claims, request)
     })
 }
 
 fn refuse_own_node(request: &HostRequest<'_>, nodes: &Path) -> Result<(), Error> {
     // Not by stat(2), which would wait for the server of the mount; in a replacement that is not there yet.
-    let Some((major, minor)) = udm_export::node::fuse::mounted(nodes) else { return Ok(()) };
-    let own = rustix::fs::makedev(major, minor);
+    let Some(own) = udm_export::node::fuse::mounted(nodes) else { return Ok(()) };
+    let own = rustix::fs::makedev(own.major, own.minor);
     let lies = match request.spec.parse::<DevT>() {
         Ok(dev) => block_lies_on(dev, own, DEPTH),
         // A URI is no path of anything.

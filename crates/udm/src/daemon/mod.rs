@@ -57,7 +57,7 @@ use tcp::TcpExports;
 use tracing::{error, info, warn};
 use udm_control::second::{NodeKind, UnderwayList};
 use udm_core::Registry;
-use udm_io::PollPolicy;
+use udm_io::{Claims, PollPolicy};
 use vhost::VhostExports;
 
 /// The exit code of a daemon that found another in its directory.
@@ -75,6 +75,8 @@ const LOOK: Duration = Duration::from_secs(1);
 pub(crate) struct Daemon {
     places: Places,
     registry: Registry,
+    /// The block devices beneath, which this process has for itself.
+    claims: Claims,
     nbd: MainServer,
     tcp: TcpExports,
     vhost: VhostExports,
@@ -151,7 +153,8 @@ pub(crate) fn run(places: Places, begin: Begin) -> Result<(), StartError> {
     if let Some(us) = poll_budget {
         domain.poll_as(PollPolicy { budget: Duration::from_micros(us.into()), ..PollPolicy::default() });
     }
-    let registry = udm_stack::registry_over(domain.clone(), beneath::opener(&domain, places.nodes()));
+    let claims = Claims::default();
+    let registry = udm_stack::registry_over(domain.clone(), beneath::opener(&domain, &claims, places.nodes()));
     let (lost, tcp, vhost) = (LostDevices::default(), TcpExports::default(), VhostExports::default());
     // Before anything is restored: loop devices of the daemon before still hold what they had.
     let nodes = Nodes::new(&registry, &places, NodeSettings { node, rings });
@@ -162,7 +165,7 @@ pub(crate) fn run(places: Places, begin: Begin) -> Result<(), StartError> {
     }
     let nbd = MainServer::new(&registry, &places.nbd())?;
     let ended = stop::ended_by_signal().map_err(|e| format!("cannot wait for signals: {e}"))?;
-    let daemon = Daemon::new(&places, registry, Serving { nbd, tcp, vhost, nodes }, lost, ended)?;
+    let daemon = Daemon::new(&places, registry, claims, Serving { nbd, tcp, vhost, nodes }, lost, ended)?;
     let (second, control) = (bind(&places.second())?, bind(&places.control())?);
     live(Life { daemon: Arc::new(daemon), control, second, conversations: Vec::new() }, &lock)
 }
@@ -224,6 +227,7 @@ fn detach() {
 /// A daemon that has everything to serve with, and serves nobody yet.
 struct Rising {
     registry: Registry,
+    claims: Claims,
     lost: LostDevices,
     lock: Option<OwnedFd>,
     control: OwnedFd,
@@ -263,11 +267,12 @@ impl Rising {
             }
         }
         let settings = taken.all("settings").first().ok_or("the settings have not come")?.read()?;
-        let Taken { registry, lost, state, .. } = taken;
+        let Taken { registry, claims, lost, state, .. } = taken;
         let described = state.vhost_user;
         let nodes = state.devices.into_iter().filter_map(|device| Some((device.name, device.node?))).collect();
         Ok(Self {
             registry,
+            claims,
             lost,
             lock,
             control,
@@ -304,7 +309,8 @@ impl Rising {
                 error!("{name} has no node again: {}", e.message);
             }
         }
-        let daemon = Daemon::new(places, self.registry, Serving { nbd, tcp, vhost, nodes }, self.lost, ended)?;
+        let daemon =
+            Daemon::new(places, self.registry, self.claims, Serving { nbd, tcp, vhost, nodes }, self.lost, ended)?;
         Ok(Life { daemon: Arc::new(daemon), control, second, conversations: self.conversations })
     }
 }
@@ -368,6 +374,7 @@ impl Daemon {
     fn new(
         places: &Places,
         registry: Registry,
+        claims: Claims,
         serving: Serving,
         lost: LostDevices,
         ended: Arc<AtomicBool>,
@@ -382,6 +389,7 @@ impl Daemon {
         Ok(Self {
             places,
             registry,
+            claims,
             nbd,
             tcp,
             vhost,

@@ -1,7 +1,7 @@
 //! The new daemon's side.
 
 use super::give::{Counts, FirstWords};
-use super::{Parcel, VERSION, Way};
+use super::{CLAIM, Parcel, VERSION, Way};
 use crate::connect;
 use crate::daemon::beneath;
 use crate::daemon::lost::LostDevices;
@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 use udm_base::Errno;
 use udm_control::second::{self, ClientError};
 use udm_core::{Error, MappedDevice, Polls, Registry, TableLine, TableSlot, Totals};
-use udm_io::{BlockDevice, Domain};
+use udm_io::{BlockDevice, Claims, Domain};
 
 /// How long the old daemon may take to stop and to give everything.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -33,6 +33,7 @@ const MAX_PARCELS: usize = 1 << 20;
 /// What was taken over. Nothing of it serves anybody yet.
 pub(crate) struct Taken {
     pub(crate) registry: Registry,
+    pub(crate) claims: Claims,
     pub(crate) lost: LostDevices,
     pub(crate) state: State,
     /// What is left of the parcels, by their kinds.
@@ -162,8 +163,17 @@ pub(crate) fn take_over(mut parcels: Vec<Parcel>, places: &Places) -> Result<Tak
     let state = state.ok_or("the state has not come")?;
     let domain = own_writes::domain();
     let armed = Arc::new(Armed::default());
+    let claims = Claims::default();
+    // Until the devices that they are for are open.
+    let _claimed = by_kind
+        .remove(CLAIM)
+        .unwrap_or_default()
+        .into_iter()
+        .map(|mut parcel| claims.adopt(parcel.fd()?).map_err(|e| format!("a claim on a block device: {e}")));
+    let _claimed = _claimed.collect::<Result<Vec<_>, String>>()?;
     let registry = {
-        let (armed, open) = (armed.clone(), beneath::opener(&domain, places.nodes()));
+        let open = beneath::opener(&domain, &claims, places.nodes());
+        let armed = armed.clone();
         udm_stack::registry_over(
             domain,
             Box::new(move |request| {
@@ -190,7 +200,7 @@ pub(crate) fn take_over(mut parcels: Vec<Parcel>, places: &Places) -> Result<Tak
         }
         registry.carry_events(events);
     }
-    Ok(Taken { registry, lost, state, parcels: by_kind, problems })
+    Ok(Taken { registry, claims, lost, state, parcels: by_kind, problems })
 }
 
 /// Memory for the `null:` devices that the table which is being loaded names, by their names.
