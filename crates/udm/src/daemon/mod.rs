@@ -37,6 +37,7 @@ pub(crate) use tcp::{parse_address, tcp_uri};
 use crate::connect;
 use crate::exports::MappedExports;
 use crate::places::Places;
+use beneath::Beneath;
 use conversation::{Conversation, Left};
 use handover::{Given, Giving, HandOver, Parcel, Settings, Taken, Way};
 use lock::LockError;
@@ -153,9 +154,10 @@ pub(crate) fn run(places: Places, begin: Begin) -> Result<(), StartError> {
     if let Some(us) = poll_budget {
         domain.poll_as(PollPolicy { budget: Duration::from_micros(us.into()), ..PollPolicy::default() });
     }
-    let claims = Claims::default();
-    let registry = udm_stack::registry_over(domain.clone(), beneath::opener(&domain, &claims, places.nodes()));
     let (lost, tcp, vhost) = (LostDevices::default(), TcpExports::default(), VhostExports::default());
+    let claims = Claims::default();
+    let opener = Beneath::new(&domain, &claims, &places, tcp.listening()).opener();
+    let registry = udm_stack::registry_over(domain.clone(), opener);
     // Before anything is restored: loop devices of the daemon before still hold what they had.
     let nodes = Nodes::new(&registry, &places, NodeSettings { node, rings });
     if fresh {
@@ -228,6 +230,7 @@ fn detach() {
 struct Rising {
     registry: Registry,
     claims: Claims,
+    served: TcpExports,
     lost: LostDevices,
     lock: Option<OwnedFd>,
     control: OwnedFd,
@@ -267,12 +270,13 @@ impl Rising {
             }
         }
         let settings = taken.all("settings").first().ok_or("the settings have not come")?.read()?;
-        let Taken { registry, claims, lost, state, .. } = taken;
+        let Taken { registry, claims, tcp: served, lost, state, .. } = taken;
         let described = state.vhost_user;
         let nodes = state.devices.into_iter().filter_map(|device| Some((device.name, device.node?))).collect();
         Ok(Self {
             registry,
             claims,
+            served,
             lost,
             lock,
             control,
@@ -296,7 +300,7 @@ impl Rising {
         };
         let (control, second) = (adopt(places.control(), self.control)?, adopt(places.second(), self.second)?);
         let nbd = MainServer::start(self.nbd, &self.registry, &places.nbd())?;
-        let tcp = TcpExports::default();
+        let tcp = self.served;
         tcp.start(&self.registry, self.tcp)?;
         let vhost = VhostExports::default();
         vhost.start(&self.registry, self.vhost, &self.described);

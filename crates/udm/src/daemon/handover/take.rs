@@ -3,11 +3,12 @@
 use super::give::{Counts, FirstWords};
 use super::{CLAIM, Parcel, VERSION, Way};
 use crate::connect;
-use crate::daemon::beneath;
+use crate::daemon::beneath::Beneath;
 use crate::daemon::lost::LostDevices;
 use crate::daemon::own_writes;
 use crate::daemon::restore::{Maker, Problem, restore};
 use crate::daemon::state::State;
+use crate::daemon::tcp::TcpExports;
 use crate::places::Places;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io::{Read, Write};
@@ -34,6 +35,8 @@ const MAX_PARCELS: usize = 1 << 20;
 pub(crate) struct Taken {
     pub(crate) registry: Registry,
     pub(crate) claims: Claims,
+    /// None yet, but where the devices' opener looks.
+    pub(crate) tcp: TcpExports,
     pub(crate) lost: LostDevices,
     pub(crate) state: State,
     /// What is left of the parcels, by their kinds.
@@ -163,7 +166,7 @@ pub(crate) fn take_over(mut parcels: Vec<Parcel>, places: &Places) -> Result<Tak
     let state = state.ok_or("the state has not come")?;
     let domain = own_writes::domain();
     let armed = Arc::new(Armed::default());
-    let claims = Claims::default();
+    let (claims, tcp) = (Claims::default(), TcpExports::default());
     // Until the devices that they are for are open.
     let _claimed = by_kind
         .remove(CLAIM)
@@ -172,7 +175,7 @@ pub(crate) fn take_over(mut parcels: Vec<Parcel>, places: &Places) -> Result<Tak
         .map(|mut parcel| claims.adopt(parcel.fd()?).map_err(|e| format!("a claim on a block device: {e}")));
     let _claimed = _claimed.collect::<Result<Vec<_>, String>>()?;
     let registry = {
-        let open = beneath::opener(&domain, &claims, places.nodes());
+        let open = Beneath::new(&domain, &claims, places, tcp.listening()).opener();
         let armed = armed.clone();
         udm_stack::registry_over(
             domain,
@@ -200,7 +203,7 @@ pub(crate) fn take_over(mut parcels: Vec<Parcel>, places: &Places) -> Result<Tak
         }
         registry.carry_events(events);
     }
-    Ok(Taken { registry, claims, lost, state, parcels: by_kind, problems })
+    Ok(Taken { registry, claims, tcp, lost, state, parcels: by_kind, problems })
 }
 
 /// Memory for the `null:` devices that the table which is being loaded names, by their names.
