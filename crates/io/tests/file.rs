@@ -611,6 +611,37 @@ fn a_block_device_is_claimed_once_for_all_users_of_one_holder() {
 }
 
 #[test]
+fn a_claimed_block_device_takes_discards_over_what_is_not_written_yet() {
+    let dir = TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let path = dir.path().join("disk");
+    File::create(&path).unwrap().set_len(4 * MIB).unwrap();
+    let Some(node) = KernelLoop::new(&path) else {
+        println!("SKIP a loop device cannot be set up here");
+        return;
+    };
+    for ring in [true, false] {
+        let claims = Claims::default();
+        let open = |read_only| {
+            let options = FileOptions { read_only, ring, ..FileOptions::default() };
+            FileDevice::open_claimed(&node.0, options, &claims, Arc::new(ThreadExecutor)).unwrap()
+        };
+        // Whoever was first, and how.
+        let _reader = open(true);
+        let io = BlockingIo::new(&Domain::default(), Arc::new(open(false))).unwrap();
+        let (data, mut back) = (pattern(64 * KIB as usize, 1), vec![1; 64 * KIB as usize]);
+        for (op, flags) in
+            [(Op::Discard, OpFlags::NONE), (Op::WriteZeroes, OpFlags::NONE), (Op::WriteZeroes, OpFlags::NO_UNMAP)]
+        {
+            io.write(Sector::ZERO, &data, OpFlags::NONE).unwrap();
+            let text = format!("{op:?} {flags:?}, ring {ring}");
+            io.range(op, flags, Sector::ZERO, Sectors::new(128)).unwrap_or_else(|e| panic!("{text}: {e:?}"));
+            io.read(Sector::ZERO, &mut back).unwrap();
+            assert!(back.iter().all(|b| *b == 0), "{text}");
+        }
+    }
+}
+
+#[test]
 fn a_mounted_block_device_is_not_claimed() {
     let dir = TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let (path, point) = (dir.path().join("disk"), dir.path().join("mnt"));

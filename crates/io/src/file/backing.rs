@@ -22,7 +22,7 @@ pub(super) enum Kind {
 pub(super) struct Backing {
     fd: OwnedFd,
     /// Given up after the descriptor is closed, which may write what the kernel still holds.
-    _claim: Option<Claim>,
+    claim: Option<Claim>,
     pub(super) kind: Kind,
     pub(super) id: DeviceId,
     pub(super) read_only: bool,
@@ -76,7 +76,7 @@ impl Backing {
             hold::lock(fd.as_fd(), &stat, read_only, spec)?;
         }
         let (bytes, checked) = (AtomicU64::new(0), AtomicU64::new(u64::MAX));
-        let backing = Self { fd, _claim: claim, kind, id, read_only, bytes, checked };
+        let backing = Self { fd, claim, kind, id, read_only, bytes, checked };
         backing.ask_size().map_err(system)?;
         Ok(backing)
     }
@@ -87,6 +87,11 @@ impl Backing {
 
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
+    }
+
+    /// The one for discards and zeroes.
+    pub(super) fn ranges_fd(&self) -> BorrowedFd<'_> {
+        self.claim.as_ref().map_or_else(|| self.fd.as_fd(), AsFd::as_fd)
     }
 
     fn ask_size(&self) -> rustix::io::Result<u64> {
@@ -173,7 +178,7 @@ fn device_kind(ty: FileType, spec: &str) -> Result<Kind, OpenError> {
 }
 
 /// The descriptor, and whether it can only be read: on request, or because the file can only be read.
-fn open_fd(path: &Path, read_only: bool, exclusive: bool) -> rustix::io::Result<(OwnedFd, bool)> {
+pub(super) fn open_fd(path: &Path, read_only: bool, exclusive: bool) -> rustix::io::Result<(OwnedFd, bool)> {
     use rustix::io::Errno as E;
     let mut flags = OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK;
     if exclusive {

@@ -6,10 +6,11 @@
 //! same block device share; those that do I/O are opened without. So a claim passes to another process as its descriptor,
 //! and goes with the process that dies, whatever the kernel still does for that one's rings.
 
+use super::backing::open_fd;
 use super::holder;
 use crate::open::{OpenError, OpenErrorKind};
-use rustix::fd::{AsFd, OwnedFd};
-use rustix::fs::{FileType, Mode, OFlags};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fs::FileType;
 use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
@@ -30,7 +31,7 @@ enum State {
     /// Somebody opens or closes it, which may block: without the lock.
     Changing,
     Held {
-        fd: OwnedFd,
+        fd: Arc<OwnedFd>,
         users: usize,
     },
 }
@@ -39,6 +40,8 @@ enum State {
 pub struct Claim {
     shared: Arc<Shared>,
     dev: DevT,
+    /// `None` at its end only.
+    fd: Option<Arc<OwnedFd>>,
 }
 
 impl Shared {
@@ -66,9 +69,9 @@ impl Claims {
                     devices.insert(dev, State::Changing);
                     return None;
                 }
-                Some(State::Held { users, .. }) => {
+                Some(State::Held { fd, users }) => {
                     *users += 1;
-                    return Some(self.claim(dev));
+                    return Some(self.claim(dev, fd.clone()));
                 }
                 Some(State::Changing) => {
                     devices = self.0.changed.wait(devices).unwrap_or_else(PoisonError::into_inner);
@@ -77,8 +80,15 @@ impl Claims {
         }
     }
 
-    fn claim(&self, dev: DevT) -> Claim {
-        Claim { shared: self.0.clone(), dev }
+    fn claim(&self, dev: DevT, fd: Arc<OwnedFd>) -> Claim {
+        Claim { shared: self.0.clone(), dev, fd: Some(fd) }
+    }
+
+    /// The first user of a claim that the caller was to open.
+    fn begin(&self, dev: DevT, fd: OwnedFd) -> Claim {
+        let fd = Arc::new(fd);
+        self.0.settle(dev, Some(State::Held { fd: fd.clone(), users: 1 }));
+        self.claim(dev, fd)
     }
 
     /// Claims the block device `dev`, which `path` leads to. Blocks. An error names `spec`, and the holder where one is found.
@@ -86,18 +96,13 @@ impl Claims {
         if let Some(claim) = self.join(dev) {
             return Ok(claim);
         }
-        // To read: that is no reason to refuse a device that is read-only, and at the end nobody looks at it anew.
-        let flags = OFlags::RDONLY | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK;
-        let opened = holder::open_unclaimed(dev, spec, || rustix::fs::open(path, flags, Mode::empty()));
-        let opened = opened.and_then(|fd| match number_of(&fd) {
+        let opened = holder::open_unclaimed(dev, spec, || open_fd(path, false, true));
+        let opened = opened.and_then(|(fd, _)| match number_of(&fd) {
             Ok(number) if number == dev => Ok(fd),
             _ => Err(OpenError::new(OpenErrorKind::WrongKind, spec, "was replaced while it was opened; try again")),
         });
         match opened {
-            Ok(fd) => {
-                self.0.settle(dev, Some(State::Held { fd, users: 1 }));
-                Ok(self.claim(dev))
-            }
+            Ok(fd) => Ok(self.begin(dev, fd)),
             Err(error) => {
                 self.0.settle(dev, None);
                 Err(error)
@@ -114,8 +119,7 @@ impl Claims {
         if let Some(claim) = self.join(dev) {
             return Ok(claim);
         }
-        self.0.settle(dev, Some(State::Held { fd, users: 1 }));
-        Ok(self.claim(dev))
+        Ok(self.begin(dev, fd))
     }
 
     /// Descriptors for another process, which then shares every claim; it ends with the last of the two.
@@ -126,12 +130,19 @@ impl Claims {
         let devices = self.0.lock();
         let held =
             devices.values().filter_map(|state| if let State::Held { fd, .. } = state { Some(fd) } else { None });
-        held.map(OwnedFd::try_clone).collect()
+        held.map(|fd| fd.try_clone()).collect()
+    }
+}
+
+impl AsFd for Claim {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_ref().expect("it has not ended").as_fd()
     }
 }
 
 impl Drop for Claim {
     fn drop(&mut self) {
+        self.fd = None;
         let mut devices = self.shared.lock();
         let Some(State::Held { users, .. }) = devices.get_mut(&self.dev) else {
             unreachable!("a claim with a user is held")
