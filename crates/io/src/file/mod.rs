@@ -10,9 +10,11 @@
 
 mod backing;
 mod buffered;
+mod claims;
 mod extents;
 pub(crate) mod guard;
 mod hold;
+mod holder;
 mod limits;
 mod mapped;
 mod polled;
@@ -25,6 +27,7 @@ use crate::open::{OpenError, OpenErrorKind};
 use crate::polling::Polls;
 use crate::{Bio, BlockDevice, Cx, DeviceId, Executor, ExtentsReply, Limits, Op, OpFlags, Status};
 use backing::{Access, Backing, Kind};
+pub use claims::{Claim, Claims};
 use limits::DirectAlign;
 use mapped::Mapped;
 use polled::Polled;
@@ -119,8 +122,28 @@ impl FileDevice {
     /// Fails when the file is missing, of another kind, or may not be read, and when it is to be exclusive but is in
     /// use; the error says by whom, where that can be found out.
     pub fn open(path: &Path, options: FileOptions, executor: Arc<dyn Executor>) -> Result<Self, OpenError> {
+        Self::open_for(path, options, None, executor)
+    }
+
+    /// As [`open`](Self::open), and claims a block device. An exclusive open is then one of the claims' holder's: it sees to
+    /// it that nobody of its own shares the device.
+    pub fn open_claimed(
+        path: &Path,
+        options: FileOptions,
+        claims: &Claims,
+        executor: Arc<dyn Executor>,
+    ) -> Result<Self, OpenError> {
+        Self::open_for(path, options, Some(claims), executor)
+    }
+
+    fn open_for(
+        path: &Path,
+        options: FileOptions,
+        claims: Option<&Claims>,
+        executor: Arc<dyn Executor>,
+    ) -> Result<Self, OpenError> {
         let spec = path.to_string_lossy();
-        let access = Access { read_only: options.read_only, exclusive: options.exclusive };
+        let access = Access { read_only: options.read_only, exclusive: options.exclusive, claims };
         let backing = Backing::open(path, &spec, access)?;
         let absolute = path.canonicalize().or_else(|_| std::path::absolute(path));
         let absolute =

@@ -38,6 +38,7 @@ pub(crate) use tcp::{parse_address, tcp_uri};
 use crate::connect;
 use crate::exports::MappedExports;
 use crate::places::Places;
+use beneath::Beneath;
 use conversation::{Conversation, Left};
 use handover::{Given, Giving, HandOver, Parcel, Settings, Taken, Way};
 use lock::LockError;
@@ -58,7 +59,7 @@ use tcp::TcpExports;
 use tracing::{error, info, warn};
 use udm_control::second::{NodeKind, UnderwayList};
 use udm_core::Registry;
-use udm_io::PollPolicy;
+use udm_io::{Claims, PollPolicy};
 use vhost::VhostExports;
 
 /// The exit code of a daemon that found another in its directory.
@@ -76,6 +77,8 @@ const LOOK: Duration = Duration::from_secs(1);
 pub(crate) struct Daemon {
     places: Places,
     registry: Registry,
+    /// The block devices beneath, which this process has for itself.
+    claims: Claims,
     nbd: MainServer,
     tcp: TcpExports,
     vhost: VhostExports,
@@ -152,8 +155,10 @@ pub(crate) fn run(places: Places, begin: Begin) -> Result<(), StartError> {
     if let Some(us) = poll_budget {
         domain.poll_as(PollPolicy { budget: Duration::from_micros(us.into()), ..PollPolicy::default() });
     }
-    let registry = udm_stack::registry_over(domain.clone(), beneath::opener(&domain, places.nodes()));
     let (lost, tcp, vhost) = (LostDevices::default(), TcpExports::default(), VhostExports::default());
+    let claims = Claims::default();
+    let opener = Beneath::new(&domain, &claims, &places, tcp.listening()).opener();
+    let registry = udm_stack::registry_over(domain.clone(), opener);
     // Before anything is restored: loop devices of the daemon before still hold what they had.
     let nodes = Nodes::new(&registry, &places, NodeSettings { node, rings });
     if fresh {
@@ -163,7 +168,7 @@ pub(crate) fn run(places: Places, begin: Begin) -> Result<(), StartError> {
     }
     let nbd = MainServer::new(&registry, &places.nbd())?;
     let ended = stop::ended_by_signal().map_err(|e| format!("cannot wait for signals: {e}"))?;
-    let daemon = Daemon::new(&places, registry, Serving { nbd, tcp, vhost, nodes }, lost, ended)?;
+    let daemon = Daemon::new(&places, registry, claims, Serving { nbd, tcp, vhost, nodes }, lost, ended)?;
     let (second, control) = (bind(&places.second())?, bind(&places.control())?);
     live(Life { daemon: Arc::new(daemon), control, second, conversations: Vec::new() }, &lock)
 }
@@ -225,6 +230,8 @@ fn detach() {
 /// A daemon that has everything to serve with, and serves nobody yet.
 struct Rising {
     registry: Registry,
+    claims: Claims,
+    served: TcpExports,
     lost: LostDevices,
     lock: Option<OwnedFd>,
     control: OwnedFd,
@@ -264,11 +271,13 @@ impl Rising {
             }
         }
         let settings = taken.all("settings").first().ok_or("the settings have not come")?.read()?;
-        let Taken { registry, lost, state, .. } = taken;
+        let Taken { registry, claims, tcp: served, lost, state, .. } = taken;
         let described = state.vhost_user;
         let nodes = state.devices.into_iter().filter_map(|device| Some((device.name, device.node?))).collect();
         Ok(Self {
             registry,
+            claims,
+            served,
             lost,
             lock,
             control,
@@ -292,7 +301,7 @@ impl Rising {
         };
         let (control, second) = (adopt(places.control(), self.control)?, adopt(places.second(), self.second)?);
         let nbd = MainServer::start(self.nbd, &self.registry, &places.nbd())?;
-        let tcp = TcpExports::default();
+        let tcp = self.served;
         tcp.start(&self.registry, self.tcp)?;
         let vhost = VhostExports::default();
         vhost.start(&self.registry, self.vhost, &self.described);
@@ -305,7 +314,8 @@ impl Rising {
                 error!("{name} has no node again: {}", e.message);
             }
         }
-        let daemon = Daemon::new(places, self.registry, Serving { nbd, tcp, vhost, nodes }, self.lost, ended)?;
+        let daemon =
+            Daemon::new(places, self.registry, self.claims, Serving { nbd, tcp, vhost, nodes }, self.lost, ended)?;
         Ok(Life { daemon: Arc::new(daemon), control, second, conversations: self.conversations })
     }
 }
@@ -370,6 +380,7 @@ impl Daemon {
     fn new(
         places: &Places,
         registry: Registry,
+        claims: Claims,
         serving: Serving,
         lost: LostDevices,
         ended: Arc<AtomicBool>,
@@ -384,6 +395,7 @@ impl Daemon {
         Ok(Self {
             places,
             registry,
+            claims,
             nbd,
             tcp,
             vhost,

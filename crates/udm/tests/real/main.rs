@@ -3,6 +3,7 @@
 
 mod bad_nodes;
 mod book;
+mod claims;
 mod disks;
 mod ext4;
 mod hardship;
