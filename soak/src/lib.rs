@@ -12,6 +12,7 @@ pub mod operations;
 pub mod options;
 pub mod report;
 pub mod run;
+pub mod rush;
 pub mod stacks;
 pub mod stats;
 pub mod volume;

@@ -24,7 +24,7 @@ pub fn run(world: &World, volume: &Arc<Volume>, actor: &Actor, seed: u64) -> Res
         writer.batch()?;
         actor.idle();
         // Other volumes and other programs want the CPU as well.
-        std::thread::sleep(Duration::from_micros(writer.rng.below(2 * world.options.pace / volume.haste)));
+        std::thread::sleep(Duration::from_micros(writer.rng.below(2 * world.options.pace)));
     }
     Ok(())
 }
@@ -196,7 +196,10 @@ impl Writer<'_> {
                 && !(request.what == What::Trim && errno == libc::EOPNOTSUPP)
             {
                 let error = io::Error::from_raw_os_error(errno);
-                return Err(format!("{}: {:?} at byte {} fails: {error}", self.volume.name, request.what, request.offset));
+                return Err(format!(
+                    "{}: {:?} at byte {} fails: {error}",
+                    self.volume.name, request.what, request.offset
+                ));
             }
             self.world.stats.answered(answer.is_ok());
             match request.what {

@@ -32,10 +32,7 @@ pub fn activate(turn: &Turn<'_>, pool: &str, id: u32, model: Model, snapshot: bo
     let name = format!("{pool}-{id}");
     let table = format!("0 {} thin /dev/mapper/{pool} {id}", model.blocks() * SECTORS);
     turn.until(&["create", &name, "--table", &table], &["while pool is suspended"])?;
-    let mut volume = Volume::new(&name, Way::Unix, model);
-    // One is always at it, so that whatever is done to the pool is done in the middle of something.
-    volume.haste = if id == 0 { 100 } else { 1 };
-    let volume = Arc::new(volume);
+    let volume = Arc::new(Volume::new(&name, Way::Unix, model));
     turn.world.start(&volume);
     turn.world.add(&name, Kind::Thin { pool: pool.to_owned(), id, snapshot }, &table, vec![volume]);
     Ok(())

@@ -68,7 +68,8 @@ impl Stats {
             let longest = format!("{} ms", row.longest.as_millis());
             text += &format!("{name:<22} {:>7} {:>7} {longest:>10}  {}\n", row.done, row.skipped, refusals.join(", "));
             if row.command.0.as_secs() >= 1 {
-                text += &format!("{:<22} its longest command, {} ms: {}\n", "", row.command.0.as_millis(), row.command.1);
+                text +=
+                    &format!("{:<22} its longest command, {} ms: {}\n", "", row.command.0.as_millis(), row.command.1);
             }
         }
         let (requests, failed) = (self.requests.load(Ordering::Relaxed), self.failed.load(Ordering::Relaxed));

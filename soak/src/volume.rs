@@ -45,8 +45,6 @@ pub struct Volume {
     pub way: Way,
     /// It is only read.
     pub read_only: bool,
-    /// By what the pause between two batches is divided.
-    pub haste: u64,
     /// What may be read.
     pub model: Mutex<Model>,
     state: Mutex<State>,
@@ -71,7 +69,6 @@ impl Volume {
             start: 0,
             way,
             read_only: false,
-            haste: 1,
             model: Mutex::new(model),
             state: Mutex::new(State { wish: Wish::Run, rests: false }),
             changed: Condvar::new(),

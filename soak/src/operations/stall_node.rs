@@ -30,7 +30,8 @@ fn run(turn: &mut Turn<'_>) -> Result<Outcome, String> {
     // These writes are nobody's: what they leave is made known afterwards.
     let resting = volume.rest();
     turn.ok(&["suspend", &device.name])?;
-    let others: Vec<_> = turn.world.volumes().into_iter().filter(|other| has_node(other) && other.name != volume.name).collect();
+    let others: Vec<_> =
+        turn.world.volumes().into_iter().filter(|other| has_node(other) && other.name != volume.name).collect();
     let before: Vec<u64> = others.iter().map(|other| other.answers()).collect();
     let went_on = std::thread::scope(|scope| {
         let writers: Vec<_> = (0..WRITERS)

@@ -1,6 +1,7 @@
 //! Any device is suspended for a moment, with every flag, while it is in use.
 
 use super::{Operation, Outcome};
+use crate::rush::Rush;
 use crate::world::Turn;
 
 pub(super) const OPERATION: Operation = Operation {
@@ -30,8 +31,12 @@ fn suspend(turn: &mut Turn<'_>, noflush: bool) -> Result<Outcome, String> {
         words.push("--nolockfs");
     }
     words.push(&device.name);
-    turn.ok(&words)?;
-    turn.pause(200);
-    turn.until(&["resume", &device.name], super::POOL_SUSPENDED)?;
+    let _rush = if turn.rng.one_in(2) { Some(Rush::on(turn.world, &device, turn.rng)) } else { None };
+    for _ in 0..=turn.rng.below(6) {
+        turn.ok(&words)?;
+        let most = [1, 20, 400][turn.rng.below(3) as usize];
+        turn.pause(most);
+        turn.until(&["resume", &device.name], super::POOL_SUSPENDED)?;
+    }
     Ok(Outcome::Done)
 }
