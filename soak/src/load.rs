@@ -29,6 +29,25 @@ pub fn run(world: &World, volume: &Arc<Volume>, actor: &Actor, seed: u64) -> Res
     Ok(())
 }
 
+/// Uses a volume whose writer rests, by another client, for some batches.
+pub fn burst(
+    world: &World,
+    volume: &Arc<Volume>,
+    actor: &Actor,
+    rng: &mut Rng,
+    client: Box<dyn Client>,
+    batches: u64,
+) -> Result<(), String> {
+    let kills = world.daemon.kills();
+    let mut writer = Writer { world, volume, actor, rng: Rng::new(rng.next()), client: Some(client), kills };
+    for _ in 0..batches {
+        writer.batch()?;
+    }
+    // What was written this way is to be seen by any other.
+    let mut flush = vec![Request::new(What::Flush, 0, 0)];
+    writer.execute(&mut flush).map(drop)
+}
+
 /// Reads all of a volume whose writer has left.
 pub fn check(world: &World, volume: &Arc<Volume>, actor: &Actor) -> Result<(), String> {
     const STEP: u64 = 64;

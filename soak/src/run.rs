@@ -2,7 +2,7 @@
 
 use crate::operations::{OPERATIONS, Operation, Outcome};
 use crate::options::Options;
-use crate::world::{Kind, Turn, World};
+use crate::world::{Turn, World};
 use crate::{load, report, stacks};
 use rustix::process::Pid;
 use std::process::ExitCode;
@@ -197,18 +197,10 @@ fn take_down(turn: &mut Turn<'_>) -> Result<(), String> {
         load::check(world, volume, turn.actor)?;
     }
     // What stands on another goes first.
-    let mut devices = world.devices();
-    devices.sort_by_key(|device| match device.kind {
-        Kind::Pool { .. } => 2,
-        Kind::Origin { .. } => 1,
-        _ => 0,
-    });
-    for pass in [false, true] {
-        // Plain ones may stand on each other, the later on the earlier.
-        for device in devices.iter().rev().filter(|d| matches!(d.kind, Kind::Pool { .. }) == pass) {
-            turn.until(&["remove", &device.name], &["Device or resource busy"])?;
-            world.forget(device);
-        }
+    let (above, beneath): (Vec<_>, Vec<_>) = world.devices().into_iter().partition(|device| device.on.is_some());
+    for device in above.iter().chain(&beneath) {
+        turn.until(&["remove", &device.name], &["Device or resource busy"])?;
+        world.forget(device);
     }
     turn.actor.idle();
     Ok(())

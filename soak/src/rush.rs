@@ -5,7 +5,7 @@
 use crate::client::{Client, Request, What, nbd::Nbd};
 use crate::content::BLOCK;
 use crate::watch::lock;
-use crate::world::{Device, Kind, World};
+use crate::world::{Device, World};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -23,12 +23,11 @@ pub struct Rush {
 impl Rush {
     /// On what stands on a device, or on it if nothing does.
     pub fn on(world: &Arc<World>, device: &Device, rng: &mut Rng) -> Self {
-        let stands = |other: &Device| match &other.kind {
-            Kind::Thin { pool: on, .. } | Kind::Snapshot { origin: on, .. } => *on == device.name,
-            _ => false,
-        };
         let mut on = world.devices();
-        on.retain(|other| (other.name == device.name || stands(other)) && !lock(&other.volumes).is_empty());
+        on.retain(|other| {
+            let there = other.name == device.name || other.on.as_ref() == Some(&device.name);
+            there && !lock(&other.volumes).is_empty()
+        });
         let over = Arc::new(AtomicBool::new(false));
         let mut readers = Vec::new();
         for _ in 0..READERS {

@@ -34,7 +34,7 @@ pub fn activate(turn: &Turn<'_>, pool: &str, id: u32, model: Model, snapshot: bo
     turn.until(&["create", &name, "--table", &table], &["while pool is suspended"])?;
     let volume = Arc::new(Volume::new(&name, Way::Unix, model));
     turn.world.start(&volume);
-    turn.world.add(&name, Kind::Thin { pool: pool.to_owned(), id, snapshot }, &table, vec![volume]);
+    turn.world.add(&name, Kind::Thin { id, snapshot }, Some(pool), &table, vec![volume]);
     Ok(())
 }
 
@@ -42,7 +42,7 @@ fn pool(turn: &Turn<'_>) -> Result<(), String> {
     let (metadata, data) = (turn.world.file("pool-meta", 4 * MIB)?, turn.world.file("pool-data", 128 * MIB)?);
     let table = pool_table(&metadata, &data, 128 * MIB / 512);
     turn.ok(&["create", "pool", "--table", &table])?;
-    turn.world.add("pool", Kind::Pool { metadata, data }, &table, Vec::new());
+    turn.world.add("pool", Kind::Pool { metadata, data }, None, &table, Vec::new());
     for id in 0..3 {
         turn.ok(&["message", "pool", "0", &format!("create_thin {id}")])?;
         activate(turn, "pool", id, Model::zeroes(BLOCKS), false)?;
@@ -65,17 +65,14 @@ fn plain(turn: &Turn<'_>) -> Result<(), String> {
     let file = turn.world.file("plain", sectors * 512)?;
     let file = file.display();
     let half = sectors / 2;
-    let tables = [
-        ("linear", format!("0 {half} linear {file} {half}\n{half} {half} linear {file} 0")),
-        ("stacked", String::new()),
-    ];
-    turn.ok(&["create", tables[0].0, "--table", &tables[0].1])?;
-    turn.world.add(tables[0].0, Kind::Plain, &tables[0].1, Vec::new());
+    let table = format!("0 {half} linear {file} {half}\n{half} {half} linear {file} 0");
+    turn.ok(&["create", "linear", "--table", &table])?;
+    turn.world.add("linear", Kind::Plain, None, &table, Vec::new());
     let table = format!("0 {half} linear /dev/mapper/linear 0\n{half} {half} linear /dev/mapper/linear {half}");
     turn.ok(&["create", "stacked", "--table", &table])?;
     let volumes = parts("stacked", 2);
     volumes.iter().for_each(|volume| turn.world.start(volume));
-    turn.world.add("stacked", Kind::Plain, &table, volumes);
+    turn.world.add("stacked", Kind::Plain, Some("linear"), &table, volumes);
     Ok(())
 }
 
@@ -90,7 +87,7 @@ fn origin(turn: &Turn<'_>) -> Result<(), String> {
     turn.ok(&["create", "origin", "--table", &table])?;
     let volumes = parts("origin", 1);
     volumes.iter().for_each(|volume| turn.world.start(volume));
-    turn.world.add("origin", Kind::Origin { file }, &table, volumes);
+    turn.world.add("origin", Kind::Origin { file }, None, &table, volumes);
     Ok(())
 }
 
@@ -108,7 +105,7 @@ fn nodes(turn: &Turn<'_>) -> Result<(), String> {
         }
         let volume = Arc::new(Volume::new(&name, way, Model::zeroes(BLOCKS)));
         turn.world.start(&volume);
-        turn.world.add(&name, Kind::Plain, &table, vec![volume]);
+        turn.world.add(&name, Kind::Plain, None, &table, vec![volume]);
     }
     Ok(())
 }

@@ -26,13 +26,11 @@ pub enum Kind {
         /// The file of the data.
         data: PathBuf,
     },
-    /// A volume of the pool `pool`.
+    /// A volume of a pool.
     Thin {
-        /// Its pool's name.
-        pool: String,
         /// Its number.
         id: u32,
-        /// The volume that it was made of.
+        /// It was made of another.
         snapshot: bool,
     },
     /// A device with snapshots.
@@ -42,8 +40,6 @@ pub enum Kind {
     },
     /// A snapshot.
     Snapshot {
-        /// Its origin's name.
-        origin: String,
         /// The file with its exceptions.
         cow: PathBuf,
     },
@@ -57,6 +53,8 @@ pub struct Device {
     pub name: String,
     /// What it is.
     pub kind: Kind,
+    /// The name of the device that it stands on, or needs.
+    pub on: Option<String>,
     /// Its table. Who has the lock may change it, suspend it, or remove the device.
     pub table: Mutex<String>,
     /// Its parts, one for each writer.
@@ -148,11 +146,25 @@ impl World {
         all.get(rng.below(all.len() as u64) as usize).cloned()
     }
 
-    /// Any, by chance: one that others stand on as often as all that stand on it.
+    /// Any, by chance; one time in three one that others stand on.
     pub fn any(&self, rng: &mut Rng) -> Option<Arc<Device>> {
         let is_beneath = |device: &Device| matches!(device.kind, Kind::Pool { .. } | Kind::Origin { .. });
         let beneath = rng.one_in(3);
         self.pick(rng, |device| is_beneath(device) == beneath)
+    }
+
+    /// Devices that stand on another.
+    pub fn standing_on(&self, name: &str) -> Vec<Arc<Device>> {
+        let mut devices = self.devices();
+        devices.retain(|device| device.on.as_deref() == Some(name));
+        devices
+    }
+
+    /// Whether somebody is at the table of a device, or of one that it stands on.
+    pub fn is_held(&self, name: &str) -> bool {
+        let Some(device) = self.device(name) else { return true };
+        let held = self.hold(&device).is_none();
+        held || device.on.as_ref().is_some_and(|on| self.is_held(on))
     }
 
     /// A device by its name.
@@ -171,10 +183,11 @@ impl World {
     }
 
     /// Makes a device known, which the daemon has.
-    pub fn add(&self, name: &str, kind: Kind, table: &str, volumes: Vec<Arc<Volume>>) -> Arc<Device> {
+    pub fn add(&self, name: &str, kind: Kind, on: Option<&str>, table: &str, volumes: Vec<Arc<Volume>>) -> Arc<Device> {
         let device = Arc::new(Device {
             name: name.to_owned(),
             kind,
+            on: on.map(str::to_owned),
             table: Mutex::new(table.to_owned()),
             volumes: Mutex::new(volumes),
         });
@@ -284,6 +297,21 @@ impl Turn<'_> {
     pub fn pause(&mut self, most: u64) {
         self.actor.begin(format!("{}: a pause", self.name));
         std::thread::sleep(Duration::from_millis(self.rng.below(most)));
+    }
+
+    /// Waits until the load of every device has gone on, but for those with these names, and those that somebody else stops.
+    pub fn others_go_on(&self, while_what: &str, except: &[&str]) -> Result<(), String> {
+        const PROGRESS: u64 = 20;
+        let mut behind = self.world.volumes();
+        behind.retain(|volume| !except.contains(&volume.name.as_str()));
+        let before: Vec<u64> = behind.iter().map(|volume| volume.answers()).collect();
+        let mut behind: Vec<_> = behind.into_iter().zip(before).collect();
+        self.wait(&format!("others go on {while_what}"), || {
+            behind.retain(|(volume, before)| {
+                volume.answers() < before + PROGRESS && !volume.is_wanted() && !self.world.is_held(&volume.name)
+            });
+            behind.is_empty()
+        })
     }
 
     /// Waits for something that has to come.

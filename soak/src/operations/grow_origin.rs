@@ -30,8 +30,7 @@ fn run(turn: &mut Turn<'_>) -> Result<Outcome, String> {
     }
     turn.world.lengthen(file, blocks * SECTORS * 512)?;
     turn.ok(&["suspend", &origin.name])?;
-    let is_of = |kind: &Kind| matches!(kind, Kind::Snapshot { origin: of, .. } if *of == origin.name);
-    for snapshot in turn.world.devices().into_iter().filter(|device| is_of(&device.kind)) {
+    for snapshot in turn.world.standing_on(&origin.name) {
         if turn.rng.one_in(4) {
             continue;
         }
@@ -46,7 +45,7 @@ fn run(turn: &mut Turn<'_>) -> Result<Outcome, String> {
 }
 
 fn grow(turn: &Turn<'_>, snapshot: &Arc<Device>, file: &std::path::Path, blocks: u64) -> Result<(), String> {
-    let Kind::Snapshot { cow, .. } = &snapshot.kind else { return Ok(()) };
+    let Kind::Snapshot { cow } = &snapshot.kind else { return Ok(()) };
     let Some(mut table) = turn.world.hold(&snapshot) else { return Ok(()) };
     let Some(volume) = lock(&snapshot.volumes).first().cloned() else { return Ok(()) };
     let room = 2 * blocks * SECTORS * 512 + (8 << 20);

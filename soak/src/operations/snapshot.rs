@@ -32,8 +32,7 @@ fn take(turn: &mut Turn<'_>) -> Result<Outcome, String> {
     let Some(origin) = origin else { return Ok(Outcome::Skipped) };
     let Kind::Origin { file } = &origin.kind else { return Ok(Outcome::Skipped) };
     let Some(_mine) = turn.world.hold(&origin) else { return Ok(Outcome::Skipped) };
-    let is_of = |kind: &Kind| matches!(kind, Kind::Snapshot { origin: of, .. } if *of == origin.name);
-    if turn.world.devices().iter().filter(|device| is_of(&device.kind)).count() >= MOST {
+    if turn.world.standing_on(&origin.name).len() >= MOST {
         return Ok(Outcome::Skipped);
     }
     let Some(volume) = lock(&origin.volumes).first().cloned() else { return Ok(Outcome::Skipped) };
@@ -57,14 +56,14 @@ fn take(turn: &mut Turn<'_>) -> Result<Outcome, String> {
     made?;
     let snapshot = Arc::new(Volume::new(&name, Way::Unix, model));
     turn.world.start(&snapshot);
-    turn.world.add(&name, Kind::Snapshot { origin: origin.name.clone(), cow }, &table, vec![snapshot]);
+    turn.world.add(&name, Kind::Snapshot { cow }, Some(&origin.name), &table, vec![snapshot]);
     Ok(Outcome::Done)
 }
 
 fn remove(turn: &mut Turn<'_>) -> Result<Outcome, String> {
     let device = turn.world.pick(turn.rng, |device| matches!(device.kind, Kind::Snapshot { .. }));
     let Some(device) = device else { return Ok(Outcome::Skipped) };
-    let Kind::Snapshot { cow, .. } = &device.kind else { return Ok(Outcome::Skipped) };
+    let Kind::Snapshot { cow } = &device.kind else { return Ok(Outcome::Skipped) };
     let Some(_mine) = turn.world.hold(&device) else { return Ok(Outcome::Skipped) };
     turn.world.forget(&device);
     let volumes = lock(&device.volumes).clone();

@@ -17,8 +17,6 @@ pub(super) const OPERATION: Operation = Operation {
 /// Who writes to it meanwhile, and how much each.
 const WRITERS: usize = 16;
 const BYTES: u32 = 1 << 20;
-/// How far every other node has to get.
-const PROGRESS: u64 = 20;
 
 fn run(turn: &mut Turn<'_>) -> Result<Outcome, String> {
     let has_node = |volume: &crate::volume::Volume| matches!(volume.way, Way::Node(_));
@@ -30,9 +28,6 @@ fn run(turn: &mut Turn<'_>) -> Result<Outcome, String> {
     // These writes are nobody's: what they leave is made known afterwards.
     let resting = volume.rest();
     turn.ok(&["suspend", &device.name])?;
-    let others: Vec<_> =
-        turn.world.volumes().into_iter().filter(|other| has_node(other) && other.name != volume.name).collect();
-    let before: Vec<u64> = others.iter().map(|other| other.answers()).collect();
     let went_on = std::thread::scope(|scope| {
         let writers: Vec<_> = (0..WRITERS)
             .map(|_| {
@@ -49,12 +44,7 @@ fn run(turn: &mut Turn<'_>) -> Result<Outcome, String> {
                 })
             })
             .collect();
-        let went_on = turn.wait(&format!("other nodes go on while {} stalls", device.name), || {
-            others.iter().zip(&before).all(|(other, before)| {
-                // One that somebody else suspends, or that rests, has its own reasons.
-                other.answers() >= before + PROGRESS || other.is_wanted() || is_busy(turn, &other.name)
-            })
-        });
+        let went_on = turn.others_go_on(&format!("while the node of {} stalls", device.name), &[&device.name]);
         turn.ok(&["resume", &device.name])?;
         for writer in writers {
             writer.join().map_err(|_| "a writer has panicked".to_owned())??;
@@ -65,9 +55,4 @@ fn run(turn: &mut Turn<'_>) -> Result<Outcome, String> {
     lock(&volume.model).forget();
     drop(resting);
     Ok(Outcome::Done)
-}
-
-/// Whether somebody is at a device's table.
-fn is_busy(turn: &Turn<'_>, name: &str) -> bool {
-    turn.world.device(name).is_none_or(|device| device.table.try_lock().is_err())
 }

@@ -16,7 +16,7 @@ pub(super) const OPERATION: Operation = Operation {
 fn run(turn: &mut Turn<'_>) -> Result<Outcome, String> {
     let thin = turn.world.pick(turn.rng, |device| matches!(device.kind, Kind::Thin { snapshot: true, .. }));
     let Some(thin) = thin else { return Ok(Outcome::Skipped) };
-    let Kind::Thin { pool, id, .. } = &thin.kind else { return Ok(Outcome::Skipped) };
+    let (Kind::Thin { id, .. }, Some(pool)) = (&thin.kind, &thin.on) else { return Ok(Outcome::Skipped) };
     let Some(_mine) = turn.world.hold(&thin) else { return Ok(Outcome::Skipped) };
     turn.world.forget(&thin);
     let volumes = lock(&thin.volumes).clone();

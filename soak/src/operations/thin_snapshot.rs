@@ -23,7 +23,7 @@ fn run(turn: &mut Turn<'_>) -> Result<Outcome, String> {
     }
     let thin = turn.world.pick(turn.rng, |device| matches!(device.kind, Kind::Thin { .. }));
     let Some(thin) = thin else { return Ok(Outcome::Skipped) };
-    let Kind::Thin { pool, id, .. } = &thin.kind else { return Ok(Outcome::Skipped) };
+    let (Kind::Thin { id, .. }, Some(pool)) = (&thin.kind, &thin.on) else { return Ok(Outcome::Skipped) };
     // Nobody deletes it meanwhile.
     let Some(_mine) = turn.world.hold(&thin) else { return Ok(Outcome::Skipped) };
     let Some(volume) = lock(&thin.volumes).first().cloned() else { return Ok(Outcome::Skipped) };
