@@ -6,6 +6,7 @@
 pub mod client;
 pub mod content;
 pub mod daemon;
+pub mod liar;
 pub mod load;
 pub mod model;
 pub mod operations;

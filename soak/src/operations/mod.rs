@@ -1,9 +1,16 @@
 //! What is done to the daemon, by chance: one file an operation, and the list of them.
 
+mod beneath;
 mod crowd;
+mod dawdle;
+mod descriptors;
+mod full_pool;
 mod grow_origin;
 mod grow_pool;
+mod idle_control;
 mod kill;
+mod machines;
+mod other_ways;
 mod reload;
 mod replace;
 mod scratch;
@@ -13,6 +20,7 @@ mod status;
 mod suspend;
 mod thin_delete;
 mod thin_snapshot;
+mod vanish;
 
 use crate::world::Turn;
 
@@ -57,6 +65,18 @@ pub const OPERATIONS: &[Operation] = &[
     crowd::OPERATION,
     crowd::WIDE,
     stall_node::OPERATION,
+    other_ways::TCP,
+    other_ways::NODE,
+    machines::MACHINE,
+    machines::CHANNELS,
+    vanish::OPERATION,
+    dawdle::HANDSHAKES,
+    dawdle::WRITES,
+    idle_control::OPERATION,
+    beneath::USELESS_SERVER,
+    beneath::SLOW_SERVER,
+    full_pool::OPERATION,
+    descriptors::OPERATION,
     scratch::OPERATION,
     status::OPERATION,
     kill::OPERATION,
