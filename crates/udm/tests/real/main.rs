@@ -4,6 +4,7 @@
 mod bad_nodes;
 mod book;
 mod disks;
+mod experiments;
 mod ext4;
 mod hardship;
 mod idle;
@@ -15,7 +16,6 @@ mod postgres;
 mod programs;
 mod refusals;
 mod replace;
-mod seeds;
 mod stacks;
 mod swaps;
 mod udm;
