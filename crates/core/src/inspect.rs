@@ -160,7 +160,10 @@ fn unanswered(name: &str, out: Outstanding) -> Option<String> {
     let requests = if out.requests == 1 { "request" } else { "requests" };
     if out.requests > 0 && out.silent_ns >= SECOND {
         let seconds = out.silent_ns / SECOND;
-        return Some(format!("beneath: {name} has not answered for {seconds} s, {} {requests} under way", out.requests));
+        return Some(format!(
+            "beneath: {name} has not answered for {seconds} s, {} {requests} under way",
+            out.requests
+        ));
     }
     (out.oldest_ns >= SECOND)
         .then(|| format!("beneath: {name} has not answered a request for {} s", out.oldest_ns / SECOND))

@@ -40,7 +40,8 @@ mod sync;
 pub use bio::{Bio, FrameFn, Op, OpFlags, Segment, Segments, Status, is_zero, zero_kernel};
 pub use blocking::BlockingIo;
 pub use channel::{
-    Attached, BioReport, Channel, ChannelContent, ChannelReport, Completion, Cx, LEVELS, OWN_MAX, OwnDone, OwnWaiter, Sleep, Source, Waker, Woken,
+    Attached, BioReport, Channel, ChannelContent, ChannelReport, Completion, Cx, LEVELS, OWN_MAX, OwnDone, OwnWaiter,
+    Sleep, Source, Waker, Woken,
 };
 pub use clock::{Clock, MonotonicClock, Nanos};
 pub use device::{BlockDevice, DeviceId, Extent, ExtentKind, Outstanding};

@@ -2,6 +2,7 @@
 //!
 //! Called as `dmsetup` or `devmap_name` it is that program, and has no commands but its.
 
+mod beside;
 mod connect;
 mod daemon;
 mod exports;

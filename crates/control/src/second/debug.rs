@@ -259,7 +259,11 @@ impl fmt::Display for DebugDump {
                 writeln!(f, "  {count} {whose}{op} of level {level} at {device}, the first {at} + {len}")?;
             }
         }
-        writeln!(f, "channels left: {}; keeper: {} duties, {} rung", self.channels_left, self.duties, self.duties_rung)?;
+        writeln!(
+            f,
+            "channels left: {}; keeper: {} duties, {} rung",
+            self.channels_left, self.duties, self.duties_rung
+        )?;
         for part in &self.parts {
             writeln!(f, "{}:", part.name)?;
             for line in &part.lines {

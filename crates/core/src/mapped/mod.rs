@@ -15,8 +15,8 @@ pub use suspend::SuspendOptions;
 
 use crate::activity::Activities;
 use crate::counters::PerChannel;
-use crate::inspect::patiently;
 use crate::events::Events;
+use crate::inspect::patiently;
 use crate::registry::RegistryCore;
 use crate::table::{Table, TableSlot, depth};
 use crate::{OpenDevice, Totals};

@@ -168,13 +168,7 @@ pub(super) struct Driver {
 }
 
 impl Driver {
-    pub(super) fn new(
-        socket: OwnedFd,
-        agreed: Agreed,
-        queue: Arc<Queue>,
-        name: String,
-        clock: Arc<dyn Clock>,
-    ) -> Self {
+    pub(super) fn new(socket: OwnedFd, agreed: Agreed, queue: Arc<Queue>, name: String, clock: Arc<dyn Clock>) -> Self {
         let heard = clock.now();
         Self {
             socket,

@@ -12,9 +12,7 @@ mod receive;
 
 use super::uri::{Endpoint, Uri};
 use super::wire::consts::{MAX_PAYLOAD, transmission};
-use crate::{
-    Bio, BlockDevice, Cx, DeviceId, Domain, ExtentsReply, Joiner, Limits, Op, OpFlags, Outstanding, Status,
-};
+use crate::{Bio, BlockDevice, Cx, DeviceId, Domain, ExtentsReply, Joiner, Limits, Op, OpFlags, Outstanding, Status};
 use connect::{Deadline, Timed};
 use driver::{Driver, Item, Queue};
 use handshake::{Agreed, HandshakeError, has, negotiate};
