@@ -373,7 +373,9 @@ fn a_read_that_could_not_make_room_is_the_last_before_an_abort() {
         btree::empty::<Fat>(&mut store).await.unwrap()
     });
     let mut write = |store: &mut Store, data: u64, keys: u64| {
-        (0..keys).for_each(|key| drop(block_on(btree::insert(store, &mut root, key, Fat(data))).unwrap()));
+        for key in 0..keys {
+            block_on(btree::insert(store, &mut root, key, Fat(data))).unwrap();
+        }
         root
     };
     // Often enough for every free place to hold a leaf of before.
