@@ -1,6 +1,6 @@
 //! Plain reads and writes that wait, for control paths and tools.
 
-use crate::{Attached, BlockDevice, Channel, Cx, Domain, Op, OpFlags, Segment, Status};
+use crate::{Attached, BlockDevice, Channel, Cx, Domain, Extent, ExtentKind, Op, OpFlags, Questions, Segment, Status};
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 use udm_base::{SECTOR_SIZE, Sector, Sectors};
@@ -12,7 +12,7 @@ use udm_base::{SECTOR_SIZE, Sector, Sectors};
 pub struct BlockingIo(Way);
 
 enum Way {
-    Own { channel: Channel, dev: Attached },
+    Own { channel: Channel, dev: Attached, held: Arc<dyn BlockDevice> },
     Shared { domain: Domain, dev: Arc<dyn BlockDevice>, sectors: Sectors },
 }
 
@@ -27,8 +27,8 @@ impl BlockingIo {
             let sectors = dev.sectors();
             return Ok(Self(Way::Shared { domain: domain.clone(), dev, sectors }));
         };
-        let dev = channel.attach(dev);
-        Ok(Self(Way::Own { channel, dev }))
+        let attached = channel.attach(dev.clone());
+        Ok(Self(Way::Own { channel, dev: attached, held: dev }))
     }
 
     /// The device's size when it was opened.
@@ -70,6 +70,14 @@ impl BlockingIo {
         unsafe { self.perform(op, flags, sector, sectors, &[Segment::EMPTY]) }
     }
 
+    /// What a range holds, as [`BlockDevice::extents`] tells. Without a channel of its own it does not ask, and all is data.
+    pub fn extents(&self, sector: Sector, sectors: Sectors) -> Vec<Extent> {
+        match &self.0 {
+            Way::Own { channel, held, .. } => Questions::wait_for(channel, &**held, sector, sectors),
+            Way::Shared { .. } => vec![Extent { sectors, kind: ExtentKind::Data }],
+        }
+    }
+
     fn transfer(&self, op: Op, flags: OpFlags, sector: Sector, at: *mut u8, len: usize) -> Result<(), Status> {
         assert_eq!(len % SECTOR_SIZE, 0, "whole sectors");
         let sectors = Sectors::in_bytes(len as u64);
@@ -90,7 +98,7 @@ impl BlockingIo {
         segs: &[Segment],
     ) -> Result<(), Status> {
         let status = match &self.0 {
-            Way::Own { channel, dev } => {
+            Way::Own { channel, dev, .. } => {
                 // SAFETY: the caller's promise, and the list stays as long.
                 while !unsafe { channel.submit_vectored(*dev, op, flags, sector, sectors, segs, 0) } {
                     step(channel);

@@ -1,6 +1,6 @@
 //! What a block device is to the layers above.
 
-use crate::{Bio, Cx, Domain, Lent, Limits, Memory, Op};
+use crate::{Bio, Cx, Domain, ExtentsReply, Lent, Limits, Memory, Op};
 use std::any::Any;
 use std::time::Duration;
 use udm_base::{DevT, Sector, Sectors};
@@ -63,6 +63,12 @@ pub trait BlockDevice: Send + Sync + 'static {
     /// Must not block and must not wait for a lock that I/O is done under.
     fn submit(&self, cx: &Cx<'_>, bio: Bio) -> Option<Bio>;
 
+    /// A bio that this device serves by clones has all of them back, and one of them with [`Status::Requeue`](crate::Status::Requeue),
+    /// whatever became of the others. The device keeps the bio, to serve it as a whole once more, or gives it back to complete so.
+    fn take_back(&self, bio: Bio) -> Option<Bio> {
+        Some(bio)
+    }
+
     /// The size now.
     fn sectors(&self) -> Sectors;
 
@@ -108,11 +114,12 @@ pub trait BlockDevice: Send + Sync + 'static {
         false
     }
 
-    /// What the `sectors` from `sector` hold, in order, covering at least the first sector and at most the
-    /// range. May block briefly (a file asks its file system). Without knowledge: one run of data.
-    fn extents(&self, sector: Sector, sectors: Sectors) -> Vec<Extent> {
-        let _ = sector;
-        vec![Extent { sectors, kind: ExtentKind::Data }]
+    /// What the `sectors` from `sector` hold, left in `reply` at once or later: see [`Questions`](crate::Questions). Who knows
+    /// nothing drops the reply: then the range counts as data.
+    ///
+    /// As [`submit`](Self::submit), must not block and must not wait for a lock that I/O is done under.
+    fn extents(&self, cx: &Cx<'_>, sector: Sector, sectors: Sectors, reply: ExtentsReply) {
+        let _ = (cx, sector, sectors, reply);
     }
 
     /// What it waits for, if that is somebody else's answer: for people who ask why a bio is not done. May block for a fraction

@@ -1,5 +1,6 @@
 //! udm's own commands: what dmsetup does not have.
 
+use crate::beside;
 use crate::connect;
 use crate::daemon::{self, Begin};
 use crate::places::Places;
@@ -13,6 +14,8 @@ use std::io::Read;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
+use udm_bench::cli::Surroundings;
+use udm_bench::cli::experiments::PROGRAM;
 use udm_control::second::{
     Client, DebugDump, ExportEntry, Hello, NodeEntry, NodeKind, Request, Underway, VhostUserExport,
 };
@@ -197,8 +200,9 @@ pub(crate) fn main(argv: Vec<OsString>) -> u8 {
         OwnCommand::Export(args) => places().and_then(|places| export(&places, args)),
         OwnCommand::Bench(args) => {
             // Without a directory there is no daemon, and its devices are the only ones that are out of reach.
-            let socket = places().map(|places| places.nbd()).ok();
-            return udm_bench::cli::run(args.words.clone(), socket.as_deref());
+            let (socket, experiments) = (places().map(|places| places.nbd()).ok(), beside::find(PROGRAM));
+            let around = Surroundings { nbd_socket: socket.as_deref(), experiments: experiments.as_deref() };
+            return udm_bench::cli::run(args.words.clone(), around);
         }
         OwnCommand::Thin(args) => thin::run(args),
         OwnCommand::Snapshot(args) => snapshot::run(args, &places()),

@@ -4,8 +4,8 @@
 /// Paths from the workspace's root, and why.
 pub(super) const UNSAFE_MODULES: &[(&str, &str)] = &[
     ("crates/base/src/aligned.rs", "memory with an alignment that Vec cannot have"),
-    ("crates/bench/src/experiment/no_clone/enlarged.rs", "a frame with a record of its device's"),
-    ("crates/bench/src/experiment/zero_check.rs", "reads that no compiler makes wider, and a bio's memory"),
+    ("crates/experiments/src/no_clone/enlarged.rs", "a frame with a record of its device's"),
+    ("crates/experiments/src/zero_check.rs", "reads that no compiler makes wider, and a bio's memory"),
     ("crates/bench/src/floor.rs", "a mapping of anonymous memory"),
     ("crates/bench/src/front.rs", "memory that a virtual machine would share"),
     ("crates/bench/src/lane.rs", "passes a buffer on, as its caller promises"),

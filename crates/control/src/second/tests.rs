@@ -50,8 +50,12 @@ impl Service for Fake {
     fn log_tail(&self, lines: usize) -> Vec<String> {
         vec!["line".into(); lines.min(2)]
     }
-    fn changed(&self) {
+    fn may_change(&self) -> Result<(), Error> {
+        Ok(())
+    }
+    fn changed(&self, _: Changed) -> Result<(), Error> {
         self.changes.fetch_add(1, Ordering::Relaxed);
+        Ok(())
     }
     fn lost(&self, device: &MappedDevice) -> Option<String> {
         (device.device_name() == "gone").then(|| "its file".to_owned())

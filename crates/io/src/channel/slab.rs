@@ -51,6 +51,10 @@ impl Slab {
         r.next = ptr::null_mut();
         r.frames = 0;
         r.status = Status::Ok;
+        #[cfg(debug_assertions)]
+        {
+            r.rounds = super::Rounds::NONE;
+        }
         Some(Bio::from_record(record))
     }
 
@@ -103,6 +107,8 @@ impl Slab {
                 parent: ptr::null_mut(),
                 word: 0,
                 polled: Polled::NONE,
+                #[cfg(debug_assertions)]
+                rounds: super::Rounds::NONE,
                 stack: [MaybeUninit::uninit(); _],
             });
             self.free = slot.as_mut_ptr();

@@ -16,6 +16,7 @@ mod pools;
 mod reuse;
 mod snapshots;
 mod space;
+mod stillness;
 mod suspension;
 mod tables;
 mod threads;

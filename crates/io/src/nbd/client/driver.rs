@@ -6,7 +6,7 @@ use super::request_flags;
 use crate::nbd::wire::consts::transmission;
 use crate::nbd::wire::request::{REQUEST_LEN, Request};
 use crate::nbd::wire::{Command, NbdError, WireError};
-use crate::{Bio, Clock, Extent, Nanos, Op, OpFlags, Outstanding, Segments, Status};
+use crate::{Bio, Clock, Extent, ExtentsReply, Nanos, Op, OpFlags, Outstanding, Segments, Status};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
@@ -28,7 +28,7 @@ const TURNS: usize = 4;
 pub(super) enum Item {
     Bio(Bio),
     /// The extents of a range are asked for.
-    Status(Sector, Sectors, mpsc::Sender<Vec<Extent>>),
+    Status(Sector, Sectors, ExtentsReply),
     /// How the driver stands. Nothing is sent for it.
     Report(mpsc::Sender<Outstanding>),
 }
@@ -37,7 +37,7 @@ impl Item {
     fn fail(self) {
         match self {
             Self::Bio(bio) => bio.end(Status::Io),
-            // Who asked finds the channel closed.
+            // Nothing is known.
             Self::Status(..) => {}
             Self::Report(answer) => {
                 let lost = Outstanding { requests: 0, queued: 0, oldest_ns: 0, silent_ns: 0, lost: true };
@@ -477,8 +477,7 @@ impl Driver {
         if let Some(InFlight { item, extents, .. }) = self.slots[slot].take() {
             match item {
                 Item::Bio(bio) => bio.end(status),
-                // Who asked may have stopped waiting.
-                Item::Status(_, _, answer) => drop(answer.send(extents)),
+                Item::Status(_, _, reply) => reply.give(extents),
                 Item::Report(_) => {}
             }
         }

@@ -12,9 +12,7 @@ mod receive;
 
 use super::uri::{Endpoint, Uri};
 use super::wire::consts::{MAX_PAYLOAD, transmission};
-use crate::{
-    Bio, BlockDevice, Cx, DeviceId, Domain, Extent, ExtentKind, Joiner, Limits, Op, OpFlags, Outstanding, Status,
-};
+use crate::{Bio, BlockDevice, Cx, DeviceId, Domain, ExtentsReply, Joiner, Limits, Op, OpFlags, Outstanding, Status};
 use connect::{Deadline, Timed};
 use driver::{Driver, Item, Queue};
 use handshake::{Agreed, HandshakeError, has, negotiate};
@@ -23,9 +21,6 @@ use std::io;
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::time::Duration;
 use udm_base::{Sector, Sectors};
-
-/// How long [`BlockDevice::extents`] waits for the server's answer.
-const STATUS_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How long [`BlockDevice::outstanding`] waits for the driver.
 const REPORT_TIMEOUT: Duration = Duration::from_millis(100);
@@ -174,15 +169,10 @@ impl BlockDevice for NbdDevice {
         has(self.agreed.flags, transmission::READ_ONLY)
     }
 
-    fn extents(&self, sector: Sector, sectors: Sectors) -> Vec<Extent> {
-        let unknown = || vec![Extent { sectors, kind: ExtentKind::Data }];
-        if self.agreed.allocation.is_none() || sectors.is_zero() {
-            return unknown();
+    fn extents(&self, _: &Cx<'_>, sector: Sector, sectors: Sectors, reply: ExtentsReply) {
+        if self.agreed.allocation.is_some() && !sectors.is_zero() {
+            self.queue.push(Item::Status(sector, sectors, reply));
         }
-        let (answer, answers) = mpsc::channel();
-        self.queue.push(Item::Status(sector, sectors, answer));
-        // No answer, be it late or an error, is no knowledge.
-        answers.recv_timeout(STATUS_TIMEOUT).ok().filter(|found| !found.is_empty()).unwrap_or_else(unknown)
     }
 
     fn outstanding(&self) -> Option<Outstanding> {
