@@ -13,6 +13,7 @@ mod control;
 mod conversation;
 mod flush;
 mod handover;
+mod late;
 mod lock;
 mod log;
 mod lost;
@@ -41,11 +42,12 @@ use crate::places::Places;
 use beneath::Beneath;
 use conversation::{Conversation, Left};
 use handover::{Given, Giving, HandOver, Parcel, Settings, Taken, Way};
+use late::Group;
 use lock::LockError;
 use lost::LostDevices;
 use nbd::{MainServer, Ready};
 use nodes::{NodeSettings, Nodes, ReadyNodes};
-use restore::{FromDisk, Problem};
+use restore::Problem;
 use rustix::process::{Resource, getrlimit, setrlimit, setsid};
 use socket::{Connections, Listener, Peer};
 use state::{Keeper, NodeState, State, Unsaved, VhostUserState, What};
@@ -161,16 +163,19 @@ pub(crate) fn run(places: Places, begin: Begin) -> Result<(), StartError> {
     let registry = udm_stack::registry_over(domain.clone(), opener);
     // Before anything is restored: loop devices of the daemon before still hold what they had.
     let nodes = Nodes::new(&registry, &places, NodeSettings { node, rings });
-    if fresh {
+    let late = if fresh {
         put_last_state_aside(&places, "it was asked not to restore them");
+        Vec::new()
     } else {
-        restore_last(&places, &registry, &lost, &tcp, &vhost, &nodes);
-    }
+        restore_last(&places, &registry, &lost, &tcp, &vhost, &nodes)
+    };
     let nbd = MainServer::new(&registry, &places.nbd())?;
     let ended = stop::ended_by_signal().map_err(|e| format!("cannot wait for signals: {e}"))?;
     let daemon = Daemon::new(&places, registry, claims, Serving { nbd, tcp, vhost, nodes }, lost, ended)?;
+    let daemon = Arc::new(daemon);
     let (second, control) = (bind(&places.second())?, bind(&places.control())?);
-    live(Life { daemon: Arc::new(daemon), control, second, conversations: Vec::new() }, &lock)
+    daemon.open_late(late);
+    live(Life { daemon, control, second, conversations: Vec::new() }, &lock)
 }
 
 /// Goes on in the place of the daemon that runs in the directory; `Ok(false)` when none does. `taken_over` is called once
@@ -448,6 +453,12 @@ impl Daemon {
         lock: &Lock,
         giving: &Giving,
     ) -> Result<Given, String> {
+        let late = self.lost.late().names();
+        if !late.is_empty() {
+            let why = format!("these are still being opened: {}", late.join(", "));
+            giving.refuse(&why);
+            return Err(why);
+        }
         let left = connections.wait(PATIENCE);
         if left > 0 {
             let why = format!("{left} commands are not done after {} s", PATIENCE.as_secs());
@@ -561,9 +572,9 @@ fn restore_last(
     tcp: &TcpExports,
     vhost: &VhostExports,
     nodes: &Nodes,
-) {
+) -> Vec<Group> {
     let state = match State::read(places.dir()) {
-        Ok(None) => return,
+        Ok(None) => return Vec::new(),
         Ok(Some((state, None))) => state,
         Ok(Some((state, Some(left_out)))) => {
             warn!("{left_out}; as a kill or a power cut leaves it. It is kept in {}", places.last_log().display());
@@ -572,9 +583,12 @@ fn restore_last(
             }
             state
         }
-        Err(why) => return put_last_state_aside(places, &why),
+        Err(why) => {
+            put_last_state_aside(places, &why);
+            return Vec::new();
+        }
     };
-    let mut problems = restore::restore(registry, lost, &state, &FromDisk::new());
+    let (mut problems, late) = restore::restore_what_answers(registry, lost, &state);
     for export in &state.exports {
         if let Err(e) = tcp.add(registry, &export.name, &export.tcp) {
             let text = format!("{} is not exported at {} again: {}", export.name, export.tcp, e.message);
@@ -589,7 +603,8 @@ fn restore_last(
             problems.push(Problem { text, known: false });
         }
     }
-    for device in &state.devices {
+    let is_late = |minor| late.iter().flatten().any(|(_, state)| state.minor == minor);
+    for device in state.devices.iter().filter(|device| !is_late(device.minor)) {
         let Some(node) = device.node else { continue };
         if let Err(e) = nodes.add(&device.name, node.kind, node.mapper) {
             let text = format!("{} has no node again: {}", device.name, e.message);
@@ -604,6 +619,7 @@ fn restore_last(
             Err(error) => warn!("{}: {error}", kept.display()),
         }
     }
+    late
 }
 
 /// Forgets the devices of a daemon that has ended.

@@ -189,6 +189,10 @@ impl State {
 impl DeviceState {
     fn of(md: &std::sync::Arc<MappedDevice>, lost: &LostDevices, nodes: &Nodes) -> Self {
         let info = md.info();
+        if let Some(late) = lost.late().of(md) {
+            // What it is to be; but its names are those that it has now.
+            return Self { name: info.name, uuid: info.uuid, ..late };
+        }
         let table = |slot| md.table(slot).map(|table| TableState::of(&table));
         let lost = lost.of(md);
         let Geometry { cylinders, heads, sectors, start } = md.geometry();
