@@ -10,10 +10,11 @@
 //!   missing there.
 //! - What a user does with such a device counts: one that is removed, or given a table, is left alone.
 
+use super::Daemon;
 use super::lost::LostDevices;
 use super::restore::{FromDisk, Made, Maker, bring_back, bring_up_all};
 use super::state::{DeviceState, State, What};
-use super::{Daemon, LOOK};
+use super::watchdog::Resting;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -189,7 +190,9 @@ impl Daemon {
                 while let Some(group) = next() {
                     unanswered.extend(daemon.make_late(&group));
                 }
-                daemon.try_again(unanswered);
+                let resting = Resting::of(&daemon);
+                drop(daemon);
+                try_again(&resting, unanswered);
             };
             if let Err(e) = self.registry.domain().executor().spawn("udm-late", Box::new(work)) {
                 error!("devices above remote exports are not made again: {e}");
@@ -242,50 +245,40 @@ impl Daemon {
         again
     }
 
-    /// Gives lost devices their tables as soon as what lies beneath can be opened. Not snapshots, which have missed what
-    /// their origins were sent, and none that somebody has open, who was told the limits of an error table.
-    fn try_again(&self, mut left: Group) {
-        left.retain(|(_, state)| !lines_of(state).any(|line| line.target.starts_with("snapshot")));
-        while !left.is_empty() && !self.has_ended_within(AGAIN) {
-            if self.is_being_replaced() {
-                continue;
-            }
-            let before = left.len();
-            left.retain(|(md, state)| {
-                let is_lost =
-                    |md: &Arc<MappedDevice>| self.lost.of(md).is_some() && md.table(TableSlot::Inactive).is_none();
-                if !is_lost(md) {
-                    return false;
-                }
-                if md.info().open_count > 0 {
-                    return true;
-                }
-                let cancel = |md: &Arc<MappedDevice>| self.ended.load(Ordering::Acquire) || !is_lost(md);
-                let maker = AboveOthers { daemon: self, from: FromDisk::unless(&cancel) };
-                match bring_back(md, state, &maker) {
-                    Ok(()) => info!("{} is there again", state.name),
-                    Err(why) => debug!("{} is still lost: {why}", state.name),
-                }
-                self.lost.of(md).is_some()
-            });
-            if left.len() < before {
-                let _ = self.changed(What::Everything);
-            }
+    /// Gives a lost device its table, if what lies beneath can be opened. Whether it is still lost; not one that has got another
+    /// table meanwhile.
+    fn is_still_lost(&self, md: &Arc<MappedDevice>, state: &DeviceState) -> bool {
+        let is_lost = |md: &Arc<MappedDevice>| self.lost.of(md).is_some() && md.table(TableSlot::Inactive).is_none();
+        if !is_lost(md) {
+            return false;
         }
+        // Who has it open was told the limits of an error table.
+        if md.info().open_count > 0 {
+            return true;
+        }
+        let cancel = |md: &Arc<MappedDevice>| self.ended.load(Ordering::Acquire) || !is_lost(md);
+        let maker = AboveOthers { daemon: self, from: FromDisk::unless(&cancel) };
+        match bring_back(md, state, &maker) {
+            Ok(()) => info!("{} is there again", state.name),
+            Err(why) => debug!("{} is still lost: {why}", state.name),
+        }
+        self.lost.of(md).is_some()
     }
+}
 
-    /// Lets time pass; whether the daemon is ending.
-    fn has_ended_within(&self, time: Duration) -> bool {
-        let mut left = time;
-        while !left.is_zero() {
-            if self.ended.load(Ordering::Acquire) {
-                return true;
-            }
-            let now = left.min(LOOK);
-            std::thread::sleep(now);
-            left -= now;
+/// Tries lost devices again as long as there are some. Not snapshots, which have missed what their origins were sent.
+fn try_again(resting: &Resting, mut left: Group) {
+    left.retain(|(_, state)| !lines_of(state).any(|line| line.target.starts_with("snapshot")));
+    while !left.is_empty() {
+        let Some(daemon) = resting.rest(AGAIN) else { return };
+        if daemon.is_being_replaced() {
+            continue;
         }
-        self.ended.load(Ordering::Acquire)
+        let before = left.len();
+        left.retain(|(md, state)| daemon.is_still_lost(md, state));
+        if left.len() < before {
+            let _ = daemon.changed(What::Everything);
+        }
     }
 }
 

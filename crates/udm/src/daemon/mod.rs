@@ -28,6 +28,7 @@ mod stop;
 mod tcp;
 mod ublk;
 mod vhost;
+mod watchdog;
 
 pub(crate) use flush::flush_all;
 pub(crate) use lock::Lock;
@@ -340,6 +341,7 @@ impl Life {
         let (control, second) = (Arc::new(control), Arc::new(second));
         // What is wrong is in the log; commands that change something are refused until it is written.
         let _ = daemon.changed(What::Everything);
+        daemon.watch();
         let connections = Arc::new(Connections::default());
         info!(
             "udm {} serves {} as process {}",
