@@ -129,7 +129,7 @@ impl MappedDevice {
 }
 
 impl Plan {
-    /// The checks that `straight` made for the common case, with the status for each.
+    /// The checks that [`takes`](Self::takes) makes for the common case, with the status for each.
     fn check(&self, bio: &Bio) -> Result<(), Status> {
         if bio.op().is_write() && self.read_only {
             return Err(Status::ReadOnly);
