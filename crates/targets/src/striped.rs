@@ -136,7 +136,8 @@ impl Target for Striped {
 
     fn flush_failed(&self, dev: DeviceId, status: Status) -> bool {
         let own = self.stripes.iter().filter(|s| s.device.dev.id() == dev);
-        own.fold(false, |event, stripe| stripe.has_failed(status) || event)
+        // Each is to count it, also after one for which it is an event.
+        own.filter(|stripe| stripe.has_failed(status)).count() > 0
     }
 }
 
