@@ -131,8 +131,9 @@ pub(crate) fn find(dir: &Path) -> io::Result<Vec<Mount>> {
 
 /// The number of the topmost file system of ours on `dir`, as `st_dev` has it. It is not touched: its server may be about to
 /// change.
-pub fn mounted(dir: &Path) -> Option<DevT> {
-    find(dir).ok()?.last().filter(|found| found.kind == TYPE).map(|found| found.dev)
+pub fn mounted(mounts: &[Mount], dir: &Path) -> Option<DevT> {
+    let dir = real_path(dir).ok()?;
+    mounts.iter().rfind(|mount| mount.point == dir).filter(|mount| mount.kind == TYPE).map(|mount| mount.dev)
 }
 
 /// Unmounts what daemons before have left on `dir`. To be called by who knows that none runs there.

@@ -62,8 +62,11 @@ impl Beneath {
     /// By what it lies on one of this daemon's nodes, if it does.
     fn way_to_own_node(&self, request: &HostRequest<'_>) -> Option<Vec<String>> {
         // Not by stat(2), which would wait for the server of the mount; in a replacement that is not there yet.
-        let files = node::fuse::mounted(&self.nodes);
         let mounts = udm_io::mounts().unwrap_or_default();
+        let files = node::fuse::mounted(&mounts, &self.nodes);
+        if files.is_none() && !ublk::is_there() {
+            return None;
+        }
         let walk = Walk {
             sysfs: Path::new("/sys"),
             mounts: &mounts,
