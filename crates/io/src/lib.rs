@@ -21,6 +21,7 @@ mod device;
 mod domain;
 mod errand;
 mod executor;
+mod extents;
 mod file;
 mod foreign;
 pub mod kcopyd;
@@ -39,16 +40,18 @@ mod sync;
 pub use bio::{Bio, FrameFn, Op, OpFlags, Segment, Segments, Status, is_zero, zero_kernel};
 pub use blocking::BlockingIo;
 pub use channel::{
-    Attached, Channel, Completion, Cx, LEVELS, OWN_MAX, OwnDone, OwnWaiter, Sleep, Source, Waker, Woken,
+    Attached, BioReport, Channel, ChannelContent, ChannelReport, Completion, Cx, LEVELS, OWN_MAX, OwnDone, OwnWaiter,
+    Sleep, Source, Waker, Woken,
 };
 pub use clock::{Clock, MonotonicClock, Nanos};
-pub use device::{BlockDevice, DeviceId, Extent, ExtentKind};
-pub use domain::{Domain, DomainBuilder, Grace, MAX_CHANNELS};
+pub use device::{BlockDevice, DeviceId, Extent, ExtentKind, Outstanding};
+pub use domain::{CHANNELS, Domain, DomainBuilder, Grace, MAX_CHANNELS};
 pub use errand::{Bytes, Errand, Lend, Sender};
 pub use executor::{Executor, Joiner, ThreadExecutor};
+pub use extents::{ExtentsReply, Question, Questions};
 pub use file::{Claim, Claims, FileDevice, FileEngine, FileOptions};
 pub use foreign::ForeignMemory;
-pub use keeper::{Duty, Kept};
+pub use keeper::{Duty, KeeperReport, Kept};
 pub use lent::{Ledger, Lent};
 pub use limits::Limits;
 pub use memory::{Memory, MemoryDevice};

@@ -183,7 +183,7 @@ fn open_file(path: &Path, options: &OpenOptions) -> Result<Arc<dyn BlockDevice>,
 
 fn open_nbd(spec: &str, options: &OpenOptions) -> Result<Arc<dyn BlockDevice>, OpenError> {
     let uri: Uri = spec.parse().map_err(|e| OpenError::new(OpenErrorKind::Spec, spec, format!("is no URI: {e}")))?;
-    let device = NbdDevice::connect(&uri, NBD_TIMEOUT, &**options.domain.executor());
+    let device = NbdDevice::connect(&uri, &options.domain, NBD_TIMEOUT, &|| false);
     let device = device.map_err(|e| match e {
         ConnectError::Connect { source, .. } => {
             OpenError::new(OpenErrorKind::NotFound, spec, "cannot be connected to").because(source)

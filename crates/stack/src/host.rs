@@ -64,7 +64,7 @@ fn connect(domain: &Domain, request: &HostRequest<'_>, mut uri: Uri) -> Result<A
         // As for a file: the client's directory, not the daemon's, and `udm table` prints what loads from anywhere.
         *socket = request.cwd.join(&*socket);
     }
-    let dev = NbdDevice::connect(&uri, CONNECT_TIMEOUT, &**domain.executor()).map_err(|e| {
+    let dev = NbdDevice::connect(&uri, domain, CONNECT_TIMEOUT, request.cancel).map_err(|e| {
         let errno = match &e {
             ConnectError::Connect { source, .. } | ConnectError::Thread { source, .. } => Errno::of(source),
             ConnectError::Handshake { .. } => Errno::EPROTO,

@@ -31,6 +31,7 @@ mod vhost;
 pub(crate) use flush::flush_all;
 pub(crate) use lock::Lock;
 pub(crate) use log::{open as open_log, tail as log_tail};
+pub(crate) use state::{LOG, STATE};
 pub(crate) use stop::Stop;
 pub(crate) use tcp::{parse_address, tcp_uri};
 
@@ -47,7 +48,7 @@ use nodes::{NodeSettings, Nodes, ReadyNodes};
 use restore::{FromDisk, Problem};
 use rustix::process::{Resource, getrlimit, setrlimit, setsid};
 use socket::{Connections, Listener, Peer};
-use state::{NodeState, State, StateFile, VhostUserState};
+use state::{Keeper, NodeState, State, Unsaved, VhostUserState, What};
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
@@ -84,7 +85,7 @@ pub(crate) struct Daemon {
     nodes: Nodes,
     underway: UnderwayList,
     lost: LostDevices,
-    state: StateFile,
+    state: Keeper,
     /// The devices are not to be made again.
     forget: AtomicBool,
     /// Another daemon that is ready to go on.
@@ -332,7 +333,8 @@ impl Life {
     fn serve(self, lock: &Lock) -> Result<Option<Vec<Parcel>>, StartError> {
         let Self { daemon, control, second, conversations } = self;
         let (control, second) = (Arc::new(control), Arc::new(second));
-        daemon.changed();
+        // What is wrong is in the log; commands that change something are refused until it is written.
+        let _ = daemon.changed(What::Everything);
         let connections = Arc::new(Connections::default());
         info!(
             "udm {} serves {} as process {}",
@@ -387,7 +389,7 @@ impl Daemon {
         let stop = Stop::new().and_then(|stop| stop.on_signals().map(|()| stop));
         let stop = stop.map_err(|e| format!("cannot wait for signals: {e}"))?;
         let underway = UnderwayList::new(registry.domain().clock().clone());
-        let (state, forget) = (StateFile::default(), AtomicBool::new(false));
+        let (state, forget) = (Keeper::default(), AtomicBool::new(false));
         let (places, giving, left) = (places.clone(), Mutex::default(), Mutex::default());
         let replaced = AtomicBool::new(false);
         Ok(Self {
@@ -496,12 +498,13 @@ impl Daemon {
                 warn!("{} is gone: ending", self.places.dir().display());
                 return None;
             }
-            self.changed();
+            self.nodes.sync();
+            self.state.look_around(self);
         }
     }
 
     fn end(&self, connections: &Connections) {
-        self.save_state();
+        let _ = self.state.save(self, What::Everything);
         self.nodes.end(PATIENCE, self.forget.load(Ordering::Acquire));
         self.tcp.shut_down(PATIENCE);
         self.vhost.shut_down(PATIENCE);
@@ -512,11 +515,12 @@ impl Daemon {
         }
         flush_all(&self.registry, PATIENCE);
         if self.forget.load(Ordering::Acquire) {
-            match self.state.forget(&self.places.state()) {
+            match self.state.forget(self.places.dir()) {
                 Ok(()) => info!("the devices are forgotten, as asked"),
                 Err(error) => error!("{} cannot be removed: {error}", self.places.state().display()),
             }
         }
+        self.state.close(self);
         info!("ended");
     }
 
@@ -528,17 +532,9 @@ impl Daemon {
     }
 
     /// Something may have changed: nodes follow, and the state is written.
-    fn changed(&self) {
+    fn changed(&self, what: What) -> Result<(), Unsaved> {
         self.nodes.sync();
-        self.save_state();
-    }
-
-    fn save_state(&self) {
-        if let Err(error) = self.state.save(self)
-            && self.places.dir().exists()
-        {
-            error!("{} cannot be written: {error}", self.places.state().display());
-        }
+        self.state.save(self, what)
     }
 }
 
@@ -566,10 +562,17 @@ fn restore_last(
     vhost: &VhostExports,
     nodes: &Nodes,
 ) {
-    let state = match State::read(&places.state()) {
+    let state = match State::read(places.dir()) {
         Ok(None) => return,
-        Ok(Some(state)) => state,
-        Err(why) => return put_last_state_aside(places, &format!("{}: {why}", places.state().display())),
+        Ok(Some((state, None))) => state,
+        Ok(Some((state, Some(left_out)))) => {
+            warn!("{left_out}; as a kill or a power cut leaves it. It is kept in {}", places.last_log().display());
+            if let Err(error) = std::fs::copy(places.state_log(), places.last_log()) {
+                warn!("{}: {error}", places.last_log().display());
+            }
+            state
+        }
+        Err(why) => return put_last_state_aside(places, &why),
     };
     let mut problems = restore::restore(registry, lost, &state, &FromDisk::new());
     for export in &state.exports {
@@ -596,8 +599,8 @@ fn restore_last(
     }
     if !problems.is_empty() {
         let kept = places.last_state();
-        match std::fs::copy(places.state(), &kept) {
-            Ok(_) => warn!("the state with all tables is kept in {}", kept.display()),
+        match state.text().map_err(std::io::Error::from).and_then(|text| log::keep(&kept, &text)) {
+            Ok(()) => warn!("the state with all tables is kept in {}", kept.display()),
             Err(error) => warn!("{}: {error}", kept.display()),
         }
     }
@@ -609,18 +612,26 @@ pub(crate) fn forget(places: &Places) -> Result<(), String> {
         return Ok(());
     }
     let _lock = Lock::take(places).map_err(|e| refused(places, e).message)?;
-    StateFile::default().forget(&places.state()).map_err(|e| format!("{}: {e}", places.state().display()))
+    state::forget(places.dir()).map_err(|e| format!("{}: {e}", places.state().display()))
 }
 
 /// Keeps for people what is not restored.
 fn put_last_state_aside(places: &Places, why: &str) {
     let kept = places.last_state();
-    match std::fs::rename(places.state(), &kept) {
-        Ok(()) => {
-            error!("the devices of the daemon before are not restored, their tables are in {}: {why}", kept.display())
+    // The log first: without its state it says nothing.
+    let moved = [(places.state_log(), places.last_log()), (places.state(), kept.clone())];
+    for (from, to) in moved {
+        match std::fs::rename(&from, &to) {
+            Ok(()) if to == kept => {
+                error!(
+                    "the devices of the daemon before are not restored, their tables are in {}: {why}",
+                    to.display()
+                );
+            }
+            Ok(()) => {}
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+            Err(error) => error!("the devices of the daemon before are not restored: {why}; {}: {error}", to.display()),
         }
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
-        Err(error) => error!("the devices of the daemon before are not restored: {why}; {}: {error}", kept.display()),
     }
 }
 

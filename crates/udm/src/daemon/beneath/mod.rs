@@ -64,7 +64,7 @@ impl Beneath {
         // Not by stat(2), which would wait for the server of the mount; in a replacement that is not there yet.
         let mounts = udm_io::mounts().unwrap_or_default();
         let files = node::fuse::mounted(&mounts, &self.nodes);
-        if files.is_none() && !ublk::is_there() {
+        if files.is_empty() && !ublk::is_there() {
             return None;
         }
         let walk = Walk {
@@ -72,7 +72,7 @@ impl Beneath {
             mounts: &mounts,
             look: &walk::look,
             behind_loop: &node::loopdev::file_system,
-            is_own: &|dev, disk| files == Some(dev) || self.is_own_ublk(disk),
+            is_own: &|dev, disk| files.contains(&dev) || self.is_own_ublk(disk),
         };
         match request.spec.parse::<DevT>() {
             Ok(dev) => walk.from(&Place::Device(dev)),
