@@ -129,10 +129,12 @@ pub(crate) fn find(dir: &Path) -> io::Result<Vec<Mount>> {
     Ok(mounts()?.into_iter().filter(|mount| mount.point == dir).collect())
 }
 
-/// The number of the topmost file system of ours on `dir`, as `st_dev` has it. It is not touched: its server may be about to
-/// change.
-pub fn mounted(dir: &Path) -> Option<DevT> {
-    find(dir).ok()?.last().filter(|found| found.kind == TYPE).map(|found| found.dev)
+/// The numbers of the file systems of ours on `dir` and in it, as `st_dev` has them. They are not touched: their server may be
+/// about to change.
+pub fn mounted(mounts: &[Mount], dir: &Path) -> Vec<DevT> {
+    let Ok(dir) = real_path(dir) else { return Vec::new() };
+    let ours = mounts.iter().filter(|mount| mount.kind == TYPE && mount.point.starts_with(&dir));
+    ours.map(|mount| mount.dev).collect()
 }
 
 /// Unmounts what daemons before have left on `dir`. To be called by who knows that none runs there.
