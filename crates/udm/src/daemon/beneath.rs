@@ -25,8 +25,14 @@ pub(super) fn opener(domain: &Domain, nodes: PathBuf) -> Box<HostOpener> {
 
 fn refuse_own_node(request: &HostRequest<'_>, nodes: &Path) -> Result<(), Error> {
     // Not by stat(2), which would wait for the server of the mount; in a replacement that is not there yet.
-    let Some((major, minor)) = udm_export::node::fuse::mounted(nodes) else { return Ok(()) };
-    let own = rustix::fs::makedev(major, minor);
+    let own: Vec<_> = udm_export::node::fuse::mounted(nodes)
+        .into_iter()
+        .map(|(major, minor)| rustix::fs::makedev(major, minor))
+        .collect();
+    if own.is_empty() {
+        return Ok(());
+    }
+    let own = &own[..];
     let lies = match request.spec.parse::<DevT>() {
         Ok(dev) => block_lies_on(dev, own, DEPTH),
         // A URI is no path of anything.
@@ -42,14 +48,14 @@ fn refuse_own_node(request: &HostRequest<'_>, nodes: &Path) -> Result<(), Error>
     Ok(())
 }
 
-fn lies_on(path: &Path, own: u64, depth: u32) -> bool {
+fn lies_on(path: &Path, own: &[u64], depth: u32) -> bool {
     let Ok(meta) = fs::metadata(path) else { return false };
     let dev = if meta.file_type().is_block_device() { meta.rdev() } else { meta.dev() };
-    dev == own || block_lies_on(DevT::new(rustix::fs::major(dev), rustix::fs::minor(dev)), own, depth)
+    own.contains(&dev) || block_lies_on(DevT::new(rustix::fs::major(dev), rustix::fs::minor(dev)), own, depth)
 }
 
 /// As sysfs tells: a loop device has its file, a device mapper's or an md's has its slaves, a partition its disk.
-fn block_lies_on(dev: DevT, own: u64, depth: u32) -> bool {
+fn block_lies_on(dev: DevT, own: &[u64], depth: u32) -> bool {
     let Some(depth) = depth.checked_sub(1) else { return false };
     let Ok(dir) = fs::canonicalize(format!("/sys/dev/block/{dev}")) else { return false };
     let disk = if dir.join("partition").exists() { dir.join("..") } else { dir };

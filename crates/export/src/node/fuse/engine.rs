@@ -2,14 +2,14 @@
 //!
 //! # Invariants
 //! - Memory that a bio refers to stays until the bio has completed.
-//! - A request is answered on the descriptor that it was read from, or with the entry that it has come in.
+//! - A request is answered on the connection that it came by, or with the entry that it has come in.
 //! - A device stays attached until its last bio here has completed.
 
+use super::links::{LEAST, Links};
 use super::steps::{Part, Range, Step};
 use super::tree::{Node, lock};
 use super::uring::Uring;
 use super::wire::{OutHeader, WriteOut};
-use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::io::{self, IoSlice};
 use std::sync::Arc;
 use udm_base::{AlignedBuf, Errno, Sector, Sectors};
@@ -46,6 +46,8 @@ pub(super) struct Buf {
 /// Which request an answer is for.
 #[derive(Clone, Copy)]
 pub(super) struct Tag {
+    /// The connection that it came by.
+    pub(super) link: u32,
     pub(super) unique: u64,
     /// Where it has come by io_uring.
     pub(super) entry: Option<u32>,
@@ -111,7 +113,7 @@ pub(super) struct Shape {
 /// A worker's channel, its memory, and what is under way.
 pub(super) struct Engine {
     pub(super) channel: Channel,
-    fuse: OwnedFd,
+    pub(super) links: Links,
     /// Requests by io_uring, where that can be.
     pub(super) uring: Option<Uring>,
     /// The worker's number, by which gates know it.
@@ -121,19 +123,19 @@ pub(super) struct Engine {
     free: Vec<u32>,
     small: Vec<AlignedBuf>,
     large: Vec<AlignedBuf>,
-    held: usize,
     /// Writes that other workers' jobs have waited for, to be told: worker and slot.
     pub(super) admitted: Vec<(usize, u32)>,
 }
 
 impl Engine {
-    pub(super) fn new(domain: &Domain, fuse: OwnedFd, number: usize) -> io::Result<Self> {
+    /// That of worker `number` of `workers`.
+    pub(super) fn new(domain: &Domain, (number, workers): (usize, usize)) -> io::Result<Self> {
         let channel = domain.channel()?;
         channel.set_depth(DEPTH);
         channel.set_adaptive(true);
         Ok(Self {
             channel,
-            fuse,
+            links: Links::new((number, workers)),
             uring: None,
             number,
             devices: Vec::new(),
@@ -141,23 +143,13 @@ impl Engine {
             free: Vec::new(),
             small: Vec::new(),
             large: Vec::new(),
-            held: 0,
             admitted: Vec::new(),
         })
-    }
-
-    pub(super) fn fuse(&self) -> BorrowedFd<'_> {
-        self.fuse.as_fd()
     }
 
     /// Requests under way.
     pub(super) fn len(&self) -> usize {
         self.jobs.len() - self.free.len()
-    }
-
-    /// Bytes of data of the requests under way.
-    pub(super) fn held(&self) -> usize {
-        self.held
     }
 
     /// Memory to receive into.
@@ -198,12 +190,14 @@ impl Engine {
         self.large = Vec::new();
     }
 
-    /// The node's device as it is now.
-    pub(super) fn shape(&mut self, node: &Arc<Node>) -> Shape {
+    /// The node's device as it is now, for a request that came by `link`.
+    pub(super) fn shape(&mut self, link: u32, node: &Arc<Node>) -> Shape {
         let version = node.version();
-        let found =
-            self.devices.iter().position(|d| d.as_ref().is_some_and(|d| d.current && Arc::ptr_eq(&d.node, node)));
-        let index = match found {
+        let is = |used: &Option<Use>| used.as_ref().is_some_and(|used| used.current && Arc::ptr_eq(&used.node, node));
+        // A connection is mostly that of one device.
+        let last = self.links.of_request(link).device;
+        let known = self.devices.get(last).filter(|used| is(used)).map(|_| last);
+        let index = match known.or_else(|| self.devices.iter().position(is)) {
             Some(index) => {
                 let used = self.devices[index].as_mut().expect("found above");
                 if used.version == version && used.device.sectors() == used.attached.sectors() {
@@ -216,6 +210,7 @@ impl Engine {
             }
             None => self.attach(node, version),
         };
+        self.links.of_request(link).device = index;
         let used = self.devices[index].as_ref().expect("attached");
         Shape {
             device: index,
@@ -332,8 +327,8 @@ impl Engine {
         let (device, (step, rest)) = (shape.device, steps);
         self.devices[device].as_mut().expect("its shape was asked for").jobs += 1;
         // An entry's payload is there anyway.
-        let held = buf.as_ref().filter(|buf| !buf.lent).map_or(0, Buf::len);
-        self.held += held;
+        let held = buf.as_ref().filter(|buf| !buf.lent).map_or(0, Buf::len).max(LEAST);
+        self.links.begin(tag.link, held);
         let job = Job { tag, node: node.clone(), device, step, rest, buf, block: None, gate, held, answer };
         let slot = match self.free.pop() {
             Some(slot) => slot,
@@ -446,7 +441,6 @@ impl Engine {
     fn finish(&mut self, slot: u32, result: Result<(), Errno>) {
         let job = self.jobs[slot as usize].take().expect("a job that ends");
         self.free.push(slot);
-        self.held -= job.held;
         if let Some(alone) = job.gate {
             // Before the answer: who has it may write the same place again.
             let next = lock(&job.node.gate).leave(alone);
@@ -475,6 +469,7 @@ impl Engine {
         if let Some(buf) = buf {
             self.give(buf);
         }
+        self.links.finish(job.tag.link, job.held);
         let used = self.devices[job.device].as_mut().expect("a device with jobs");
         used.jobs -= 1;
         if !used.current || !used.node.is_open() {
@@ -492,7 +487,7 @@ impl Engine {
         self.send(tag, Some(error), &[]);
     }
 
-    fn send(&mut self, Tag { unique, entry }: Tag, error: Option<Errno>, data: &[u8]) {
+    fn send(&mut self, Tag { link, unique, entry }: Tag, error: Option<Errno>, data: &[u8]) {
         if let (Some(uring), Some(entry)) = (&mut self.uring, entry) {
             uring.answer(entry, unique, error, data);
             return;
@@ -501,7 +496,8 @@ impl Engine {
         // At most MAX_TRANSFER.
         let header = OutHeader { len: (size_of::<OutHeader>() + data.len()) as u32, error, unique };
         let parts = [IoSlice::new(header.as_bytes()), IoSlice::new(data)];
-        match rustix::io::retry_on_intr(|| rustix::io::writev(&self.fuse, &parts)) {
+        let Some(link) = self.links.get(link) else { return };
+        match rustix::io::retry_on_intr(|| rustix::io::writev(link.connection.fd(), &parts)) {
             Ok(_) => {}
             // Who asked was killed, or everything is unmounted.
             Err(rustix::io::Errno::NOENT | rustix::io::Errno::NODEV) => {}
