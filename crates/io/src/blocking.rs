@@ -1,6 +1,6 @@
 //! Plain reads and writes that wait, for control paths and tools.
 
-use crate::{Attached, BlockDevice, Channel, Domain, Op, OpFlags, Segment, Status};
+use crate::{Attached, BlockDevice, Channel, Domain, Extent, Op, OpFlags, Questions, Segment, Status};
 use std::io;
 use std::sync::Arc;
 use udm_base::{SECTOR_SIZE, Sector, Sectors};
@@ -9,14 +9,15 @@ use udm_base::{SECTOR_SIZE, Sector, Sectors};
 pub struct BlockingIo {
     channel: Channel,
     dev: Attached,
+    held: Arc<dyn BlockDevice>,
 }
 
 impl BlockingIo {
     /// Holds `dev` until dropped.
     pub fn new(domain: &Domain, dev: Arc<dyn BlockDevice>) -> io::Result<Self> {
         let channel = domain.channel()?;
-        let dev = channel.attach(dev);
-        Ok(Self { channel, dev })
+        let attached = channel.attach(dev.clone());
+        Ok(Self { channel, dev: attached, held: dev })
     }
 
     /// The device's size when it was opened.
@@ -52,6 +53,11 @@ impl BlockingIo {
             self.step();
         }
         self.finish()
+    }
+
+    /// What a range holds, as [`BlockDevice::extents`] tells.
+    pub fn extents(&self, sector: Sector, sectors: Sectors) -> Vec<Extent> {
+        Questions::wait_for(&self.channel, &*self.held, sector, sectors)
     }
 
     fn transfer(&self, op: Op, flags: OpFlags, sector: Sector, at: *mut u8, len: usize) -> Result<(), Status> {

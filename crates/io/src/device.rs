@@ -1,6 +1,6 @@
 //! What a block device is to the layers above.
 
-use crate::{Bio, Cx, Domain, Lent, Limits, Memory, Op};
+use crate::{Bio, Cx, Domain, ExtentsReply, Lent, Limits, Memory, Op};
 use std::any::Any;
 use std::time::Duration;
 use udm_base::{DevT, Sector, Sectors};
@@ -93,11 +93,12 @@ pub trait BlockDevice: Send + Sync + 'static {
         false
     }
 
-    /// What the `sectors` from `sector` hold, in order, covering at least the first sector and at most the
-    /// range. May block briefly (a file asks its file system). Without knowledge: one run of data.
-    fn extents(&self, sector: Sector, sectors: Sectors) -> Vec<Extent> {
-        let _ = sector;
-        vec![Extent { sectors, kind: ExtentKind::Data }]
+    /// What the `sectors` from `sector` hold, left in `reply` at once or later: see [`Questions`](crate::Questions). Who knows
+    /// nothing drops the reply: then the range counts as data.
+    ///
+    /// As [`submit`](Self::submit), must not block and must not wait for a lock that I/O is done under.
+    fn extents(&self, cx: &Cx<'_>, sector: Sector, sectors: Sectors, reply: ExtentsReply) {
+        let _ = (cx, sector, sectors, reply);
     }
 
     /// The memory that a range of it is, to be read or written without a bio, if that is all that reads and writes do here.

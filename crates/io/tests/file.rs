@@ -231,9 +231,8 @@ fn holes_stay_holes_when_read_and_are_found() {
         io.read(Sector::ZERO, &mut buf).unwrap();
         assert!(buf[..MIB as usize].iter().all(|b| *b == 0) && buf[MIB as usize..][..data.len()] == data);
         assert_eq!(blocks(&path), before, "{:?}", place.engine);
-        let dev = place.open(&path);
-        let extents: Vec<_> =
-            dev.extents(Sector::new(8), Sectors::new(8000)).iter().map(|e| (e.sectors.get(), e.kind)).collect();
+        let found = place.io(&path).extents(Sector::new(8), Sectors::new(8000));
+        let extents: Vec<_> = found.iter().map(|e| (e.sectors.get(), e.kind)).collect();
         let expect = [(2040, ExtentKind::Hole), (512, ExtentKind::Data), (5448, ExtentKind::Hole)];
         assert_eq!(extents, expect, "{:?}", place.engine);
     }

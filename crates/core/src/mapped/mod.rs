@@ -27,7 +27,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 use udm_base::{DevT, Sector, Sectors};
-use udm_io::{Bio, BlockDevice, Cx, DeviceId, Domain, Extent, Lent, Limits, Op};
+use udm_io::{Bio, BlockDevice, Cx, DeviceId, Domain, ExtentsReply, Lent, Limits, Op};
 
 /// A device of the registry: a name, a number, up to two tables, and the bios that go through the active one.
 pub struct MappedDevice {
@@ -262,21 +262,18 @@ impl BlockDevice for MappedDevice {
         self.plan.get(cx)?.lend(cx, op, sector, sectors)
     }
 
-    fn extents(&self, sector: Sector, sectors: Sectors) -> Vec<Extent> {
-        let Some(table) = self.table(TableSlot::Active) else { return vec![] };
-        let Some(end) = sector.checked_add(sectors).filter(|end| *end <= table.sectors().from_start()) else {
-            return vec![];
-        };
+    fn extents(&self, cx: &Cx<'_>, sector: Sector, sectors: Sectors, reply: ExtentsReply) {
+        // A device that does not run knows nothing: what it does not run, a target that waits for its resume, is not asked.
+        let Some(plan) = self.plan.get(cx) else { return };
+        let Some(end) = sector.checked_add(sectors).filter(|end| *end <= plan.len.from_start()) else { return };
         if sectors.is_zero() {
-            return vec![];
+            return;
         }
         // One target's answer, as far as it goes: who wants more asks again. What most ask for is the first extent,
         // and of a stack of stripes the rest of a long range costs a thousand times as much.
-        let placed = table.find(sector);
+        let placed = plan.table.find(sector);
         let len = placed.end().min(end) - sector;
-        let found = placed.target.extents(sector - placed.begin, len);
-        let covered = found.iter().fold(Sectors::ZERO, |sum, e| sum + e.sectors);
-        if covered > len { vec![] } else { found }
+        placed.target.extents(cx, sector - placed.begin, len, reply.within(len));
     }
 
     fn is_for(&self, domain: &Domain) -> bool {

@@ -23,7 +23,7 @@ mod worker;
 
 use crate::open::{OpenError, OpenErrorKind};
 use crate::polling::Polls;
-use crate::{Bio, BlockDevice, Cx, DeviceId, Executor, Extent, ExtentKind, Limits, Op, OpFlags, Status};
+use crate::{Bio, BlockDevice, Cx, DeviceId, Executor, ExtentsReply, Limits, Op, OpFlags, Status};
 use backing::{Access, Backing, Kind};
 use limits::DirectAlign;
 use mapped::Mapped;
@@ -34,7 +34,7 @@ use std::path::Path;
 use std::sync::Arc;
 use transfers::{Progress, Target};
 use udm_base::{Sector, Sectors};
-use worker::Worker;
+use worker::{Job, Worker};
 
 /// How a file is opened.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -166,9 +166,13 @@ impl FileDevice {
     /// Gives a bio to a worker, from its start.
     fn hand_over(&self, mut bio: Bio) {
         bio.set_word(0);
+        self.give(Job::Bio(bio));
+    }
+
+    fn give(&self, job: Job) {
         match &self.engine {
-            Engine::Direct { worker, .. } | Engine::Buffered { worker, .. } => worker.give(bio),
-            Engine::Mapped { worker, .. } => worker.give(bio),
+            Engine::Direct { worker, .. } | Engine::Buffered { worker, .. } => worker.give(job),
+            Engine::Mapped { worker, .. } => worker.give(job),
         }
     }
 
@@ -280,10 +284,10 @@ impl BlockDevice for FileDevice {
         polled.inspect(|polled| polled.queues().set_len(n)).is_some()
     }
 
-    fn extents(&self, sector: Sector, sectors: Sectors) -> Vec<Extent> {
-        match self.backing().kind {
-            Kind::Regular => extents::of(self.backing(), sector, sectors),
-            Kind::Block => vec![Extent { sectors, kind: ExtentKind::Data }],
+    fn extents(&self, _: &Cx<'_>, sector: Sector, sectors: Sectors, reply: ExtentsReply) {
+        // The file system may have to read, or wait for who writes.
+        if self.backing().kind == Kind::Regular {
+            self.give(Job::Extents(sector, sectors, reply));
         }
     }
 

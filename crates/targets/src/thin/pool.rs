@@ -8,7 +8,7 @@
 use super::inflight::{Drains, Inflight, Ticket};
 use super::mapping::MappingCache;
 use super::outbox::Outgoing;
-use super::worker::Event;
+use super::worker::{Command, Event};
 use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::Pin;
@@ -202,6 +202,14 @@ impl Pool {
     /// Leaves something for the worker. Kick it afterwards.
     pub(super) fn push(&self, event: Event) {
         lock(&self.inbox).push(event);
+    }
+
+    /// Drops questions that nobody will look at any more: who asked is told that nothing is known.
+    pub(super) fn forget_questions(&self) {
+        let mut inbox = lock(&self.inbox);
+        let forgotten: Vec<_> = inbox.extract_if(.., |e| matches!(e, Event::Command(Command::Extent { .. }))).collect();
+        drop(inbox);
+        drop(forgotten);
     }
 
     /// Takes what has been left.

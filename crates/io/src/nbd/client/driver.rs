@@ -6,7 +6,7 @@ use super::request_flags;
 use crate::nbd::wire::consts::transmission;
 use crate::nbd::wire::request::{REQUEST_LEN, Request};
 use crate::nbd::wire::{Command, NbdError, WireError};
-use crate::{Bio, Extent, Op, OpFlags, Segments, Status};
+use crate::{Bio, Extent, ExtentsReply, Op, OpFlags, Segments, Status};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
@@ -14,7 +14,7 @@ use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg};
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError, mpsc};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use udm_base::{Sector, Sectors};
 
 /// Requests that are under way at most; more wait here.
@@ -28,14 +28,14 @@ const TURNS: usize = 4;
 pub(super) enum Item {
     Bio(Bio),
     /// The extents of a range are asked for.
-    Status(Sector, Sectors, mpsc::Sender<Vec<Extent>>),
+    Status(Sector, Sectors, ExtentsReply),
 }
 
 impl Item {
     fn fail(self) {
         match self {
             Self::Bio(bio) => bio.end(Status::Io),
-            // Who asked finds the channel closed.
+            // Nothing is known.
             Self::Status(..) => {}
         }
     }
@@ -404,8 +404,7 @@ impl Driver {
         if let Some(InFlight { item, extents, .. }) = self.slots[slot].take() {
             match item {
                 Item::Bio(bio) => bio.end(status),
-                // Who asked may have stopped waiting.
-                Item::Status(_, _, answer) => drop(answer.send(extents)),
+                Item::Status(_, _, reply) => reply.give(extents),
             }
         }
         self.free.push(slot);

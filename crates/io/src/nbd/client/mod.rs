@@ -11,7 +11,7 @@ mod receive;
 
 use super::uri::{Endpoint, Uri};
 use super::wire::consts::{MAX_PAYLOAD, transmission};
-use crate::{Bio, BlockDevice, Cx, DeviceId, Executor, Extent, ExtentKind, Joiner, Limits, Op, OpFlags, Status};
+use crate::{Bio, BlockDevice, Cx, DeviceId, Executor, ExtentsReply, Joiner, Limits, Op, OpFlags, Status};
 use driver::{Driver, Item, Queue};
 use handshake::{Agreed, HandshakeError, has, negotiate};
 use rustix::fd::OwnedFd;
@@ -22,12 +22,9 @@ use std::net::{TcpStream, ToSocketAddrs};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use udm_base::{Sector, Sectors};
-
-/// How long [`BlockDevice::extents`] waits for the server's answer.
-const STATUS_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Why a remote export cannot be opened.
 #[derive(Debug, thiserror::Error)]
@@ -171,15 +168,10 @@ impl BlockDevice for NbdDevice {
         has(self.agreed.flags, transmission::READ_ONLY)
     }
 
-    fn extents(&self, sector: Sector, sectors: Sectors) -> Vec<Extent> {
-        let unknown = || vec![Extent { sectors, kind: ExtentKind::Data }];
-        if self.agreed.allocation.is_none() || sectors.is_zero() {
-            return unknown();
+    fn extents(&self, _: &Cx<'_>, sector: Sector, sectors: Sectors, reply: ExtentsReply) {
+        if self.agreed.allocation.is_some() && !sectors.is_zero() {
+            self.queue.push(Item::Status(sector, sectors, reply));
         }
-        let (answer, answers) = mpsc::channel();
-        self.queue.push(Item::Status(sector, sectors, answer));
-        // No answer, be it late or an error, is no knowledge.
-        answers.recv_timeout(STATUS_TIMEOUT).ok().filter(|found| !found.is_empty()).unwrap_or_else(unknown)
     }
 
     fn as_any(&self) -> &dyn Any {

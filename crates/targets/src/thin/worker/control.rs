@@ -6,10 +6,10 @@ use crate::thin::inflight::Ticket;
 use crate::thin::pool::{Gate, Pool, PoolMode};
 use crate::thin::volume::{Durability, ThinDevice, Volume};
 use std::sync::{Arc, Mutex, PoisonError};
-use udm_base::Errno;
+use udm_base::{Errno, Sectors};
 use udm_core::Error;
 use udm_formats::thin;
-use udm_io::Status;
+use udm_io::{Cx, Extent, ExtentKind, ExtentsReply, Status};
 
 /// What most commands answer.
 pub(in crate::thin) type Done = Result<(), Error>;
@@ -68,12 +68,13 @@ pub(in crate::thin) enum Command {
     /// With a commit before, or without.
     Status(bool, Reply<PoolStatus>),
     VolumeStatus(u32, Reply<Result<VolumeStatus, Error>>),
-    /// How far from a block on blocks are mapped, or not.
+    /// How far from a block on blocks are mapped, or not. The answer begins at a sector of the first.
     Extent {
         id: u32,
         from: u64,
         to: u64,
-        reply: Reply<Result<(bool, u64), Error>>,
+        into: u64,
+        reply: ExtentsReply,
     },
     /// Gives back what waits for a volume.
     Requeue(Arc<Volume>, Reply<Done>),
@@ -107,6 +108,15 @@ impl Pool {
         let reply = Reply(Arc::default());
         self.push(Event::Command(command(reply.clone())));
         self.wait_for(&channel, &reply)
+    }
+
+    /// Asks the worker, whose answer comes by itself. Does not block.
+    pub(in crate::thin) fn ask(&self, cx: &Cx<'_>, command: Command) {
+        self.push(Event::Command(command));
+        self.kick(cx);
+        if self.has_ended() {
+            self.forget_questions();
+        }
     }
 
     /// Waits for an answer to what has been left to the worker. Meanwhile it is run from here, and channels whose threads sleep
@@ -212,9 +222,13 @@ impl Worker {
                 let status = self.volume_status(id).await;
                 reply.give(status.map_err(|e| refused(&e)));
             }
-            Command::Extent { id, from, to, reply } => {
-                let extent = self.extent(id, from, to).await;
-                reply.give(extent.map_err(|e| refused(&e)));
+            Command::Extent { id, from, to, into, reply } => {
+                // What cannot be read is not known.
+                if let Ok((mapped, end)) = self.extent(id, from, to).await {
+                    let sectors = Sectors::new((end - from) * self.pool.block.get() - into);
+                    reply
+                        .give(vec![Extent { sectors, kind: if mapped { ExtentKind::Data } else { ExtentKind::Hole } }]);
+                }
             }
             Command::Requeue(volume, reply) => {
                 self.requeue(&volume);
