@@ -3,6 +3,7 @@
 use crate::device::Disk;
 use crate::loops::on;
 use crate::place::{Place, pattern, until};
+use rustix::fs::FallocateFlags;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::FileExt;
@@ -46,7 +47,10 @@ impl Stalled {
 
 impl Drop for Stalled {
     fn drop(&mut self) {
-        self.0.iter().for_each(|disk| disk.release());
+        self.0.iter().for_each(|disk| {
+            disk.release();
+            disk.answer();
+        });
     }
 }
 
@@ -169,4 +173,40 @@ fn others_go_on_beside_writeback() {
         });
         assert!(went_on, "the other device waits for the one that does not answer");
     });
+}
+
+/// Where data is, and what a hole that is punched leaves, a pool may have to read from a disk that does not answer.
+#[test]
+fn others_go_on_beside_questions() {
+    for place in Place::both() {
+        // More than there are workers.
+        let stalled: Vec<_> = (0..6).map(|_| Disk::blocks(MIB as u64, 512)).collect();
+        let paths: Vec<_> = stalled.iter().enumerate().map(|(n, disk)| place.add(&format!("disk{n}"), disk)).collect();
+        let other_path = place.add("other", &Disk::blocks(MIB as u64, 512));
+        let files: Vec<_> = paths.iter().map(|path| rw(path)).collect();
+        files.iter().for_each(|file| file.write_all_at(&blocks(5), 0).unwrap());
+        std::thread::scope(|scope| {
+            let stall = Stalled(stalled.clone());
+            stalled.iter().for_each(|disk| disk.hold_questions());
+            for (n, file) in files.iter().enumerate() {
+                scope.spawn(move || match n % 2 {
+                    0 => assert_eq!(rustix::fs::seek(file, rustix::fs::SeekFrom::Hole(0)), Ok(65536)),
+                    _ => {
+                        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+                        rustix::fs::fallocate(file, flags, 0, MIB as u64).unwrap();
+                    }
+                });
+            }
+            until("each is asked", || stalled.iter().all(|disk| disk.held_questions() > 0));
+            let went_on = stall.lets(|| {
+                let data = pattern(6, MIB);
+                fs::write(&other_path, &data).unwrap();
+                assert!(fs::read(&other_path).unwrap() == data);
+            });
+            assert!(went_on, "{:?}", place.server.transport());
+        });
+        let mut back = vec![1; MIB];
+        files[1].read_exact_at(&mut back, 0).unwrap();
+        assert!(back.iter().all(|byte| *byte == 0), "the hole is one");
+    }
 }

@@ -6,14 +6,16 @@
 //! - A device stays attached until its last bio here has completed.
 
 use super::links::{LEAST, Links};
+use super::search::{Found, Search};
 use super::steps::{Part, Range, Step};
 use super::tree::{Node, lock};
 use super::uring::Uring;
-use super::wire::{OutHeader, WriteOut};
+use super::wire::{LseekOut, OutHeader, WriteOut};
+use std::collections::HashMap;
 use std::io::{self, IoSlice};
 use std::sync::Arc;
 use udm_base::{AlignedBuf, Errno, Sector, Sectors};
-use udm_io::{Attached, BlockDevice, Channel, Completion, Domain, ExtentKind, Limits, Op, OpFlags, Questions, Status};
+use udm_io::{Attached, BlockDevice, Channel, Completion, Domain, Limits, Op, OpFlags, Question, Questions, Status};
 use zerocopy::IntoBytes;
 
 /// The most bytes that one request reads or writes.
@@ -31,9 +33,6 @@ const KEEP_SMALL: usize = 256;
 const KEEP_LARGE: usize = 32;
 /// The channel's slots.
 const DEPTH: usize = 1 << 16;
-/// Questions to a device about one range.
-const MAX_QUESTIONS: usize = 1024;
-
 /// A request's memory.
 pub(super) struct Buf {
     memory: AlignedBuf,
@@ -68,6 +67,8 @@ enum Answer {
     },
     /// A write's length.
     Written(u32),
+    /// A place.
+    At(u64),
     Empty,
 }
 
@@ -79,6 +80,8 @@ struct Job {
     /// What follows, the next at the end.
     rest: Vec<Step>,
     buf: Option<Buf>,
+    /// What the device is asked.
+    search: Option<Search>,
     /// The block of which a part changes.
     block: Option<AlignedBuf>,
     /// How it has entered its node's gate: whether alone.
@@ -123,6 +126,9 @@ pub(super) struct Engine {
     free: Vec<u32>,
     small: Vec<AlignedBuf>,
     large: Vec<AlignedBuf>,
+    /// What devices were asked, and for which jobs.
+    questions: Questions,
+    asked: HashMap<Question, u32>,
     /// Writes that other workers' jobs have waited for, to be told: worker and slot.
     pub(super) admitted: Vec<(usize, u32)>,
 }
@@ -133,8 +139,11 @@ impl Engine {
         let channel = domain.channel()?;
         channel.set_depth(DEPTH);
         channel.set_adaptive(true);
+        let questions = Questions::new(&channel);
         Ok(Self {
             channel,
+            questions,
+            asked: HashMap::new(),
             links: Links::new((number, workers)),
             uring: None,
             number,
@@ -309,6 +318,22 @@ impl Engine {
         self.begin(tag, node, shape, (first, rest), None, Some(!whole), Answer::Empty);
     }
 
+    /// Finds where data, or a hole, is next from a byte on.
+    pub(super) fn seek(
+        &mut self,
+        tag: Tag,
+        node: &Arc<Node>,
+        shape: Shape,
+        from: u64,
+        hole: bool,
+    ) -> Result<(), Errno> {
+        let device = &self.devices[shape.device].as_ref().expect("its shape was asked for").device;
+        // Refused before anything is under way.
+        Search::next(device.sectors(), from, hole)?;
+        self.begin(tag, node, shape, (Step::Seek(from, hole), Vec::new()), None, None, Answer::Empty);
+        Ok(())
+    }
+
     pub(super) fn flush(&mut self, tag: Tag, node: &Arc<Node>, shape: Shape) {
         self.begin(tag, node, shape, (Step::Flush, Vec::new()), None, None, Answer::Empty);
     }
@@ -329,7 +354,8 @@ impl Engine {
         // An entry's payload is there anyway.
         let held = buf.as_ref().filter(|buf| !buf.lent).map_or(0, Buf::len).max(LEAST);
         self.links.begin(tag.link, held);
-        let job = Job { tag, node: node.clone(), device, step, rest, buf, block: None, gate, held, answer };
+        let job =
+            Job { tag, node: node.clone(), device, step, rest, buf, search: None, block: None, gate, held, answer };
         let slot = match self.free.pop() {
             Some(slot) => slot,
             None => {
@@ -391,14 +417,45 @@ impl Engine {
             Step::Zero(Range { start, sectors }, flags) => {
                 channel.submit_range(device, Op::WriteZeroes, flags, start, sectors, token)
             }
-            // Only after a discard: `step_done` turns it into others.
-            Step::ZeroData(Range { start, sectors }) => {
-                channel.submit_range(device, Op::WriteZeroes, OpFlags::NONE, start, sectors, token)
+            Step::ZeroData(range) => {
+                job.search = Some(Search::runs(range));
+                return self.ask(slot);
+            }
+            Step::Seek(from, hole) => {
+                let size = self.devices[job.device].as_ref().expect("a device with jobs").device.sectors();
+                // It may have become smaller.
+                let Ok(search) = Search::next(size, from, hole) else { return self.finish(slot, Err(Errno::ENXIO)) };
+                job.search = Some(search);
+                return self.ask(slot);
             }
             Step::Flush => channel.submit_range(device, Op::Flush, OpFlags::NONE, Sector::ZERO, Sectors::ZERO, token),
         };
         // One bio a job, and no more jobs than the channel has slots.
         assert!(submitted, "the channel has a slot for each request");
+    }
+
+    /// Asks the device what the job has to know next, or goes on with what it found. Does not wait.
+    fn ask(&mut self, slot: u32) {
+        let job = self.jobs[slot as usize].as_mut().expect("a slot in use");
+        let search = job.search.as_mut().expect("it has something to ask");
+        if let Some((sector, sectors)) = search.question() {
+            let device = &self.devices[job.device].as_ref().expect("a device with jobs").device;
+            let question = self.questions.ask(&self.channel, &**device, sector, sectors);
+            self.asked.insert(question, slot);
+            return;
+        }
+        match job.search.take().map(Search::found) {
+            Some(Found::Runs(runs)) => {
+                job.rest.extend(runs.into_iter().map(|range| Step::Zero(range, OpFlags::NONE)));
+                self.next_step(slot);
+            }
+            Some(Found::At(Ok(at))) => {
+                job.answer = Answer::At(at);
+                self.finish(slot, Ok(()));
+            }
+            Some(Found::At(Err(error))) => self.finish(slot, Err(error)),
+            None => unreachable!("it was there above"),
+        }
     }
 
     /// Completes what is done: answers, or goes on with the next step. Returns how many bios had completed.
@@ -410,26 +467,33 @@ impl Engine {
             // Tokens are slots.
             self.step_done(token as u32, status);
         }
+        while let Some((question, extents)) = self.questions.next_answer() {
+            count += 1;
+            let slot = self.asked.remove(&question).expect("each question is a job's");
+            let job = self.jobs[slot as usize].as_mut().expect("a job stays until it is answered");
+            job.search.as_mut().expect("it has asked").answered(&extents);
+            self.ask(slot);
+        }
         count
     }
 
     fn step_done(&mut self, slot: u32, status: Status) {
         let job = self.jobs[slot as usize].as_mut().expect("a completion belongs to a job");
-        let next = match (job.step, status) {
-            (Step::Load(part), Status::Ok) => Some(Step::Store(part)),
-            // A hint: what is left is zeroed.
-            (Step::Discard(_), Status::NotSupported) | (_, Status::Ok) => job.rest.pop(),
-            _ => return self.finish(slot, Err(errno(status))),
-        };
-        let next = match next {
-            Some(Step::ZeroData(range)) => {
-                let device = &self.devices[job.device].as_ref().expect("a device with jobs").device;
-                job.rest.extend(data_in(&self.channel, &**device, range).map(|range| Step::Zero(range, OpFlags::NONE)));
-                job.rest.pop()
+        match (job.step, status) {
+            (Step::Load(part), Status::Ok) => {
+                job.step = Step::Store(part);
+                self.submit(slot);
             }
-            next => next,
-        };
-        match next {
+            // A hint: what is left is zeroed.
+            (Step::Discard(_), Status::NotSupported) | (_, Status::Ok) => self.next_step(slot),
+            _ => self.finish(slot, Err(errno(status))),
+        }
+    }
+
+    /// Goes on with the next step, if there is one.
+    fn next_step(&mut self, slot: u32) {
+        let job = self.jobs[slot as usize].as_mut().expect("a slot in use");
+        match job.rest.pop() {
             Some(step) => {
                 job.step = step;
                 self.submit(slot);
@@ -464,6 +528,7 @@ impl Engine {
                 self.answer(job.tag, &buf.memory[buf.at + skip..][..*len]);
             }
             (Ok(()), Answer::Written(size)) => self.answer(job.tag, WriteOut { size: *size, pad: 0 }.as_bytes()),
+            (Ok(()), Answer::At(offset)) => self.answer(job.tag, LseekOut { offset: *offset }.as_bytes()),
             (Ok(()), Answer::Empty) => self.answer(job.tag, &[]),
         }
         if let Some(buf) = buf {
@@ -513,65 +578,6 @@ fn errno(status: Status) -> Errno {
         Status::Again | Status::Requeue => Errno::EIO,
         other => other.errno().unwrap_or(Errno::EIO),
     }
-}
-
-/// The runs of data in a range, as the device tells.
-fn data_in(channel: &Channel, device: &dyn BlockDevice, range: Range) -> impl Iterator<Item = Range> {
-    let mut found: Vec<Range> = Vec::new();
-    let (mut at, mut left) = (range.start, range.sectors);
-    let mut add = |start: Sector, sectors: Sectors| match found.last_mut() {
-        Some(last) if last.start + last.sectors == start => last.sectors += sectors,
-        _ => found.push(Range { start, sectors }),
-    };
-    for _ in 0..MAX_QUESTIONS {
-        if left.is_zero() {
-            break;
-        }
-        let extents = Questions::wait_for(channel, device, at, left);
-        if extents.is_empty() {
-            break;
-        }
-        for extent in extents {
-            let sectors = extent.sectors.min(left);
-            if extent.kind == ExtentKind::Data {
-                add(at, sectors);
-            }
-            at += sectors;
-            left -= sectors;
-        }
-    }
-    if !left.is_zero() {
-        add(at, left);
-    }
-    found.into_iter()
-}
-
-/// Where data, or a hole, is next from byte `offset` on: SEEK_DATA and SEEK_HOLE. The end of the device is a hole.
-/// After many questions the device is taken to hold data.
-pub(super) fn seek(channel: &Channel, device: &dyn BlockDevice, offset: u64, hole: bool) -> Result<u64, Errno> {
-    let size = device.sectors();
-    let bytes = size.checked_bytes().unwrap_or(!0x1ff);
-    if offset >= bytes {
-        return Err(Errno::ENXIO);
-    }
-    let mut at = Sector::containing(offset);
-    for _ in 0..MAX_QUESTIONS {
-        let Some(left) = size.from_start().checked_since(at).filter(|left| !left.is_zero()) else {
-            return if hole { Ok(bytes) } else { Err(Errno::ENXIO) };
-        };
-        let extents = Questions::wait_for(channel, device, at, left);
-        if extents.is_empty() {
-            break;
-        }
-        for extent in extents {
-            let data = extent.kind == ExtentKind::Data;
-            if data != hole {
-                return Ok(at.bytes().max(offset));
-            }
-            at += extent.sectors.min(left);
-        }
-    }
-    Ok(if hole { bytes } else { at.bytes().max(offset) })
 }
 
 impl Drop for Engine {

@@ -4,7 +4,7 @@
 //! - `wire`, `request`: the kernel's protocol
 //! - `tree`: names, inodes, open files
 //! - `connection`, `links`: what requests come by, and how much of the memory each may hold
-//! - `steps`, `gate`: which bios a request needs, and which writes must be alone
+//! - `steps`, `gate`, `search`: which bios a request needs, which writes must be alone, and what devices are asked
 //! - `uring`: requests by io_uring
 //! - `engine`, `worker`, `serve`: requests under way, a thread's event loop, and what each request does
 //! - `mount`, [`server`]: mounting, threads, start and stop
@@ -30,6 +30,7 @@ mod links;
 pub(crate) mod mount;
 mod pass;
 mod request;
+mod search;
 mod serve;
 pub mod server;
 mod steps;

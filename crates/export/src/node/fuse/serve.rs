@@ -1,12 +1,12 @@
 //! What each request does: most are answered at once, those for a device become jobs of the engine.
 
-use super::engine::{MAX_TRANSFER, Tag, seek};
+use super::engine::{MAX_TRANSFER, Tag};
 use super::request::Request;
 use super::steps;
 use super::tree::{Inode, Node, Tree};
 use super::wire::{
-    Attr, AttrOut, Dirent, EntryOut, FallocateIn, InHeader, InitIn, InitOut, LseekIn, LseekOut, MAJOR, MINOR,
-    MINOR_LEAST, OpenIn, OpenOut, ROOT, ReadIn, SetattrIn, StatfsOut, WriteIn, fattr, fopen, init,
+    Attr, AttrOut, Dirent, EntryOut, FallocateIn, InHeader, InitIn, InitOut, LseekIn, MAJOR, MINOR, MINOR_LEAST,
+    OpenIn, OpenOut, ROOT, ReadIn, SetattrIn, StatfsOut, WriteIn, fattr, fopen, init,
 };
 use super::worker::{Command, MAX_PAGES, Worker};
 use std::os::unix::ffi::OsStrExt;
@@ -92,8 +92,8 @@ impl Worker {
                     libc::SEEK_HOLE => true,
                     _ => return Err(Errno::EINVAL),
                 };
-                let offset = seek(&self.engine.channel, &*node.device.device(), *offset, hole)?;
-                self.engine.answer(tag, LseekOut { offset }.as_bytes());
+                let shape = self.engine.shape(tag.link, &node);
+                return self.engine.seek(tag, &node, shape, *offset, hole);
             }
             Request::Statfs => self.engine.answer(tag, STATFS.as_bytes()),
             Request::Opendir => {
