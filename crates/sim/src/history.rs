@@ -136,6 +136,17 @@ impl History {
         self.clone()
     }
 
+    /// From now on these sectors show what another device has there, or may have.
+    pub fn show(&mut self, range: Range<u64>, other: &Self) {
+        for sector in range {
+            let mut values: Vec<u64> =
+                other.sectors[sector as usize].iter().flat_map(|step| step.values.iter().copied()).collect();
+            values.sort_unstable();
+            values.dedup();
+            self.sectors[sector as usize] = vec![Step { values, done: Some(0), op: 0 }];
+        }
+    }
+
     /// What a read may see now.
     fn now(&self, sector: u64) -> &[u64] {
         let steps = &self.sectors[sector as usize];
