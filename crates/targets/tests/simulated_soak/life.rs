@@ -36,6 +36,8 @@ const CHANGES: &[(&str, fn(&mut Life))] = &[
 /// What was done.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct Outcome {
+    /// Seeds.
+    pub(crate) lives: u64,
     pub(crate) steps: u64,
     /// Bios that were held against what was known.
     pub(crate) checked: u64,
@@ -46,6 +48,7 @@ pub(crate) struct Outcome {
 
 impl std::ops::AddAssign for Outcome {
     fn add_assign(&mut self, more: Self) {
+        self.lives += more.lives;
         self.steps += more.steps;
         self.checked += more.checked;
         self.changes += more.changes;
@@ -114,7 +117,7 @@ pub(crate) fn run(seed: u64) -> Outcome {
     let mut known: BTreeMap<String, Known> = BTreeMap::new();
     known.insert("plain".into(), plain(Kind::Plain));
     known.insert("origin".into(), plain(Kind::Origin));
-    let mut outcome = Outcome::default();
+    let mut outcome = Outcome { lives: 1, ..Outcome::default() };
     for _ in 0..LIVES {
         let mut life = Life::begin(images.take(), data, &known, &mut rng);
         life.lead();

@@ -52,7 +52,8 @@ fn watch() {
 #[test]
 fn a_random_life_of_a_stack() {
     watch();
-    if let Some((done, steps)) = seeds::run("soak", 1, 6000, life::run, |done| done.steps) {
-        assert!(done.changes > steps / 20 && done.checked > steps / 10, "something must have happened: {done:?}");
+    if let Some((done, _)) = seeds::run("soak", 1, 12, life::run, |done| done.lives) {
+        let few = done.changes < done.steps / 20 || done.checked < done.steps / 10;
+        assert!(!few, "something must have happened: {done:?}");
     }
 }
