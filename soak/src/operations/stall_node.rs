@@ -5,6 +5,7 @@ use crate::client::{Client, Request, What, file::Node};
 use crate::volume::Way;
 use crate::watch::lock;
 use crate::world::Turn;
+use std::sync::Mutex;
 use std::time::Duration;
 
 pub(super) const OPERATION: Operation = Operation {
@@ -20,6 +21,9 @@ const USERS: usize = 40;
 const BYTES: u32 = 1 << 20;
 
 fn run(turn: &mut Turn<'_>) -> Result<Outcome, String> {
+    // Two at a time would excuse each other's nodes.
+    static ONE: Mutex<()> = Mutex::new(());
+    let Ok(_one) = ONE.try_lock() else { return Ok(Outcome::Skipped) };
     let has_node = |volume: &crate::volume::Volume| matches!(volume.way, Way::Node(_));
     let device = turn.world.pick(turn.rng, |device| lock(&device.volumes).iter().any(|volume| has_node(volume)));
     let Some(device) = device else { return Ok(Outcome::Skipped) };
