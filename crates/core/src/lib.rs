@@ -9,10 +9,12 @@
 //!   waited for every bio.
 //! - Names of targets appear here nowhere.
 
+mod activity;
 mod counters;
 mod error;
 mod events;
 mod handle;
+mod inspect;
 mod mapped;
 mod opener;
 mod registry;
@@ -23,6 +25,7 @@ pub use counters::Totals;
 pub use error::{Error, TableError};
 pub use events::Cancel;
 pub use handle::OpenDevice;
+pub use inspect::{BioGroup, ChannelUse, DeviceReport, Inspection};
 pub use mapped::{Geometry, Info, MappedDevice, Polls, SuspendOptions, ZeroSkips};
 pub use opener::{DeviceOpener, HostOpener, HostRequest};
 pub use registry::{HOST_MAJOR, MAJOR, NAME_MAX, Registry, Removal, UUID_MAX};

@@ -7,7 +7,7 @@ use udm_base::{DevT, Errno};
 use udm_io::{BlockDevice, DeviceId};
 
 /// Opens the device that a table names. Mapped devices are looked up before the host's, see `Registry`.
-pub trait DeviceOpener: Send + Sync {
+pub trait DeviceOpener {
     /// Opens `spec`: a path, `M:m`, or a URI. May block.
     fn open(&self, spec: &str, read_only: bool, exclusive: bool) -> Result<Arc<dyn BlockDevice>, Error>;
 
@@ -24,7 +24,6 @@ pub trait DeviceOpener: Send + Sync {
 pub type HostOpener = dyn Fn(&HostRequest<'_>) -> Result<Arc<dyn BlockDevice>, Error> + Send + Sync;
 
 /// What a [`HostOpener`] is asked.
-#[derive(Debug)]
 pub struct HostRequest<'a> {
     /// A path or a URI.
     pub spec: &'a str,
@@ -34,6 +33,8 @@ pub struct HostRequest<'a> {
     pub read_only: bool,
     /// Refuse when someone else has it.
     pub exclusive: bool,
+    /// Whether nobody wants the device any more: asked now and then by what takes long.
+    pub cancel: crate::Cancel<'a>,
 }
 
 /// The host's devices that are open, so that two names of one device give one device.

@@ -1,11 +1,12 @@
 //! The registry: every mapped device by name, uuid and number.
 
+use crate::activity::Activity;
 use crate::events::Events;
 use crate::opener::{HostNumbers, HostRequest, OpenHostDevices};
 use crate::{Cancel, DeviceOpener, Error, HostOpener, MappedDevice, TargetType};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use udm_base::{DevT, Errno};
 use udm_io::{BlockDevice, Domain};
 
@@ -39,6 +40,8 @@ struct Devices {
     by_name: BTreeMap<String, Arc<MappedDevice>>,
     by_uuid: BTreeMap<String, Arc<MappedDevice>>,
     by_minor: BTreeMap<u32, Arc<MappedDevice>>,
+    /// Those that are being removed, until their bios are done.
+    going: Vec<Weak<MappedDevice>>,
 }
 
 pub(crate) struct RegistryCore {
@@ -50,7 +53,7 @@ pub(crate) struct RegistryCore {
     devices: Mutex<Devices>,
     /// Held while plans are made and published: never over a wait for bios.
     pub(crate) plans: Mutex<()>,
-    /// Held while a table is loaded.
+    /// Held while a table that has been made is put in its place: never over I/O.
     pub(crate) loads: Mutex<()>,
     pub(crate) events: Events,
     /// Where nodes of these devices are.
@@ -78,6 +81,10 @@ impl Registry {
         }))
     }
 
+    pub(crate) fn core(&self) -> &RegistryCore {
+        &self.0
+    }
+
     /// Tells where the host's file system shows these devices: a link in /dev/mapper that leads there is no device of the
     /// host's own. Only the first call counts.
     pub fn set_nodes(&self, dir: PathBuf) {
@@ -101,7 +108,8 @@ impl Registry {
         let mut devices = self.0.lock();
         devices.check_free(name, uuid)?;
         let minor = devices.free_minor(minor)?;
-        let md = MappedDevice::new(Arc::downgrade(&self.0), DevT::new(MAJOR, minor), name.to_owned(), uuid.to_owned());
+        let (registry, clock) = (Arc::downgrade(&self.0), self.0.domain.clock().clone());
+        let md = MappedDevice::new(registry, clock, DevT::new(MAJOR, minor), name.to_owned(), uuid.to_owned());
         devices.by_name.insert(name.to_owned(), md.clone());
         if !uuid.is_empty() {
             devices.by_uuid.insert(uuid.to_owned(), md.clone());
@@ -175,7 +183,7 @@ impl Registry {
         read_only: bool,
         exclusive: bool,
     ) -> Result<Arc<dyn BlockDevice>, Error> {
-        LoadContext { registry: &self.0, cwd }.open(spec, read_only, exclusive)
+        LoadContext { registry: &self.0, cwd, cancel: &|| false, doing: None }.open(spec, read_only, exclusive)
     }
 
     /// The number that stands for a device beneath in a list of dependencies: its own, or one of [`HOST_MAJOR`] that it
@@ -216,6 +224,13 @@ impl RegistryCore {
         self.devices.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Every device, those last that are being removed, unless the lock cannot be had.
+    pub(crate) fn devices_now(&self) -> Option<Vec<Arc<MappedDevice>>> {
+        let devices = crate::inspect::patiently(&self.devices)?;
+        let going = devices.going.iter().filter_map(Weak::upgrade);
+        Some(devices.by_name.values().cloned().chain(going).collect())
+    }
+
     fn is_own_node(&self, path: &Path) -> bool {
         self.nodes.get().is_some_and(|dir| std::fs::read_link(path).is_ok_and(|to| to.starts_with(dir)))
     }
@@ -235,8 +250,10 @@ impl RegistryCore {
             devices.by_name.retain(|_, d| !Arc::ptr_eq(d, md));
             devices.by_uuid.retain(|_, d| !Arc::ptr_eq(d, md));
             devices.by_minor.remove(&md.devt().minor);
+            devices.going.push(Arc::downgrade(md));
         }
         md.destroy(self);
+        self.lock().going.retain(|going| !std::ptr::eq(going.as_ptr(), Arc::as_ptr(md)));
     }
 }
 
@@ -303,6 +320,10 @@ fn check_uuid(uuid: &str) -> Result<(), Error> {
 pub(crate) struct LoadContext<'a> {
     pub(crate) registry: &'a RegistryCore,
     pub(crate) cwd: &'a Path,
+    /// Whether nobody wants the table any more.
+    pub(crate) cancel: Cancel<'a>,
+    /// The load, to be told what it is at.
+    pub(crate) doing: Option<&'a Activity<'a>>,
 }
 
 impl DeviceOpener for LoadContext<'_> {
@@ -310,7 +331,7 @@ impl DeviceOpener for LoadContext<'_> {
         if let Some(md) = self.own(spec)? {
             return Ok(md);
         }
-        let dev = (self.registry.host)(&HostRequest { spec, cwd: self.cwd, read_only, exclusive })?;
+        let dev = self.open_host(spec, read_only, exclusive)?;
         self.registry.open_host.share(dev, exclusive)
     }
 
@@ -328,8 +349,7 @@ impl DeviceOpener for LoadContext<'_> {
                 return Ok(if md.id() == known.id() { known.clone() } else { md });
             }
             // Not exclusively: that would be refused because of `known`. It is dropped, whichever device it is.
-            let request = HostRequest { spec, cwd: self.cwd, read_only, exclusive: false };
-            if (self.registry.host)(&request)?.id() == known.id() {
+            if self.open_host(spec, read_only, false)?.id() == known.id() {
                 return Ok(known.clone());
             }
         }
@@ -338,6 +358,18 @@ impl DeviceOpener for LoadContext<'_> {
 }
 
 impl LoadContext<'_> {
+    fn open_host(&self, spec: &str, read_only: bool, exclusive: bool) -> Result<Arc<dyn BlockDevice>, Error> {
+        if let Some(doing) = self.doing {
+            doing.now(&format!("opens {spec}"));
+        }
+        let request = HostRequest { spec, cwd: self.cwd, read_only, exclusive, cancel: self.cancel };
+        let opened = (self.registry.host)(&request);
+        if let Some(doing) = self.doing {
+            doing.now("makes its targets");
+        }
+        opened
+    }
+
     fn own(&self, spec: &str) -> Result<Option<Arc<MappedDevice>>, Error> {
         let devices = self.registry.lock();
         if let Ok(devt) = spec.parse::<DevT>() {

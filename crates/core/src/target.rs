@@ -4,7 +4,7 @@ use crate::{DeviceOpener, Error, MappedDevice, ZeroSkips};
 use std::any::Any;
 use std::sync::Arc;
 use udm_base::{Arg, ArgError, Args, Errno, Sector, Sectors, Stripes};
-use udm_io::{Bio, BlockDevice, Cx, Domain, Extent, ExtentKind, Limits, Memory, Status};
+use udm_io::{Bio, BlockDevice, Cx, Domain, ExtentsReply, Limits, Memory, Status};
 
 /// A kind of target: what stands in a table line, and how it is made.
 pub struct TargetType {
@@ -119,16 +119,21 @@ pub trait Target: Send + Sync + 'static {
         None
     }
 
+    /// What it has under way and waits for, as names and values for people. Must not block, nor wait for a lock that is held
+    /// for more than a moment.
+    fn inspect(&self) -> Vec<(&'static str, String)> {
+        Vec::new()
+    }
+
     /// Narrows or widens the limits that core has stacked from the devices beneath.
     fn limits(&self, limits: &mut Limits) {
         let _ = limits;
     }
 
-    /// What a range holds, in order: see [`BlockDevice::extents`]. May block briefly.
-    fn extents(&self, at: Sectors, sectors: Sectors) -> Vec<Extent> {
-        match self.run() {
-            Some(run) => run.dev.extents(run.start + at, sectors),
-            None => vec![Extent { sectors, kind: ExtentKind::Data }],
+    /// What a range holds, left in `reply` at once or later: see [`BlockDevice::extents`]. As [`map`](Self::map), must not block.
+    fn extents(&self, cx: &Cx<'_>, at: Sectors, sectors: Sectors, reply: ExtentsReply) {
+        if let Some(run) = self.run() {
+            run.dev.extents(cx, run.start + at, sectors, reply);
         }
     }
 

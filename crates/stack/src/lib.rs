@@ -7,5 +7,5 @@ mod host;
 mod stack;
 
 pub use concise::{ConciseDevice, parse_concise};
-pub use host::{open, registry, registry_over};
+pub use host::{open, open_for_table, registry, registry_over};
 pub use stack::{Stack, StackError};

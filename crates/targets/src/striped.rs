@@ -15,7 +15,7 @@ use std::fmt::Write;
 use std::sync::atomic::{AtomicU32, Ordering};
 use udm_base::{ArgError, Sector, Sectors, Stripes};
 use udm_core::{Ctr, Map, Run, StatusKind, Striping, Target, TargetDevice, TargetFeatures, TargetType};
-use udm_io::{Bio, Cx, Extent, Limits, Status};
+use udm_io::{Bio, Cx, ExtentsReply, Limits, Status};
 
 pub(crate) static TYPE: TargetType =
     TargetType { name: "striped", version: [1, 6, 0], features: TargetFeatures::NONE, ctr };
@@ -125,9 +125,9 @@ impl Target for Striped {
         Some(Striping { stripes: self.geometry, len: self.stripes[0].device.len, legs })
     }
 
-    fn extents(&self, at: Sectors, sectors: Sectors) -> Vec<Extent> {
+    fn extents(&self, cx: &Cx<'_>, at: Sectors, sectors: Sectors, reply: ExtentsReply) {
         let (stripe, sector) = self.locate(at);
-        stripe.device.dev.extents(sector, sectors.min(self.geometry.left_of_chunk(at)))
+        stripe.device.dev.extents(cx, sector, sectors.min(self.geometry.left_of_chunk(at)), reply);
     }
 
     fn failed(&self, at: Sectors, _: Status) -> bool {

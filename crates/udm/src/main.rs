@@ -2,6 +2,7 @@
 //!
 //! Called as `dmsetup` or `devmap_name` it is that program, and has no commands but its.
 
+mod beside;
 mod connect;
 mod daemon;
 mod exports;
@@ -32,6 +33,8 @@ fn main() -> ExitCode {
     // These have clients, which hang up as they like.
     if !matches!(word, Some("daemon" | "run" | "bench")) {
         startup::restore_sigpipe();
+    } else {
+        startup::survive_file_limit();
     }
     if word.is_some_and(|word| matches!(word, "-h" | "--help" | "-V" | "--version") || own::is_command(word)) {
         return own::main(argv).into();

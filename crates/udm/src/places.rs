@@ -1,5 +1,6 @@
 //! The daemon's directory and what lies in it (`docs/src/daemon.md`).
 
+use crate::daemon::{LOG, STATE};
 use rustix::process::geteuid;
 use std::env;
 use std::fs::{self, DirBuilder};
@@ -82,12 +83,22 @@ impl Places {
     }
 
     pub(crate) fn state(&self) -> PathBuf {
-        self.dir.join("state.json")
+        self.dir.join(STATE)
+    }
+
+    /// What has changed since that was written.
+    pub(crate) fn state_log(&self) -> PathBuf {
+        self.dir.join(LOG)
     }
 
     /// The state that a daemon left which did not end in order.
     pub(crate) fn last_state(&self) -> PathBuf {
         self.dir.join("state.json.last")
+    }
+
+    /// Its log, when not all of it could be used.
+    pub(crate) fn last_log(&self) -> PathBuf {
+        self.dir.join("state.log.last")
     }
 
     pub(crate) fn log(&self) -> PathBuf {

@@ -15,3 +15,9 @@ pub(crate) fn close_inherited() {
     // 5.9) refuses it, and all stays open.
     unsafe { libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, 0) };
 }
+
+/// Lets a write beyond the limit of files (`ulimit -f`) fail instead of ending the process: it may be a client's, or the state.
+pub(crate) fn survive_file_limit() {
+    // SAFETY: as in `restore_sigpipe`; to ignore a signal takes no handler either.
+    unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
+}

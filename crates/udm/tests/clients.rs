@@ -190,8 +190,8 @@ fn options_and_exports() {
     let uri = place.ok("export vol --tcp 127.0.0.1:0");
     assert!(uri.starts_with("nbd://127.0.0.1:") && uri.ends_with("/vol\n"), "{uri}");
     assert!(place.ok("export vol").contains(&uri), "it is listed");
-    let state = std::fs::read_to_string(place.dir().join("state.json")).unwrap();
-    assert!(state.contains("\"tcp\": \"127.0.0.1:"), "{state}");
+    let log = std::fs::read_to_string(place.dir().join("state.log")).unwrap();
+    assert!(log.contains("\"tcp\":\"127.0.0.1:"), "{log}");
     match std::process::Command::new("nbdinfo").args(["--size", uri.trim()]).output() {
         Ok(output) => assert_eq!(stdout(&output), "1048576\n", "{}", stderr(&output)),
         Err(error) => println!("SKIP reading over TCP: nbdinfo: {error}"),

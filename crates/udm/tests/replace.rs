@@ -179,7 +179,7 @@ struct Failing(UnixStream);
 impl Failing {
     fn new(socket: &str) -> Self {
         let mut this = Self(UnixStream::connect(socket).unwrap());
-        for line in [r#"{"op":"hello","version":1}"#, r#"{"op":"replace","version":2}"#] {
+        for line in [r#"{"op":"hello","version":1}"#, r#"{"op":"replace","version":3}"#] {
             writeln!(this.0, "{line}").unwrap();
             let mut answer = Vec::new();
             while answer.last() != Some(&b'\n') {

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Nbd, NbdHold, Place, stdout, until};
+use common::{Nbd, NbdHold, Place, stderr, stdout, until};
 use rustix::process::Signal;
 use std::fs::File;
 use std::path::PathBuf;
@@ -133,12 +133,12 @@ fn states_that_are_not_understood() {
     let place = Place::new();
     place.zero("vol");
     let path = place.dir().join("state.json");
-    kill(&place);
+    place.ok("daemon --stop");
     let good = std::fs::read_to_string(&path).unwrap();
     for (bad, why) in [
         (good[..good.len() / 2].to_owned(), "cut short"),
         (String::new(), "cut short"),
-        (good.replace("\"version\": 2", "\"version\": 9"), "it has version 9"),
+        (good.replace("\"version\": 3", "\"version\": 9"), "it has version 9"),
         (good.replace("\"exports\"", "\"export\""), "unknown field"),
         ("\u{0}".repeat(100), "no state"),
     ] {
@@ -269,4 +269,103 @@ fn what_is_locked_for_a_moment_is_waited_for() {
     });
     assert_eq!(place.ok("table s"), format!("{table}\n"));
     releasing.join().unwrap();
+}
+
+/// What is acknowledged is there after a kill; where it cannot be written, the command says so, and what it did is told.
+#[test]
+fn what_cannot_be_remembered_is_no_success() {
+    let place = Place::new();
+    place.zero("before");
+    // No file can be begun here: neither a checkpoint nor a log.
+    for name in ["state.json.new", "state.log.new"] {
+        std::fs::create_dir(place.dir().join(name)).unwrap();
+    }
+    let create = |name: &str| place.udm(["create", name, "--table", "0 2048 zero"]);
+    let told = create("first");
+    kill(&place);
+    if told.status.success() {
+        assert!(place.ok("ls").contains("first"), "it was acknowledged: {}", place.ok("ls"));
+    }
+    // This daemon could not begin a checkpoint at all.
+    let refused = create("second");
+    assert_eq!(refused.status.code(), Some(1));
+    let (told, file) = (stderr(&refused), place.dir().join("state.json").display().to_string());
+    let expect = format!("nothing is done, since it could not be remembered: {file} cannot be written: Is a directory");
+    assert!(told.contains(&expect), "{told} lacks {expect}");
+    for line in ["remove before", "set before compile=0", "export before --tcp 127.0.0.1:0"] {
+        let refused = place.udm(line.split(' '));
+        assert!(stderr(&refused).contains("nothing is done"), "{line}: {}", stderr(&refused));
+    }
+    assert!(!place.ok("ls").contains("second") && place.ok("ls").contains("before"));
+    for name in ["state.json.new", "state.log.new"] {
+        std::fs::remove_dir(place.dir().join(name)).unwrap();
+    }
+    place.zero("second");
+    kill(&place);
+    assert!(place.ok("ls").contains("second"));
+}
+
+/// A disk that is full: here a file cannot grow beyond a limit.
+#[test]
+fn a_full_disk_is_told_and_got_over() {
+    use rustix::process::{Pid, Resource, Rlimit, prlimit};
+    let place = Place::new();
+    place.zero("before");
+    let pid = Pid::from_raw(place.daemon_pid().unwrap() as i32);
+    let limit = |current| prlimit(pid, Resource::Fsize, Rlimit { current, maximum: None }).unwrap();
+    limit(Some(0));
+    let failed = place.udm(["create", "half", "--notable"]);
+    assert_eq!(failed.status.code(), Some(1));
+    let told = stderr(&failed);
+    assert!(told.contains("it is done, but not remembered: ") && told.contains("File too large"), "{told}");
+    let refused = place.udm(["create", "not", "--notable"]);
+    assert!(stderr(&refused).contains("nothing is done"), "{}", stderr(&refused));
+    limit(None);
+    // The next command, or a second, writes what is missing.
+    place.zero("after");
+    kill(&place);
+    let devices = place.ok("ls");
+    assert!(["before", "half", "after"].iter().all(|name| devices.contains(name)), "{devices}");
+    assert!(!devices.contains("not"), "{devices}");
+}
+
+/// Wherever a power cut ends the log, the daemon starts, and with all that the log holds before.
+#[test]
+fn a_log_that_was_cut_short() {
+    let place = Place::new();
+    let names = ["a", "b", "c", "d"];
+    place.ok("ls");
+    names.iter().for_each(|name| place.ok(&format!("create {name} --notable")).clear());
+    kill(&place);
+    let [path, state] = ["state.log", "state.json"].map(|name| place.dir().join(name));
+    let (log, checkpoint) = (std::fs::read(&path).unwrap(), std::fs::read(&state).unwrap());
+    let ends: Vec<usize> = (0..log.len()).filter(|at| log[*at] == b'\n').map(|at| at + 1).collect();
+    assert_eq!(ends.len(), 1 + names.len(), "a head, and a record for each command");
+    let cuts = ends.iter().enumerate().flat_map(|(count, end)| [(count, *end), (count, end + 1), (count, end + 40)]);
+    for (count, cut) in cuts.filter(|(_, cut)| *cut <= log.len()) {
+        std::fs::write(&path, &log[..cut]).unwrap();
+        std::fs::write(&state, &checkpoint).unwrap();
+        let devices = place.ok("ls");
+        let expect: String = names[..count].iter().zip(0..).map(|(name, n)| format!("{name}\t(600:{n})\n")).collect();
+        assert_eq!(devices, if count == 0 { "No devices found\n" } else { &expect }, "cut after {cut} bytes");
+        kill(&place);
+    }
+    std::fs::write(&path, [&log[..], b"garbage"].concat()).unwrap();
+    std::fs::write(&state, &checkpoint).unwrap();
+    assert_eq!(place.ok("ls").lines().count(), names.len());
+    assert!(place.log().contains("its last 7 bytes, after 4 good records, are no record"), "{}", place.log());
+}
+
+/// A state of the version before had no log.
+#[test]
+fn a_state_without_a_log_is_read() {
+    let place = Place::new();
+    place.zero("vol");
+    place.ok("daemon --stop");
+    let path = place.dir().join("state.json");
+    assert!(!place.dir().join("state.log").exists(), "one that ends leaves a checkpoint only");
+    let old = std::fs::read_to_string(&path).unwrap().replace("\"version\": 3", "\"version\": 2");
+    assert!(old.contains("\"version\": 2"));
+    std::fs::write(&path, old).unwrap();
+    assert_eq!(place.ok("ls"), "vol\t(600:0)\n");
 }

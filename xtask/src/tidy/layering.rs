@@ -19,6 +19,7 @@ const FLOORS: &[(&str, u8)] = &[
     ("udm-stack", 5),
     ("udm-bench", 6),
     ("udm-capi", 6),
+    ("udm-experiments", 7),
     ("udm", 7),
     // Not part of the house: nothing in it may lean on these.
     ("udm-fuzz", 8),

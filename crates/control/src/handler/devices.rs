@@ -16,6 +16,7 @@ impl Handler<'_> {
         // Only the minor number counts: the major is the registry's.
         let minor = persistent.then(|| self.request.header().device().map_or(0, |dev| dev.minor));
         let md = self.registry.create(name, uuid, minor)?;
+        self.is_about(&md);
         Ok(self.reply_about(&md))
     }
 
@@ -77,6 +78,7 @@ impl Handler<'_> {
         let md = self.registry.by_name(old).ok_or_else(|| {
             Refusal::new(Errno::ENXIO, format!("no device has the name {old:?}; a rename finds it by its name only"))
         })?;
+        self.is_about(&md);
         if uuid { self.registry.set_uuid(&md, new) } else { self.registry.rename(&md, new) }?;
         if md.info().active {
             md.event();

@@ -11,7 +11,7 @@ impl Handler<'_> {
     /// The device that the request names (`__find_device_hash_cell`).
     pub(super) fn device(&self) -> Result<Arc<MappedDevice>, Refusal> {
         let missing = |what: String| Refusal::new(Errno::ENXIO, format!("no device has {what}"));
-        match self.request.device_key() {
+        let found = match self.request.device_key() {
             Some(DeviceKey::Name(name)) => {
                 let found = std::str::from_utf8(name).ok().and_then(|name| self.registry.by_name(name));
                 found.ok_or_else(|| missing(format!("the name {:?}", String::from_utf8_lossy(name))))
@@ -25,7 +25,13 @@ impl Handler<'_> {
                 Errno::ENXIO,
                 "no device is named: expected a name, a uuid or a number, and only one of them",
             )),
-        }
+        };
+        found.inspect(|md| self.is_about(md))
+    }
+
+    /// Notes which device it is that the command changes.
+    pub(super) fn is_about(&self, md: &MappedDevice) {
+        self.about.set(Some(md.devt().minor));
     }
 
     /// The table that a query is about.

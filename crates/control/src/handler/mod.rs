@@ -24,6 +24,7 @@ mod tests;
 use crate::codec::{Command, Reply, Request};
 use crate::wire::WireAnswer;
 use error::Refusal;
+use std::cell::Cell;
 use std::path::Path;
 use udm_core::{Cancel, Registry};
 
@@ -38,13 +39,24 @@ pub struct Caller<'a> {
     pub reap: &'a dyn Fn(),
 }
 
-/// An answer, and whether the devices may be others than before.
+/// An answer, and which devices may be others than before.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Outcome {
     /// What goes back to the caller.
     pub answer: WireAnswer,
-    /// Whether a device was made, removed or changed.
-    pub changed: bool,
+    /// What was made, removed or changed.
+    pub changed: Changed,
+}
+
+/// What a command may have changed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Changed {
+    /// No device.
+    Nothing,
+    /// The one of that minor number.
+    Device(u32),
+    /// Any.
+    Everything,
 }
 
 /// Does what the ioctl `number` with the `struct dm_ioctl` in `buf` asks for. Blocks as long as the command takes:
@@ -54,21 +66,28 @@ pub fn handle(registry: &Registry, caller: &Caller<'_>, number: u32, buf: &[u8])
         Ok(request) => request,
         Err(error) => {
             let answer = WireAnswer { errno: error.errno.get(), buf: Reply::version_only(), detail: error.message };
-            return Outcome { answer, changed: false };
+            return Outcome { answer, changed: Changed::Nothing };
         }
     };
-    match (Handler { registry, caller, request: &request }).run() {
+    let handler = Handler { registry, caller, request: &request, about: Cell::new(None) };
+    let result = handler.run();
+    let changed = match (changes(request.command()), request.command(), handler.about.get()) {
+        (false, ..) => Changed::Nothing,
+        // Also one that is refused: it may have come half way.
+        (true, Command::RemoveAll, _) => Changed::Everything,
+        (true, _, minor) => minor.map_or(Changed::Nothing, Changed::Device),
+    };
+    match result {
         Ok(reply) => {
             if raises_event(request.command()) {
                 registry.raise_event();
             }
             let answer = WireAnswer { errno: 0, buf: reply.finish(), detail: String::new() };
-            Outcome { answer, changed: changes(request.command()) }
+            Outcome { answer, changed }
         }
         Err(Refusal(error)) => {
             let answer = WireAnswer { errno: error.errno.get(), buf: Reply::version_only(), detail: error.message };
-            // A removal of all may have come half way.
-            Outcome { answer, changed: changes(request.command()) }
+            Outcome { answer, changed }
         }
     }
 }
@@ -78,6 +97,8 @@ struct Handler<'a> {
     registry: &'a Registry,
     caller: &'a Caller<'a>,
     request: &'a Request<'a>,
+    /// The minor number of the device that was found or made.
+    about: Cell<Option<u32>>,
 }
 
 impl Handler<'_> {
@@ -111,7 +132,7 @@ const fn raises_event(command: Command) -> bool {
 }
 
 /// The commands after which devices may be others than before.
-const fn changes(command: Command) -> bool {
+pub const fn changes(command: Command) -> bool {
     use Command as C;
     match command {
         C::RemoveAll | C::DevCreate | C::DevRemove | C::DevRename | C::DevSuspend => true,

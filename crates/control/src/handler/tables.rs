@@ -13,7 +13,7 @@ impl Handler<'_> {
         let specs = self.request.targets()?;
         let lines = specs.iter().map(line_of).collect::<Result<Vec<_>, _>>()?;
         let read_only = self.request.flags().contains(Flags::READONLY);
-        md.load(&lines, read_only, self.caller.cwd)?;
+        md.load_unless(&lines, read_only, self.caller.cwd, self.caller.cancel)?;
         Ok(self.reply_about(&md))
     }
 

@@ -1,13 +1,22 @@
 //! The daemon's side of a conversation.
 
 use super::{
-    DeviceStats, ExportEntry, Hello, HostDevice, MAX_LINE, NodeEntry, NodeKind, Request, Underway, VERSION,
+    DebugDump, DeviceStats, ExportEntry, Hello, HostDevice, MAX_LINE, NodeEntry, NodeKind, Request, Underway, VERSION,
     VhostUserExport, read_line, set_option,
 };
 use serde_json::{Value, json};
 use std::io::{self, BufRead, Write};
 use udm_base::Errno;
 use udm_core::{Error, MappedDevice, Registry};
+
+/// What a request has changed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Changed {
+    /// The device of that minor number.
+    Device(u32),
+    /// Where devices can be reached.
+    Exports,
+}
 
 /// What the daemon has to offer. Called from many threads; may block.
 pub trait Service: Send + Sync {
@@ -54,10 +63,22 @@ pub trait Service: Send + Sync {
     }
     /// Commands under way.
     fn underway(&self) -> Vec<Underway>;
+    /// Who waits for what. Never waits for long itself.
+    fn debug(&self) -> DebugDump {
+        DebugDump::of(self.registry(), self.underway())
+    }
     /// The last lines of the log, at most `lines`.
     fn log_tail(&self, lines: usize) -> Vec<String>;
-    /// Something that is to be remembered has changed.
-    fn changed(&self);
+    /// Called before something changes that is to be remembered.
+    ///
+    /// # Errors
+    /// It could not be remembered: nothing may change.
+    fn may_change(&self) -> Result<(), Error>;
+    /// Something that is to be remembered has changed: a device, or where devices can be reached.
+    ///
+    /// # Errors
+    /// It is not remembered.
+    fn changed(&self, what: Changed) -> Result<(), Error>;
     /// Why the device has an error table in the place of its own, if it has.
     fn lost(&self, device: &MappedDevice) -> Option<String>;
     /// Whether another daemon, which passes things on by that version, may go on in the place of this one.
@@ -154,8 +175,10 @@ fn perform(request: &Request, service: &dyn Service) -> Result<Value, Error> {
             Ok(json!({ "devices": devices }))
         }
         Request::Set { name, key, value } => {
-            set_option(&*device(name)?, key, value)?;
-            service.changed();
+            let md = device(name)?;
+            service.may_change()?;
+            set_option(&md, key, value)?;
+            service.changed(Changed::Device(md.devt().minor))?;
             Ok(Value::Null)
         }
         Request::HostDevices => {
@@ -166,32 +189,41 @@ fn perform(request: &Request, service: &dyn Service) -> Result<Value, Error> {
         }
         Request::ExportList => Ok(json!({ "exports": service.exports() })),
         Request::ExportAdd { name, tcp } => {
+            service.may_change()?;
             let entry = service.add_export(name, tcp)?;
-            service.changed();
+            service.changed(Changed::Exports)?;
             Ok(json!(entry))
         }
         Request::ExportAddVhostUser { name, at } => {
+            service.may_change()?;
             let entry = service.add_vhost_user(name, at)?;
-            service.changed();
+            service.changed(Changed::Exports)?;
             Ok(json!(entry))
         }
         Request::ExportRemove { name, tcp, vhost_user } => {
+            service.may_change()?;
             let removed = service.remove_export(name, tcp.as_deref(), vhost_user.as_deref())?;
-            service.changed();
+            service.changed(Changed::Exports)?;
             Ok(json!({ "removed": removed }))
         }
         Request::NodeList => Ok(json!({ "nodes": service.nodes() })),
         Request::NodeAdd { name, kind, mapper } => {
+            let minor = device(name)?.devt().minor;
+            service.may_change()?;
             let entry = service.add_node(name, *kind, *mapper)?;
-            service.changed();
+            service.changed(Changed::Device(minor))?;
             Ok(json!(entry))
         }
         Request::NodeRemove { name } => {
+            service.may_change()?;
             service.remove_node(name)?;
-            service.changed();
+            // Its device may have gone before it.
+            let minor = service.registry().by_name(name).map(|md| md.devt().minor);
+            minor.map_or(Ok(()), |minor| service.changed(Changed::Device(minor)))?;
             Ok(Value::Null)
         }
         Request::Progress => Ok(json!({ "underway": service.underway() })),
+        Request::Debug => Ok(json!(service.debug())),
         Request::Log { lines } => Ok(json!({ "lines": service.log_tail(*lines) })),
         Request::Replace { version } => {
             service.may_replace(*version)?;

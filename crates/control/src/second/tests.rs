@@ -50,8 +50,12 @@ impl Service for Fake {
     fn log_tail(&self, lines: usize) -> Vec<String> {
         vec!["line".into(); lines.min(2)]
     }
-    fn changed(&self) {
+    fn may_change(&self) -> Result<(), Error> {
+        Ok(())
+    }
+    fn changed(&self, _: Changed) -> Result<(), Error> {
         self.changes.fetch_add(1, Ordering::Relaxed);
+        Ok(())
     }
     fn lost(&self, device: &MappedDevice) -> Option<String> {
         (device.device_name() == "gone").then(|| "its file".to_owned())
@@ -108,6 +112,7 @@ fn requests_and_answers() {
     check(r#"{"op":"node-remove","name":"vol"}"#, "vol has no node");
     check(r#"{"op":"host-devices"}"#, r#"{"ok":{"devices":[]}}"#);
     check(r#"{"op":"progress"}"#, r#"{"ok":{"underway":[]}}"#);
+    check(r#"{"op":"debug"}"#, r#""name":"other","notes":[],"parked":0,"state":"empty""#);
     check(r#"{"op":"log","lines":9}"#, r#"{"ok":{"lines":["line","line"]}}"#);
     check(r#"{"op":"shutdown"}"#, r#"{"ok":null}"#);
     assert_eq!(service.ended.load(Ordering::Relaxed), 1);
@@ -197,9 +202,9 @@ fn commands_under_way() {
     }
     let clock = Arc::new(Now(AtomicU32::new(5)));
     let list = UnderwayList::new(clock.clone());
-    let first = list.begin("DM_DEV_SUSPEND", "a");
+    let first = list.begin("DM_DEV_SUSPEND", "a", Some(1));
     clock.0.store(12, Ordering::Relaxed);
-    let second = list.begin("DM_DEV_WAIT", "b");
+    let second = list.begin("DM_DEV_WAIT", "b", None);
     let text = |u: &Underway| format!("{} {} {}", u.command, u.device, u.elapsed_ms);
     assert_eq!(list.list().iter().map(text).collect::<Vec<_>>(), ["DM_DEV_SUSPEND a 7", "DM_DEV_WAIT b 0"]);
     drop(first);

@@ -24,7 +24,8 @@ struct Part<'p> {
 }
 
 impl MappedDevice {
-    /// Serves a bio by clones. Its own record waits, held, until they are done.
+    /// Serves a bio by clones. Its own record waits, held, until they are done; if one is pushed back, the bio comes to
+    /// [`hold_again`](Self::hold_again), and what was done of it is done again.
     #[inline(never)]
     pub(super) fn serve_in_parts(&self, cx: &Cx<'_>, mut bio: Bio, plan: &Plan) -> Option<Bio> {
         if let Err(status) = plan.check(&bio) {
@@ -37,6 +38,8 @@ impl MappedDevice {
             // SAFETY: the device is held by whoever submitted the bio.
             unsafe { bio.push_frame(parts_done, std::ptr::from_ref(self).cast()) };
         }
+        // SAFETY: as above.
+        unsafe { bio.redirect(self) };
         bio.set_word(0);
         cx.hold(&mut bio);
         self.parts(cx, bio, plan)
@@ -203,9 +206,15 @@ unsafe fn parts_done(cx: &Cx<'_>, bio: Bio, word: *const ()) -> Option<Bio> {
 /// # Safety
 /// As [`came_back`].
 unsafe fn clone_done(cx: &Cx<'_>, mut clone: Bio, word: *const ()) -> Option<Bio> {
+    // SAFETY: the contract.
+    let md = unsafe { &*word.cast::<MappedDevice>() };
     if clone.status() == Status::Requeue {
-        // Parts that were done are not done again: the device above, or the submitter, learns of an error. Targets requeue
-        // before they change anything.
+        if md.takes_back() {
+            // With its last clone the whole bio comes back. It is not held yet when the device counts as still: then it is sent
+            // to whatever the device has become.
+            md.counters.of(cx).end();
+            return Some(clone);
+        }
         clone.clear_status();
         clone.fail(Status::Io);
     }

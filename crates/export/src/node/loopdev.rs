@@ -17,6 +17,7 @@ use std::fs;
 use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
+use udm_base::DevT;
 
 /// A device's node, before its number.
 const NODE: &str = "/dev/loop";
@@ -151,6 +152,14 @@ fn backing_file(number: u32) -> Option<PathBuf> {
         text.truncate(text.len() - DELETED.len());
     }
     Some(PathBuf::from(std::ffi::OsString::from_vec(text)))
+}
+
+/// The number of the file system that the file beneath a loop device is on, as the driver knows it, whatever has become of
+/// its path. `None` for a free one, and where this user may not ask.
+pub fn file_system(number: u32) -> Option<DevT> {
+    let device = open(Path::new(&format!("{NODE}{number}")), OFlags::RDONLY).ok()?;
+    let info = sys::loop_status(device).ok()?;
+    Some(DevT::new(rustix::fs::major(info.device), rustix::fs::minor(info.device)))
 }
 
 impl LoopDevice {

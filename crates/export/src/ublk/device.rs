@@ -103,6 +103,11 @@ pub fn left() -> Vec<Left> {
     numbers.filter_map(|number| control.info(number).ok()).map(|info| Left::of(&info)).collect()
 }
 
+/// Whose the device with that number is; `None` where none is, or this user may not know. Blocks briefly.
+pub fn mark_of(number: u32) -> Option<Mark> {
+    Control::open().and_then(|control| control.info(number)).ok().map(|info| Mark(info.ublksrv_flags))
+}
+
 impl Left {
     fn of(info: &DeviceInfo) -> Self {
         let recoverable =

@@ -20,7 +20,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 fn connect(domain: &Domain, uri: &str) -> Result<Arc<NbdDevice>, String> {
     let uri: Uri = uri.parse().expect("a URI");
-    NbdDevice::connect(&uri, PATIENCE, &**domain.executor()).map_err(|e| e.to_string())
+    NbdDevice::connect(&uri, domain, PATIENCE, &|| false).map_err(|e| e.to_string())
 }
 
 fn pattern(seed: u8, len: usize) -> Vec<u8> {
@@ -123,7 +123,8 @@ fn extents_cross_the_wire() {
     let device = connect(&served.domain, &served.uri("dev")).expect("connected");
     let extent = |sectors, kind| Extent { sectors: Sectors::new(sectors), kind };
     let expect = [extent(8, ExtentKind::Data), extent(56, ExtentKind::Hole), extent(36, ExtentKind::Zero)];
-    assert_eq!(device.extents(Sector::ZERO, Sectors::new(100)), expect);
+    let io = BlockingIo::new(&served.domain, device).expect("a channel");
+    assert_eq!(io.extents(Sector::ZERO, Sectors::new(100)), expect);
 }
 
 #[test]
@@ -324,7 +325,8 @@ fn against_nbdkit_with_holes_and_errors() {
     let domain = Domain::default();
     let Some(nbdkit) = Nbdkit::start(&["memory", "1M"]) else { return };
     let device = connect(&domain, &nbdkit.uri()).expect("connected");
-    let kinds: Vec<_> = device.extents(Sector::ZERO, Sectors::new(2048)).iter().map(|e| e.kind).collect();
+    let io = BlockingIo::new(&domain, device).expect("a channel");
+    let kinds: Vec<_> = io.extents(Sector::ZERO, Sectors::new(2048)).iter().map(|e| e.kind).collect();
     assert_eq!(kinds, [ExtentKind::Hole]);
 
     let Some(nbdkit) = Nbdkit::start(&["--filter=error", "memory", "1M", "error=ENOSPC", "error-pwrite-rate=100%"])

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use udm_base::{Errno, Sector, Sectors};
 use udm_export::node::NodeDevice;
-use udm_io::{Bio, BlockDevice, Cx, DeviceId, Extent, ExtentKind, Limits, Memory, Op, OpFlags};
+use udm_io::{Bio, BlockDevice, Cx, DeviceId, Extent, ExtentKind, ExtentsReply, Limits, Memory, Op, OpFlags};
 
 /// The disk.
 pub(crate) struct Disk {
@@ -99,10 +99,10 @@ impl BlockDevice for Disk {
         "disk".into()
     }
     /// 64 KiB of data, 64 KiB of a hole, and so on.
-    fn extents(&self, sector: Sector, sectors: Sectors) -> Vec<Extent> {
+    fn extents(&self, _: &Cx<'_>, sector: Sector, sectors: Sectors, reply: ExtentsReply) {
         let run = (128 - sector.get() % 128).min(sectors.get());
         let kind = if (sector.get() / 128).is_multiple_of(2) { ExtentKind::Data } else { ExtentKind::Hole };
-        vec![Extent { sectors: Sectors::new(run), kind }]
+        reply.give(vec![Extent { sectors: Sectors::new(run), kind }]);
     }
     fn as_any(&self) -> &dyn Any {
         self

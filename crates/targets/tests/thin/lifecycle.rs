@@ -3,6 +3,25 @@
 use super::pools::*;
 use super::rig::*;
 
+/// Trap: what looks whether a device is another pool's must not keep that pool open, nor take one for gone that is still
+/// being closed.
+#[test]
+fn pools_come_and_go_beside_each_other() {
+    let come_and_go = || {
+        let rig = Rig::default();
+        let (metadata, data) = (rig.disk("meta", 8192), rig.disk("data", 16 * BLOCK));
+        let mut pool = Pool::again(rig, metadata, data, 16);
+        for id in 0..60 {
+            pool.ok(&format!("create_thin {id}"));
+            pool.remove("pool");
+            let Pool { rig, metadata, data, md, .. } = pool;
+            drop(md);
+            pool = Pool::again(rig, metadata, data, 16);
+        }
+    };
+    std::thread::scope(|threads| (0..3).for_each(|_| drop(threads.spawn(come_and_go))));
+}
+
 #[test]
 fn a_pool_lives_on_after_it_was_closed() {
     let pool = Pool::new(64, "");

@@ -3,6 +3,7 @@
 use super::Daemon;
 use super::conversation::Conversation;
 use super::socket::Peer;
+use super::state::What;
 use super::stop::hung_up;
 use crate::exports::refusal;
 use std::cell::RefCell;
@@ -15,8 +16,9 @@ use std::path::PathBuf;
 use tracing::{debug, info};
 use udm_base::Errno;
 use udm_control::codec::{Command, Request};
-use udm_control::handler::{Caller, handle};
+use udm_control::handler::{Caller, Changed, Outcome, changes, handle};
 use udm_control::wire::{self, WireAnswer, WireRequest};
+use udm_core::Error;
 
 /// Serves a client until it hangs up or breaks the protocol, or the daemon stops: then where the conversation can go on.
 /// `cwd`: the hello has come. `pending`: a request that has.
@@ -65,24 +67,28 @@ fn converse(
             return Ok(None);
         }
         let (command, device) = describe(&request);
-        let underway = daemon.underway.begin(&command, &device);
+        let underway = daemon.underway.begin(&command, &device, u32::try_from(peer.pid).ok());
         let kept = RefCell::new(Vec::new());
         let reap = || kept.borrow_mut().extend(daemon.reap(&request));
         let caller = Caller { cwd: &cwd, cancel: &|| daemon.stop.is_set() || hung_up(stream), reap: &reap };
-        let mut outcome = handle(&daemon.registry, &caller, request.ioctl_cmd, &request.buf);
+        let mut outcome = match ready(daemon, &request) {
+            Ok(()) => handle(&daemon.registry, &caller, request.ioctl_cmd, &request.buf),
+            Err(error) => Outcome { answer: refused(error.errno, error.message), changed: Changed::Nothing },
+        };
         drop(underway);
         if outcome.answer.errno == Errno::EBUSY.get() {
             kept.take().iter().for_each(|why| outcome.answer.detail += &format!("\n{why}"));
         }
-        if outcome.changed || released(&request) {
-            daemon.changed();
-        }
-        if outcome.answer.errno == Errno::EINTR.get() && !outcome.changed && daemon.is_being_replaced() {
+        remember(daemon, &mut outcome, released(&request));
+        if outcome.answer.errno == Errno::EINTR.get()
+            && outcome.changed == Changed::Nothing
+            && daemon.is_being_replaced()
+        {
             // It has done nothing but wait: it may wait for the next daemon as well.
             return Ok(Some(Conversation::Control { cwd: Some(hello), pending: Some(request) }));
         }
         match outcome.answer.errno {
-            0 if outcome.changed => info!("process {}: {command} {device}", peer.pid),
+            0 if outcome.changed != Changed::Nothing => info!("process {}: {command} {device}", peer.pid),
             0 => debug!("process {}: {command} {device}", peer.pid),
             errno => {
                 let errno = Errno::new(errno);
@@ -90,6 +96,37 @@ fn converse(
             }
         }
         wire::write_answer(&mut stream, &outcome.answer)?;
+    }
+}
+
+/// Whether what the request changes could be remembered.
+fn ready(daemon: &Daemon, request: &WireRequest) -> Result<(), Error> {
+    let command = Request::parse(request.ioctl_cmd, &request.buf).map(|parsed| parsed.command());
+    match command {
+        Ok(command) if changes(command) => {
+            daemon.state.ready(daemon, request.buf.len()).map_err(|unsaved| unsaved.refusal())
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Writes what has changed; the answer tells when that cannot be done.
+fn remember(daemon: &Daemon, outcome: &mut Outcome, released: bool) {
+    let saved = match outcome.changed {
+        Changed::Nothing if released => {
+            daemon.nodes.sync();
+            Ok(())
+        }
+        Changed::Nothing => Ok(()),
+        Changed::Device(minor) => daemon.changed(What::Device(minor)),
+        Changed::Everything => daemon.changed(What::Everything),
+    };
+    let Err(unsaved) = saved else { return };
+    let Error { errno, message } = unsaved.confession();
+    let answer = &mut outcome.answer;
+    match answer.errno {
+        0 => (answer.errno, answer.detail) = (errno.get(), message),
+        _ => answer.detail += &format!("\n{message}"),
     }
 }
 

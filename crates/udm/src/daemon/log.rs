@@ -2,8 +2,9 @@
 
 use crate::places::Places;
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read, Seek, SeekFrom};
+use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
 use std::sync::Mutex;
 use tracing_subscriber::filter::{EnvFilter, LevelFilter};
 use tracing_subscriber::fmt;
@@ -21,6 +22,12 @@ pub(crate) fn open(places: &Places) -> io::Result<File> {
         fs::rename(&path, path.with_extension("old"))?;
     }
     OpenOptions::new().create(true).append(true).mode(0o600).open(path)
+}
+
+/// Writes a file for people, readable for its owner alone.
+pub(crate) fn keep(path: &Path, text: &str) -> io::Result<()> {
+    let file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path);
+    file?.write_all(text.as_bytes())
 }
 
 /// Sends what is traced there. `UDM_LOG` chooses what, as `debug` or `udm_io=trace`; `info` unless set.

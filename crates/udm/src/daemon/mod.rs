@@ -31,12 +31,14 @@ mod vhost;
 pub(crate) use flush::flush_all;
 pub(crate) use lock::Lock;
 pub(crate) use log::{open as open_log, tail as log_tail};
+pub(crate) use state::{LOG, STATE};
 pub(crate) use stop::Stop;
 pub(crate) use tcp::{parse_address, tcp_uri};
 
 use crate::connect;
 use crate::exports::MappedExports;
 use crate::places::Places;
+use beneath::Beneath;
 use conversation::{Conversation, Left};
 use handover::{Given, Giving, HandOver, Parcel, Settings, Taken, Way};
 use lock::LockError;
@@ -46,7 +48,7 @@ use nodes::{NodeSettings, Nodes, ReadyNodes};
 use restore::{FromDisk, Problem};
 use rustix::process::{Resource, getrlimit, setrlimit, setsid};
 use socket::{Connections, Listener, Peer};
-use state::{NodeState, State, StateFile, VhostUserState};
+use state::{Keeper, NodeState, State, Unsaved, VhostUserState, What};
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
@@ -57,7 +59,7 @@ use tcp::TcpExports;
 use tracing::{error, info, warn};
 use udm_control::second::{NodeKind, UnderwayList};
 use udm_core::Registry;
-use udm_io::PollPolicy;
+use udm_io::{Claims, PollPolicy};
 use vhost::VhostExports;
 
 /// The exit code of a daemon that found another in its directory.
@@ -75,13 +77,15 @@ const LOOK: Duration = Duration::from_secs(1);
 pub(crate) struct Daemon {
     places: Places,
     registry: Registry,
+    /// The block devices beneath, which this process has for itself.
+    claims: Claims,
     nbd: MainServer,
     tcp: TcpExports,
     vhost: VhostExports,
     nodes: Nodes,
     underway: UnderwayList,
     lost: LostDevices,
-    state: StateFile,
+    state: Keeper,
     /// The devices are not to be made again.
     forget: AtomicBool,
     /// Another daemon that is ready to go on.
@@ -151,8 +155,10 @@ pub(crate) fn run(places: Places, begin: Begin) -> Result<(), StartError> {
     if let Some(us) = poll_budget {
         domain.poll_as(PollPolicy { budget: Duration::from_micros(us.into()), ..PollPolicy::default() });
     }
-    let registry = udm_stack::registry_over(domain.clone(), beneath::opener(&domain, places.nodes()));
     let (lost, tcp, vhost) = (LostDevices::default(), TcpExports::default(), VhostExports::default());
+    let claims = Claims::default();
+    let opener = Beneath::new(&domain, &claims, &places, tcp.listening()).opener();
+    let registry = udm_stack::registry_over(domain.clone(), opener);
     // Before anything is restored: loop devices of the daemon before still hold what they had.
     let nodes = Nodes::new(&registry, &places, NodeSettings { node, rings });
     if fresh {
@@ -162,7 +168,7 @@ pub(crate) fn run(places: Places, begin: Begin) -> Result<(), StartError> {
     }
     let nbd = MainServer::new(&registry, &places.nbd())?;
     let ended = stop::ended_by_signal().map_err(|e| format!("cannot wait for signals: {e}"))?;
-    let daemon = Daemon::new(&places, registry, Serving { nbd, tcp, vhost, nodes }, lost, ended)?;
+    let daemon = Daemon::new(&places, registry, claims, Serving { nbd, tcp, vhost, nodes }, lost, ended)?;
     let (second, control) = (bind(&places.second())?, bind(&places.control())?);
     live(Life { daemon: Arc::new(daemon), control, second, conversations: Vec::new() }, &lock)
 }
@@ -224,6 +230,8 @@ fn detach() {
 /// A daemon that has everything to serve with, and serves nobody yet.
 struct Rising {
     registry: Registry,
+    claims: Claims,
+    served: TcpExports,
     lost: LostDevices,
     lock: Option<OwnedFd>,
     control: OwnedFd,
@@ -263,11 +271,13 @@ impl Rising {
             }
         }
         let settings = taken.all("settings").first().ok_or("the settings have not come")?.read()?;
-        let Taken { registry, lost, state, .. } = taken;
+        let Taken { registry, claims, tcp: served, lost, state, .. } = taken;
         let described = state.vhost_user;
         let nodes = state.devices.into_iter().filter_map(|device| Some((device.name, device.node?))).collect();
         Ok(Self {
             registry,
+            claims,
+            served,
             lost,
             lock,
             control,
@@ -291,7 +301,7 @@ impl Rising {
         };
         let (control, second) = (adopt(places.control(), self.control)?, adopt(places.second(), self.second)?);
         let nbd = MainServer::start(self.nbd, &self.registry, &places.nbd())?;
-        let tcp = TcpExports::default();
+        let tcp = self.served;
         tcp.start(&self.registry, self.tcp)?;
         let vhost = VhostExports::default();
         vhost.start(&self.registry, self.vhost, &self.described);
@@ -304,7 +314,8 @@ impl Rising {
                 error!("{name} has no node again: {}", e.message);
             }
         }
-        let daemon = Daemon::new(places, self.registry, Serving { nbd, tcp, vhost, nodes }, self.lost, ended)?;
+        let daemon =
+            Daemon::new(places, self.registry, self.claims, Serving { nbd, tcp, vhost, nodes }, self.lost, ended)?;
         Ok(Life { daemon: Arc::new(daemon), control, second, conversations: self.conversations })
     }
 }
@@ -322,7 +333,8 @@ impl Life {
     fn serve(self, lock: &Lock) -> Result<Option<Vec<Parcel>>, StartError> {
         let Self { daemon, control, second, conversations } = self;
         let (control, second) = (Arc::new(control), Arc::new(second));
-        daemon.changed();
+        // What is wrong is in the log; commands that change something are refused until it is written.
+        let _ = daemon.changed(What::Everything);
         let connections = Arc::new(Connections::default());
         info!(
             "udm {} serves {} as process {}",
@@ -368,6 +380,7 @@ impl Daemon {
     fn new(
         places: &Places,
         registry: Registry,
+        claims: Claims,
         serving: Serving,
         lost: LostDevices,
         ended: Arc<AtomicBool>,
@@ -376,12 +389,13 @@ impl Daemon {
         let stop = Stop::new().and_then(|stop| stop.on_signals().map(|()| stop));
         let stop = stop.map_err(|e| format!("cannot wait for signals: {e}"))?;
         let underway = UnderwayList::new(registry.domain().clock().clone());
-        let (state, forget) = (StateFile::default(), AtomicBool::new(false));
+        let (state, forget) = (Keeper::default(), AtomicBool::new(false));
         let (places, giving, left) = (places.clone(), Mutex::default(), Mutex::default());
         let replaced = AtomicBool::new(false);
         Ok(Self {
             places,
             registry,
+            claims,
             nbd,
             tcp,
             vhost,
@@ -484,12 +498,13 @@ impl Daemon {
                 warn!("{} is gone: ending", self.places.dir().display());
                 return None;
             }
-            self.changed();
+            self.nodes.sync();
+            self.state.look_around(self);
         }
     }
 
     fn end(&self, connections: &Connections) {
-        self.save_state();
+        let _ = self.state.save(self, What::Everything);
         self.nodes.end(PATIENCE, self.forget.load(Ordering::Acquire));
         self.tcp.shut_down(PATIENCE);
         self.vhost.shut_down(PATIENCE);
@@ -500,11 +515,12 @@ impl Daemon {
         }
         flush_all(&self.registry, PATIENCE);
         if self.forget.load(Ordering::Acquire) {
-            match self.state.forget(&self.places.state()) {
+            match self.state.forget(self.places.dir()) {
                 Ok(()) => info!("the devices are forgotten, as asked"),
                 Err(error) => error!("{} cannot be removed: {error}", self.places.state().display()),
             }
         }
+        self.state.close(self);
         info!("ended");
     }
 
@@ -516,17 +532,9 @@ impl Daemon {
     }
 
     /// Something may have changed: nodes follow, and the state is written.
-    fn changed(&self) {
+    fn changed(&self, what: What) -> Result<(), Unsaved> {
         self.nodes.sync();
-        self.save_state();
-    }
-
-    fn save_state(&self) {
-        if let Err(error) = self.state.save(self)
-            && self.places.dir().exists()
-        {
-            error!("{} cannot be written: {error}", self.places.state().display());
-        }
+        self.state.save(self, what)
     }
 }
 
@@ -554,10 +562,17 @@ fn restore_last(
     vhost: &VhostExports,
     nodes: &Nodes,
 ) {
-    let state = match State::read(&places.state()) {
+    let state = match State::read(places.dir()) {
         Ok(None) => return,
-        Ok(Some(state)) => state,
-        Err(why) => return put_last_state_aside(places, &format!("{}: {why}", places.state().display())),
+        Ok(Some((state, None))) => state,
+        Ok(Some((state, Some(left_out)))) => {
+            warn!("{left_out}; as a kill or a power cut leaves it. It is kept in {}", places.last_log().display());
+            if let Err(error) = std::fs::copy(places.state_log(), places.last_log()) {
+                warn!("{}: {error}", places.last_log().display());
+            }
+            state
+        }
+        Err(why) => return put_last_state_aside(places, &why),
     };
     let mut problems = restore::restore(registry, lost, &state, &FromDisk::new());
     for export in &state.exports {
@@ -584,8 +599,8 @@ fn restore_last(
     }
     if !problems.is_empty() {
         let kept = places.last_state();
-        match std::fs::copy(places.state(), &kept) {
-            Ok(_) => warn!("the state with all tables is kept in {}", kept.display()),
+        match state.text().map_err(std::io::Error::from).and_then(|text| log::keep(&kept, &text)) {
+            Ok(()) => warn!("the state with all tables is kept in {}", kept.display()),
             Err(error) => warn!("{}: {error}", kept.display()),
         }
     }
@@ -597,18 +612,26 @@ pub(crate) fn forget(places: &Places) -> Result<(), String> {
         return Ok(());
     }
     let _lock = Lock::take(places).map_err(|e| refused(places, e).message)?;
-    StateFile::default().forget(&places.state()).map_err(|e| format!("{}: {e}", places.state().display()))
+    state::forget(places.dir()).map_err(|e| format!("{}: {e}", places.state().display()))
 }
 
 /// Keeps for people what is not restored.
 fn put_last_state_aside(places: &Places, why: &str) {
     let kept = places.last_state();
-    match std::fs::rename(places.state(), &kept) {
-        Ok(()) => {
-            error!("the devices of the daemon before are not restored, their tables are in {}: {why}", kept.display())
+    // The log first: without its state it says nothing.
+    let moved = [(places.state_log(), places.last_log()), (places.state(), kept.clone())];
+    for (from, to) in moved {
+        match std::fs::rename(&from, &to) {
+            Ok(()) if to == kept => {
+                error!(
+                    "the devices of the daemon before are not restored, their tables are in {}: {why}",
+                    to.display()
+                );
+            }
+            Ok(()) => {}
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+            Err(error) => error!("the devices of the daemon before are not restored: {why}; {}: {error}", to.display()),
         }
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
-        Err(error) => error!("the devices of the daemon before are not restored: {why}; {}: {error}", kept.display()),
     }
 }
 

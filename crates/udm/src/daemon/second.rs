@@ -2,6 +2,7 @@
 
 use super::conversation::Conversation;
 use super::socket::Peer;
+use super::state::What;
 use super::stop::Stop;
 use super::{Daemon, handover, log};
 use crate::exports::refusal;
@@ -14,8 +15,8 @@ use std::time::Duration;
 use tracing::debug;
 use udm_base::Errno;
 use udm_control::second::{
-    Ended, ExportEntry, Hello, MAX_LINE, NodeEntry, NodeKind, Service, Underway, VERSION, VhostUserExport, converse,
-    read_line,
+    Changed, Ended, ExportEntry, Hello, MAX_LINE, NodeEntry, NodeKind, Service, Underway, VERSION, VhostUserExport,
+    converse, read_line,
 };
 use udm_core::{Error, MappedDevice, Registry};
 use udm_io::nbd::uri::{Endpoint, Uri};
@@ -109,7 +110,12 @@ impl Service for Daemon {
     }
 
     fn underway(&self) -> Vec<Underway> {
-        self.underway.list()
+        let mut list = self.underway.list();
+        // Who waits for an event waits for nobody in particular.
+        for command in list.iter_mut().filter(|command| command.command != "DM_DEV_WAIT") {
+            command.waits_for = self.registry.waits_for(&command.device);
+        }
+        list
     }
 
     fn log_tail(&self, lines: usize) -> Vec<String> {
@@ -128,8 +134,16 @@ impl Service for Daemon {
         self.nodes.remove(name)
     }
 
-    fn changed(&self) {
-        Self::changed(self);
+    fn may_change(&self) -> Result<(), Error> {
+        self.state.ready(self, 0).map_err(|why| why.refusal())
+    }
+
+    fn changed(&self, what: Changed) -> Result<(), Error> {
+        let what = match what {
+            Changed::Device(minor) => What::Device(minor),
+            Changed::Exports => What::Exports,
+        };
+        Self::changed(self, what).map_err(|why| why.confession())
     }
 
     fn lost(&self, device: &MappedDevice) -> Option<String> {

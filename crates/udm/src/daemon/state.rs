@@ -1,7 +1,16 @@
-//! `state.json`: what it takes to make the devices again.
+//! `state.json` and `state.log`: what it takes to make the devices again.
 //!
-//! It is replaced as a whole, and is on disk before the command that changed it is answered. It is read strictly: a file
-//! that this udm does not understand in full is not acted on in part.
+//! What a command has changed is on disk before it is answered. It is read strictly: what this udm does not understand in
+//! full is not acted on in part.
+//!
+//! [`journal`] has how it lies on disk, [`keeper`] what is written when.
+
+mod disk;
+mod journal;
+mod keeper;
+
+pub(crate) use journal::{LOG, STATE};
+pub(crate) use keeper::{Keeper, Unsaved, What, forget};
 
 use super::Daemon;
 use super::lost::LostDevices;
@@ -10,21 +19,16 @@ use super::tcp::TcpExports;
 use super::vhost::VhostExports;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read, Write};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
 use udm_control::second::{NodeKind, VhostUserExport};
 use udm_core::{Geometry, MappedDevice, Registry, StatusKind, Table, TableSlot};
 
-/// The version of the file.
-const VERSION: u32 = 2;
-/// A file that is longer is none of ours: a device takes some hundred bytes, a line of a table as much.
-const MAX_FILE: u64 = 256 << 20;
+/// The version of the file. One of version 2 had no log beside it, and is read as well.
+const VERSION: u32 = 3;
+const WITHOUT_LOG: u32 = 2;
 
 /// The file.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, Default, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct State {
     version: u32,
@@ -110,27 +114,45 @@ impl State {
     ) -> Self {
         let mut devices: Vec<_> = registry.list().iter().map(|md| DeviceState::of(md, lost, nodes)).collect();
         devices.sort_by_key(|device| device.minor);
-        let exports = tcp.list().into_iter().map(|e| ExportState { name: e.name, tcp: e.address }).collect();
-        let vhost_user = vhost.described().into_iter().map(|(name, at)| VhostUserState { name, at }).collect();
+        let (exports, vhost_user) = Self::exports_of(tcp, vhost);
         Self { version: VERSION, devices, exports, vhost_user }
     }
 
-    /// What a daemon before this one left; `None` when it left nothing.
+    /// The state of now.
+    fn of_daemon(daemon: &Daemon) -> Self {
+        Self::of(&daemon.registry, &daemon.lost, &daemon.tcp, &daemon.vhost, &daemon.nodes)
+    }
+
+    fn exports_of(tcp: &TcpExports, vhost: &VhostExports) -> (Vec<ExportState>, Vec<VhostUserState>) {
+        let exports = tcp.list().into_iter().map(|e| ExportState { name: e.name, tcp: e.address }).collect();
+        (exports, vhost.described().into_iter().map(|(name, at)| VhostUserState { name, at }).collect())
+    }
+
+    /// What a daemon before this one left; `None` when it left nothing. What was left out of the log is told in the second.
     ///
     /// # Errors
-    /// The file cannot be read, or is not understood in full: why, for people.
-    pub(crate) fn read(path: &Path) -> Result<Option<Self>, String> {
-        let file = match File::open(path) {
-            Ok(file) => file,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(error.to_string()),
+    /// The files cannot be read, or are not understood in full: why, for people.
+    pub(crate) fn read(dir: &Path) -> Result<Option<(Self, Option<String>)>, String> {
+        let named = |file: &str, why: String| format!("{}: {why}", dir.join(file).display());
+        let disk = match disk::Directory::open(dir) {
+            Ok(disk) => disk,
+            Err(error) => return Err(format!("{}: {error}", dir.display())),
         };
-        let mut text = Vec::new();
-        file.take(MAX_FILE + 1).read_to_end(&mut text).map_err(|e| e.to_string())?;
-        if text.len() as u64 > MAX_FILE {
-            return Err(format!("it is longer than {MAX_FILE} bytes"));
+        let found = journal::read(&disk).map_err(|failed| named(failed.file, failed.error.to_string()))?;
+        let Some(checkpoint) = found.checkpoint else { return Ok(None) };
+        let mut state = Self::parse(&checkpoint).map_err(|why| named(STATE, why))?;
+        state.replay(&found.records).map_err(|why| named(LOG, why))?;
+        Ok(Some((state, found.left_out.map(|why| named(LOG, why)))))
+    }
+
+    /// Does once more what was done after the checkpoint.
+    fn replay(&mut self, records: &[String]) -> Result<(), String> {
+        let mut kept = keeper::Kept::of(std::mem::take(self));
+        for record in records {
+            kept.apply(serde_json::from_str(record).map_err(|e| e.to_string())?);
         }
-        Self::parse(&text).map(Some)
+        *self = kept.state();
+        Ok(())
     }
 
     /// Reads the text of a file.
@@ -142,10 +164,12 @@ impl State {
         }
         let Versioned { version } =
             serde_json::from_slice(text).map_err(|e| format!("it is no state, or cut short: {e}"))?;
-        if version != VERSION {
+        if version != VERSION && version != WITHOUT_LOG {
             return Err(format!("it has version {version}, this udm reads version {VERSION}"));
         }
-        serde_json::from_slice(text).map_err(|e| e.to_string())
+        let mut state: Self = serde_json::from_slice(text).map_err(|e| e.to_string())?;
+        state.version = VERSION;
+        Ok(state)
     }
 
     /// As another daemon of the same version tells it.
@@ -201,49 +225,6 @@ impl TableState {
     }
 }
 
-/// Writes the file, whole or not at all, when there is something new.
-#[derive(Default)]
-pub(crate) struct StateFile {
-    /// What was written last. Held while a state is taken and written, so that an older one never follows a newer.
-    written: Mutex<String>,
-}
-
-impl StateFile {
-    /// Writes the state of now. Blocks until it is on disk.
-    pub(crate) fn save(&self, daemon: &Daemon) -> io::Result<()> {
-        let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
-        let text = State::of(&daemon.registry, &daemon.lost, &daemon.tcp, &daemon.vhost, &daemon.nodes).text()?;
-        if *written != text {
-            replace(&daemon.places.state(), &text)?;
-            *written = text;
-        }
-        Ok(())
-    }
-
-    /// Takes the file away, for good: no later save brings it back.
-    pub(crate) fn forget(&self, path: &Path) -> io::Result<()> {
-        let _written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
-        match fs::remove_file(path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-            _ => sync_directory(path),
-        }
-    }
-}
-
-fn replace(path: &Path, text: &str) -> io::Result<()> {
-    let new = path.with_extension("json.new");
-    let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
-    file.write_all(text.as_bytes())?;
-    // Before the rename, or a power cut may leave the new name with nothing behind it.
-    file.sync_all()?;
-    fs::rename(&new, path)?;
-    sync_directory(path)
-}
-
-fn sync_directory(path: &Path) -> io::Result<()> {
-    path.parent().map_or(Ok(()), |dir| File::open(dir)?.sync_all())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -262,7 +243,7 @@ mod tests {
             assert!(State::parse(&whole.as_bytes()[..cut]).is_err(), "cut short after {cut} bytes");
         }
         for (text, expect) in [
-            (whole.replace(r#""version":2"#, r#""version":3"#), "version 3, this udm reads version 2"),
+            (whole.replace(r#""version":2"#, r#""version":4"#), "version 4, this udm reads version 3"),
             (whole.replace(r#""version":2"#, r#""version":1"#), "version 1"),
             (whole.replace(r#""version":2,"#, ""), "missing field `version`"),
             (whole.replace(r#""exports":[]"#, r#""exports":[],"more":1"#), "unknown field `more`"),

@@ -13,7 +13,7 @@ use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::io::{self, IoSlice};
 use std::sync::Arc;
 use udm_base::{AlignedBuf, Errno, Sector, Sectors};
-use udm_io::{Attached, BlockDevice, Channel, Completion, Domain, ExtentKind, Limits, Op, OpFlags, Status};
+use udm_io::{Attached, BlockDevice, Channel, Completion, Domain, ExtentKind, Limits, Op, OpFlags, Questions, Status};
 use zerocopy::IntoBytes;
 
 /// The most bytes that one request reads or writes.
@@ -429,7 +429,7 @@ impl Engine {
         let next = match next {
             Some(Step::ZeroData(range)) => {
                 let device = &self.devices[job.device].as_ref().expect("a device with jobs").device;
-                job.rest.extend(data_in(&**device, range).map(|range| Step::Zero(range, OpFlags::NONE)));
+                job.rest.extend(data_in(&self.channel, &**device, range).map(|range| Step::Zero(range, OpFlags::NONE)));
                 job.rest.pop()
             }
             next => next,
@@ -520,7 +520,7 @@ fn errno(status: Status) -> Errno {
 }
 
 /// The runs of data in a range, as the device tells.
-fn data_in(device: &dyn BlockDevice, range: Range) -> impl Iterator<Item = Range> {
+fn data_in(channel: &Channel, device: &dyn BlockDevice, range: Range) -> impl Iterator<Item = Range> {
     let mut found: Vec<Range> = Vec::new();
     let (mut at, mut left) = (range.start, range.sectors);
     let mut add = |start: Sector, sectors: Sectors| match found.last_mut() {
@@ -531,7 +531,7 @@ fn data_in(device: &dyn BlockDevice, range: Range) -> impl Iterator<Item = Range
         if left.is_zero() {
             break;
         }
-        let extents = device.extents(at, left);
+        let extents = Questions::wait_for(channel, device, at, left);
         if extents.is_empty() {
             break;
         }
@@ -552,7 +552,7 @@ fn data_in(device: &dyn BlockDevice, range: Range) -> impl Iterator<Item = Range
 
 /// Where data, or a hole, is next from byte `offset` on: SEEK_DATA and SEEK_HOLE. The end of the device is a hole.
 /// After many questions the device is taken to hold data.
-pub(super) fn seek(device: &dyn BlockDevice, offset: u64, hole: bool) -> Result<u64, Errno> {
+pub(super) fn seek(channel: &Channel, device: &dyn BlockDevice, offset: u64, hole: bool) -> Result<u64, Errno> {
     let size = device.sectors();
     let bytes = size.checked_bytes().unwrap_or(!0x1ff);
     if offset >= bytes {
@@ -563,7 +563,7 @@ pub(super) fn seek(device: &dyn BlockDevice, offset: u64, hole: bool) -> Result<
         let Some(left) = size.from_start().checked_since(at).filter(|left| !left.is_zero()) else {
             return if hole { Ok(bytes) } else { Err(Errno::ENXIO) };
         };
-        let extents = device.extents(at, left);
+        let extents = Questions::wait_for(channel, device, at, left);
         if extents.is_empty() {
             break;
         }

@@ -11,9 +11,10 @@ use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
 use std::ffi::CString;
 use std::fs;
 use std::io::{self, IoSliceMut};
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use udm_base::DevT;
+use udm_io::{Mount, mounts};
 
 /// The type that our mounts have in /proc/self/mountinfo.
 const TYPE: &str = "fuse.udm";
@@ -24,15 +25,6 @@ const HELPER: &str = "fusermount3";
 pub(super) struct Mounted {
     dir: PathBuf,
     helper: bool,
-}
-
-/// A mount point with something on it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Found {
-    /// Major and minor of its file system, as `st_dev` has them.
-    pub(crate) dev: (u32, u32),
-    /// The file system's type.
-    pub(crate) kind: String,
 }
 
 /// Mounts on `dir`, which is made if it is not there. What a dead daemon has left there goes before. Blocks.
@@ -129,53 +121,18 @@ fn receive_descriptor(socket: &std::os::unix::net::UnixStream) -> io::Result<Own
 ///
 /// # Errors
 /// Of reading /proc/self/mountinfo, and of the directory above.
-pub(crate) fn find(dir: &Path) -> io::Result<Vec<Found>> {
+pub(crate) fn find(dir: &Path) -> io::Result<Vec<Mount>> {
     let dir = match real_path(dir) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         other => other?,
     };
-    Ok(mounts_on(&fs::read("/proc/self/mountinfo")?, dir.as_os_str().as_bytes()))
+    Ok(mounts()?.into_iter().filter(|mount| mount.point == dir).collect())
 }
 
-/// Major and minor of the topmost file system of ours on `dir`, as `st_dev` has them. It is not touched: its server may be
-/// about to change.
-pub fn mounted(dir: &Path) -> Option<(u32, u32)> {
+/// The number of the topmost file system of ours on `dir`, as `st_dev` has it. It is not touched: its server may be about to
+/// change.
+pub fn mounted(dir: &Path) -> Option<DevT> {
     find(dir).ok()?.last().filter(|found| found.kind == TYPE).map(|found| found.dev)
-}
-
-/// Lines of `ID PARENT MAJOR:MINOR ROOT POINT OPTIONS [FIELDS…] - TYPE SOURCE OPTIONS` (proc_pid_mountinfo(5)).
-fn mounts_on(mountinfo: &[u8], dir: &[u8]) -> Vec<Found> {
-    let line = |line: &[u8]| {
-        let mut words = line.split(|b| *b == b' ');
-        let dev = std::str::from_utf8(words.nth(2)?).ok()?;
-        let (major, minor) = dev.split_once(':')?;
-        if unescape(words.nth(1)?) != dir {
-            return None;
-        }
-        let kind = words.skip_while(|word| *word != b"-").nth(1)?;
-        let kind = String::from_utf8_lossy(kind).into_owned();
-        Some(Found { dev: (major.parse().ok()?, minor.parse().ok()?), kind })
-    };
-    mountinfo.split(|b| *b == b'\n').filter_map(line).collect()
-}
-
-/// `\NNN` stands for a byte in octal.
-fn unescape(text: &[u8]) -> Vec<u8> {
-    let (mut out, mut rest) = (Vec::with_capacity(text.len()), text);
-    while let Some((&first, tail)) = rest.split_first() {
-        let digits = (first == b'\\').then(|| tail.get(..3)).flatten().and_then(|d| std::str::from_utf8(d).ok());
-        match digits.and_then(|d| u8::from_str_radix(d, 8).ok()) {
-            Some(byte) => {
-                out.push(byte);
-                rest = &tail[3..];
-            }
-            None => {
-                out.push(first);
-                rest = tail;
-            }
-        }
-    }
-    out
 }
 
 /// Unmounts what daemons before have left on `dir`. To be called by who knows that none runs there.
@@ -251,18 +208,6 @@ impl Drop for Mounted {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn mountinfo() {
-        let text = b"36 35 98:0 /mnt1 /run/a\\040b/dev rw,noatime master:1 - ext3 /dev/root rw\n\
-            40 1 0:52 / /run/a\\040b/dev rw,nosuid shared:7 propagate_from:2 - fuse.udm udm rw,user_id=0\n\
-            41 1 0:53 / /run/a rw - tmpfs tmpfs rw\nnonsense\n\n";
-        let found = mounts_on(text, b"/run/a b/dev");
-        let expect = [((98, 0), "ext3"), ((0, 52), "fuse.udm")];
-        assert_eq!(found.iter().map(|f| (f.dev, &*f.kind)).collect::<Vec<_>>(), expect);
-        assert_eq!(mounts_on(text, b"/run"), []);
-        assert_eq!(unescape(b"a\\134\\12"), b"a\\\\12");
-    }
 
     #[test]
     fn a_path_that_is_not_there_has_no_mounts() {

@@ -465,7 +465,7 @@ impl Worker {
                     libc::SEEK_HOLE => true,
                     _ => return Err(Errno::EINVAL),
                 };
-                let offset = seek(&*node.device.device(), *offset, hole)?;
+                let offset = seek(&self.engine.channel, &*node.device.device(), *offset, hole)?;
                 self.engine.answer(tag, LseekOut { offset }.as_bytes());
             }
             Request::Statfs => self.engine.answer(tag, STATFS.as_bytes()),

@@ -1,6 +1,6 @@
 //! The old daemon's side.
 
-use super::{HandOver, Parcel, Settings, VERSION, Way};
+use super::{CLAIM, HandOver, Parcel, Settings, VERSION, Way};
 use crate::daemon::nodes::NodeSettings;
 use crate::daemon::socket::Listener;
 use crate::daemon::state::State;
@@ -120,6 +120,7 @@ pub(crate) fn give(
     let mut parcels = vec![Parcel::new("state", "", &still.state).map_err(refused)?];
     parcels.extend(fixed_parcels(daemon, sockets, lock).map_err(refused)?);
     parcels.extend(memories(daemon).map_err(refused)?);
+    parcels.extend(claims(daemon).map_err(refused)?);
     // From here on what goes on goes on from the parcels, in whichever process.
     still.leave();
     for giver in daemon.givers() {
@@ -135,7 +136,7 @@ pub(crate) fn give(
         }
     }
     take_down(daemon);
-    match send(giving, &parcels) {
+    match send(giving, &mut parcels) {
         Ok(()) => {
             info!("all is passed on, after {} ms", begun.elapsed().as_millis());
             Ok(Given::Gone)
@@ -298,6 +299,12 @@ fn memories(daemon: &Daemon) -> Result<Vec<Parcel>, String> {
     Ok(parcels)
 }
 
+/// The claims on block devices beneath.
+fn claims(daemon: &Daemon) -> Result<Vec<Parcel>, String> {
+    let shared = daemon.claims.share().map_err(|e| format!("the claims on block devices cannot be passed on: {e}"))?;
+    shared.into_iter().map(|fd| Ok(Parcel::new(CLAIM, "", ())?.with(fd))).collect()
+}
+
 /// Removes every device, so that nothing beneath is open any more.
 fn take_down(daemon: &Daemon) {
     let mut left = daemon.registry.list();
@@ -309,9 +316,9 @@ fn take_down(daemon: &Daemon) {
     }
 }
 
-fn send(giving: &Giving, parcels: &[Parcel]) -> Result<(), String> {
+fn send(giving: &Giving, parcels: &mut Vec<Parcel>) -> Result<(), String> {
     let gone = |e: std::io::Error| format!("it has gone: {e}");
-    for parcel in parcels {
+    for parcel in &*parcels {
         giving.way.send(parcel, answer_within()).map_err(gone)?;
     }
     giving.way.send(&Parcel::new("end", "", ())?, answer_within()).map_err(gone)?;
@@ -321,6 +328,8 @@ fn send(giving: &Giving, parcels: &[Parcel]) -> Result<(), String> {
         "refused" => return Err(answer.read().unwrap_or_default()),
         other => return Err(format!("it answers {other:?}")),
     }
+    // It has them. Kept here they would outlive, for a moment, what it lets go of.
+    parcels.retain(|parcel| parcel.kind != CLAIM);
     giving.way.send(&Parcel::new("go", "", ())?, answer_within()).map_err(gone)
 }
 
