@@ -9,6 +9,7 @@ mod discards;
 mod doubts;
 mod failures;
 mod lifecycle;
+mod many;
 mod messages;
 mod origins;
 mod pools;

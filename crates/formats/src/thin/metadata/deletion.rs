@@ -40,6 +40,7 @@ impl Metadata {
             self.store.dec(root).await?;
         }
         self.devices.remove(&dev);
+        self.changed.remove(&dev);
         self.aborted.remove(&dev);
         Ok(())
     }

@@ -49,9 +49,9 @@ impl Metadata {
         self.open.time += 1;
         let time = self.open.time;
         let from = self.devices.get_mut(&origin).expect("it was loaded above");
-        from.changed = true;
         from.details.snapshotted_time = time;
         let mapped_blocks = from.details.mapped_blocks;
+        self.changed.insert(origin);
         let details = Details { mapped_blocks, ..self.new_details() };
         self.add(dev, details, root);
         Ok(())
@@ -64,7 +64,8 @@ impl Metadata {
 
     /// A device that was just made: its way in the upper tree was changed, so it is the transaction's own.
     fn add(&mut self, dev: u32, details: Details, root: u64) {
-        self.devices.insert(dev, Device { details, root, changed: true, owned_in: self.transaction });
+        self.devices.insert(dev, Device { details, root, owned_in: self.transaction });
+        self.changed.insert(dev);
     }
 
     async fn check_unused(&mut self, dev: u32) -> Result<(), Error> {
@@ -108,7 +109,7 @@ impl Metadata {
     /// Forgets what is kept of a device that nobody uses any more, also that changes to it were aborted. Uncommitted changes are kept.
     pub fn close_device(&mut self, dev: u32) {
         self.aborted.remove(&dev);
-        if self.devices.get(&dev).is_some_and(|device| !device.changed) {
+        if !self.changed.contains(&dev) {
             self.devices.remove(&dev);
         }
     }
@@ -127,7 +128,7 @@ impl Metadata {
         if root == LOCATION {
             return Err(Error::Details { dev, what: "the root of its mappings is block 0, the superblock".into() });
         }
-        let device = Device { details: details.into(), root, changed: false, owned_in: 0 };
+        let device = Device { details: details.into(), root, owned_in: 0 };
         self.devices.insert(dev, device);
         Ok(device)
     }
@@ -153,7 +154,7 @@ impl Metadata {
     /// Keeps what a change made of a device's root and of its number of mappings.
     pub(super) async fn keep(&mut self, dev: u32, root: u64, mapped_blocks: u64) -> Result<(), Error> {
         let device = self.devices.get_mut(&dev).expect("it was owned");
-        device.changed = true;
+        self.changed.insert(dev);
         device.details.mapped_blocks = mapped_blocks;
         if std::mem::replace(&mut device.root, root) != root {
             self.set_root(dev, root).await?;

@@ -4,7 +4,7 @@ use super::{Event, Worker};
 use crate::thin::features::Features;
 use crate::thin::inflight::Ticket;
 use crate::thin::pool::{Gate, Pool, PoolMode};
-use crate::thin::volume::{Durability, ThinDevice, Volume};
+use crate::thin::volume::{ThinDevice, Volume};
 use std::sync::{Arc, Mutex, PoisonError};
 use udm_base::Errno;
 use udm_core::Error;
@@ -404,7 +404,7 @@ impl Worker {
         let device = ThinDevice::new(self.pool.clone(), id, blocks);
         if self.metadata.changed_since_commit(id) {
             // By those who had it open before.
-            device.set_durability(Durability::Changed);
+            self.has_changed(&device);
         }
         self.devices.insert(id, Arc::downgrade(&device));
         Ok(device)

@@ -14,7 +14,7 @@ pub(super) use control::{Command, MetadataOf, PoolStatus, Reply};
 
 use super::features::Features;
 use super::pool::{Pool, pause};
-use super::volume::{ThinDevice, Volume};
+use super::volume::{Durability, Found, ThinDevice, Volume};
 use cells::Cells;
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Weak};
@@ -47,8 +47,8 @@ enum AfterCommit {
     End(Bio),
     /// It is a flush: of the data device too, which a commit flushes.
     Flush(Arc<Volume>, Bio),
-    /// It goes to its block, which is durably at that data block then.
-    Again(Arc<Volume>, Bio, Option<u64>),
+    /// It goes to its block, which durably lies where it was found then.
+    Again(Arc<Volume>, Bio, Found),
 }
 
 /// What goes on while the worker does other things.
@@ -70,6 +70,8 @@ pub(super) struct Worker {
     jobs: HashMap<u64, Job>,
     next_job: u64,
     devices: HashMap<u32, Weak<ThinDevice>>,
+    /// Those of them that have changed since the last commit: it costs nothing for the others.
+    changed: Vec<Weak<ThinDevice>>,
     deletions: VecDeque<(Deletion, Reply<control::Done>)>,
     after_commit: Vec<AfterCommit>,
     /// Writes that wait for space.
@@ -109,6 +111,7 @@ impl Worker {
             jobs: HashMap::new(),
             next_job: 0,
             devices: HashMap::new(),
+            changed: Vec::new(),
             deletions: VecDeque::new(),
             after_commit: Vec::new(),
             retry: Vec::new(),
@@ -190,6 +193,14 @@ impl Worker {
     /// The devices that somebody has open.
     fn open_devices(&self) -> impl Iterator<Item = Arc<ThinDevice>> {
         self.devices.values().filter_map(Weak::upgrade)
+    }
+
+    /// Notes that a device differs from what was committed.
+    fn has_changed(&mut self, device: &Arc<ThinDevice>) {
+        if device.durability() == Durability::Committed {
+            device.set_durability(Durability::Changed);
+            self.changed.push(Arc::downgrade(device));
+        }
     }
 
     /// Has bios looked at again, in their order and before everything else.
