@@ -5,6 +5,7 @@
 mod rig;
 
 mod commits;
+mod deletions;
 mod discards;
 mod doubts;
 mod failures;

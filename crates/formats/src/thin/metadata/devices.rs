@@ -2,7 +2,7 @@
 
 use udm_pdata::{Root, btree};
 
-use super::{Device, MAX_DEVICE, Metadata};
+use super::{Device, MAX_DEVICE, Metadata, REMAINS};
 use crate::thin::error::Error;
 use crate::thin::superblock::LOCATION;
 use crate::thin::values::{BlockTime, Details, DiskDetails, MAX_TIME};
@@ -88,7 +88,7 @@ impl Metadata {
         Ok(self.device(dev).await?.details)
     }
 
-    /// All devices, by id, as they stand in the open transaction. Reads the whole details tree: 126 devices a block.
+    /// All devices, by id, as they stand in the open transaction; not what deleted ones have left. Reads the whole details tree: 126 devices a block.
     ///
     /// # Errors
     /// Those beneath; [`Error::DeviceId`] for an id that no device can have.
@@ -98,11 +98,12 @@ impl Metadata {
         let mut walk = btree::Walk::<DiskDetails>::new(self.open.details_root, 0..=u64::MAX);
         while let Some(entries) = walk.next(&mut self.store).await? {
             for (id, details) in entries {
-                let dev = u32::try_from(*id).ok().filter(|id| *id <= MAX_DEVICE).ok_or(Error::DeviceId(*id))?;
+                let dev = u32::try_from(*id).map_err(|_| Error::DeviceId(*id))?;
                 devices.insert(dev, Details::from(*details));
             }
         }
         devices.extend(self.devices.iter().map(|(dev, device)| (*dev, device.details)));
+        devices.retain(|dev, _| *dev < REMAINS);
         Ok(devices.into_iter().collect())
     }
 

@@ -291,7 +291,7 @@ fn far_blocks_make_room_for_each_other() {
     let volumes = [cache.volume(4000 << 27), cache.volume(4000 << 27)];
     for round in 0..4000u64 {
         let volume = &volumes[round as usize % 2];
-        let block = (round % 1000 << 27) + (round << 18 & ((1 << 27) - 1));
+        let block = ((round % 1000) << 27) + ((round << 18) & ((1 << 27) - 1));
         volume.set(block, place(round));
         assert_eq!(volume.lookup(block), place(round), "what was noted last is known");
         assert!(cache.bytes() <= MIB);

@@ -7,6 +7,7 @@ mod bios;
 mod cells;
 mod commit;
 mod control;
+mod deletion;
 mod discard;
 mod prepare;
 
@@ -16,9 +17,10 @@ use super::features::Features;
 use super::pool::{Pool, pause};
 use super::volume::{Durability, Found, ThinDevice, Volume};
 use cells::Cells;
+use deletion::Deletions;
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Weak};
-use udm_formats::thin::{Deletion, Metadata};
+use udm_formats::thin::Metadata;
 use udm_io::{Bio, Nanos, Status};
 
 /// A commit is made this long after the one before while there is something to commit (`COMMIT_PERIOD`).
@@ -72,7 +74,7 @@ pub(super) struct Worker {
     devices: HashMap<u32, Weak<ThinDevice>>,
     /// Those of them that have changed since the last commit: it costs nothing for the others.
     changed: Vec<Weak<ThinDevice>>,
-    deletions: VecDeque<(Deletion, Reply<control::Done>)>,
+    deletions: Deletions,
     after_commit: Vec<AfterCommit>,
     /// Writes that wait for space.
     retry: Vec<(Arc<Volume>, Bio)>,
@@ -112,7 +114,7 @@ impl Worker {
             next_job: 0,
             devices: HashMap::new(),
             changed: Vec::new(),
-            deletions: VecDeque::new(),
+            deletions: Deletions::new(),
             after_commit: Vec::new(),
             retry: Vec::new(),
             parked: Vec::new(),
@@ -219,7 +221,7 @@ impl Worker {
 
     fn next_deadline(&self) -> Option<Nanos> {
         let commit = self.metadata.is_dirty().then(|| self.last_commit.after(COMMIT_PERIOD_NS));
-        let deletion = (!self.deletions.is_empty()).then(|| self.now());
+        let deletion = self.is_deleting().then(|| self.now());
         [commit, self.no_space_deadline(), deletion].into_iter().flatten().min()
     }
 }
