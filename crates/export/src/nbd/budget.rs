@@ -1,15 +1,16 @@
 //! How much memory the clients of a thread may hold together, and in which pieces they get it.
 //!
 //! Memory that a client holds while it does nothing must not be what another waits for. So a long payload never lies in
-//! memory as a whole: it goes through in pieces, which are small when memory is short, and small pieces there always are; they
-//! are not counted. What has to be held as a whole, the data of a read that must be one reply, is what may wait.
+//! memory as a whole: it goes through in pieces, which are small when memory is short, and a small piece there always is. What has
+//! to be held as a whole, the data of a read that must be one reply, is what may wait.
 //!
+//! - Small pieces are counted apart: who holds nothing gets one in any case, more only while all of them are within the limit too.
 //! - Pieces of long requests are long while a quarter of the memory suffices.
 //! - What is held as a whole and longer than a piece leaves a quarter to the others.
 
 /// The longest piece of a long request.
 pub(super) const PIECE: usize = 1024 * 1024;
-/// Pieces up to this length are given out in any case, and not counted: each client can go on with one.
+/// Pieces up to this length are counted apart, so that each client can go on with one.
 pub(super) const SMALL: usize = 64 * 1024;
 
 /// The memory of one thread's clients, as numbers.
@@ -17,12 +18,13 @@ pub(super) const SMALL: usize = 64 * 1024;
 pub(super) struct Budget {
     limit: usize,
     used: usize,
+    small: usize,
 }
 
 impl Budget {
-    /// At most `limit` bytes, small pieces aside.
+    /// At most `limit` bytes, and as much in small pieces.
     pub(super) fn new(limit: usize) -> Self {
-        Self { limit, used: 0 }
+        Self { limit, used: 0, small: 0 }
     }
 
     /// Bytes that are held, small pieces aside.
@@ -36,6 +38,11 @@ impl Budget {
         bytes <= SMALL || self.used == 0 || self.used + bytes <= limit
     }
 
+    /// Whether somebody who holds something may have more in small pieces.
+    pub(super) fn has_small(&self) -> bool {
+        self.small < self.limit
+    }
+
     /// How long the next piece of what is `left` may be.
     pub(super) fn piece(&self, left: usize) -> usize {
         let most = if self.used + PIECE <= self.limit / 4 { PIECE } else { SMALL };
@@ -44,27 +51,29 @@ impl Budget {
 
     /// A piece is held from now on.
     pub(super) fn take(&mut self, piece: usize) {
-        self.used += counted(piece);
+        *self.count(piece) += piece;
     }
 
     /// A piece is not held any more.
     pub(super) fn give(&mut self, piece: usize) {
-        self.used -= counted(piece);
+        *self.count(piece) -= piece;
+    }
+
+    fn count(&mut self, piece: usize) -> &mut usize {
+        if piece <= SMALL { &mut self.small } else { &mut self.used }
     }
 
     /// The pieces of a whole are held from now on.
     pub(super) fn take_all(&mut self, whole: usize) {
-        self.used += whole / PIECE * PIECE + counted(whole % PIECE);
+        self.used += whole / PIECE * PIECE;
+        self.take(whole % PIECE);
     }
 
     /// They are not held any more.
     pub(super) fn give_all(&mut self, whole: usize) {
-        self.used -= whole / PIECE * PIECE + counted(whole % PIECE);
+        self.used -= whole / PIECE * PIECE;
+        self.give(whole % PIECE);
     }
-}
-
-fn counted(piece: usize) -> usize {
-    if piece <= SMALL { 0 } else { piece }
 }
 
 #[cfg(test)]
@@ -79,7 +88,10 @@ mod tests {
         (0..3).for_each(|_| budget.take(PIECE));
         assert_eq!((budget.piece(32 * PIECE), budget.has(32 * PIECE)), (PIECE, false));
         budget.take(PIECE);
-        (0..1000).for_each(|_| budget.take(SMALL));
+        (0..255).for_each(|_| budget.take(SMALL));
+        assert!(budget.has_small());
+        budget.take(SMALL);
+        assert!(!budget.has_small());
         // All that stalled clients can bring about: there is as much left for what is held as a whole.
         assert_eq!((budget.piece(32 * PIECE), budget.has(8 * PIECE), budget.has(8 * PIECE + 1)), (SMALL, true, false));
         budget.take_all(8 * PIECE + SMALL);
@@ -88,7 +100,7 @@ mod tests {
         assert_eq!((budget.has(PIECE), budget.has(SMALL), budget.piece(PIECE)), (false, true, SMALL));
         budget.give_all(8 * PIECE + SMALL);
         (0..8).for_each(|_| budget.give(PIECE));
-        (0..1000).for_each(|_| budget.give(SMALL));
-        assert_eq!(budget.used(), 0);
+        (0..256).for_each(|_| budget.give(SMALL));
+        assert_eq!((budget.used(), budget.small), (0, 0));
     }
 }

@@ -23,6 +23,11 @@ const ROOM: usize = 64 * 1024;
 /// What is received then.
 const LITTLE: usize = 4096;
 
+/// Options that are answered before others have their turn.
+const OPTIONS: usize = 16;
+/// What one costs, as bytes.
+const OPTION: usize = 16 * 1024;
+
 /// Where a connection is.
 enum Phase {
     Handshake { negotiation: Negotiation, input: Vec<u8> },
@@ -55,6 +60,8 @@ pub(super) struct Connection {
     flow: Flow,
     /// The socket took no more.
     full: bool,
+    /// More of the handshake can be done at once; it is only the others' turn.
+    more: bool,
     /// Since when it has taken nothing, or the client is negotiating.
     since: Nanos,
 }
@@ -69,7 +76,7 @@ impl Connection {
         let mut flow = Flow::new(number);
         flow.out.put(|bytes| bytes.extend_from_slice(&greeting));
         let phase = Phase::Handshake { negotiation, input: Vec::new() };
-        Self { socket, phase, flow, full: false, since: now }
+        Self { socket, phase, flow, full: false, more: false, since: now }
     }
 
     /// Goes on where another process left off.
@@ -87,7 +94,7 @@ impl Connection {
             }
         };
         let since = engine.channel.now();
-        Self { socket, phase, flow, full: false, since }
+        Self { socket, phase, flow, full: false, more: false, since }
     }
 
     /// What it takes to go on in another process; `None` when there is nothing to go on with. Nothing may be under way.
@@ -166,7 +173,7 @@ impl Connection {
 
     /// Whether received bytes wait for the connection's next turn.
     pub(super) fn is_waiting(&self) -> bool {
-        matches!(&self.phase, Phase::Transmission(t) if t.waiting.is_some())
+        self.more || matches!(&self.phase, Phase::Transmission(t) if t.waiting.is_some())
     }
 
     /// Whether they wait until the connection may hold more.
@@ -220,7 +227,7 @@ impl Connection {
 
     /// Nobody is there any more: nothing that was asked for begins, and nothing is answered.
     pub(super) fn break_off(&mut self, engine: &mut Engine) {
-        (self.flow.broken, self.flow.ended, self.full) = (true, true, false);
+        (self.flow.broken, self.flow.ended, self.full, self.more) = (true, true, false, false);
         let mut freed = 0;
         self.flow.out.clear(&mut engine.pool, &mut freed);
         self.flow.release(freed);
@@ -231,7 +238,7 @@ impl Connection {
 
     /// Receives nothing more; what is under way is still answered.
     pub(super) fn end(&mut self, engine: &mut Engine) {
-        self.flow.ended = true;
+        (self.flow.ended, self.more) = (true, false);
         if let Phase::Transmission(t) = &mut self.phase {
             t.forget_input(engine, &mut self.flow);
         }
@@ -322,11 +329,17 @@ impl Connection {
 
     /// Answers options while the client takes the answers.
     fn negotiate(&mut self, engine: &mut Engine, exports: &dyn Exports) -> Result<(), Hangup> {
-        loop {
+        self.more = false;
+        for steps in 1.. {
             let Phase::Handshake { negotiation, input } = &mut self.phase else { return Ok(()) };
-            if self.full {
+            if self.full || self.flow.broken {
                 return Ok(());
             }
+            if steps > OPTIONS {
+                self.more = true;
+                return Ok(());
+            }
+            engine.charge(OPTION);
             let mut step = Ok((0, Step::More));
             self.flow.out.put(|out| step = negotiation.step(input, out, exports));
             let (used, step) = step?;
@@ -358,6 +371,7 @@ impl Connection {
             }
             self.send(engine);
         }
+        Ok(())
     }
 
     /// Goes on with what waited, as far as the connection may hold more.

@@ -18,8 +18,8 @@ pub(super) const ZERO_STEP: usize = 1024 * 1024;
 const ZERO_PIECE: usize = 64 * 1024;
 /// What a request costs besides its bytes, as bytes.
 const EACH: usize = 512;
-/// What it costs to unmap a range, whatever its length.
-const UNMAP: usize = 256 * 1024;
+/// What it costs at most to unmap a range.
+const UNMAP: usize = 1024 * 1024;
 /// How long a device may take to say what a range holds before it counts as data.
 const PATIENCE_NS: u64 = 5_000_000_000;
 

@@ -75,6 +75,7 @@ impl Flow {
         self.in_flight < CONNECTION_REQUESTS
             && self.out.bytes() <= UNSENT
             && self.may_hold(needs.bytes)
+            && (self.held == 0 || engine.pool.budget.has_small())
             && (!needs.whole || engine.pool.budget.has(needs.bytes))
     }
 

@@ -10,7 +10,8 @@ use std::sync::mpsc;
 use udm_base::Sectors;
 use udm_export::nbd::Server;
 use udm_io::nbd::wire::Command;
-use udm_io::nbd::wire::consts::cmd_flag;
+use udm_io::nbd::wire::consts::{cmd_flag, opt};
+use udm_io::nbd::wire::option::put_option;
 use udm_io::nbd::wire::reply::StatusExtent;
 use udm_io::{BlockDevice, Domain, DomainBuilder, Limits, Op};
 
@@ -181,4 +182,20 @@ fn a_device_that_never_answers_holds_data() {
     drop(std::mem::take(&mut *device.questions.lock().expect("unpoisoned")));
     device.silent.store(false, Ordering::SeqCst);
     assert!(matches!(asker.ask(Command::BlockStatus, 0, 0, MIB, b""), Answer::Status(all) if all.len() == 3));
+}
+
+/// A client that asks for the list of exports without end, and takes it, is one of many.
+#[test]
+fn options_are_answered_in_turns() {
+    let served = Served::device(Arc::new(Recorder::new(SIZE, Limits::default())));
+    let mut other = Raw::go(&served.socket(), "dev", true);
+    let mut asker = Raw::connect(&served.socket());
+    let mut bytes = Vec::new();
+    (0..2000).for_each(|_| put_option(&mut bytes, opt::LIST, b""));
+    asker.stream.write_all(&bytes).expect("32 KB fit the socket");
+    other.write(0, &[1; 4096]);
+    for _ in 0..2000 {
+        assert_eq!(asker.replies(opt::LIST).len(), 2);
+    }
+    assert_eq!(other.read(0, 4096), [1; 4096]);
 }

@@ -53,6 +53,11 @@ impl Raw {
         let mut bytes = Vec::new();
         put_option(&mut bytes, option, data);
         self.stream.write_all(&bytes).expect("sent");
+        self.replies(option)
+    }
+
+    /// The replies to an option that was sent.
+    pub(crate) fn replies(&mut self, option: u32) -> Vec<(u32, Vec<u8>)> {
         let mut replies = Vec::new();
         loop {
             let mut header = [0; OPTION_REPLY_LEN];
