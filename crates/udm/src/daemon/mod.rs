@@ -9,6 +9,7 @@
 //! under way finish, flushes the devices, and removes its sockets. Nothing else on disk goes: the next one has the same devices.
 
 mod beneath;
+mod clients;
 mod control;
 mod conversation;
 mod flush;
@@ -38,7 +39,8 @@ pub(crate) use tcp::{parse_address, tcp_uri};
 use crate::connect;
 use crate::exports::MappedExports;
 use crate::places::Places;
-use conversation::{Conversation, Left};
+use clients::Clients;
+use conversation::Left;
 use handover::{Given, Giving, HandOver, Parcel, Settings, Taken, Way};
 use lock::LockError;
 use lost::LostDevices;
@@ -46,7 +48,7 @@ use nbd::{MainServer, Ready};
 use nodes::{NodeSettings, Nodes, ReadyNodes};
 use restore::{FromDisk, Problem};
 use rustix::process::{Resource, getrlimit, setrlimit, setsid};
-use socket::{Connections, Listener, Peer};
+use socket::{Listener, Peer};
 use state::{Keeper, NodeState, State, Unsaved, VhostUserState, What};
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -322,35 +324,29 @@ impl Life {
     /// Serves until the end. `Some`: another daemon was to go on and did not; what it was given is here.
     fn serve(self, lock: &Lock) -> Result<Option<Vec<Parcel>>, StartError> {
         let Self { daemon, control, second, conversations } = self;
-        let (control, second) = (Arc::new(control), Arc::new(second));
         // What is wrong is in the log; commands that change something are refused until it is written.
         let _ = daemon.changed(What::Everything);
-        let connections = Arc::new(Connections::default());
+        let mut clients = Clients::new(daemon.clone(), control, second)?;
+        clients.take(conversations);
         info!(
             "udm {} serves {} as process {}",
             env!("CARGO_PKG_VERSION"),
             daemon.places.dir().display(),
             std::process::id()
         );
-        daemon.go_on(conversations, &connections);
         loop {
-            let accepting = [
-                daemon.clone().accept("udm-control", &control, &connections, Conversation::CONTROL)?,
-                daemon.clone().accept("udm-second", &second, &connections, Conversation::SECOND)?,
-            ];
+            let serving = clients.serve()?;
             let giving = daemon.wait_for_end(lock);
             daemon.stop.set();
-            accepting.into_iter().for_each(udm_io::Joiner::join);
+            clients = serving.join()?;
+            let left = clients.stop(PATIENCE);
             let Some(giving) = giving else {
-                drop((control, second));
-                daemon.end(&connections);
+                daemon.end(clients, left);
                 return Ok(None);
             };
-            let sockets = [("control.sock", &*control), ("udm.sock", &*second)];
-            match daemon.give(&connections, &sockets, lock, &giving) {
+            match daemon.give(&mut clients, left, lock, &giving) {
                 Ok(given) => {
-                    control.keep();
-                    second.keep();
+                    clients.sockets().iter().for_each(|(_, listener)| listener.keep());
                     return Ok(match given {
                         Given::Gone => None,
                         Given::Back(parcels) => Some(parcels),
@@ -360,8 +356,7 @@ impl Life {
             }
             daemon.replaced.store(false, Ordering::Release);
             daemon.stop.clear();
-            let left = std::mem::take(&mut *daemon.left());
-            daemon.go_on(left, &connections);
+            clients.take(std::mem::take(&mut *daemon.left()));
         }
     }
 }
@@ -428,40 +423,15 @@ impl Daemon {
         }
     }
 
-    /// Gives everything to another daemon. `Err`: nothing has changed.
-    fn give(
-        &self,
-        connections: &Connections,
-        sockets: &[(&str, &Listener)],
-        lock: &Lock,
-        giving: &Giving,
-    ) -> Result<Given, String> {
-        let left = connections.wait(PATIENCE);
+    /// Gives everything to another daemon. `Err`: nothing has changed. `left`: so many commands are not done.
+    fn give(&self, clients: &mut Clients, left: usize, lock: &Lock, giving: &Giving) -> Result<Given, String> {
         if left > 0 {
             let why = format!("{left} commands are not done after {} s", PATIENCE.as_secs());
             giving.refuse(&why);
             return Err(why);
         }
-        handover::give(self, sockets, lock, giving)
-    }
-
-    /// Accepts on a thread of its own, until the end.
-    fn accept(
-        self: Arc<Self>,
-        thread: &str,
-        listener: &Arc<Listener>,
-        connections: &Arc<Connections>,
-        conversation: Conversation,
-    ) -> Result<udm_io::Joiner, String> {
-        let (connections, listener) = (connections.clone(), listener.clone());
-        let executor = self.registry.domain().executor().clone();
-        let spawner = executor.clone();
-        let work = move || {
-            let daemon = self.clone();
-            let serve = Arc::new(move |stream: &UnixStream, peer| daemon.talk(stream, peer, conversation.clone()));
-            listener.accept(&self.stop, &*executor, &connections, serve);
-        };
-        spawner.spawn(thread, Box::new(work)).map_err(|e| format!("cannot start a thread: {e}"))
+        *self.left() = clients.leave();
+        handover::give(self, &clients.sockets(), lock, giving)
     }
 
     /// Blocks until the daemon is to end, or until another is ready to go on: then that. Devices whose removal was deferred
@@ -491,16 +461,18 @@ impl Daemon {
         }
     }
 
-    fn end(&self, connections: &Connections) {
+    /// Ends. `left`: so many commands are not done.
+    fn end(&self, clients: Clients, left: usize) {
+        if left > 0 {
+            warn!("{left} commands are still under way; not waiting for them");
+        }
+        // Before anything goes: what clients are told is that the daemon ends, not that devices are missing.
+        clients.refuse(&format!("the daemon of {} is being stopped", self.places.dir().display()));
         let _ = self.state.save(self, What::Everything);
         self.nodes.end(PATIENCE, self.forget.load(Ordering::Acquire));
         self.tcp.shut_down(PATIENCE);
         self.vhost.shut_down(PATIENCE);
         self.nbd.0.shut_down(PATIENCE);
-        let left = connections.end(PATIENCE);
-        if left > 0 {
-            warn!("{left} requests are still under way; not waiting for them");
-        }
         flush_all(&self.registry, PATIENCE);
         if self.forget.load(Ordering::Acquire) {
             match self.state.forget(self.places.dir()) {
