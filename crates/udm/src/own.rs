@@ -177,7 +177,9 @@ pub(crate) fn main(argv: Vec<OsString>) -> u8 {
         OwnCommand::Export(args) => places().and_then(|places| export(&places, args)),
         OwnCommand::Bench(args) => {
             // Without a directory there is no daemon, and its devices are the only ones that are out of reach.
-            let socket = places().map(|places| places.nbd()).ok();
+            let socket = places().ok().and_then(|places| {
+                connect::nbd(&places).inspect_err(|why| eprintln!("udm: its devices are out of reach: {why}")).ok()
+            });
             return udm_bench::cli::run(args.words.clone(), socket.as_deref());
         }
         OwnCommand::Thin(args) => thin::run(args),

@@ -378,3 +378,71 @@ fn other_users() {
     open(&place.dir(), 0o700);
     assert_eq!(place.ok("ls"), "vol\t(600:0)\n");
 }
+
+/// Before a client says anything it looks whose directory it is, and who answers there.
+#[test]
+fn daemons_of_other_users() {
+    const OTHER: u32 = 65534;
+    if !rustix::process::geteuid().is_root() {
+        return println!("SKIP daemons of other users: only root can act as one");
+    }
+    let place = Place::new();
+    place.zero("mine");
+    let open = |path: &std::path::Path, mode| {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+    };
+    open(place.root(), 0o755);
+    let program = place.root().join("udm");
+    std::fs::copy(common::UDM, &program).unwrap();
+    open(&program, 0o755);
+    let theirs = place.root().join("theirs");
+    std::fs::create_dir(&theirs).unwrap();
+    std::os::unix::fs::chown(&theirs, Some(OTHER), Some(OTHER)).unwrap();
+    open(&theirs, 0o755);
+    let run = |uid: u32, words: &[&str], dir: &std::path::Path| {
+        let mut command = std::process::Command::new(&program);
+        command.args(words).env("UDM_DIR", dir).current_dir("/").uid(uid).gid(uid).output().unwrap()
+    };
+    let refused = |uid: u32, words: &[&str], dir: &std::path::Path, expect: &str| {
+        let output = run(uid, words, dir);
+        assert_eq!(output.status.code(), Some(1), "{words:?}: {}", stdout(&output));
+        assert!(stderr(&output).contains(expect), "{words:?}: {} lacks {expect}", stderr(&output));
+    };
+    let output = run(OTHER, &["create", "vol", "--table", "0 8 zero"], &theirs);
+    assert!(output.status.success(), "{}", stderr(&output));
+    for name in ["control.sock", "udm.sock"] {
+        open(&theirs.join(name), 0o666);
+    }
+    let belongs = format!("{} belongs to user {OTHER}", theirs.display());
+    for words in
+        [["ls"].as_slice(), &["daemon", "--stop"], &["daemon", "--status"], &["export"], &["daemon", "--replace"]]
+    {
+        refused(0, words, &theirs, &belongs);
+    }
+    refused(OTHER - 1, &["ls"], &theirs, &belongs);
+    // Who types it means it.
+    let typed = place.ok(&format!("--dir {} ls", theirs.display()));
+    assert_eq!(typed, "vol\t(600:0)\n");
+    // Another's socket in one's own directory.
+    let mine = place.root().join("mine");
+    std::fs::create_dir(&mine).unwrap();
+    open(&mine, 0o700);
+    for name in ["control.sock", "udm.sock"] {
+        std::fs::rename(theirs.join(name), mine.join(name)).unwrap();
+    }
+    for words in [["ls"].as_slice(), &["daemon", "--status"]] {
+        refused(0, words, &mine, &format!("is served by user {OTHER}"));
+    }
+    for name in ["control.sock", "udm.sock"] {
+        std::fs::rename(mine.join(name), theirs.join(name)).unwrap();
+    }
+    // A link is followed when it is one's own.
+    let link = place.root().join("link");
+    std::os::unix::fs::symlink(place.dir(), &link).unwrap();
+    assert_eq!(stdout(&run(0, &["ls"], &link)), "mine\t(600:0)\n");
+    std::os::unix::fs::lchown(&link, Some(OTHER), Some(OTHER)).unwrap();
+    for words in [["ls"].as_slice(), &["daemon"]] {
+        refused(0, words, &link, &format!("is a link of user {OTHER}"));
+    }
+    assert!(run(OTHER, &["daemon", "--stop"], &theirs).status.success());
+}
