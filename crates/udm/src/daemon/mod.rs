@@ -71,6 +71,8 @@ pub(crate) const EXIT_NONE: u8 = 4;
 const PATIENCE: Duration = Duration::from_secs(10);
 /// How long the old daemon may take for its last word.
 const WORD: Duration = Duration::from_secs(60);
+/// How long one that has hung up may take to end.
+const ENDING: Duration = Duration::from_secs(5);
 /// How often it looks whether its directory is still there.
 const LOOK: Duration = Duration::from_secs(1);
 
@@ -190,15 +192,21 @@ pub(crate) fn replace(places: Places, taken_over: impl FnOnce()) -> Result<bool,
     if !rising.problems.is_empty() {
         return Err(refuse(std::mem::take(&mut rising.problems).join("\n")));
     }
-    let lock = Lock::adopt(rising.lock.take().ok_or_else(|| refuse("the lock has not come".into()))?);
+    let lock = rising.lock.take().ok_or_else(|| refuse("the lock has not come".into()))?;
+    let lock = Lock::adopt(lock, &places).map_err(|e| refuse(format!("{}: {e}", places.dir().display())))?;
     let word = way.send(&Parcel::new("serving", "", ())?, PATIENCE).and_then(|()| way.receive(WORD));
     match word {
         Ok(parcel) if parcel.kind == "go" => {}
-        // Its end, with or without having read ours: nobody else has anything now.
-        Err(error) if connect::has_gone(&error) => warn!("the daemon before has died meanwhile"),
+        // Its end, with or without having read ours; or it goes on, and has no more to say.
+        Err(error) if connect::has_gone(&error) => warn!("the daemon before has hung up"),
         Ok(parcel) => return Err(format!("the daemon answers {:?}", parcel.kind).into()),
         Err(error) => return Err(format!("the daemon does not let go: {error}").into()),
     }
+    // Only now is it known that it serves nobody any more.
+    lock.claim(ENDING).map_err(|e| match e.kind() {
+        std::io::ErrorKind::WouldBlock => "the daemon before still lives, and goes on".to_owned(),
+        _ => format!("the right to serve cannot be had: {}: {e}", places.dir().display()),
+    })?;
     lock.sign().map_err(|e| format!("{}: {e}", places.lock().display()))?;
     let life = rising.start(&places, ended)?;
     taken_over();
@@ -571,6 +579,7 @@ pub(crate) fn forget(places: &Places) -> Result<(), String> {
     if !places.dir().exists() {
         return Ok(());
     }
+    places.check_own()?;
     let _lock = Lock::take(places).map_err(|e| refused(places, e).message)?;
     state::forget(places.dir()).map_err(|e| format!("{}: {e}", places.state().display()))
 }

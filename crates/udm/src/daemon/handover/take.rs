@@ -11,7 +11,7 @@ use crate::daemon::state::State;
 use crate::places::Places;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io::{Read, Write};
-use std::os::fd::OwnedFd;
+use std::os::fd::{IntoRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -70,7 +70,13 @@ pub(crate) fn ask_for(places: &Places) -> Result<Option<(Way, Vec<Parcel>)>, Str
         let _ = way.send(&Parcel::new("refused", "", &why)?, PATIENCE);
         return Err(why);
     }
-    way.send(&Parcel::new("ready", "", ())?, PATIENCE).map_err(hung_up)?;
+    let ready = Parcel::new("ready", "", ())?;
+    // Where the old one cannot ask the kernel whether this process lives.
+    let ready = match life_line() {
+        Ok(pipe) => ready.with(pipe),
+        Err(_) => ready,
+    };
+    way.send(&ready, PATIENCE).map_err(hung_up)?;
     let mut parcels = Vec::new();
     loop {
         let parcel = way.receive(PATIENCE).map_err(hung_up)?;
@@ -116,6 +122,13 @@ fn read_line(mut stream: &UnixStream) -> std::io::Result<String> {
 }
 
 /// Whether this daemon could go on with all of it, as far as that can be told before anything has stopped.
+/// A pipe that ends when this process does: nobody else has its other end, and here nobody closes it.
+fn life_line() -> std::io::Result<OwnedFd> {
+    let (read, write) = std::io::pipe()?;
+    let _ = OwnedFd::from(write).into_raw_fd();
+    Ok(read.into())
+}
+
 fn understand(first: &Parcel) -> Result<(), String> {
     let FirstWords { version, state, files } = first.read()?;
     if version != VERSION {
