@@ -169,6 +169,27 @@ pub fn request_lacks(bytes: &[u8]) -> io::Result<usize> {
     Ok((size_of::<RequestHead>() + head.len as usize).saturating_sub(bytes.len()))
 }
 
+/// A request that has come as a whole.
+///
+/// # Errors
+/// `UnexpectedEof` when it has not, and those of [`RequestHead::check`].
+pub fn whole_request(mut bytes: Vec<u8>) -> io::Result<WireRequest> {
+    let head = head_of::<RequestHead>(&bytes).ok_or(io::ErrorKind::UnexpectedEof)?;
+    if request_lacks(&bytes)? > 0 {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    // In place: the fewer copies there are of it, the fewer are left.
+    bytes.drain(..size_of::<RequestHead>());
+    Ok(WireRequest { ioctl_cmd: head.ioctl_cmd, buf: bytes })
+}
+
+/// Zeroes what may have been a secret, as the kernel does with DM_SECURE_DATA.
+pub fn wipe(bytes: &mut [u8]) {
+    bytes.fill(0);
+    // As if it were read, or the compiler could see that nobody does.
+    std::hint::black_box(bytes);
+}
+
 fn head_of<T: FromBytes>(bytes: &[u8]) -> Option<T> {
     T::read_from_prefix(bytes).ok().map(|(head, _)| head)
 }
@@ -303,6 +324,10 @@ mod tests {
                 assert_eq!(lacks(&wire[..len]).unwrap(), whole - len, "{len} bytes of {}", wire.len());
             }
         }
+        let mut request = Vec::new();
+        write_request(&mut request, 7, b"abc").unwrap();
+        assert_eq!(whole_request(request[..10].to_vec()).unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
+        assert_eq!(whole_request(request).unwrap(), WireRequest { ioctl_cmd: 7, buf: b"abc".to_vec() });
         let long = RequestHead { ioctl_cmd: 0, len: MAX_MESSAGE as u32 + 1 };
         assert_eq!(request_lacks(long.as_bytes()).unwrap_err().kind(), io::ErrorKind::InvalidData);
         assert_eq!(hello_lacks(b"GET / HTTP/1.1\r\n").unwrap_err().kind(), io::ErrorKind::InvalidData);

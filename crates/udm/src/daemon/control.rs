@@ -3,6 +3,7 @@
 use super::Daemon;
 use super::clients::encoded;
 use super::conversation::Done;
+use super::secret::Loading;
 use super::socket::Peer;
 use super::state::What;
 use super::stop::hung_up;
@@ -14,13 +15,19 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use tracing::{debug, info};
 use udm_base::Errno;
-use udm_control::codec::{Command, Request};
+use udm_control::codec::{Command, DeviceKey, Request};
 use udm_control::handler::{Caller, Changed, Outcome, changes, handle};
-use udm_control::wire::{WireAnswer, WireRequest};
+use udm_control::wire::{WireAnswer, WireRequest, wipe};
 use udm_core::Error;
 
 /// Does a command.
-pub(super) fn perform(daemon: &Daemon, stream: &UnixStream, peer: Peer, cwd: Vec<u8>, request: WireRequest) -> Done {
+pub(super) fn perform(
+    daemon: &Daemon,
+    stream: &UnixStream,
+    peer: Peer,
+    cwd: Vec<u8>,
+    mut request: WireRequest,
+) -> Done {
     let answered = |answer: &WireAnswer, ends| Done::Answer { bytes: encoded(answer), ends, greeted: true };
     if !peer.is_allowed() {
         return answered(&refused(Errno::EACCES, refusal(peer.uid)), true);
@@ -31,11 +38,12 @@ pub(super) fn perform(daemon: &Daemon, stream: &UnixStream, peer: Peer, cwd: Vec
     let kept = RefCell::new(Vec::new());
     let reap = || kept.borrow_mut().extend(daemon.reap(&request));
     let caller = Caller { cwd: &cwd, cancel: &|| daemon.stop.is_set() || hung_up(stream), reap: &reap };
+    let secret = secret_table(daemon, &request);
     let mut outcome = match ready(daemon, &request) {
         Ok(()) => handle(&daemon.registry, &caller, request.ioctl_cmd, &request.buf),
         Err(error) => Outcome { answer: refused(error.errno, error.message), changed: Changed::Nothing },
     };
-    drop(underway);
+    drop((secret, underway));
     if outcome.answer.errno == Errno::EBUSY.get() {
         kept.take().iter().for_each(|why| outcome.answer.detail += &format!("\n{why}"));
     }
@@ -44,6 +52,9 @@ pub(super) fn perform(daemon: &Daemon, stream: &UnixStream, peer: Peer, cwd: Vec
     if interrupted && daemon.is_being_replaced() {
         // It has done nothing but wait: it may wait for the next daemon as well.
         return Done::Again(request);
+    }
+    if Request::parse(request.ioctl_cmd, &request.buf).is_ok_and(|parsed| parsed.is_secure()) {
+        wipe(&mut request.buf);
     }
     match outcome.answer.errno {
         0 if outcome.changed != Changed::Nothing => info!("process {}: {command} {device}", peer.pid),
@@ -54,6 +65,21 @@ pub(super) fn perform(daemon: &Daemon, stream: &UnixStream, peer: Peer, cwd: Vec
         }
     }
     answered(&outcome.answer, false)
+}
+
+/// A table that is to be shown nowhere, if the request loads one.
+fn secret_table(daemon: &Daemon, request: &WireRequest) -> Option<Loading> {
+    let parsed = Request::parse(request.ioctl_cmd, &request.buf).ok()?;
+    if !parsed.is_secure() || parsed.command() != Command::TableLoad {
+        return None;
+    }
+    let text = |bytes| std::str::from_utf8(bytes).ok();
+    let md = match parsed.device_key()? {
+        DeviceKey::Name(name) => daemon.registry.by_name(text(name)?),
+        DeviceKey::Uuid(uuid) => daemon.registry.by_uuid(text(uuid)?),
+        DeviceKey::Dev(dev) => daemon.registry.by_devt(dev),
+    };
+    md.map(Loading::begin)
 }
 
 /// Whether what the request changes could be remembered.

@@ -22,6 +22,7 @@ mod nodes;
 mod own_writes;
 mod restore;
 mod second;
+mod secret;
 mod socket;
 mod state;
 mod stop;

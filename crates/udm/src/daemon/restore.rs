@@ -7,6 +7,7 @@
 //! - Nothing is suspended before everything is up: a constructor above may read through any device.
 
 use super::lost::{Lost, LostDevices};
+use super::secret::HIDDEN;
 use super::state::{DeviceState, State, TableState};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -148,8 +149,11 @@ fn is_snapshot(line: &str) -> bool {
 }
 
 fn load(md: &Arc<MappedDevice>, table: &TableState, maker: &dyn Maker, live: bool) -> Result<(), String> {
-    let lines = lines_of(table)?;
-    maker.load(md, &lines, table.read_only, live).map_err(|e| e.message)
+    if table.secret && !maker.has_memory() {
+        return Err(format!("{HIDDEN}: load it again"));
+    }
+    let loaded = lines_of(table).and_then(|lines| maker.load(md, &lines, table.read_only, live).map_err(|e| e.message));
+    loaded.map_err(|why| if table.secret { HIDDEN.to_owned() } else { why })
 }
 
 fn lines_of(table: &TableState) -> Result<Vec<TableLine>, String> {

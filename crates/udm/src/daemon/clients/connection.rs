@@ -133,10 +133,7 @@ impl Connection {
                 Ok(None)
             }
             Conversation::Control { cwd: Some(cwd), .. } => {
-                let mut input = std::mem::take(&mut self.input);
-                let request = wire::read_request(&mut &input[..])?.ok_or(io::ErrorKind::UnexpectedEof)?;
-                // It may have been a key.
-                input.fill(0);
+                let request = wire::whole_request(std::mem::take(&mut self.input))?;
                 Ok(Some(Task::Ioctl { cwd: cwd.clone(), request }))
             }
             Conversation::Second { greeted } => {
@@ -176,7 +173,7 @@ impl Connection {
         }
         if !self.output.is_empty() {
             // Idle from now on, without the memory of what it said.
-            self.output.fill(0);
+            wire::wipe(&mut self.output);
             (self.output, self.sent, self.since) = (Vec::new(), 0, now);
         }
         !self.ends

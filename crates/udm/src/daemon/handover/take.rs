@@ -7,9 +7,10 @@ use crate::daemon::beneath;
 use crate::daemon::lost::LostDevices;
 use crate::daemon::own_writes;
 use crate::daemon::restore::{Maker, Problem, restore};
+use crate::daemon::secret::{self, HIDDEN};
 use crate::daemon::state::State;
 use crate::places::Places;
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::io::{Read, Write};
 use std::os::fd::{IntoRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
@@ -143,6 +144,7 @@ fn understand(first: &Parcel) -> Result<(), String> {
                 match TableLine::parse(line) {
                     Ok(line) if known(&line) || device.lost.is_some() => {}
                     Ok(line) => return Err(format!("{}: this udm has no target {:?}", device.name, line.target)),
+                    Err(_) if table.secret => return Err(format!("{}: a table that is none: {HIDDEN}", device.name)),
                     Err(e) => return Err(format!("{}: {e} in {line:?}", device.name)),
                 }
             }
@@ -187,7 +189,10 @@ pub(crate) fn take_over(mut parcels: Vec<Parcel>, places: &Places) -> Result<Tak
         )
     };
     let lost = LostDevices::default();
-    let maker = WithMemory { memory: Mutex::new(memory), armed };
+    let tables = state.devices.iter().flat_map(|d| [(d.minor, true, &d.active), (d.minor, false, &d.inactive)]);
+    let secret = tables.filter(|(.., table)| table.as_ref().is_some_and(|table| table.secret));
+    let secret = secret.map(|(minor, live, _)| (minor, live)).collect();
+    let maker = WithMemory { memory: Mutex::new(memory), armed, secret };
     let problems = restore(&registry, &lost, &state, &maker);
     for parcel in by_kind.remove("counts").unwrap_or_default() {
         let (events, counts): (u32, Vec<Counts>) = parcel.read()?;
@@ -239,6 +244,8 @@ type Memories = BTreeMap<(u32, usize), (String, OwnedFd)>;
 struct WithMemory {
     memory: Mutex<Memories>,
     armed: Arc<Armed>,
+    /// Tables that are to be shown nowhere: the minors of their devices, and whether they are live.
+    secret: BTreeSet<(u32, bool)>,
 }
 
 impl WithMemory {
@@ -276,6 +283,9 @@ impl Maker for WithMemory {
         }
         let mut unused = self.armed.lock().drain().map(|(_, files)| files.len()).sum::<usize>();
         let table = md.table(TableSlot::Inactive);
+        if self.secret.contains(&(md.devt().minor, live)) {
+            table.iter().for_each(secret::mark);
+        }
         let targets = table.iter().flat_map(|table| table.targets());
         let mut memories = targets.filter_map(|target| target.memory());
         for file in for_targets {
