@@ -15,7 +15,8 @@
 //! ([`is_unread`]).
 //!
 //! Lengths are checked before anything is allocated for them, and buffers grow only as bytes
-//! arrive. The functions here block as their stream does; an event loop can use the heads alone.
+//! arrive. The functions here block as their stream does; an event loop collects what [`hello_lacks`] and
+//! [`request_lacks`] ask for, and reads from what it has.
 
 use std::io::{self, Read, Write};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
@@ -148,6 +149,51 @@ pub fn read_hello(stream: &mut impl Read) -> io::Result<Vec<u8>> {
     body(stream, head.cwd_len)
 }
 
+/// How many bytes a hello still lacks, for who collects them as they come; 0: it is whole. At first only its head's are known.
+///
+/// # Errors
+/// Those of [`HelloHead::check`].
+pub fn hello_lacks(bytes: &[u8]) -> io::Result<usize> {
+    let Some(head) = head_of::<HelloHead>(bytes) else { return Ok(size_of::<HelloHead>() - bytes.len()) };
+    head.check()?;
+    Ok((size_of::<HelloHead>() + head.cwd_len as usize).saturating_sub(bytes.len()))
+}
+
+/// The same of a request.
+///
+/// # Errors
+/// Those of [`RequestHead::check`].
+pub fn request_lacks(bytes: &[u8]) -> io::Result<usize> {
+    let Some(head) = head_of::<RequestHead>(bytes) else { return Ok(size_of::<RequestHead>() - bytes.len()) };
+    head.check()?;
+    Ok((size_of::<RequestHead>() + head.len as usize).saturating_sub(bytes.len()))
+}
+
+/// A request that has come as a whole.
+///
+/// # Errors
+/// `UnexpectedEof` when it has not, and those of [`RequestHead::check`].
+pub fn whole_request(mut bytes: Vec<u8>) -> io::Result<WireRequest> {
+    let head = head_of::<RequestHead>(&bytes).ok_or(io::ErrorKind::UnexpectedEof)?;
+    if request_lacks(&bytes)? > 0 {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    // In place: the fewer copies there are of it, the fewer are left.
+    bytes.drain(..size_of::<RequestHead>());
+    Ok(WireRequest { ioctl_cmd: head.ioctl_cmd, buf: bytes })
+}
+
+/// Zeroes what may have been a secret, as the kernel does with DM_SECURE_DATA.
+pub fn wipe(bytes: &mut [u8]) {
+    bytes.fill(0);
+    // As if it were read, or the compiler could see that nobody does.
+    std::hint::black_box(bytes);
+}
+
+fn head_of<T: FromBytes>(bytes: &[u8]) -> Option<T> {
+    T::read_from_prefix(bytes).ok().map(|(head, _)| head)
+}
+
 /// Send a request.
 ///
 /// # Errors
@@ -265,6 +311,26 @@ mod tests {
         let mut wire = Vec::new();
         write_answer(&mut wire, &answer).unwrap();
         assert_eq!(read_answer(&mut &wire[..]).unwrap(), answer);
+    }
+
+    #[test]
+    fn collected_as_it_comes() {
+        let (mut hello, mut request) = (Vec::new(), Vec::new());
+        write_hello(&mut hello, b"/home").unwrap();
+        write_request(&mut request, 7, b"abc").unwrap();
+        for (wire, lacks, head) in [(hello, hello_lacks as fn(&[u8]) -> _, 16), (request, request_lacks, 8)] {
+            for len in 0..=wire.len() {
+                let whole = if len < head { head } else { wire.len() };
+                assert_eq!(lacks(&wire[..len]).unwrap(), whole - len, "{len} bytes of {}", wire.len());
+            }
+        }
+        let mut request = Vec::new();
+        write_request(&mut request, 7, b"abc").unwrap();
+        assert_eq!(whole_request(request[..10].to_vec()).unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
+        assert_eq!(whole_request(request).unwrap(), WireRequest { ioctl_cmd: 7, buf: b"abc".to_vec() });
+        let long = RequestHead { ioctl_cmd: 0, len: MAX_MESSAGE as u32 + 1 };
+        assert_eq!(request_lacks(long.as_bytes()).unwrap_err().kind(), io::ErrorKind::InvalidData);
+        assert_eq!(hello_lacks(b"GET / HTTP/1.1\r\n").unwrap_err().kind(), io::ErrorKind::InvalidData);
     }
 
     #[test]

@@ -8,6 +8,7 @@ use serde_json::Value;
 use std::io::{self, Read};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use udm_base::DevT;
@@ -33,7 +34,7 @@ pub(crate) fn control(places: &Places) -> io::Result<UnixStream> {
     let deadline = Instant::now() + START_TIMEOUT;
     let mut started: Option<Child> = None;
     loop {
-        match UnixStream::connect(places.control()) {
+        match reach(places, &places.control()) {
             Ok(stream) => {
                 if let Some(child) = started {
                     withdraw(child, &stream);
@@ -41,7 +42,7 @@ pub(crate) fn control(places: &Places) -> io::Result<UnixStream> {
                 return Ok(stream);
             }
             Err(error) if nobody_listens(&error) => {}
-            Err(error) => return Err(named(places, &error)),
+            Err(error) => return Err(error),
         }
         if Instant::now() > deadline {
             let message = format!("the daemon does not answer after {} seconds", START_TIMEOUT.as_secs());
@@ -78,10 +79,10 @@ pub(crate) fn greeted<T>(
     let mut tries = GREETINGS;
     loop {
         tries -= 1;
-        let stream = match UnixStream::connect(places.second()) {
+        let stream = match reach(places, &places.second()) {
             Ok(stream) => stream,
             Err(error) if nobody_listens(&error) => return Ok(None),
-            Err(error) => return Err(ClientError::Io(named(places, &error))),
+            Err(error) => return Err(ClientError::Io(error)),
         };
         match greet(stream) {
             Err(ClientError::Io(error)) if has_gone(&error) && tries > 0 => {}
@@ -106,6 +107,33 @@ pub(crate) fn holder(places: &Places) -> Option<Option<u32>> {
     Lock::holder(places)
 }
 
+/// Connects to a socket of the directory. Before anything is said it is looked whose directory it is, and who answers: by the
+/// kernel's word (SO_PEERCRED), which holds whatever became of the path meanwhile.
+fn reach(places: &Places, socket: &Path) -> io::Result<UnixStream> {
+    let owner = places.owner()?;
+    let stream = match UnixStream::connect(socket) {
+        Ok(stream) => stream,
+        Err(error) if nobody_listens(&error) => return Err(error),
+        Err(error) => return Err(named(socket, &error)),
+    };
+    let peer = sockopt::socket_peercred(&stream)?.uid;
+    if peer.as_raw() != owner && !peer.is_root() {
+        let (shown, peer) = (socket.display(), peer.as_raw());
+        let message =
+            format!("{shown} is served by user {peer}, and its directory belongs to user {owner}: not talking to it");
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, message));
+    }
+    Ok(stream)
+}
+
+/// The socket of the NBD exports, when whoever answers there may be talked to.
+pub(crate) fn nbd(places: &Places) -> io::Result<PathBuf> {
+    match reach(places, &places.nbd()) {
+        Err(error) if !nobody_listens(&error) => Err(error),
+        _ => Ok(places.nbd()),
+    }
+}
+
 fn nobody_listens(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused)
 }
@@ -116,8 +144,8 @@ pub(crate) fn has_gone(error: &io::Error) -> bool {
     matches!(error.kind(), BrokenPipe | ConnectionReset | UnexpectedEof)
 }
 
-fn named(places: &Places, error: &io::Error) -> io::Error {
-    let (socket, kind) = (places.control(), error.kind());
+fn named(socket: &Path, error: &io::Error) -> io::Error {
+    let kind = error.kind();
     let advice = match kind {
         io::ErrorKind::PermissionDenied => {
             "; a daemon serves its own user and root: choose another --dir, or set UDM_DIR"

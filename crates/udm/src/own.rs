@@ -200,7 +200,10 @@ pub(crate) fn main(argv: Vec<OsString>) -> u8 {
         OwnCommand::Export(args) => places().and_then(|places| export(&places, args)),
         OwnCommand::Bench(args) => {
             // Without a directory there is no daemon, and its devices are the only ones that are out of reach.
-            let (socket, experiments) = (places().map(|places| places.nbd()).ok(), beside::find(PROGRAM));
+            let socket = places().ok().and_then(|places| {
+                connect::nbd(&places).inspect_err(|why| eprintln!("udm: its devices are out of reach: {why}")).ok()
+            });
+            let experiments = beside::find(PROGRAM);
             let around = Surroundings { nbd_socket: socket.as_deref(), experiments: experiments.as_deref() };
             return udm_bench::cli::run(args.words.clone(), around);
         }

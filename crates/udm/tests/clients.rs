@@ -129,15 +129,107 @@ fn a_wait_ends_with_the_daemon() {
     assert_eq!(waiter.wait_with_output().unwrap().status.code(), Some(1));
 }
 
+/// A number of `/proc/PID/status`.
+fn status_of(place: &Place, key: &str) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", place.daemon_pid().unwrap())).unwrap();
+    let value = status.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':')).unwrap();
+    value.split_whitespace().next().unwrap().parse().unwrap()
+}
+
+/// Lets this process open as many files as the system lets it; whether that is enough.
+fn can_open(files: u64) -> bool {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    setrlimit(Resource::Nofile, limit).unwrap();
+    limit.maximum.is_none_or(|most| most >= files)
+}
+
+/// Who is idle costs no thread, and control goes on, also beyond the number of clients that the daemon has at a time.
 #[test]
 fn many_idle_clients() {
+    if !can_open(5000) {
+        return println!("SKIP idle clients: this process may not open 5000 files");
+    }
     let place = Place::new();
     place.zero("vol");
     let connect = |name: &str| UnixStream::connect(place.dir().join(name)).unwrap();
-    let idle: Vec<_> = (0..400).flat_map(|_| ["control.sock", "udm.sock"].map(connect)).collect();
+    let (memory, threads) = (status_of(&place, "VmRSS"), status_of(&place, "Threads"));
+    let mut idle: Vec<_> = (0..1000).flat_map(|_| ["control.sock", "udm.sock"].map(connect)).collect();
     assert_eq!(place.ok("ls"), "vol\t(600:0)\n");
+    let (memory_now, threads_now) = (status_of(&place, "VmRSS"), status_of(&place, "Threads"));
+    assert!(memory_now <= memory + (32 << 10), "{memory_now} KiB, {memory} before");
+    assert!(threads_now <= threads + 4, "{threads_now} threads, {threads} before");
+    idle.extend((0..1400).flat_map(|_| ["control.sock", "udm.sock"].map(connect)));
+    assert_eq!(place.ok("ls"), "vol\t(600:0)\n");
+    assert!(place.ok("daemon --status").contains("with 1 devices"));
+    // Those that were there first have been hung up on.
+    assert_eq!(idle[0].read(&mut [0]).unwrap(), 0);
     assert_eq!(place.ok("daemon --stop"), "");
     drop(idle);
+}
+
+/// A request that has come only in part holds nobody up, and is done when the rest comes: by the next daemon, if need be.
+#[test]
+fn half_requests() {
+    const DM_VERSION: u32 = 0xc138_fd00;
+    let place = Place::new();
+    place.zero("vol");
+    let threads = status_of(&place, "Threads");
+    let mut header = vec![0; 312];
+    for (at, value) in [(0, 4u32), (4, 48), (12, 312), (16, 312)] {
+        header[at..at + 4].copy_from_slice(&value.to_ne_bytes());
+    }
+    let whole = [hello(), request(DM_VERSION, 312, &header)].concat();
+    let line = b"{\"op\":\"hello\",\"version\":1}\n";
+    let mut halves = Vec::new();
+    for cut in [1, 15, 16, 17, 20, 25, 26, 300, whole.len() - 1] {
+        let mut stream = UnixStream::connect(place.dir().join("control.sock")).unwrap();
+        stream.write_all(&whole[..cut]).unwrap();
+        halves.push((stream, whole[cut..].to_vec()));
+    }
+    let mut second = UnixStream::connect(place.dir().join("udm.sock")).unwrap();
+    second.write_all(&line[..9]).unwrap();
+    assert_eq!(place.ok("ls"), "vol\t(600:0)\n");
+    assert!(status_of(&place, "Threads") <= threads + 4);
+    let replaced = place.udm(["daemon", "--replace"]);
+    assert!(replaced.status.success(), "{}", stderr(&replaced));
+    for (mut stream, rest) in halves {
+        stream.write_all(&rest).unwrap();
+        let mut answer = [0; 16];
+        stream.read_exact(&mut answer).unwrap();
+        assert_eq!(answer[..4], [0; 4], "{} bytes came later", rest.len());
+    }
+    second.write_all(&line[9..]).unwrap();
+    let mut answer = [0; 6];
+    second.read_exact(&mut answer).unwrap();
+    assert_eq!(&answer, b"{\"ok\":");
+}
+
+/// At the end of its descriptors a daemon still does what it is told.
+#[test]
+fn without_descriptors() {
+    use rustix::process::{Pid, Resource, Rlimit, prlimit};
+    let place = Place::new();
+    place.zero("vol");
+    let pid = place.daemon_pid().unwrap();
+    let open = || std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count() as u64;
+    let limit = Rlimit { current: Some(open() + 40), maximum: Some(open() + 40) };
+    prlimit(Pid::from_raw(pid as i32), Resource::Nofile, limit).unwrap();
+    let connect = |name: &str| UnixStream::connect(place.dir().join(name)).unwrap();
+    let taken: Vec<_> = (0..100).map(|_| connect("nbd.sock")).collect();
+    let idle: Vec<_> = (0..100).flat_map(|_| ["control.sock", "udm.sock"].map(connect)).collect();
+    for line in ["ls", "daemon --status", "info vol", "ls"] {
+        let mut command = place.command("udm");
+        let command = command.args(line.split(' ')).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        until(&format!("{line} is answered"), || child.try_wait().unwrap().is_some());
+        let output = child.wait_with_output().unwrap();
+        assert!(output.status.success(), "{line}: {}", stderr(&output));
+        assert!(stdout(&output).contains("vol") || line == "daemon --status", "{}", stdout(&output));
+    }
+    assert_eq!(place.ok("daemon --stop"), "");
+    drop((taken, idle));
 }
 
 #[test]
@@ -309,4 +401,72 @@ fn a_command_that_waits_says_for_what() {
     drop(silent);
     assert!(!waiting.wait().unwrap().success());
     assert_eq!(place.ok("ls --noheadings").lines().count(), 1, "what could not be loaded is not left");
+}
+
+/// Before a client says anything it looks whose directory it is, and who answers there.
+#[test]
+fn daemons_of_other_users() {
+    const OTHER: u32 = 65534;
+    if !rustix::process::geteuid().is_root() {
+        return println!("SKIP daemons of other users: only root can act as one");
+    }
+    let place = Place::new();
+    place.zero("mine");
+    let open = |path: &std::path::Path, mode| {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+    };
+    open(place.root(), 0o755);
+    let program = place.root().join("udm");
+    std::fs::copy(common::UDM, &program).unwrap();
+    open(&program, 0o755);
+    let theirs = place.root().join("theirs");
+    std::fs::create_dir(&theirs).unwrap();
+    std::os::unix::fs::chown(&theirs, Some(OTHER), Some(OTHER)).unwrap();
+    open(&theirs, 0o755);
+    let run = |uid: u32, words: &[&str], dir: &std::path::Path| {
+        let mut command = std::process::Command::new(&program);
+        command.args(words).env("UDM_DIR", dir).current_dir("/").uid(uid).gid(uid).output().unwrap()
+    };
+    let refused = |uid: u32, words: &[&str], dir: &std::path::Path, expect: &str| {
+        let output = run(uid, words, dir);
+        assert_eq!(output.status.code(), Some(1), "{words:?}: {}", stdout(&output));
+        assert!(stderr(&output).contains(expect), "{words:?}: {} lacks {expect}", stderr(&output));
+    };
+    let output = run(OTHER, &["create", "vol", "--table", "0 8 zero"], &theirs);
+    assert!(output.status.success(), "{}", stderr(&output));
+    for name in ["control.sock", "udm.sock"] {
+        open(&theirs.join(name), 0o666);
+    }
+    let belongs = format!("{} belongs to user {OTHER}", theirs.display());
+    for words in
+        [["ls"].as_slice(), &["daemon", "--stop"], &["daemon", "--status"], &["export"], &["daemon", "--replace"]]
+    {
+        refused(0, words, &theirs, &belongs);
+    }
+    refused(OTHER - 1, &["ls"], &theirs, &belongs);
+    // Who types it means it.
+    let typed = place.ok(&format!("--dir {} ls", theirs.display()));
+    assert_eq!(typed, "vol\t(600:0)\n");
+    // Another's socket in one's own directory.
+    let mine = place.root().join("mine");
+    std::fs::create_dir(&mine).unwrap();
+    open(&mine, 0o700);
+    for name in ["control.sock", "udm.sock"] {
+        std::fs::rename(theirs.join(name), mine.join(name)).unwrap();
+    }
+    for words in [["ls"].as_slice(), &["daemon", "--status"]] {
+        refused(0, words, &mine, &format!("is served by user {OTHER}"));
+    }
+    for name in ["control.sock", "udm.sock"] {
+        std::fs::rename(mine.join(name), theirs.join(name)).unwrap();
+    }
+    // A link is followed when it is one's own.
+    let link = place.root().join("link");
+    std::os::unix::fs::symlink(place.dir(), &link).unwrap();
+    assert_eq!(stdout(&run(0, &["ls"], &link)), "mine\t(600:0)\n");
+    std::os::unix::fs::lchown(&link, Some(OTHER), Some(OTHER)).unwrap();
+    for words in [["ls"].as_slice(), &["daemon"]] {
+        refused(0, words, &link, &format!("is a link of user {OTHER}"));
+    }
+    assert!(run(OTHER, &["daemon", "--stop"], &theirs).status.success());
 }

@@ -170,6 +170,40 @@ fn stopping() {
     assert_eq!(place.udm(["daemon", "--status"]).status.code(), Some(1));
 }
 
+/// Who was waiting to be served when the daemon was told to end is told so, and starts no other.
+#[test]
+fn stopping_with_commands_queued() {
+    let place = Place::new();
+    place.zero("vol");
+    let connected = |name: &str| {
+        let path = place.dir().join(name).display().to_string();
+        std::fs::read_to_string("/proc/net/unix").unwrap().lines().filter(|line| line.ends_with(&path)).count()
+    };
+    place.signal(Signal::STOP);
+    let mut idle = std::os::unix::net::UnixStream::connect(place.dir().join("control.sock")).unwrap();
+    let mut queued = Vec::new();
+    for (line, socket) in [("ls", "control.sock"), ("create other --notable", "control.sock"), ("export", "udm.sock")] {
+        let before = connected(socket);
+        let mut command = place.command("udm");
+        let child = command.args(line.split(' ')).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        until(&format!("{line} is queued"), || connected(socket) > before);
+        queued.push((line, child));
+    }
+    place.signal(Signal::TERM);
+    place.signal(Signal::CONT);
+    for (line, child) in queued {
+        let output = child.wait_with_output().unwrap();
+        assert_eq!(output.status.code(), Some(1), "{line}: {}", stdout(&output));
+        assert!(stderr(&output).contains("is being stopped"), "{line}: {}", stderr(&output));
+    }
+    until("it has ended", || !place.is_served());
+    let mut told = Vec::new();
+    std::io::Read::read_to_end(&mut idle, &mut told).unwrap();
+    assert!(String::from_utf8_lossy(&told).contains("is being stopped"), "{told:?}");
+    assert!(!place.dir().join("control.sock").exists(), "no other was started");
+    assert_eq!(place.ok("ls"), "vol\t(600:0)\n", "a command that comes afterwards may");
+}
+
 #[test]
 fn two_directories_are_two_worlds() {
     let (one, other) = (Place::new(), Place::new());

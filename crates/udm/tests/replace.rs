@@ -5,6 +5,7 @@ mod common;
 use common::{Nbd, NbdHold, Place, stderr, until};
 use std::fs::File;
 use std::io::{Read, Write};
+use std::os::fd::AsFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::os::unix::net::UnixStream;
 use std::process::Command;
@@ -173,7 +174,7 @@ fn what_cannot_be_passed_on_is_refused() {
     check(&mut client);
 }
 
-/// Enough of a new daemon to fail as one may.
+/// Enough of another daemon to fail as one may.
 struct Failing(UnixStream);
 
 impl Failing {
@@ -610,4 +611,68 @@ fn requests_to_nodes_that_do_not_end() {
     });
     replace(&place);
     open.write_all_at(&[4; 4096], 0).unwrap();
+}
+
+/// A parcel with a descriptor, as a daemon sends it.
+fn send_parcel(way: &UnixStream, kind: &str, name: &str, state: &str, fd: Option<&dyn AsFd>) {
+    use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+    let text = format!(r#"{{"kind":"{kind}","name":"{name}","state":{state}}}"#);
+    let numbers = [text.len() as u32, 0, u32::from(fd.is_some())].map(u32::to_le_bytes).concat();
+    let bytes = [b"udmP", &numbers[..], text.as_bytes()].concat();
+    let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    let fds: Vec<_> = fd.iter().map(|fd| fd.as_fd()).collect();
+    if !fds.is_empty() {
+        assert!(control.push(SendAncillaryMessage::ScmRights(&fds)));
+    }
+    let sent = sendmsg(way, &[std::io::IoSlice::new(&bytes)], &mut control, SendFlags::empty()).unwrap();
+    assert_eq!(sent, bytes.len());
+}
+
+/// An old daemon whose connection ends is not dead for that, and the new one does not serve beside it.
+#[test]
+fn an_old_daemon_that_hangs_up_and_lives() {
+    use rustix::fs::{FlockOperation, flock};
+    use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::net::UnixListener;
+    let place = Place::new();
+    std::fs::create_dir(place.dir()).unwrap();
+    std::fs::set_permissions(place.dir(), std::fs::Permissions::from_mode(0o700)).unwrap();
+    // This test is the old daemon: it has the directory, the right to serve, and the sockets.
+    let lock = File::create_new(place.dir().join("lock")).unwrap();
+    let right = File::open(place.dir()).unwrap();
+    for file in [&lock, &right] {
+        flock(file, FlockOperation::NonBlockingLockExclusive).unwrap();
+    }
+    let [control, second] = ["control.sock", "udm.sock"].map(|n| UnixListener::bind(place.dir().join(n)).unwrap());
+    let mut command = place.command("udm");
+    let client = command.args(["daemon", "--replace"]).stderr(std::process::Stdio::piped()).spawn().unwrap();
+    let (way, _) = second.accept().unwrap();
+    for answer in ["{\"ok\":{\"version\":1,\"program\":\"old\",\"pid\":1}}\n", "{\"ok\":null}\n"] {
+        let mut byte = [0];
+        while byte != *b"\n" {
+            (&way).read_exact(&mut byte).unwrap();
+        }
+        (&way).write_all(answer.as_bytes()).unwrap();
+    }
+    let state = r#"{"version":2,"devices":[],"exports":[],"vhost_user":[]}"#;
+    send_parcel(&way, "state", "", &format!(r#"{{"version":2,"state":{state},"files":[]}}"#), None);
+    let mut new = Failing(way.try_clone().unwrap());
+    assert_eq!(new.receive(), "ready");
+    send_parcel(&way, "state", "", state, None);
+    send_parcel(&way, "lock", "", "null", Some(&lock));
+    send_parcel(&way, "socket", "control.sock", "null", Some(&control));
+    send_parcel(&way, "socket", "udm.sock", "null", Some(&second));
+    send_parcel(&way, "settings", "", r#"{"node":"none","rings":false,"poll_budget_us":20}"#, None);
+    send_parcel(&way, "end", "", "null", None);
+    assert_eq!(new.receive(), "serving");
+    drop((way, new));
+    let output = client.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{}", place.log());
+    let told = stderr(&output);
+    assert!(told.contains("still lives, and goes on"), "{told}");
+    assert!(!place.dir().join("nbd.sock").exists(), "it has served nobody");
+    // Else the place would look for a daemon.
+    drop((control, second));
+    std::fs::remove_dir_all(place.dir()).unwrap();
 }

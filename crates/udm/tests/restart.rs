@@ -411,3 +411,58 @@ fn a_server_that_does_not_answer_delays_no_start() {
     place.ok("resume top");
     hold(&place, "top").request(0, &Nbd::Read(512)).unwrap();
 }
+
+/// A table that is loaded with DM_SECURE_DATA may have a key in it: it is in no file and in no log.
+#[test]
+fn secret_tables_are_in_no_file() {
+    use std::io::Write;
+    use udm_base::{Sector, Sectors};
+    use udm_control::codec::{Command, Flags, RequestBuilder, TargetSpec};
+    use udm_control::wire;
+    let place = Place::new();
+    let file = place.file("KEY", 1 << 20);
+    place.ok("create vol --notable");
+    let load = |params: &str| {
+        let target = TargetSpec::new(Sector::ZERO, Sectors::new(SECTORS), b"linear", params.as_bytes());
+        let request = RequestBuilder::new(Command::TableLoad).name(b"vol").flags(Flags::SECURE_DATA).targets([target]);
+        let mut stream = std::os::unix::net::UnixStream::connect(place.dir().join("control.sock")).unwrap();
+        wire::write_hello(&mut stream, b"/").unwrap();
+        wire::write_request(&mut stream, Command::TableLoad.ioctl_number(), &request.build().unwrap()).unwrap();
+        stream.flush().unwrap();
+        let answer = wire::read_answer(&mut stream).unwrap();
+        (answer.errno, answer.detail)
+    };
+    let is_nowhere = |when: &str| {
+        for name in ["log", "state.json", "state.log", "state.json.last", "state.log.last"] {
+            let text = std::fs::read(place.dir().join(name)).unwrap_or_default();
+            assert!(
+                !String::from_utf8_lossy(&text).contains("KEY"),
+                "{name} {when}: {}",
+                String::from_utf8_lossy(&text)
+            );
+        }
+    };
+    let (errno, detail) = load("/nosuch/KEY 0");
+    assert!(errno == 2 && detail.contains("DM_SECURE_DATA") && !detail.contains("KEY"), "{errno}: {detail}");
+    is_nowhere("after a refusal");
+    assert_eq!(load(&format!("{} 0", file.display())), (0, String::new()));
+    is_nowhere("after a load");
+    place.ok("resume vol");
+    is_nowhere("after a resume");
+    let table = format!("0 {SECTORS} linear {} 0\n", file.display());
+    assert_eq!(place.ok("table vol"), table, "who has the device is shown it");
+    hold(&place, "vol").request(0, &Nbd::Write(&[9; 512])).unwrap();
+    let replaced = place.udm(["daemon", "--replace"]);
+    assert!(replaced.status.success(), "{}", stderr(&replaced));
+    assert_eq!(place.ok("table vol"), table, "the next daemon is told from memory to memory");
+    is_nowhere("after a replacement");
+    kill(&place);
+    assert_eq!(place.ok("table vol"), format!("0 {SECTORS} error \n"));
+    assert!(place.ok("daemon --status").contains("lost: vol: it was loaded with DM_SECURE_DATA"));
+    is_nowhere("after a kill");
+    assert_eq!(load(&format!("{} 0", file.display())), (0, String::new()));
+    place.ok("resume vol");
+    assert_eq!(hold(&place, "vol").request(0, &Nbd::Read(512)).unwrap(), [9; 512]);
+    place.ok("daemon --stop");
+    is_nowhere("after the end");
+}

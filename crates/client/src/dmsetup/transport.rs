@@ -110,15 +110,17 @@ impl<C: FnMut() -> io::Result<UnixStream>> SocketTransport<C> {
 
     /// One request on the connection that there is, or on a new one.
     fn ask(&mut self, cmd: u32, buf: &[u8]) -> Result<(UnixStream, wire::WireAnswer), Broken> {
-        let mut stream = match self.stream.take() {
-            Some(stream) => stream,
-            None => {
-                let mut stream = (self.connect)().map_err(Broken::NoWay)?;
-                wire::write_hello(&mut stream, &self.cwd).map_err(Broken::unsent)?;
-                stream
-            }
+        let (mut stream, greeted) = match self.stream.take() {
+            Some(stream) => (stream, true),
+            None => ((self.connect)().map_err(Broken::NoWay)?, false),
         };
-        wire::write_request(&mut stream, cmd, buf).map_err(Broken::unsent)?;
+        let hello = if greeted { Ok(()) } else { wire::write_hello(&mut stream, &self.cwd) };
+        let sent = hello.and_then(|()| wire::write_request(&mut stream, cmd, buf));
+        if let Err(error) = sent {
+            // A daemon that hung up before it had this may have said why, as one does that is being stopped.
+            let told = if is_hung_up(&error) { wire::read_answer(&mut stream).ok() } else { None };
+            return told.filter(|answer| answer.errno != 0).map(|answer| (stream, answer)).ok_or(Broken::unsent(error));
+        }
         self.wait(&stream);
         match wire::read_answer(&mut stream) {
             Ok(answer) => Ok((stream, answer)),
@@ -126,6 +128,11 @@ impl<C: FnMut() -> io::Result<UnixStream>> SocketTransport<C> {
             Err(e) => Err(Broken::Lost(e)),
         }
     }
+}
+
+/// Whether nobody reads at the other end any more: then what is to be read there comes at once.
+fn is_hung_up(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset)
 }
 
 /// Why there is no answer.
@@ -269,6 +276,20 @@ mod tests {
         let mut buf = request;
         let error = transport.ioctl(Command::DevStatus.ioctl_number(), &mut buf).unwrap_err();
         assert!(error.detail.contains("no connection to the daemon"), "{error:?}");
+    }
+
+    /// One that is being stopped answers whoever is there, also who has not asked yet; they start no other.
+    #[test]
+    fn a_daemon_that_says_that_it_stops() {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        let answer = wire::WireAnswer { errno: 108, buf: vec![], detail: "it is being stopped".into() };
+        wire::write_answer(&mut theirs, &answer).unwrap();
+        drop(theirs);
+        let mut streams = vec![ours];
+        let mut transport = SocketTransport::new("/home", || Ok(streams.pop().expect("it is asked once")));
+        let mut buf = RequestBuilder::new(Command::DevStatus).name(b"a").build().unwrap();
+        let error = transport.ioctl(Command::DevStatus.ioctl_number(), &mut buf).unwrap_err();
+        assert_eq!(error, IoctlError::new(Errno::ESHUTDOWN, "it is being stopped"));
     }
 
     /// What a daemon that is killed leaves: connections that it had not accepted, or had not read from.

@@ -1,5 +1,6 @@
 //! Why a command is refused.
 
+use super::Handler;
 use crate::codec::CodecError;
 use udm_base::Errno;
 use udm_core::Error;
@@ -11,6 +12,17 @@ pub(super) struct Refusal(pub(super) Error);
 impl Refusal {
     pub(super) fn new(errno: Errno, message: impl Into<String>) -> Self {
         Self(Error::new(errno, message))
+    }
+}
+
+/// What is said in the place of an error that may quote what was to be kept secret.
+const HIDDEN: &str =
+    "it is refused; as DM_SECURE_DATA asks for it, neither the arguments nor what is wrong with them is shown";
+
+impl Handler<'_> {
+    /// An error about the request's text.
+    pub(super) fn about_text(&self, error: Refusal) -> Refusal {
+        if self.request.is_secure() { Refusal::new(error.0.errno, HIDDEN) } else { error }
     }
 }
 

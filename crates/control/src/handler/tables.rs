@@ -3,6 +3,8 @@
 use super::Handler;
 use super::error::{Refusal, utf8};
 use crate::codec::{Flags, Reply, TargetSpec};
+use crate::wire::wipe;
+use std::sync::Arc;
 use udm_base::DevT;
 use udm_core::{MappedDevice, StatusKind, TableLine};
 
@@ -10,11 +12,19 @@ impl Handler<'_> {
     /// `table_load`
     pub(super) fn load(&self) -> Result<Reply, Refusal> {
         let md = self.device()?;
-        let specs = self.request.targets()?;
-        let lines = specs.iter().map(line_of).collect::<Result<Vec<_>, _>>()?;
-        let read_only = self.request.flags().contains(Flags::READONLY);
-        md.load_unless(&lines, read_only, self.caller.cwd, self.caller.cancel)?;
+        self.load_lines(&md).map_err(|error| self.about_text(error))?;
         Ok(self.reply_about(&md))
+    }
+
+    fn load_lines(&self, md: &Arc<MappedDevice>) -> Result<(), Refusal> {
+        let specs = self.request.targets()?;
+        let mut lines = specs.iter().map(line_of).collect::<Result<Vec<_>, _>>()?;
+        let read_only = self.request.flags().contains(Flags::READONLY);
+        let loaded = md.load_unless(&lines, read_only, self.caller.cwd, self.caller.cancel);
+        if self.request.is_secure() {
+            lines.iter_mut().for_each(|line| wipe(&mut std::mem::take(&mut line.params).into_bytes()));
+        }
+        Ok(loaded?)
     }
 
     /// `table_clear`

@@ -32,18 +32,22 @@ impl Handler<'_> {
     /// `target_message`
     pub(super) fn message(&self) -> Result<Reply, Refusal> {
         let md = self.device()?;
+        self.send_message(&md).map_err(|error| self.about_text(error))
+    }
+
+    fn send_message(&self, md: &MappedDevice) -> Result<Reply, Refusal> {
         let (sector, text) = self.request.message()?;
         let mut args = Args::parse(utf8("the message", text)?);
         let words: Vec<String> = std::iter::from_fn(|| args.take()).map(|arg| arg.text).collect();
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
         let output = match words.as_slice() {
             [] => return Err(Refusal::new(Errno::EINVAL, "Empty message received.: expected at least one word")),
-            [first, rest @ ..] if first.starts_with('@') => self.message_for_core(&md, first, rest)?,
+            [first, rest @ ..] if first.starts_with('@') => self.message_for_core(md, first, rest)?,
             // As in the kernel, where a device without a table takes any message and does nothing.
             _ if md.table(TableSlot::Active).is_none() => String::new(),
             words => md.message(sector, words)?,
         };
-        let mut reply = self.reply_about(&md);
+        let mut reply = self.reply_about(md);
         if !output.is_empty() {
             reply.message_output(output.as_bytes());
         }

@@ -491,9 +491,34 @@ fn geometry() {
 }
 
 #[test]
+fn secrets_are_not_quoted() {
+    let world = World::new();
+    world.create("a");
+    let load = |kind: &str, params: &str, flags| world.load("a", &[(0, 8, kind, params)], flags);
+    for (kind, params) in [("on", "none SECRET"), ("SECRET", "")] {
+        let plain = load(kind, params, Flags::default());
+        let hidden = load(kind, params, Flags::SECURE_DATA);
+        assert!(!hidden.contains("SECRET") && hidden.contains("DM_SECURE_DATA"), "{hidden}");
+        assert_eq!(plain.split(':').next(), hidden.split(':').next(), "the same error number");
+    }
+    let message =
+        |flags| world.flags(Command::TargetMsg, |r| r.name(b"a").flags(flags).message(Sector::ZERO, b"@SECRET"));
+    assert!(message(Flags::default()).contains("SECRET"));
+    assert!(!message(Flags::SECURE_DATA).contains("SECRET"));
+    // What is not of the text is told.
+    assert!(world.load("x", &[(0, 8, "nil", "SECRET")], Flags::SECURE_DATA).contains("no device has the name"));
+}
+
+#[test]
 fn what_counts_as_a_change() {
     let world = World::new();
+    // Nobody waits.
+    world.cancelled.set(true);
     for &command in Command::ALL {
+        // There is one, but for the command that makes it.
+        world.flags(Command::RemoveAll, |r| r);
+        let made =
+            if command == Command::DevCreate { 0 } else { world.registry.create("a", "", None).unwrap().devt().minor };
         let changed = world.outcome(command, |r| r.name(b"a").text(b"x")).changed;
         let only_asks = format!("{command:?}").contains("Status")
             || format!("{command:?}").contains("Version")
@@ -501,10 +526,9 @@ fn what_counts_as_a_change() {
         let expect = match command {
             _ if only_asks => Changed::Nothing,
             Command::RemoveAll => Changed::Everything,
-            // There is one already.
-            Command::DevCreate => Changed::Nothing,
-            _ => Changed::Device(0),
+            _ => Changed::Device(made),
         };
         assert_eq!(changed, expect, "{command:?}");
     }
+    assert_eq!(world.outcome(Command::DevRemove, |r| r.name(b"no such")).changed, Changed::Nothing);
 }

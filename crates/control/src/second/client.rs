@@ -55,9 +55,16 @@ impl<S: Read + Write> Client<S> {
     pub fn ask(&mut self, request: &Request) -> Result<Value, ClientError> {
         let mut line = serde_json::to_string(request).map_err(|e| ClientError::Protocol(e.to_string()))?;
         line.push('\n');
-        self.stream.get_mut().write_all(line.as_bytes())?;
-        let line = read_line(&mut self.stream, MAX_LINE)?
-            .ok_or_else(|| io::Error::new(io::ErrorKind::UnexpectedEof, "it hung up"))?;
+        let sent = self.stream.get_mut().write_all(line.as_bytes());
+        let line = match (sent, read_line(&mut self.stream, MAX_LINE)) {
+            (_, Ok(Some(line))) => line,
+            // Who hung up before this was sent may have said why.
+            (Err(unsent), _) => return Err(unsent.into()),
+            (Ok(()), answer) => {
+                answer?;
+                return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "it hung up").into());
+            }
+        };
         let mut answer: Value = serde_json::from_str(&line).map_err(|e| ClientError::Protocol(e.to_string()))?;
         if let Some(error) = answer.get("error") {
             let errno = error.get("errno").and_then(Value::as_i64).and_then(|n| i32::try_from(n).ok());

@@ -2,10 +2,9 @@
 
 use super::{
     DebugDump, DeviceStats, ExportEntry, Hello, HostDevice, MAX_LINE, NodeEntry, NodeKind, Request, Underway, VERSION,
-    VhostUserExport, read_line, set_option,
+    VhostUserExport, set_option,
 };
 use serde_json::{Value, json};
-use std::io::{self, BufRead, Write};
 use udm_base::Errno;
 use udm_core::{Error, MappedDevice, Registry};
 
@@ -90,46 +89,39 @@ pub trait Service: Send + Sync {
     fn shut_down(&self, forget: bool);
 }
 
-/// How a conversation has ended.
+/// What follows an answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Ended {
-    /// The client has hung up.
-    HungUp,
+pub enum Next {
+    /// Another request.
+    Request,
+    /// Nothing: where the next request would begin is not known.
+    HangUp,
     /// The client is another daemon, which goes on in the place of this one: what follows on the stream is theirs.
     Replace,
 }
 
-/// Answers a client until it hangs up. `greeted`: whether its hello has come, here or before. Blocks as the stream does.
-///
-/// # Errors
-/// The stream's, and `InvalidData` for a line that is too long or no text: the client has been told.
-pub fn converse(
-    reader: &mut impl BufRead,
-    writer: &mut impl Write,
-    service: &dyn Service,
-    greeted: &mut bool,
-) -> io::Result<Ended> {
-    loop {
-        let line = match read_line(reader, MAX_LINE) {
-            Ok(Some(line)) => line,
-            Ok(None) => return Ok(Ended::HungUp),
-            Err(error) if error.kind() == io::ErrorKind::InvalidData => {
-                // Where the next request would begin is not known.
-                send(writer, &failed(&Error::new(Errno::EPROTO, error.to_string())))?;
-                return Err(error);
-            }
-            Err(error) => return Err(error),
-        };
-        let mut replace = false;
-        let answer = match answer(&line, greeted, &mut replace, service) {
-            Ok(value) => json!({ "ok": value }),
-            Err(error) => failed(&error),
-        };
-        send(writer, &answer)?;
-        if replace {
-            return Ok(Ended::Replace);
-        }
+/// Answers a line, which may have its newline, with one. `greeted`: whether the client's hello has come, in this line or
+/// before. Blocks as long as the request takes.
+pub fn respond(line: &[u8], service: &dyn Service, greeted: &mut bool) -> (String, Next) {
+    let broken = |message: String| (refusal(Errno::EPROTO, &message), Next::HangUp);
+    let line = line.strip_suffix(b"\n").unwrap_or(line);
+    if line.len() >= MAX_LINE {
+        return broken(format!("a line has more than {MAX_LINE} bytes"));
     }
+    let Ok(line) = std::str::from_utf8(line) else { return broken("a line is not UTF-8".into()) };
+    let mut replace = false;
+    match answer(line, greeted, &mut replace, service) {
+        Ok(value) => {
+            let next = if replace { Next::Replace } else { Next::Request };
+            (format!("{}\n", json!({ "ok": value })), next)
+        }
+        Err(error) => (refusal(error.errno, &error.message), Next::Request),
+    }
+}
+
+/// The line that refuses a request.
+pub fn refusal(errno: Errno, message: &str) -> String {
+    format!("{}\n", json!({ "error": { "errno": errno.get(), "message": message } }))
 }
 
 fn answer(line: &str, greeted: &mut bool, replace: &mut bool, service: &dyn Service) -> Result<Value, Error> {
@@ -234,15 +226,4 @@ fn perform(request: &Request, service: &dyn Service) -> Result<Value, Error> {
             Ok(Value::Null)
         }
     }
-}
-
-fn failed(error: &Error) -> Value {
-    json!({ "error": { "errno": error.errno.get(), "message": error.message } })
-}
-
-fn send(writer: &mut impl Write, answer: &Value) -> io::Result<()> {
-    let mut line = answer.to_string();
-    line.push('\n');
-    writer.write_all(line.as_bytes())?;
-    writer.flush()
 }

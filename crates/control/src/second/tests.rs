@@ -68,10 +68,16 @@ impl Service for Fake {
     }
 }
 
-fn talk(service: &Fake, lines: &str) -> (String, io::Result<Ended>) {
-    let mut out = Vec::new();
-    let result = converse(&mut BufReader::new(lines.as_bytes()), &mut out, service, &mut false);
-    (String::from_utf8(out).unwrap(), result)
+fn talk(service: &Fake, lines: &str) -> (String, Next) {
+    let (mut out, mut greeted) = (String::new(), false);
+    for line in lines.split_inclusive('\n') {
+        let (answer, next) = respond(line.as_bytes(), service, &mut greeted);
+        out += &answer;
+        if next != Next::Request {
+            return (out, next);
+        }
+    }
+    (out, Next::Request)
 }
 
 #[test]
@@ -79,8 +85,8 @@ fn requests_and_answers() {
     let service = Fake::new();
     let hello = r#"{"op":"hello","version":1}"#;
     let check = |request: &str, expect: &str| {
-        let (out, result) = talk(&service, &format!("{hello}\n{request}\n"));
-        assert!(result.is_ok());
+        let (out, next) = talk(&service, &format!("{hello}\n{request}\n"));
+        assert_eq!(next, Next::Request, "{request}");
         let mut answers = out.lines();
         assert_eq!(answers.next(), Some(r#"{"ok":{"pid":7,"program":"fake 1","version":1}}"#));
         let answer = answers.next().unwrap();
@@ -135,17 +141,19 @@ fn the_greeting_comes_first() {
 #[test]
 fn lines_that_are_none() {
     let service = Fake::new();
-    let (out, result) = talk(&service, "{\"op\":\"hello\"");
-    assert_eq!((out.as_str(), result.unwrap_err().kind()), ("", io::ErrorKind::UnexpectedEof));
     let read = |text: &[u8], max| read_line(&mut BufReader::new(text), max).map_err(|e| e.kind());
     assert_eq!(read(b"abc\n", 4), Ok(Some("abc".into())));
     assert_eq!(read(b"abcd\n", 4), Err(io::ErrorKind::InvalidData));
     assert_eq!(read(b"\xff\n", 4), Err(io::ErrorKind::InvalidData));
     assert_eq!(read(b"", 4), Ok(None));
     let long = format!("{}\n", "x".repeat(MAX_LINE));
-    let (out, result) = talk(&service, &long);
+    let (out, next) = talk(&service, &long);
     assert!(out.contains("more than 4194304 bytes"), "{out}");
-    assert!(result.is_err());
+    assert_eq!(next, Next::HangUp);
+    assert_eq!(respond(b"\xff\n", &service, &mut false).1, Next::HangUp);
+    let hello = r#"{"op":"hello","version":1}"#;
+    assert_eq!(talk(&service, &format!("{hello}\n{}\n", r#"{"op":"replace","version":1}"#)).1, Next::Replace);
+    assert_eq!(talk(&service, &format!("{hello}\n{}\n", r#"{"op":"replace","version":2}"#)).1, Next::Request);
 }
 
 /// A stream whose writes are requests and whose reads are the answers.

@@ -1,102 +1,85 @@
 //! `control.sock`: the DM ioctls.
 
 use super::Daemon;
-use super::conversation::Conversation;
+use super::clients::encoded;
+use super::conversation::Done;
+use super::secret::Loading;
 use super::socket::Peer;
 use super::state::What;
 use super::stop::hung_up;
 use crate::exports::refusal;
 use std::cell::RefCell;
 use std::ffi::OsString;
-use std::io;
-use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use tracing::{debug, info};
 use udm_base::Errno;
-use udm_control::codec::{Command, Request};
+use udm_control::codec::{Command, DeviceKey, Request};
 use udm_control::handler::{Caller, Changed, Outcome, changes, handle};
-use udm_control::wire::{self, WireAnswer, WireRequest};
+use udm_control::wire::{WireAnswer, WireRequest, wipe};
 use udm_core::Error;
 
-/// Serves a client until it hangs up or breaks the protocol, or the daemon stops: then where the conversation can go on.
-/// `cwd`: the hello has come. `pending`: a request that has.
-pub(super) fn serve(
+/// Does a command.
+pub(super) fn perform(
     daemon: &Daemon,
     stream: &UnixStream,
     peer: Peer,
-    cwd: Option<Vec<u8>>,
-    pending: Option<WireRequest>,
-) -> Option<Conversation> {
-    converse(daemon, stream, peer, cwd, pending).unwrap_or_else(|error| {
-        debug!("process {}: {error}", peer.pid);
-        if error.kind() == io::ErrorKind::InvalidData {
-            let _ = wire::write_answer(&mut &*stream, &refused(Errno::EPROTO, error.to_string()));
+    cwd: Vec<u8>,
+    mut request: WireRequest,
+) -> Done {
+    let answered = |answer: &WireAnswer, ends| Done::Answer { bytes: encoded(answer), ends, greeted: true };
+    if !peer.is_allowed() {
+        return answered(&refused(Errno::EACCES, refusal(peer.uid)), true);
+    }
+    let cwd = PathBuf::from(OsString::from_vec(cwd));
+    let (command, device) = describe(&request);
+    let underway = daemon.underway.begin(&command, &device, u32::try_from(peer.pid).ok());
+    let kept = RefCell::new(Vec::new());
+    let reap = || kept.borrow_mut().extend(daemon.reap(&request));
+    let caller = Caller { cwd: &cwd, cancel: &|| daemon.stop.is_set() || hung_up(stream), reap: &reap };
+    let secret = secret_table(daemon, &request);
+    let mut outcome = match ready(daemon, &request) {
+        Ok(()) => handle(&daemon.registry, &caller, request.ioctl_cmd, &request.buf),
+        Err(error) => Outcome { answer: refused(error.errno, error.message), changed: Changed::Nothing },
+    };
+    drop((secret, underway));
+    if outcome.answer.errno == Errno::EBUSY.get() {
+        kept.take().iter().for_each(|why| outcome.answer.detail += &format!("\n{why}"));
+    }
+    remember(daemon, &mut outcome, released(&request));
+    let interrupted = outcome.answer.errno == Errno::EINTR.get() && outcome.changed == Changed::Nothing;
+    if interrupted && daemon.is_being_replaced() {
+        // It has done nothing but wait: it may wait for the next daemon as well.
+        return Done::Again(request);
+    }
+    if Request::parse(request.ioctl_cmd, &request.buf).is_ok_and(|parsed| parsed.is_secure()) {
+        wipe(&mut request.buf);
+    }
+    match outcome.answer.errno {
+        0 if outcome.changed != Changed::Nothing => info!("process {}: {command} {device}", peer.pid),
+        0 => debug!("process {}: {command} {device}", peer.pid),
+        errno => {
+            let errno = Errno::new(errno);
+            info!("process {}: {command} {device}: {errno:?}: {}", peer.pid, outcome.answer.detail);
         }
-        None
-    })
+    }
+    answered(&outcome.answer, false)
 }
 
-fn converse(
-    daemon: &Daemon,
-    mut stream: &UnixStream,
-    peer: Peer,
-    cwd: Option<Vec<u8>>,
-    mut pending: Option<WireRequest>,
-) -> io::Result<Option<Conversation>> {
-    let hello = match cwd {
-        Some(cwd) => cwd,
-        None if !daemon.stop.wait_for(stream.as_fd()) => return Ok(Some(Conversation::CONTROL)),
-        None => wire::read_hello(&mut stream)?,
-    };
-    let cwd = PathBuf::from(OsString::from_vec(hello.clone()));
-    loop {
-        let request = match pending.take() {
-            Some(request) => request,
-            None if !daemon.stop.wait_for(stream.as_fd()) => {
-                return Ok(Some(Conversation::Control { cwd: Some(hello), pending: None }));
-            }
-            None => match wire::read_request(&mut stream)? {
-                Some(request) => request,
-                None => return Ok(None),
-            },
-        };
-        if !peer.is_allowed() {
-            wire::write_answer(&mut stream, &refused(Errno::EACCES, refusal(peer.uid)))?;
-            return Ok(None);
-        }
-        let (command, device) = describe(&request);
-        let underway = daemon.underway.begin(&command, &device, u32::try_from(peer.pid).ok());
-        let kept = RefCell::new(Vec::new());
-        let reap = || kept.borrow_mut().extend(daemon.reap(&request));
-        let caller = Caller { cwd: &cwd, cancel: &|| daemon.stop.is_set() || hung_up(stream), reap: &reap };
-        let mut outcome = match ready(daemon, &request) {
-            Ok(()) => handle(&daemon.registry, &caller, request.ioctl_cmd, &request.buf),
-            Err(error) => Outcome { answer: refused(error.errno, error.message), changed: Changed::Nothing },
-        };
-        drop(underway);
-        if outcome.answer.errno == Errno::EBUSY.get() {
-            kept.take().iter().for_each(|why| outcome.answer.detail += &format!("\n{why}"));
-        }
-        remember(daemon, &mut outcome, released(&request));
-        if outcome.answer.errno == Errno::EINTR.get()
-            && outcome.changed == Changed::Nothing
-            && daemon.is_being_replaced()
-        {
-            // It has done nothing but wait: it may wait for the next daemon as well.
-            return Ok(Some(Conversation::Control { cwd: Some(hello), pending: Some(request) }));
-        }
-        match outcome.answer.errno {
-            0 if outcome.changed != Changed::Nothing => info!("process {}: {command} {device}", peer.pid),
-            0 => debug!("process {}: {command} {device}", peer.pid),
-            errno => {
-                let errno = Errno::new(errno);
-                info!("process {}: {command} {device}: {errno:?}: {}", peer.pid, outcome.answer.detail);
-            }
-        }
-        wire::write_answer(&mut stream, &outcome.answer)?;
+/// A table that is to be shown nowhere, if the request loads one.
+fn secret_table(daemon: &Daemon, request: &WireRequest) -> Option<Loading> {
+    let parsed = Request::parse(request.ioctl_cmd, &request.buf).ok()?;
+    if !parsed.is_secure() || parsed.command() != Command::TableLoad {
+        return None;
     }
+    let text = |bytes| std::str::from_utf8(bytes).ok();
+    let md = match parsed.device_key()? {
+        DeviceKey::Name(name) => daemon.registry.by_name(text(name)?),
+        DeviceKey::Uuid(uuid) => daemon.registry.by_uuid(text(uuid)?),
+        DeviceKey::Dev(dev) => daemon.registry.by_devt(dev),
+    };
+    md.map(Loading::begin)
 }
 
 /// Whether what the request changes could be remembered.

@@ -3,12 +3,11 @@
 
 use super::Daemon;
 use super::handover::Parcel;
-use super::socket::{Connections, Peer};
+use super::socket::Peer;
 use super::{control, second};
 use serde::{Deserialize, Serialize};
 use std::os::unix::net::UnixStream;
-use std::sync::Arc;
-use tracing::warn;
+use udm_control::codec::{Command, Flags, Request};
 use udm_control::wire::WireRequest;
 
 /// The word of its parcels.
@@ -38,31 +37,95 @@ impl Conversation {
     pub(super) const SECOND: Self = Self::Second { greeted: false };
 }
 
-/// One that has ended where it can go on.
-pub(super) struct Left {
-    stream: UnixStream,
-    conversation: Conversation,
+impl Conversation {
+    /// A command that was begun and is to be begun again.
+    pub(super) fn take_pending(&mut self) -> Option<Task> {
+        match self {
+            Self::Control { cwd: Some(cwd), pending } => {
+                pending.take().map(|request| Task::Ioctl { cwd: cwd.clone(), request })
+            }
+            _ => None,
+        }
+    }
 }
 
-/// What passes of it; its bytes are those of the directory and of the request.
+/// A request.
+pub(super) enum Task {
+    /// A command, and the caller's directory.
+    Ioctl { cwd: Vec<u8>, request: WireRequest },
+    /// A line. `greeted`: the hello has come before.
+    Line { line: Vec<u8>, greeted: bool },
+}
+
+impl Task {
+    /// Whether it may wait for what other commands bring about.
+    pub(super) fn may_wait(&self) -> bool {
+        let Self::Ioctl { request, .. } = self else { return false };
+        let parsed = Request::parse(request.ioctl_cmd, &request.buf);
+        parsed.is_ok_and(|parsed| match parsed.command() {
+            Command::DevWait | Command::TableLoad | Command::TargetMsg | Command::TableStatus => true,
+            Command::DevSuspend => parsed.flags().contains(Flags::SUSPEND),
+            _ => false,
+        })
+    }
+}
+
+/// What came of it.
+pub(super) enum Done {
+    /// What goes to the client. `ends`: nothing follows.
+    Answer { bytes: Vec<u8>, ends: bool, greeted: bool },
+    /// It has done nothing but wait, and is to be begun again in another daemon.
+    Again(WireRequest),
+    /// The connection is used for something else.
+    Taken,
+    /// The thread has died.
+    Broken,
+}
+
+/// One that has ended where it can go on.
+pub(super) struct Left {
+    pub(super) stream: UnixStream,
+    pub(super) conversation: Conversation,
+    /// What has come of the next request.
+    pub(super) input: Vec<u8>,
+}
+
+/// What passes of it; its bytes are those of the directory, of the request, and so many of the next request.
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 enum Passed {
-    Control { cwd: Option<usize>, request: Option<u32> },
-    Second { greeted: bool },
+    Control {
+        cwd: Option<usize>,
+        request: Option<u32>,
+        #[serde(default, skip_serializing_if = "is_zero")]
+        input: usize,
+    },
+    Second {
+        greeted: bool,
+        #[serde(default, skip_serializing_if = "is_zero")]
+        input: usize,
+    },
+}
+
+/// Older daemons know nothing of what there is none of.
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks for a reference")]
+fn is_zero(number: &usize) -> bool {
+    *number == 0
 }
 
 impl Left {
     pub(super) fn parcel(self) -> Result<Parcel, String> {
-        let (passed, bytes) = match self.conversation {
-            Conversation::Second { greeted } => (Passed::Second { greeted }, Vec::new()),
+        let input = self.input.len();
+        let (passed, mut bytes) = match self.conversation {
+            Conversation::Second { greeted } => (Passed::Second { greeted, input }, Vec::new()),
             Conversation::Control { cwd, pending } => {
                 let (length, request) = (cwd.as_ref().map(Vec::len), pending.as_ref().map(|p| p.ioctl_cmd));
                 let mut bytes = cwd.unwrap_or_default();
                 bytes.extend(pending.map(|p| p.buf).unwrap_or_default());
-                (Passed::Control { cwd: length, request }, bytes)
+                (Passed::Control { cwd: length, request, input }, bytes)
             }
         };
+        bytes.extend(self.input);
         let mut parcel = Parcel::new(KIND, "", passed)?.with(self.stream.into());
         parcel.bytes = bytes;
         Ok(parcel)
@@ -70,11 +133,17 @@ impl Left {
 
     pub(super) fn of_parcel(mut parcel: Parcel) -> Result<Self, String> {
         let mut bytes = std::mem::take(&mut parcel.bytes);
-        let conversation = match parcel.read()? {
-            Passed::Second { greeted } => Conversation::Second { greeted },
-            Passed::Control { cwd, request } => {
+        let (passed, len) = (parcel.read()?, bytes.len());
+        let (Passed::Control { input, .. } | Passed::Second { input, .. }) = passed;
+        if input > len || len > MAX_BYTES {
+            return Err(format!("a conversation with {len} bytes, {input} of a request"));
+        }
+        let input = bytes.split_off(len - input);
+        let conversation = match passed {
+            Passed::Second { greeted, .. } => Conversation::Second { greeted },
+            Passed::Control { cwd, request, .. } => {
                 let length = cwd.unwrap_or_default();
-                if length > bytes.len() || bytes.len() > MAX_BYTES || cwd.is_none() && request.is_some() {
+                if length > bytes.len() || cwd.is_none() && request.is_some() {
                     return Err(format!("a conversation with {} bytes, {length} of a directory", bytes.len()));
                 }
                 let buf = bytes.split_off(length);
@@ -82,31 +151,16 @@ impl Left {
                 Conversation::Control { cwd: cwd.map(|_| bytes), pending }
             }
         };
-        Ok(Self { stream: parcel.fd()?.into(), conversation })
+        Ok(Self { stream: parcel.fd()?.into(), conversation, input })
     }
 }
 
 impl Daemon {
-    /// Talks with a client until one of the two ends it. One that can go on is kept as long as the daemon is being replaced.
-    pub(super) fn talk(&self, stream: &UnixStream, peer: Peer, conversation: Conversation) {
-        let left = match conversation {
-            Conversation::Control { cwd, pending } => control::serve(self, stream, peer, cwd, pending),
-            Conversation::Second { greeted } => second::serve(self, stream, peer, greeted),
-        };
-        if let (Some(conversation), true) = (left, self.is_being_replaced()) {
-            match stream.try_clone() {
-                Ok(stream) => self.left().push(Left { stream, conversation }),
-                Err(error) => warn!("process {} is hung up on: {error}", peer.pid),
-            }
-        }
-    }
-
-    /// Goes on with conversations that have left off, here or in another daemon.
-    pub(super) fn go_on(self: &Arc<Self>, all: Vec<Left>, connections: &Arc<Connections>) {
-        for Left { stream, conversation } in all {
-            let daemon = self.clone();
-            let talk = move |stream: &UnixStream, peer| daemon.talk(stream, peer, conversation.clone());
-            connections.serve(stream, &**self.registry.domain().executor(), Arc::new(talk));
+    /// Does what a client asks for. Blocks as long as that takes, at most until the daemon stops or the client hangs up.
+    pub(super) fn perform(&self, stream: &UnixStream, peer: Peer, task: Task) -> Done {
+        match task {
+            Task::Ioctl { cwd, request } => control::perform(self, stream, peer, cwd, request),
+            Task::Line { line, greeted } => second::perform(self, stream, peer, &line, greeted),
         }
     }
 }
@@ -126,9 +180,9 @@ mod tests {
             Conversation::Control { cwd: Some(b"/here".to_vec()), pending: Some(request) },
         ] {
             let (stream, _other) = UnixStream::pair().unwrap();
-            let left = Left { stream, conversation: conversation.clone() };
+            let left = Left { stream, conversation: conversation.clone(), input: b"half".to_vec() };
             let passed = Left::of_parcel(left.parcel().unwrap()).unwrap();
-            assert_eq!(passed.conversation, conversation);
+            assert_eq!((passed.conversation, passed.input), (conversation, b"half".to_vec()));
         }
     }
 
@@ -138,6 +192,8 @@ mod tests {
             r#"{"control":{"cwd":9,"request":null}}"#,
             r#"{"control":{"cwd":null,"request":1}}"#,
             r#"{"control":{"cwd":1}, "more":1}"#,
+            r#"{"control":{"cwd":1,"request":null,"input":5}}"#,
+            r#"{"second":{"greeted":true,"input":5}}"#,
             r#"{"third":{}}"#,
         ] {
             let mut parcel = Parcel::new(KIND, "", serde_json::from_str::<serde_json::Value>(text).unwrap()).unwrap();

@@ -42,7 +42,8 @@ pub(crate) fn start(places: &Places, foreground: bool) -> io::Result<()> {
 /// The last lines of the log; what cannot be read is left out.
 pub(crate) fn tail(places: &Places, lines: usize) -> Vec<String> {
     let mut text = Vec::new();
-    let read = File::open(places.log()).and_then(|mut file| {
+    let opened = OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(places.log());
+    let read = opened.and_then(|mut file| {
         let from = file.metadata()?.len().saturating_sub(TAIL);
         file.seek(SeekFrom::Start(from))?;
         file.take(TAIL).read_to_end(&mut text)

@@ -9,6 +9,7 @@
 //! under way finish, flushes the devices, and removes its sockets. Nothing else on disk goes: the next one has the same devices.
 
 mod beneath;
+mod clients;
 mod control;
 mod conversation;
 mod flush;
@@ -22,6 +23,7 @@ mod nodes;
 mod own_writes;
 mod restore;
 mod second;
+mod secret;
 mod socket;
 mod state;
 mod stop;
@@ -41,7 +43,8 @@ use crate::connect;
 use crate::exports::MappedExports;
 use crate::places::Places;
 use beneath::Beneath;
-use conversation::{Conversation, Left};
+use clients::Clients;
+use conversation::Left;
 use handover::{Given, Giving, HandOver, Parcel, Settings, Taken, Way};
 use late::Group;
 use lock::LockError;
@@ -50,7 +53,7 @@ use nbd::{MainServer, Ready};
 use nodes::{NodeSettings, Nodes, ReadyNodes};
 use restore::Problem;
 use rustix::process::{Resource, getrlimit, setrlimit, setsid};
-use socket::{Connections, Listener, Peer};
+use socket::{Listener, Peer};
 use state::{Keeper, NodeState, State, Unsaved, VhostUserState, What};
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -73,6 +76,8 @@ pub(crate) const EXIT_NONE: u8 = 4;
 const PATIENCE: Duration = Duration::from_secs(10);
 /// How long the old daemon may take for its last word.
 const WORD: Duration = Duration::from_secs(60);
+/// How long one that has hung up may take to end.
+const ENDING: Duration = Duration::from_secs(5);
 /// How often it looks whether its directory is still there.
 const LOOK: Duration = Duration::from_secs(1);
 
@@ -199,15 +204,21 @@ pub(crate) fn replace(places: Places, taken_over: impl FnOnce()) -> Result<bool,
     if !rising.problems.is_empty() {
         return Err(refuse(std::mem::take(&mut rising.problems).join("\n")));
     }
-    let lock = Lock::adopt(rising.lock.take().ok_or_else(|| refuse("the lock has not come".into()))?);
+    let lock = rising.lock.take().ok_or_else(|| refuse("the lock has not come".into()))?;
+    let lock = Lock::adopt(lock, &places).map_err(|e| refuse(format!("{}: {e}", places.dir().display())))?;
     let word = way.send(&Parcel::new("serving", "", ())?, PATIENCE).and_then(|()| way.receive(WORD));
     match word {
         Ok(parcel) if parcel.kind == "go" => {}
-        // Its end, with or without having read ours: nobody else has anything now.
-        Err(error) if connect::has_gone(&error) => warn!("the daemon before has died meanwhile"),
+        // Its end, with or without having read ours; or it goes on, and has no more to say.
+        Err(error) if connect::has_gone(&error) => warn!("the daemon before has hung up"),
         Ok(parcel) => return Err(format!("the daemon answers {:?}", parcel.kind).into()),
         Err(error) => return Err(format!("the daemon does not let go: {error}").into()),
     }
+    // Only now is it known that it serves nobody any more.
+    lock.claim(ENDING).map_err(|e| match e.kind() {
+        std::io::ErrorKind::WouldBlock => "the daemon before still lives, and goes on".to_owned(),
+        _ => format!("the right to serve cannot be had: {}: {e}", places.dir().display()),
+    })?;
     lock.sign().map_err(|e| format!("{}: {e}", places.lock().display()))?;
     let life = rising.start(&places, ended)?;
     taken_over();
@@ -338,36 +349,30 @@ impl Life {
     /// Serves until the end. `Some`: another daemon was to go on and did not; what it was given is here.
     fn serve(self, lock: &Lock) -> Result<Option<Vec<Parcel>>, StartError> {
         let Self { daemon, control, second, conversations } = self;
-        let (control, second) = (Arc::new(control), Arc::new(second));
         // What is wrong is in the log; commands that change something are refused until it is written.
         let _ = daemon.changed(What::Everything);
         daemon.watch();
-        let connections = Arc::new(Connections::default());
+        let mut clients = Clients::new(daemon.clone(), control, second)?;
+        clients.take(conversations);
         info!(
             "udm {} serves {} as process {}",
             env!("CARGO_PKG_VERSION"),
             daemon.places.dir().display(),
             std::process::id()
         );
-        daemon.go_on(conversations, &connections);
         loop {
-            let accepting = [
-                daemon.clone().accept("udm-control", &control, &connections, Conversation::CONTROL)?,
-                daemon.clone().accept("udm-second", &second, &connections, Conversation::SECOND)?,
-            ];
+            let serving = clients.serve()?;
             let giving = daemon.wait_for_end(lock);
             daemon.stop.set();
-            accepting.into_iter().for_each(udm_io::Joiner::join);
+            clients = serving.join()?;
+            let left = clients.stop(PATIENCE);
             let Some(giving) = giving else {
-                drop((control, second));
-                daemon.end(&connections);
+                daemon.end(clients, left);
                 return Ok(None);
             };
-            let sockets = [("control.sock", &*control), ("udm.sock", &*second)];
-            match daemon.give(&connections, &sockets, lock, &giving) {
+            match daemon.give(&mut clients, left, lock, &giving) {
                 Ok(given) => {
-                    control.keep();
-                    second.keep();
+                    clients.sockets().iter().for_each(|(_, listener)| listener.keep());
                     return Ok(match given {
                         Given::Gone => None,
                         Given::Back(parcels) => Some(parcels),
@@ -377,8 +382,7 @@ impl Life {
             }
             daemon.replaced.store(false, Ordering::Release);
             daemon.stop.clear();
-            let left = std::mem::take(&mut *daemon.left());
-            daemon.go_on(left, &connections);
+            clients.take(std::mem::take(&mut *daemon.left()));
         }
     }
 }
@@ -447,46 +451,21 @@ impl Daemon {
         }
     }
 
-    /// Gives everything to another daemon. `Err`: nothing has changed.
-    fn give(
-        &self,
-        connections: &Connections,
-        sockets: &[(&str, &Listener)],
-        lock: &Lock,
-        giving: &Giving,
-    ) -> Result<Given, String> {
+    /// Gives everything to another daemon. `Err`: nothing has changed. `left`: so many commands are not done.
+    fn give(&self, clients: &mut Clients, left: usize, lock: &Lock, giving: &Giving) -> Result<Given, String> {
         let late = self.lost.late().names();
         if !late.is_empty() {
             let why = format!("these are still being opened: {}", late.join(", "));
             giving.refuse(&why);
             return Err(why);
         }
-        let left = connections.wait(PATIENCE);
         if left > 0 {
             let why = format!("{left} commands are not done after {} s", PATIENCE.as_secs());
             giving.refuse(&why);
             return Err(why);
         }
-        handover::give(self, sockets, lock, giving)
-    }
-
-    /// Accepts on a thread of its own, until the end.
-    fn accept(
-        self: Arc<Self>,
-        thread: &str,
-        listener: &Arc<Listener>,
-        connections: &Arc<Connections>,
-        conversation: Conversation,
-    ) -> Result<udm_io::Joiner, String> {
-        let (connections, listener) = (connections.clone(), listener.clone());
-        let executor = self.registry.domain().executor().clone();
-        let spawner = executor.clone();
-        let work = move || {
-            let daemon = self.clone();
-            let serve = Arc::new(move |stream: &UnixStream, peer| daemon.talk(stream, peer, conversation.clone()));
-            listener.accept(&self.stop, &*executor, &connections, serve);
-        };
-        spawner.spawn(thread, Box::new(work)).map_err(|e| format!("cannot start a thread: {e}"))
+        *self.left() = clients.leave();
+        handover::give(self, &clients.sockets(), lock, giving)
     }
 
     /// Blocks until the daemon is to end, or until another is ready to go on: then that. Devices whose removal was deferred
@@ -516,16 +495,18 @@ impl Daemon {
         }
     }
 
-    fn end(&self, connections: &Connections) {
+    /// Ends. `left`: so many commands are not done.
+    fn end(&self, clients: Clients, left: usize) {
+        if left > 0 {
+            warn!("{left} commands are still under way; not waiting for them");
+        }
+        // Before anything goes: what clients are told is that the daemon ends, not that devices are missing.
+        clients.refuse(&format!("the daemon of {} is being stopped", self.places.dir().display()));
         let _ = self.state.save(self, What::Everything);
         self.nodes.end(PATIENCE, self.forget.load(Ordering::Acquire));
         self.tcp.shut_down(PATIENCE);
         self.vhost.shut_down(PATIENCE);
         self.nbd.0.shut_down(PATIENCE);
-        let left = connections.end(PATIENCE);
-        if left > 0 {
-            warn!("{left} requests are still under way; not waiting for them");
-        }
         flush_all(&self.registry, PATIENCE);
         if self.forget.load(Ordering::Acquire) {
             match self.state.forget(self.places.dir()) {
@@ -629,6 +610,7 @@ pub(crate) fn forget(places: &Places) -> Result<(), String> {
     if !places.dir().exists() {
         return Ok(());
     }
+    places.check_own()?;
     let _lock = Lock::take(places).map_err(|e| refused(places, e).message)?;
     state::forget(places.dir()).map_err(|e| format!("{}: {e}", places.state().display()))
 }

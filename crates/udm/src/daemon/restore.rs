@@ -8,6 +8,7 @@
 
 use super::late::{self, Group};
 use super::lost::{Lost, LostDevices};
+use super::secret::HIDDEN;
 use super::state::{DeviceState, State, TableState};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -230,8 +231,11 @@ fn is_snapshot(line: &str) -> bool {
 }
 
 fn load(md: &Arc<MappedDevice>, table: &TableState, maker: &dyn Maker, live: bool) -> Result<(), String> {
-    let lines = lines_of(table)?;
-    maker.load(md, &lines, table.read_only, live).map_err(|e| e.message)
+    if table.secret && !maker.has_memory() {
+        return Err(format!("{HIDDEN}: load it again"));
+    }
+    let loaded = lines_of(table).and_then(|lines| maker.load(md, &lines, table.read_only, live).map_err(|e| e.message));
+    loaded.map_err(|why| if table.secret { HIDDEN.to_owned() } else { why })
 }
 
 fn lines_of(table: &TableState) -> Result<Vec<TableLine>, String> {

@@ -1,71 +1,36 @@
 //! `udm.sock`: the second protocol.
 
-use super::conversation::Conversation;
+use super::conversation::Done;
 use super::socket::Peer;
 use super::state::What;
-use super::stop::Stop;
 use super::{Daemon, handover, log};
 use crate::exports::refusal;
-use serde_json::json;
-use std::io::{self, BufReader, Read, Write};
-use std::os::fd::AsFd;
+use std::io::Write;
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 use tracing::debug;
 use udm_base::Errno;
 use udm_control::second::{
-    Changed, Ended, ExportEntry, Hello, MAX_LINE, NodeEntry, NodeKind, Service, Underway, VERSION, VhostUserExport,
-    converse, read_line,
+    self, Changed, ExportEntry, Hello, Next, NodeEntry, NodeKind, Service, Underway, VERSION, VhostUserExport, respond,
 };
 use udm_core::{Error, MappedDevice, Registry};
 use udm_io::nbd::uri::{Endpoint, Uri};
 
-/// How long one that is to be refused may take to ask.
-const REFUSAL_TIMEOUT: Duration = Duration::from_secs(5);
-
-/// Serves a client until it hangs up or breaks the protocol, or the daemon stops: then where the conversation can go on.
-pub(super) fn serve(daemon: &Daemon, stream: &UnixStream, peer: Peer, mut greeted: bool) -> Option<Conversation> {
+/// Answers a line.
+pub(super) fn perform(daemon: &Daemon, stream: &UnixStream, peer: Peer, line: &[u8], mut greeted: bool) -> Done {
     if !peer.is_allowed() {
-        // It reads no answer before it has asked.
-        let _ = stream.set_read_timeout(Some(REFUSAL_TIMEOUT));
-        let _ = read_line(&mut BufReader::new(stream), MAX_LINE);
-        let answer = json!({ "error": { "errno": Errno::EACCES.get(), "message": refusal(peer.uid) } });
-        let _ = writeln!(&*stream, "{answer}");
-        return None;
+        let bytes = second::refusal(Errno::EACCES, &refusal(peer.uid)).into_bytes();
+        return Done::Answer { bytes, ends: true, greeted };
     }
-    let mut lines = Lines { stream, stop: &daemon.stop, between: true, stopped: false };
-    let ended = converse(&mut BufReader::new(&mut lines), &mut &*stream, daemon, &mut greeted);
-    match ended {
-        Ok(Ended::HungUp) => {}
-        Ok(Ended::Replace) => daemon.prepare_replacement(stream, peer),
-        Err(_) if lines.stopped => return Some(Conversation::Second { greeted }),
+    let (answer, next) = respond(line, daemon, &mut greeted);
+    if next != Next::Replace {
+        return Done::Answer { bytes: answer.into_bytes(), ends: next == Next::HangUp, greeted };
+    }
+    match (&*stream).write_all(answer.as_bytes()) {
+        Ok(()) => daemon.prepare_replacement(stream, peer),
         Err(error) => debug!("process {}: {error}", peer.pid),
     }
-    None
-}
-
-/// What a client sends, until the daemon stops between two lines.
-struct Lines<'a> {
-    stream: &'a UnixStream,
-    stop: &'a Stop,
-    /// The last line that has come has come whole.
-    between: bool,
-    stopped: bool,
-}
-
-impl Read for Lines<'_> {
-    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
-        if !self.stop.wait_for(self.stream.as_fd()) && self.between {
-            self.stopped = true;
-            return Err(io::Error::other("the daemon stops"));
-        }
-        let got = self.stream.read(buf)?;
-        if let Some(last) = buf[..got].last() {
-            self.between = *last == b'\n';
-        }
-        Ok(got)
-    }
+    Done::Taken
 }
 
 impl Service for Daemon {

@@ -15,6 +15,7 @@ pub(crate) use keeper::{Keeper, Unsaved, What, forget};
 use super::Daemon;
 use super::lost::LostDevices;
 use super::nodes::Nodes;
+use super::secret;
 use super::tcp::TcpExports;
 use super::vhost::VhostExports;
 use serde::{Deserialize, Serialize};
@@ -85,6 +86,9 @@ pub(crate) struct TableState {
     /// What it holds ends with the process.
     pub(crate) transient: bool,
     pub(crate) lines: Vec<String>,
+    /// On disk the lines lack their arguments.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub(crate) secret: bool,
 }
 
 /// A device that is exported over TCP.
@@ -118,9 +122,11 @@ impl State {
         Self { version: VERSION, devices, exports, vhost_user }
     }
 
-    /// The state of now.
+    /// The state of now as it may be written.
     fn of_daemon(daemon: &Daemon) -> Self {
-        Self::of(&daemon.registry, &daemon.lost, &daemon.tcp, &daemon.vhost, &daemon.nodes)
+        let mut state = Self::of(&daemon.registry, &daemon.lost, &daemon.tcp, &daemon.vhost, &daemon.nodes);
+        state.devices.iter_mut().for_each(DeviceState::hide_secrets);
+        state
     }
 
     fn exports_of(tcp: &TcpExports, vhost: &VhostExports) -> (Vec<ExportState>, Vec<VhostUserState>) {
@@ -193,13 +199,14 @@ impl DeviceState {
             // What it is to be; but its names are those that it has now.
             return Self { name: info.name, uuid: info.uuid, ..late };
         }
-        let table = |slot| md.table(slot).map(|table| TableState::of(&table));
+        let minor = info.devt.minor;
+        let table = |slot| md.table(slot).map(|table| TableState::of(&table, secret::is_secret(minor, &table)));
         let lost = lost.of(md);
         let Geometry { cylinders, heads, sectors, start } = md.geometry();
         Self {
             name: info.name,
             uuid: info.uuid,
-            minor: info.devt.minor,
+            minor,
             suspended: info.suspended,
             deferred_remove: info.deferred_remove,
             clone_always: md.clone_always(),
@@ -215,6 +222,10 @@ impl DeviceState {
             node: nodes.wanted(md),
         }
     }
+
+    fn hide_secrets(&mut self) {
+        [&mut self.active, &mut self.inactive].into_iter().flatten().for_each(TableState::hide_secrets);
+    }
 }
 
 /// The state of an option in a file that is older than the option.
@@ -222,10 +233,25 @@ fn unless_told() -> bool {
     true
 }
 
+/// Older daemons know nothing of what is not so.
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks for a reference")]
+fn is_false(value: &bool) -> bool {
+    !value
+}
+
 impl TableState {
-    fn of(table: &Table) -> Self {
+    fn of(table: &Table, secret: bool) -> Self {
         let lines = table.lines(StatusKind::Table).iter().map(ToString::to_string).collect();
-        Self { read_only: table.read_only(), transient: table.is_transient(), lines }
+        Self { read_only: table.read_only(), transient: table.is_transient(), lines, secret }
+    }
+
+    /// Leaves of a secret table its shape.
+    fn hide_secrets(&mut self) {
+        if self.secret {
+            for line in &mut self.lines {
+                *line = line.split_ascii_whitespace().take(3).collect::<Vec<_>>().join(" ");
+            }
+        }
     }
 }
 

@@ -62,11 +62,9 @@ impl Stop {
         ready(&mut [PollFd::new(&self.read, PollFlags::IN)], timeout)
     }
 
-    /// Blocks until there is something to read at `fd`; false once it is set.
-    pub(crate) fn wait_for(&self, fd: BorrowedFd<'_>) -> bool {
-        let mut fds = [PollFd::new(&self.read, PollFlags::IN), PollFd::from_borrowed_fd(fd, PollFlags::IN)];
-        ready(&mut fds, None);
-        fds[0].revents().is_empty()
+    /// What is readable once it is set.
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.read.as_fd()
     }
 }
 

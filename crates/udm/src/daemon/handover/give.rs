@@ -5,7 +5,8 @@ use crate::daemon::nodes::NodeSettings;
 use crate::daemon::socket::Listener;
 use crate::daemon::state::State;
 use crate::daemon::{Daemon, Lock, flush_all};
-use rustix::process::{PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, pidfd_send_signal};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -56,8 +57,15 @@ pub(super) struct Counts {
 /// A daemon that waits to take over.
 pub(crate) struct Giving {
     way: Way,
-    /// Its process; `None` where the kernel cannot tell.
-    process: Option<OwnedFd>,
+    process: Process,
+}
+
+/// What tells when it has ended: another than its connection, which can end before it does.
+enum Process {
+    /// The kernel's word.
+    Pidfd(OwnedFd),
+    /// Where the kernel has no such word: a pipe that it has opened, and that nobody closes but its end.
+    Line { pid: Pid, pipe: OwnedFd },
 }
 
 impl Giving {
@@ -89,15 +97,19 @@ pub(crate) fn first_words(daemon: &Daemon, way: Way, pid: i32) -> Result<Giving,
             "{name} is a transient snapshot: what it is made of is in this process's memory only; remove it first"
         ));
     }
-    let process = rustix::process::Pid::from_raw(pid).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
+    let pid = Pid::from_raw(pid).ok_or("the new daemon has no process id here")?;
+    let pidfd = pidfd_open(pid, PidfdFlags::empty()).ok();
     let state = State::of(&daemon.registry, &daemon.lost, &daemon.tcp, &daemon.vhost, &daemon.nodes);
     let state = serde_json::to_value(&state).map_err(|e| e.to_string())?;
     let words = FirstWords { version: VERSION, state, files: files(daemon) };
     way.send(&Parcel::new("state", "", words)?, answer_within())
         .map_err(|e| format!("the new daemon has gone: {e}"))?;
-    let answer = way.receive(answer_within()).map_err(|e| format!("the new daemon does not answer: {e}"))?;
+    let mut answer = way.receive(answer_within()).map_err(|e| format!("the new daemon does not answer: {e}"))?;
     match answer.kind.as_str() {
-        "ready" => Ok(Giving { way, process }),
+        "ready" => match Process::known_by(pid, pidfd, answer.fds.pop()) {
+            Some(process) => Ok(Giving { way, process }),
+            None => refuse("nothing would tell this daemon that the new one has ended: stop this one instead".into()),
+        },
         "refused" => Err(answer.read().unwrap_or_default()),
         other => Err(format!("the new daemon answers {other:?}")),
     }
@@ -136,7 +148,7 @@ pub(crate) fn give(
         }
     }
     take_down(daemon);
-    match send(giving, &mut parcels) {
+    match send(giving, &mut parcels, lock) {
         Ok(()) => {
             info!("all is passed on, after {} ms", begun.elapsed().as_millis());
             Ok(Given::Gone)
@@ -144,7 +156,13 @@ pub(crate) fn give(
         Err(why) => {
             error!("the new daemon does not take over: {why}; this one goes on");
             end(giving);
-            Ok(Given::Back(parcels))
+            match lock.claim(PATIENCE) {
+                Ok(()) => Ok(Given::Back(parcels)),
+                Err(why) => {
+                    error!("this one does not go on, since the new one may serve: {why}");
+                    Ok(Given::Gone)
+                }
+            }
         }
     }
 }
@@ -316,7 +334,7 @@ fn take_down(daemon: &Daemon) {
     }
 }
 
-fn send(giving: &Giving, parcels: &mut Vec<Parcel>) -> Result<(), String> {
+fn send(giving: &Giving, parcels: &mut Vec<Parcel>, lock: &Lock) -> Result<(), String> {
     let gone = |e: std::io::Error| format!("it has gone: {e}");
     for parcel in &*parcels {
         giving.way.send(parcel, answer_within()).map_err(gone)?;
@@ -330,19 +348,71 @@ fn send(giving: &Giving, parcels: &mut Vec<Parcel>) -> Result<(), String> {
     }
     // It has them. Kept here they would outlive, for a moment, what it lets go of.
     parcels.retain(|parcel| parcel.kind != CLAIM);
+    // Before the word, so that the new one need not wait. When it does not get the word it is the old one's again.
+    lock.yield_right().map_err(|e| format!("the right to serve cannot be given up: {e}"))?;
     giving.way.send(&Parcel::new("go", "", ())?, answer_within()).map_err(gone)
 }
 
 /// Sees to it that the new daemon is no more: it may have everything open.
 fn end(giving: &Giving) {
-    let Some(process) = &giving.process else { return };
-    if pidfd_send_signal(process, Signal::KILL).is_err() {
-        // It has gone already.
-        return;
-    }
-    let mut fds = [rustix::event::PollFd::new(process, rustix::event::PollFlags::IN)];
-    let patience = rustix::event::Timespec { tv_sec: 10, tv_nsec: 0 };
-    if !matches!(rustix::event::poll(&mut fds, Some(&patience)), Ok(n) if n > 0) {
+    if !giving.process.end() {
         warn!("the new daemon does not end");
+    }
+}
+
+impl Process {
+    fn known_by(pid: Pid, pidfd: Option<OwnedFd>, pipe: Option<OwnedFd>) -> Option<Self> {
+        pidfd.map(Self::Pidfd).or_else(|| pipe.map(|pipe| Self::Line { pid, pipe }))
+    }
+
+    /// Kills it, and waits until it has gone; whether it has.
+    fn end(&self) -> bool {
+        match self {
+            Self::Pidfd(pidfd) => {
+                // It has gone already.
+                pidfd_send_signal(pidfd, Signal::KILL).is_err() || readable(pidfd, PATIENCE)
+            }
+            // The number is its own as long as it lives.
+            Self::Line { pid, pipe } => {
+                readable(pipe, Duration::ZERO) || kill_process(*pid, Signal::KILL).is_err() || readable(pipe, PATIENCE)
+            }
+        }
+    }
+}
+
+/// Whether there is something to read, or nobody to write any more; waits at most so long.
+fn readable(fd: &OwnedFd, patience: Duration) -> bool {
+    let deadline = Instant::now() + patience;
+    loop {
+        let mut fds = [PollFd::new(fd, PollFlags::IN)];
+        let left = Timespec::try_from(deadline.saturating_duration_since(Instant::now())).ok();
+        match poll(&mut fds, left.as_ref()) {
+            Err(rustix::io::Errno::INTR) => {}
+            other => return other.is_ok_and(|n| n > 0),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::process::ExitStatusExt;
+    use std::process::{Command, Stdio};
+
+    /// Where the kernel has no pidfd.
+    #[test]
+    fn a_new_daemon_is_ended_by_its_line() {
+        let (read, write) = std::io::pipe().unwrap();
+        // It has the pipe as long as it lives.
+        let mut new = Command::new("sleep").arg("1000").stdin(Stdio::piped()).stdout(write).spawn().unwrap();
+        let pid = Pid::from_raw(new.id() as i32).unwrap();
+        let process = Process::known_by(pid, None, Some(read.into())).unwrap();
+        assert!(matches!(process, Process::Line { .. }));
+        assert!(process.end());
+        assert_eq!(new.wait().unwrap().signal(), Some(Signal::KILL.as_raw()));
+        // One that has gone is not killed again: its number may be another's.
+        let own = Process::Line { pid: rustix::process::getpid(), pipe: std::io::pipe().unwrap().0.into() };
+        assert!(own.end());
+        assert!(Process::known_by(pid, None, None).is_none());
     }
 }

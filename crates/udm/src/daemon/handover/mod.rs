@@ -6,16 +6,18 @@
 //! | who | sends | which means |
 //! |---|---|---|
 //! | old | `state` | what `state.json` would say, and what lies beneath. Everything goes on as before |
-//! | new | `ready` | it understands all of it, and finds what lies beneath; else `refused` |
+//! | new | `ready` | it understands all of it, and finds what lies beneath; else `refused`. With it comes its life line |
 //! | old | things of many kinds, `end` | it has stopped, flushed and let go of everything; or `refused`, and has gone on |
 //! | new | `serving` | it has opened everything, and only waits for the word; else `refused` |
 //! | old | `go` | it will touch nothing any more, and ends |
 //!
 //! # Invariants
-//! - At any time at most one of the two may serve: the new one does nothing for any client before `go` or the old one's death, the
-//!   old one nothing after it has sent `go`.
+//! - At any time at most one of the two may serve: who has the right to, which is a lock (`daemon/lock.rs`). The old one gives it up
+//!   before it sends `go`; the new one takes it after that, or after the old one's death. An end of their connection tells nothing
+//!   of either.
 //! - Until `go` the old one has all that it gave away, and takes it back itself when the new one refuses, dies or does not
-//!   answer. One that does not answer is killed first.
+//!   answer. One that does not answer is killed first. That it has gone is known by its pidfd, and where the kernel has none by its
+//!   life line: a pipe that nothing closes but its end.
 //! - Nothing that is given away is under way: requests have ended, devices are flushed and suspended.
 
 mod give;

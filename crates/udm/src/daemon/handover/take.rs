@@ -7,12 +7,13 @@ use crate::daemon::beneath::Beneath;
 use crate::daemon::lost::LostDevices;
 use crate::daemon::own_writes;
 use crate::daemon::restore::{Maker, Problem, restore};
+use crate::daemon::secret::{self, HIDDEN};
 use crate::daemon::state::State;
 use crate::daemon::tcp::TcpExports;
 use crate::places::Places;
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::io::{Read, Write};
-use std::os::fd::OwnedFd;
+use std::os::fd::{IntoRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -74,7 +75,13 @@ pub(crate) fn ask_for(places: &Places) -> Result<Option<(Way, Vec<Parcel>)>, Str
         let _ = way.send(&Parcel::new("refused", "", &why)?, PATIENCE);
         return Err(why);
     }
-    way.send(&Parcel::new("ready", "", ())?, PATIENCE).map_err(hung_up)?;
+    let ready = Parcel::new("ready", "", ())?;
+    // Where the old one cannot ask the kernel whether this process lives.
+    let ready = match life_line() {
+        Ok(pipe) => ready.with(pipe),
+        Err(_) => ready,
+    };
+    way.send(&ready, PATIENCE).map_err(hung_up)?;
     let mut parcels = Vec::new();
     loop {
         let parcel = way.receive(PATIENCE).map_err(hung_up)?;
@@ -120,6 +127,13 @@ fn read_line(mut stream: &UnixStream) -> std::io::Result<String> {
 }
 
 /// Whether this daemon could go on with all of it, as far as that can be told before anything has stopped.
+/// A pipe that ends when this process does: nobody else has its other end, and here nobody closes it.
+fn life_line() -> std::io::Result<OwnedFd> {
+    let (read, write) = std::io::pipe()?;
+    let _ = OwnedFd::from(write).into_raw_fd();
+    Ok(read.into())
+}
+
 fn understand(first: &Parcel) -> Result<(), String> {
     let FirstWords { version, state, files } = first.read()?;
     if version != VERSION {
@@ -134,6 +148,7 @@ fn understand(first: &Parcel) -> Result<(), String> {
                 match TableLine::parse(line) {
                     Ok(line) if known(&line) || device.lost.is_some() => {}
                     Ok(line) => return Err(format!("{}: this udm has no target {:?}", device.name, line.target)),
+                    Err(_) if table.secret => return Err(format!("{}: a table that is none: {HIDDEN}", device.name)),
                     Err(e) => return Err(format!("{}: {e} in {line:?}", device.name)),
                 }
             }
@@ -187,7 +202,10 @@ pub(crate) fn take_over(mut parcels: Vec<Parcel>, places: &Places) -> Result<Tak
         )
     };
     let lost = LostDevices::default();
-    let maker = WithMemory { memory: Mutex::new(memory), armed };
+    let tables = state.devices.iter().flat_map(|d| [(d.minor, true, &d.active), (d.minor, false, &d.inactive)]);
+    let secret = tables.filter(|(.., table)| table.as_ref().is_some_and(|table| table.secret));
+    let secret = secret.map(|(minor, live, _)| (minor, live)).collect();
+    let maker = WithMemory { memory: Mutex::new(memory), armed, secret };
     let problems = restore(&registry, &lost, &state, &maker);
     for parcel in by_kind.remove("counts").unwrap_or_default() {
         let (events, counts): (u32, Vec<Counts>) = parcel.read()?;
@@ -239,6 +257,8 @@ type Memories = BTreeMap<(u32, usize), (String, OwnedFd)>;
 struct WithMemory {
     memory: Mutex<Memories>,
     armed: Arc<Armed>,
+    /// Tables that are to be shown nowhere: the minors of their devices, and whether they are live.
+    secret: BTreeSet<(u32, bool)>,
 }
 
 impl WithMemory {
@@ -276,6 +296,9 @@ impl Maker for WithMemory {
         }
         let mut unused = self.armed.lock().drain().map(|(_, files)| files.len()).sum::<usize>();
         let table = md.table(TableSlot::Inactive);
+        if self.secret.contains(&(md.devt().minor, live)) {
+            table.iter().for_each(secret::mark);
+        }
         let targets = table.iter().flat_map(|table| table.targets());
         let mut memories = targets.filter_map(|target| target.memory());
         for file in for_targets {

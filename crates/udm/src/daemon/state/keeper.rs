@@ -254,7 +254,8 @@ impl Inner {
         match daemon.registry.by_devt(DevT::new(MAJOR, minor)) {
             None => was.map(|_| Record::Gone(minor)),
             Some(md) => {
-                let now = DeviceState::of(&md, &daemon.lost, &daemon.nodes);
+                let mut now = DeviceState::of(&md, &daemon.lost, &daemon.nodes);
+                now.hide_secrets();
                 (was != Some(&now)).then(|| Record::Device(Box::new(now)))
             }
         }

@@ -1,0 +1,519 @@
+//! The clients of `control.sock` and `udm.sock`.
+//!
+//! One thread waits for all of them. It collects a request until it is whole, gives it to a thread of the pool, and sends the
+//! answer as the client takes it. So who is idle, sends half a request, or does not read costs some memory and no thread.
+//!
+//! # What there is when there is not enough
+//! - *Descriptors*: some are kept. When no others are left, the client that has been idle longest is hung up on (it connects
+//!   again when it has something to ask), and then those that are kept are used up.
+//! - *Connections*: at the limit the same; when none is idle, the new one is told.
+//! - *Threads*: some are kept for commands that do not wait, and two whatever the system says.
+//!
+//! # How it ends
+//! [`Clients::stop`] takes no request any more and lets those under way finish. After it every conversation is between two
+//! requests: it can go on in another daemon ([`Clients::leave`]), or is told that this one ends ([`Clients::refuse`]), which
+//! nobody who has connected by then is spared: so that none of them starts another daemon.
+
+mod connection;
+mod pool;
+mod spare;
+
+pub(super) use connection::encoded;
+
+use super::Daemon;
+use super::conversation::{Conversation, Done, Left};
+use super::socket::{Listener, Peer};
+use connection::{Collected, Connection};
+use pool::Pool;
+use rustix::event::epoll::{self, Event, EventData, EventFlags};
+use rustix::event::{EventfdFlags, Timespec, eventfd};
+use rustix::io::Errno as Os;
+use spare::Spare;
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+use tracing::{debug, warn};
+use udm_base::Errno;
+
+/// Clients at a time.
+const MAX_CLIENTS: usize = 4096;
+/// Of these, such that may not use this daemon: they are told, and go.
+const MAX_STRANGERS: usize = 64;
+/// Half requests and untaken answers of all clients together.
+const MAX_HELD: usize = 256 << 20;
+/// One that has just connected is about to ask.
+const JUST: Duration = Duration::from_secs(1);
+/// How often it is looked who is late.
+const LOOK: Duration = Duration::from_secs(1);
+/// Accepted in a turn.
+const BURST: usize = 64;
+
+const WAKE: u64 = 0;
+const STOP: u64 = 1;
+const CONTROL: u64 = 2;
+const SECOND: u64 = 3;
+/// The first number of a client.
+const FIRST: u64 = 4;
+
+/// What threads of the pool have done, and how they say so.
+struct Results {
+    done: Mutex<Vec<(u64, Done)>>,
+    wake: OwnedFd,
+}
+
+impl Results {
+    fn put(&self, id: u64, done: Done) {
+        self.done.lock().unwrap_or_else(PoisonError::into_inner).push((id, done));
+        let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
+    }
+}
+
+/// A request under way: whatever becomes of its thread, there is a result.
+struct Promise {
+    id: u64,
+    results: Arc<Results>,
+    done: Option<Done>,
+}
+
+impl Drop for Promise {
+    fn drop(&mut self) {
+        self.results.put(self.id, self.done.take().unwrap_or(Done::Broken));
+    }
+}
+
+/// The clients, and the sockets that they come by.
+pub(super) struct Clients {
+    daemon: Arc<Daemon>,
+    control: Listener,
+    second: Listener,
+    epoll: OwnedFd,
+    results: Arc<Results>,
+    pool: Pool,
+    all: HashMap<u64, Connection>,
+    next: u64,
+    spare: Spare,
+    /// New clients are accepted as they come.
+    accepting: bool,
+    /// No request is begun.
+    stopped: bool,
+    /// It was said that descriptors are short.
+    short: bool,
+    /// Somebody may have to be hung up on, or let in, after a time.
+    restless: bool,
+    /// When that was looked at.
+    looked: Instant,
+}
+
+/// Clients that a thread serves.
+pub(super) struct Serving(Receiver<Clients>);
+
+impl Serving {
+    /// Waits until the daemon stops.
+    pub(super) fn join(self) -> Result<Clients, String> {
+        self.0.recv().map_err(|_| "the thread of the clients has died".to_owned())
+    }
+}
+
+impl Clients {
+    pub(super) fn new(daemon: Arc<Daemon>, control: Listener, second: Listener) -> Result<Self, String> {
+        let failed = |error: Os| format!("cannot wait for clients: {error}");
+        let executor = daemon.registry.domain().executor().clone();
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(failed)?;
+        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(failed)?;
+        epoll::add(&epoll, &wake, EventData::new_u64(WAKE), EventFlags::IN).map_err(failed)?;
+        for (listener, id) in [(&control, CONTROL), (&second, SECOND)] {
+            epoll::add(&epoll, listener.as_fd(), EventData::new_u64(id), EventFlags::empty()).map_err(failed)?;
+        }
+        let mut spare = Spare::default();
+        spare.fill();
+        Ok(Self {
+            daemon,
+            control,
+            second,
+            epoll,
+            results: Arc::new(Results { done: Mutex::default(), wake }),
+            pool: Pool::new(executor)?,
+            all: HashMap::new(),
+            next: FIRST,
+            spare,
+            accepting: false,
+            stopped: true,
+            short: false,
+            restless: false,
+            looked: Instant::now(),
+        })
+    }
+
+    /// The sockets, and their names.
+    pub(super) fn sockets(&self) -> [(&'static str, &Listener); 2] {
+        [("control.sock", &self.control), ("udm.sock", &self.second)]
+    }
+
+    /// Conversations that have left off, here or in another daemon.
+    pub(super) fn take(&mut self, all: Vec<Left>) {
+        for Left { stream, conversation, input } in all {
+            match Peer::of(&stream) {
+                Ok(peer) => self.add(Connection::new(stream, peer, conversation, input, Instant::now())),
+                Err(error) => warn!("a client is hung up on: {error}"),
+            }
+        }
+    }
+
+    /// Serves on a thread of its own, until the daemon stops.
+    pub(super) fn serve(mut self) -> Result<Serving, String> {
+        let executor = self.daemon.registry.domain().executor().clone();
+        let (back, clients): (Sender<Self>, _) = channel();
+        let work = move || {
+            self.run();
+            let _ = back.send(self);
+        };
+        executor.spawn("udm-control", Box::new(work)).map_err(|e| format!("cannot start a thread: {e}"))?;
+        Ok(Serving(clients))
+    }
+
+    fn run(&mut self) {
+        if let Err(error) = epoll::add(&self.epoll, self.daemon.stop.fd(), EventData::new_u64(STOP), EventFlags::IN) {
+            warn!("the daemon's end is looked for every second: {error}");
+        }
+        self.stopped = false;
+        self.accept_from_now_on(true);
+        // What came while nothing was begun.
+        let ids: Vec<u64> = self.all.keys().copied().collect();
+        ids.into_iter().for_each(|id| self.look_at(id));
+        while !self.daemon.stop.is_set() {
+            self.turn(self.restless.then_some(LOOK));
+        }
+        self.stopped = true;
+        self.accept_from_now_on(false);
+        let _ = epoll::delete(&self.epoll, self.daemon.stop.fd());
+    }
+
+    /// Lets requests under way finish, and their answers go, at most so long. Returns how many are left.
+    pub(super) fn stop(&mut self, patience: Duration) -> usize {
+        let deadline = Instant::now() + patience;
+        loop {
+            let left = self.all.values().filter(|client| client.busy || client.has_output()).count();
+            let time = deadline.saturating_duration_since(Instant::now());
+            if left == 0 || time.is_zero() {
+                return left;
+            }
+            self.turn(Some(time.min(LOOK)));
+        }
+    }
+
+    /// All conversations, where they can go on.
+    pub(super) fn leave(&mut self) -> Vec<Left> {
+        let clients = std::mem::take(&mut self.all).into_values();
+        let mut left = Vec::new();
+        for client in clients {
+            let _ = epoll::delete(&self.epoll, &*client.stream);
+            let pid = client.peer.pid;
+            let (stream, conversation, input) = client.into_input();
+            match Arc::try_unwrap(stream) {
+                Ok(stream) => left.push(Left { stream, conversation, input }),
+                Err(_) => warn!("process {pid} is hung up on: it is still being served"),
+            }
+        }
+        left
+    }
+
+    /// Tells everybody who has connected that the daemon ends, and hangs up. Who connects later finds no socket.
+    pub(super) fn refuse(mut self, why: &str) {
+        self.control.unlink();
+        self.second.unlink();
+        let now = Instant::now();
+        for conversation in [Conversation::CONTROL, Conversation::SECOND] {
+            loop {
+                let accepted = self.listener_of(&conversation).accept();
+                match accepted {
+                    Ok((stream, peer)) => {
+                        self.add(Connection::new(stream, peer, conversation.clone(), Vec::new(), now))
+                    }
+                    Err(Os::INTR | Os::CONNABORTED) => {}
+                    Err(error) if is_short(error) && self.make_room(now) => {}
+                    Err(_) => break,
+                }
+            }
+        }
+        let mut told = 0;
+        for (_, mut client) in self.all.drain() {
+            if !client.busy && !client.has_output() {
+                client.refuse(Errno::ESHUTDOWN, why, now);
+                client.send(now);
+                told += 1;
+            }
+        }
+        debug!("{told} clients are told that the daemon ends");
+    }
+
+    fn listener_of(&self, conversation: &Conversation) -> &Listener {
+        match conversation {
+            Conversation::Control { .. } => &self.control,
+            Conversation::Second { .. } => &self.second,
+        }
+    }
+
+    fn accept_from_now_on(&mut self, accepting: bool) {
+        let flags = if accepting { EventFlags::IN } else { EventFlags::empty() };
+        for (listener, id) in [(&self.control, CONTROL), (&self.second, SECOND)] {
+            let _ = epoll::modify(&self.epoll, listener.as_fd(), EventData::new_u64(id), flags);
+        }
+        self.accepting = accepting;
+    }
+
+    /// Waits for something to happen, at most so long, and does what follows.
+    fn turn(&mut self, timeout: Option<Duration>) {
+        let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
+        let mut events = Vec::with_capacity(BURST);
+        match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), timeout.as_ref()) {
+            Ok(_) | Err(Os::INTR) => {}
+            Err(error) => warn!("cannot wait for clients: {error}"),
+        }
+        for Event { data, .. } in events {
+            match data.u64() {
+                WAKE => self.take_results(),
+                STOP => {}
+                CONTROL => self.accept(&Conversation::CONTROL),
+                SECOND => self.accept(&Conversation::SECOND),
+                id => self.look_at(id),
+            }
+        }
+        if self.restless && self.looked.elapsed() >= LOOK {
+            self.tidy_up();
+        }
+    }
+
+    fn take_results(&mut self) {
+        let mut count = [0; 8];
+        let _ = rustix::io::read(&self.results.wake, &mut count);
+        let all = std::mem::take(&mut *self.results.done.lock().unwrap_or_else(PoisonError::into_inner));
+        let now = Instant::now();
+        for (id, done) in all {
+            let Some(client) = self.all.get_mut(&id) else { continue };
+            client.busy = false;
+            match done {
+                Done::Answer { bytes, ends, greeted } => {
+                    if let Conversation::Second { greeted: known } = &mut client.conversation {
+                        *known = greeted;
+                    }
+                    client.answer(bytes, ends, now);
+                    self.look_at(id);
+                }
+                Done::Again(request) => {
+                    if let Conversation::Control { pending, .. } = &mut client.conversation {
+                        *pending = Some(request);
+                    }
+                    self.look_at(id);
+                }
+                Done::Taken | Done::Broken => self.drop_client(id),
+            }
+        }
+    }
+
+    /// Does what can be done for a client: sends, receives, begins a request.
+    fn look_at(&mut self, id: u64) {
+        let now = Instant::now();
+        let Some(client) = self.all.get_mut(&id).filter(|client| !client.busy) else { return };
+        if !client.send(now) {
+            return self.drop_client(id);
+        }
+        if client.has_output() {
+            return self.wait_for(id, EventFlags::OUT);
+        }
+        if self.stopped {
+            // What it sends from now on is for later, and lies in the socket.
+            return;
+        }
+        if let Some(task) = client.conversation.take_pending() {
+            return self.begin(id, task);
+        }
+        let before = client.held();
+        match client.collect(now) {
+            Collected::Whole(task) => self.begin(id, task),
+            Collected::HungUp => self.drop_client(id),
+            Collected::Broken(error) => {
+                debug!("process {}: {error}", client.peer.pid);
+                client.refuse(Errno::EPROTO, &error.to_string(), now);
+                self.look_at(id);
+            }
+            Collected::Some => {
+                let grown = client.held() > before;
+                if grown && self.all.values().map(Connection::held).sum::<usize>() > MAX_HELD {
+                    self.refuse_one(id, Errno::EAGAIN, "too much of what clients send and do not take is held already");
+                }
+                self.wait_for(id, EventFlags::IN);
+            }
+        }
+    }
+
+    fn refuse_one(&mut self, id: u64, errno: Errno, why: &str) {
+        if let Some(client) = self.all.get_mut(&id) {
+            warn!("process {}: {why}", client.peer.pid);
+            client.refuse(errno, why, Instant::now());
+            self.look_at(id);
+        }
+    }
+
+    /// Once: what comes while a request is under way is not looked at.
+    fn wait_for(&mut self, id: u64, what: EventFlags) {
+        let Some(client) = self.all.get(&id) else { return };
+        self.restless |= !client.is_idle();
+        let what = what | EventFlags::ONESHOT;
+        if let Err(error) = epoll::modify(&self.epoll, &*client.stream, EventData::new_u64(id), what) {
+            warn!("process {} is hung up on: {error}", client.peer.pid);
+            self.drop_client(id);
+        }
+    }
+
+    /// Gives a request to a thread.
+    fn begin(&mut self, id: u64, task: super::conversation::Task) {
+        let Some(client) = self.all.get_mut(&id) else { return };
+        client.busy = true;
+        let (long, daemon, peer) = (task.may_wait(), self.daemon.clone(), client.peer);
+        let (stream, results) = (client.stream.clone(), self.results.clone());
+        let work = move || {
+            let mut promise = Promise { id, results, done: None };
+            promise.done = Some(daemon.perform(&stream, peer, task));
+            // Before the result is seen: then nobody else has it.
+            drop(stream);
+        };
+        if !self.pool.run(Box::new(work), long) {
+            client.busy = false;
+            let why = "too many commands that wait are under way; `udm daemon --status` lists them";
+            self.refuse_one(id, Errno::EAGAIN, why);
+        }
+    }
+
+    fn accept(&mut self, conversation: &Conversation) {
+        let now = Instant::now();
+        for _ in 0..BURST {
+            if !self.accepting {
+                return;
+            }
+            match self.listener_of(conversation).accept() {
+                Ok((stream, peer)) => self.welcome(stream, peer, conversation.clone(), now),
+                Err(Os::AGAIN) => return,
+                Err(Os::INTR | Os::CONNABORTED) => {}
+                Err(error) if is_short(error) => {
+                    if !std::mem::replace(&mut self.short, true) {
+                        self.restless = true;
+                        warn!(
+                            "clients find no descriptor ({error}): those that are kept are used, and idle ones hung up on"
+                        );
+                    }
+                    if !self.make_room(now) {
+                        // Until somebody goes; and another look every second.
+                        self.accept_from_now_on(false);
+                        self.restless = true;
+                    }
+                }
+                Err(error) => {
+                    warn!("a client is lost: {error}");
+                    return;
+                }
+            }
+        }
+    }
+
+    fn welcome(
+        &mut self,
+        stream: std::os::unix::net::UnixStream,
+        peer: Peer,
+        conversation: Conversation,
+        now: Instant,
+    ) {
+        let mut client = Connection::new(stream, peer, conversation, Vec::new(), now);
+        if !peer.is_allowed() && self.all.values().filter(|client| !client.peer.is_allowed()).count() >= MAX_STRANGERS {
+            return;
+        }
+        if self.all.len() >= MAX_CLIENTS && !self.drop_longest_idle(now, Duration::ZERO) {
+            client.refuse(
+                Errno::EMFILE,
+                &format!("{MAX_CLIENTS} clients are there, and each waits for an answer"),
+                now,
+            );
+            client.send(now);
+            return;
+        }
+        self.add(client);
+    }
+
+    fn add(&mut self, client: Connection) {
+        let id = self.next;
+        self.next += 1;
+        self.restless |= !client.peer.is_allowed() || !client.is_idle();
+        // The first look is when something comes; what has come already tells at once.
+        let flags = EventFlags::IN | EventFlags::ONESHOT;
+        match epoll::add(&self.epoll, &*client.stream, EventData::new_u64(id), flags) {
+            Ok(()) => drop(self.all.insert(id, client)),
+            Err(error) => warn!("process {} is hung up on: {error}", client.peer.pid),
+        }
+    }
+
+    fn drop_client(&mut self, id: u64) {
+        if let Some(client) = self.all.remove(&id) {
+            let _ = epoll::delete(&self.epoll, &*client.stream);
+            drop(client);
+            self.spare.fill();
+            if !self.accepting && !self.stopped {
+                self.accept_from_now_on(true);
+            }
+        }
+    }
+
+    /// Sees to it that there is a descriptor; false when there is nothing that could be given up.
+    fn make_room(&mut self, now: Instant) -> bool {
+        self.drop_longest_idle(now, JUST) || self.spare.give_up() || self.drop_longest_idle(now, Duration::ZERO)
+    }
+
+    /// Hangs up on the client that has been idle longest, if it has been for so long.
+    fn drop_longest_idle(&mut self, now: Instant, at_least: Duration) -> bool {
+        let idle = self.all.iter().filter(|(_, client)| client.is_idle() && client.waits_for(now) >= at_least);
+        let Some(id) = idle.max_by_key(|(_, client)| client.waits_for(now)).map(|(id, _)| *id) else { return false };
+        // Without filling up what is kept: it is needed now.
+        if let Some(client) = self.all.remove(&id) {
+            let _ = epoll::delete(&self.epoll, &*client.stream);
+        }
+        true
+    }
+
+    /// Hangs up on those who are late, and takes back what was given up.
+    fn tidy_up(&mut self) {
+        let now = Instant::now();
+        let late: Vec<(u64, String)> = self.all.iter().filter_map(|(id, c)| Some((*id, c.is_late(now)?))).collect();
+        for (id, why) in late {
+            match self.all.get_mut(&id) {
+                Some(client) if !client.has_output() => {
+                    client.refuse(Errno::ETIMEDOUT, &why, now);
+                    client.send(now);
+                }
+                _ => {}
+            }
+            debug!("a client is hung up on: {why}");
+            self.drop_client(id);
+        }
+        if !self.accepting && !self.stopped {
+            self.accept_from_now_on(true);
+        }
+        self.short = !self.spare.fill();
+        (self.looked, self.restless) = (now, self.short || self.all.values().any(Connection::may_be_late));
+    }
+}
+
+/// Whether a client could be accepted if others went.
+fn is_short(error: Os) -> bool {
+    matches!(error, Os::MFILE | Os::NFILE | Os::NOBUFS | Os::NOMEM)
+}
+
+impl Listener {
+    /// A client that has connected, and who it is. Does not block.
+    fn accept(&self) -> Result<(std::os::unix::net::UnixStream, Peer), Os> {
+        let stream: std::os::unix::net::UnixStream =
+            rustix::net::accept_with(self.as_fd(), rustix::net::SocketFlags::CLOEXEC)?.into();
+        let peer = Peer::of(&stream).map_err(|error: io::Error| Os::from_io_error(&error).unwrap_or(Os::IO))?;
+        Ok((stream, peer))
+    }
+}
