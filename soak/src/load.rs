@@ -19,7 +19,7 @@ const BLOCKS: u64 = 8;
 
 /// Serves a volume until it is to leave.
 pub fn run(world: &World, volume: &Arc<Volume>, actor: &Actor, seed: u64) -> Result<(), String> {
-    let mut writer = Writer { world, volume, actor, rng: Rng::new(seed), client: None, kills: 0 };
+    let mut writer = Writer { world, volume, actor, rng: Rng::new(seed), client: None, kills: 0, sizes: 0 };
     while volume.goes_on() && !world.has_failed() {
         writer.batch()?;
         actor.idle();
@@ -38,8 +38,8 @@ pub fn burst(
     client: Box<dyn Client>,
     batches: u64,
 ) -> Result<(), String> {
-    let kills = world.daemon.kills();
-    let mut writer = Writer { world, volume, actor, rng: Rng::new(rng.next()), client: Some(client), kills };
+    let (kills, sizes) = (world.daemon.kills(), volume.sizes());
+    let mut writer = Writer { world, volume, actor, rng: Rng::new(rng.next()), client: Some(client), kills, sizes };
     for _ in 0..batches {
         writer.batch()?;
     }
@@ -51,7 +51,7 @@ pub fn burst(
 /// Reads all of a volume whose writer has left.
 pub fn check(world: &World, volume: &Arc<Volume>, actor: &Actor) -> Result<(), String> {
     const STEP: u64 = 64;
-    let mut writer = Writer { world, volume, actor, rng: Rng::new(0), client: None, kills: 0 };
+    let mut writer = Writer { world, volume, actor, rng: Rng::new(0), client: None, kills: 0, sizes: 0 };
     let blocks = lock(&volume.model).blocks();
     for first in (0..blocks).step_by(STEP as usize) {
         let count = STEP.min(blocks - first);
@@ -74,6 +74,8 @@ struct Writer<'a> {
     client: Option<Box<dyn Client>>,
     /// Kills of the daemon when the connection was made.
     kills: u64,
+    /// How often the device had grown by then.
+    sizes: u64,
 }
 
 impl Writer<'_> {
@@ -159,18 +161,23 @@ impl Writer<'_> {
 
     /// A connection; `None` when there is something else to do.
     fn connected(&mut self) -> Result<Option<Box<dyn Client>>, String> {
+        if self.volume.sizes() != self.sizes {
+            self.client = None;
+        }
         if self.client.is_some() && self.world.daemon.kills() == self.kills {
             return Ok(self.client.take());
         }
-        if self.client.take().is_some() {
-            lock(&self.volume.model).killed();
-        }
+        self.client = None;
         self.actor.begin(format!("connect to {}", self.volume.name));
         loop {
-            let kills = self.world.daemon.kills();
+            let (kills, sizes) = (self.world.daemon.kills(), self.volume.sizes());
             match self.volume.connect(&self.world.daemon) {
                 Ok(client) => {
-                    self.kills = kills;
+                    // The connection before may have gone without a request that would have noticed.
+                    if std::mem::replace(&mut self.kills, kills) != kills {
+                        lock(&self.volume.model).killed();
+                    }
+                    self.sizes = sizes;
                     return Ok(Some(client));
                 }
                 Err(_) if self.volume.is_wanted() || self.world.has_failed() => return Ok(None),

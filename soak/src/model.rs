@@ -66,6 +66,22 @@ impl Model {
         self.now.resize(blocks, ZEROES);
     }
 
+    /// The volume has grown, and shows what another has there.
+    pub fn grow_as(&mut self, other: &Self) {
+        let (from, to) = (self.blocks(), other.blocks());
+        self.grow(to);
+        for block in from..to {
+            let mut may = other.possible(block);
+            add(&mut may, other.undone.get(&block).into_iter().flatten().copied());
+            match other.flying.get(&block) {
+                Some(Effect::Write(stamp)) => add(&mut may, [*stamp]),
+                Some(Effect::MayZero) => add(&mut may, [ZEROES]),
+                None => {}
+            }
+            self.doubt.insert(block, may);
+        }
+    }
+
     /// What a block may have, what is in flight aside.
     fn possible(&self, block: u64) -> Stamps {
         match self.doubt.get(&block) {

@@ -50,6 +50,8 @@ pub struct Volume {
     state: Mutex<State>,
     changed: Condvar,
     /// Reasons for which requests may fail, and how many there ever were.
+    /// Changes when clients have to connect anew.
+    sizes: AtomicU64,
     excuses: AtomicU64,
     excused: AtomicU64,
     answers: AtomicU64,
@@ -72,6 +74,7 @@ impl Volume {
             model: Mutex::new(model),
             state: Mutex::new(State { wish: Wish::Run, rests: false }),
             changed: Condvar::new(),
+            sizes: AtomicU64::new(0),
             excuses: AtomicU64::new(0),
             excused: AtomicU64::new(0),
             answers: AtomicU64::new(0),
@@ -85,6 +88,25 @@ impl Volume {
             Way::Tcp(address) => Box::new(Nbd::tcp(*address, &self.name)?),
             Way::Node(path) => Box::new(Node::open(path)?),
         })
+    }
+
+    /// The device has grown to so many blocks. NBD tells a size only to who connects.
+    pub fn grow(&self, blocks: u64) {
+        let mut model = lock(&self.model);
+        self.sizes.fetch_add(1, Ordering::SeqCst);
+        model.grow(blocks);
+    }
+
+    /// The device has grown, and shows there what another has.
+    pub fn grow_as(&self, other: &Model) {
+        let mut model = lock(&self.model);
+        self.sizes.fetch_add(1, Ordering::SeqCst);
+        model.grow_as(other);
+    }
+
+    /// How often it has grown.
+    pub fn sizes(&self) -> u64 {
+        self.sizes.load(Ordering::SeqCst)
     }
 
     /// From now on requests may fail.

@@ -6,7 +6,7 @@ const USAGE: &str = "\
 usage: cargo xtask <chore>
 
   ci      fmt, clippy, tidy, tests, licences: what a change must pass
-  tidy    the rules of STYLE.md and DESIGN.md that a program can check
+  tidy    the rules of STYLE.md and ARCHITECTURE.md that a program can check
   fuzz    random input against the parsers; `cargo xtask fuzz --help` for its options
   header  udm.h again from the sources of libudm
   crash   power cuts of pools and snapshots in the simulator; `cargo xtask crash --help` for its options

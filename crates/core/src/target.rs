@@ -4,7 +4,7 @@ use crate::{Alone, DeviceOpener, Error, MappedDevice, ZeroSkips};
 use std::any::Any;
 use std::sync::Arc;
 use udm_base::{Arg, ArgError, Args, Errno, Sector, Sectors, Stripes};
-use udm_io::{Bio, BlockDevice, Cx, Domain, ExtentsReply, Limits, Memory, Status};
+use udm_io::{Bio, BlockDevice, Cx, DeviceId, Domain, ExtentsReply, Limits, Memory, Status};
 
 /// A kind of target: what stands in a table line, and how it is made.
 pub struct TargetType {
@@ -210,6 +210,12 @@ pub trait Target: Send + Sync + 'static {
     /// completion path: must not block.
     fn failed(&self, at: Sectors, status: Status) -> bool {
         let _ = (at, status);
+        false
+    }
+
+    /// A flush of the device beneath that is `dev` has failed. Otherwise as [`failed`](Self::failed).
+    fn flush_failed(&self, dev: DeviceId, status: Status) -> bool {
+        let _ = (dev, status);
         false
     }
 

@@ -136,6 +136,17 @@ impl History {
         self.clone()
     }
 
+    /// From now on these sectors show what another device has there, or may have.
+    pub fn show(&mut self, range: Range<u64>, other: &Self) {
+        for sector in range {
+            let mut values: Vec<u64> =
+                other.sectors[sector as usize].iter().flat_map(|step| step.values.iter().copied()).collect();
+            values.sort_unstable();
+            values.dedup();
+            self.sectors[sector as usize] = vec![Step { values, done: Some(0), op: 0 }];
+        }
+    }
+
     /// The device becomes as long as `like`, and has from its old end on what may be read there now, durably.
     pub fn grow(&mut self, like: &Self) {
         for sector in self.len()..like.len() {

@@ -299,6 +299,7 @@ fn a_new_daemon_that_fails() {
         println!("SKIP nodes across daemons: {}", stderr(&node).trim());
     }
     let pid = place.daemon_pid();
+    let claimed = Claimed::new(&place);
     let (table, export) = (place.ok("table"), place.ok("export"));
     for (round, (what, _)) in FAULTS.into_iter().enumerate() {
         let byte = round as u8 + 1;
@@ -324,12 +325,50 @@ fn a_new_daemon_that_fails() {
             open.read_exact_at(&mut found, 256 << 10).unwrap();
             assert_eq!(found, [byte; 512], "a new daemon that {what}");
         }
+        if let Some(claimed) = &claimed {
+            assert!(claimed.is_held(), "a new daemon that {what}: anybody may have the disk");
+        }
         assert_eq!(place.daemon_pid(), pid, "{what}");
         assert_eq!((place.ok("table"), place.ok("export")), (table.clone(), export.clone()), "{what}");
     }
     replace(&place);
     for client in &mut clients {
         assert_eq!(client.request(4096, &Nbd::Read(512)).unwrap(), [1; 512]);
+    }
+    if let Some(claimed) = &claimed {
+        assert!(claimed.is_held());
+        place.ok("remove claimed");
+        assert!(!claimed.is_held(), "who gave it does not keep it");
+    }
+}
+
+/// A loop device of the kernel beneath the device `claimed`.
+struct Claimed(String);
+
+impl Claimed {
+    /// `None`, and said so, where there is none.
+    fn new(place: &Place) -> Option<Self> {
+        let file = place.file("claimed", 1 << 20);
+        let made = Command::new("losetup").args(["--find", "--show"]).arg(file).output();
+        let Some(made) = made.ok().filter(|made| made.status.success()) else {
+            println!("SKIP claims across daemons: no loop device can be set up here");
+            return None;
+        };
+        let claimed = Self(String::from_utf8(made.stdout).unwrap().trim().to_owned());
+        place.create(&["claimed"], &format!("0 8 linear {} 0", claimed.0));
+        Some(claimed)
+    }
+
+    /// Whether somebody has it for himself.
+    fn is_held(&self) -> bool {
+        let exclusively = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::EXCL;
+        rustix::fs::open(&self.0, exclusively, rustix::fs::Mode::empty()).is_err()
+    }
+}
+
+impl Drop for Claimed {
+    fn drop(&mut self) {
+        let _ = Command::new("losetup").args(["-d", &self.0]).status();
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::{Operation, Outcome};
 use crate::stacks::{CHUNK, origin_table};
+use crate::volume::Volume;
 use crate::watch::lock;
 use crate::world::{Device, Kind, SECTORS, Turn};
 use std::sync::Arc;
@@ -34,17 +35,23 @@ fn run(turn: &mut Turn<'_>) -> Result<Outcome, String> {
         if turn.rng.one_in(4) {
             continue;
         }
-        grow(turn, &snapshot, file, blocks)?;
+        grow(turn, &snapshot, file, &volume, blocks)?;
     }
     let larger = origin_table(file, blocks);
     turn.ok(&["load", &origin.name, "--table", &larger])?;
     turn.ok(&["resume", &origin.name])?;
     *table = larger;
-    lock(&volume.model).grow(blocks);
+    volume.grow(blocks);
     Ok(Outcome::Done)
 }
 
-fn grow(turn: &Turn<'_>, snapshot: &Arc<Device>, file: &std::path::Path, blocks: u64) -> Result<(), String> {
+fn grow(
+    turn: &Turn<'_>,
+    snapshot: &Arc<Device>,
+    file: &std::path::Path,
+    origin: &Volume,
+    blocks: u64,
+) -> Result<(), String> {
     let Kind::Snapshot { cow } = &snapshot.kind else { return Ok(()) };
     let Some(mut table) = turn.world.hold(&snapshot) else { return Ok(()) };
     let Some(volume) = lock(&snapshot.volumes).first().cloned() else { return Ok(()) };
@@ -58,7 +65,9 @@ fn grow(turn: &Turn<'_>, snapshot: &Arc<Device>, file: &std::path::Path, blocks:
     turn.ok(&["load", &snapshot.name, "--table", &larger])?;
     turn.ok(&["resume", &snapshot.name])?;
     *table = larger;
-    // What is new of the origin has not been written yet.
-    lock(&volume.model).grow(blocks);
+    // Where it showed nothing before it shows what the origin has, which was written without a copy.
+    let mut shown = lock(&origin.model).clone();
+    shown.grow(blocks);
+    volume.grow_as(&shown);
     Ok(())
 }

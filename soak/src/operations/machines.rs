@@ -6,7 +6,7 @@ use crate::stacks::POOL_BLOCK;
 use crate::world::Turn;
 use std::path::Path;
 use std::time::Duration;
-use udm_export::vhost_user::front::{FrontEnd, FrontOptions, FrontQueue, Kind, Part};
+use udm_export::vhost_user::front::{FrontEnd, FrontError, FrontOptions, FrontQueue, Kind, Part};
 
 pub(super) const MACHINE: Operation = Operation {
     name: "machine",
@@ -54,8 +54,15 @@ fn machine(turn: &mut Turn<'_>) -> Result<Outcome, String> {
             ..FrontOptions::default()
         };
         turn.actor.begin(format!("machine: {name} boots, number {boot}"));
-        let told = |e| format!("{name}, boot {boot}: {e}");
-        let (front, mut queues) = FrontEnd::connect(&socket, options).map_err(told)?;
+        let (front, mut queues) = loop {
+            match FrontEnd::connect(&socket, options) {
+                Ok(connected) => break connected,
+                // A disk has one machine at a time, and the one before may not be known to have gone.
+                Err(FrontError::Closed) => turn.world.stats.refused(turn.name, "the machine before is still there"),
+                Err(error) => return Err(format!("{name}, boot {boot}: {error}")),
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        };
         for queue in &mut queues {
             use_queue(turn, &name, &front, queue, &mut stamps)?;
         }

@@ -40,6 +40,8 @@ pub fn run(root: &Path) -> ExitCode {
     });
     step("tidy", &mut || tidy(root));
     step("tests", &mut || tests(root, &mut counts));
+    // After the tests, so that it has the machine for itself.
+    step("soak", &mut || soak(root));
     step("licences", &mut || licences(root));
     let mut skips = std::mem::take(&mut counts.skips);
     for (name, outcome, _) in &outcomes {
@@ -71,6 +73,15 @@ pub fn run(root: &Path) -> ExitCode {
     }
     println!("{counts}");
     if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+}
+
+/// A short soak, always of the same mix, so that a change is judged and not the day.
+fn soak(root: &Path) -> Outcome {
+    let options = ["--seconds", "60", "--seed", "1"].map(str::to_owned);
+    match crate::soak::run(root, &options) {
+        code if code == ExitCode::SUCCESS => Outcome::Passed,
+        _ => Outcome::Failed("see above".to_owned()),
+    }
 }
 
 /// Licences, sources, duplicates and advisories (deny.toml).

@@ -4,7 +4,7 @@
 use super::packages::{Purpose, line_of_dependency};
 use super::{Finding, Tree};
 
-/// The floors of the house (DESIGN.md, "The layers"), the binary on top.
+/// The floors of the house (ARCHITECTURE.md, "The layers"), the binary on top.
 const FLOORS: &[(&str, u8)] = &[
     ("udm-base", 0),
     ("udm-io", 1),

@@ -113,7 +113,10 @@ impl MappedDevice {
             // SAFETY: the bio is held by `serve_in_parts`, and an empty part lies within it.
             let clone = unsafe { cx.clone_part(bio, plan.level, Sectors::ZERO, Sectors::ZERO) };
             let Some(mut clone) = clone else { return true };
+            // For the frame: whose flush has failed, if it does.
+            clone.set_sector(flush_of(at));
             self.count(cx, &mut clone);
+            clone.set_sector(Sector::ZERO);
             let next = match devices.get(at) {
                 Some(dev) => {
                     // SAFETY: the table holds the device while the clone is in flight.
@@ -131,8 +134,32 @@ impl MappedDevice {
     }
 }
 
+/// What stands for the sector of a flush where it is counted, as it has none: which of the devices beneath it is for, from the
+/// top down, so that it is no sector of any write.
+fn flush_of(device: usize) -> Sector {
+    Sector::new(u64::MAX - device as u64)
+}
+
+impl MappedDevice {
+    /// Tells the targets that a flush failed beneath them. It is in flight here, so that the table stays.
+    #[cold]
+    pub(super) fn note_flush_error(&self, sector: Sector, status: Status) {
+        let table = self.table(TableSlot::Active);
+        let Some(table) = table else { return };
+        let device = usize::try_from(u64::MAX - sector.get()).ok().and_then(|at| table.flushed().get(at));
+        let Some(dev) = device.map(|dev| dev.id()) else { return };
+        let mut event = false;
+        for placed in table.placed() {
+            event |= placed.target.flush_failed(dev, status);
+        }
+        if event {
+            self.event();
+        }
+    }
+}
+
 impl Plan {
-    /// The checks that `straight` made for the common case, with the status for each.
+    /// The checks that [`takes`](Self::takes) makes for the common case, with the status for each.
     fn check(&self, bio: &Bio) -> Result<(), Status> {
         if bio.op().is_write() && self.read_only {
             return Err(Status::ReadOnly);
@@ -233,6 +260,10 @@ unsafe fn written(cx: &Cx<'_>, mut clone: Bio, word: *const ()) -> Option<Bio> {
     let md = unsafe { &*word.cast::<MappedDevice>() };
     let table = md.table(TableSlot::Active);
     let next = match clone.op() {
+        Op::Flush if !clone.status().is_ok() => {
+            md.note_flush_error(flush_of(clone.sector().get() as usize), clone.status());
+            return Some(clone);
+        }
         Op::Flush => clone.sector() + Sectors::new(1),
         _ => Sector::ZERO,
     };

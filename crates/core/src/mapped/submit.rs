@@ -306,7 +306,11 @@ pub(super) unsafe fn came_back(cx: &Cx<'_>, bio: Bio, word: *const (), counts: b
         return back;
     }
     if !bio.status().is_ok() {
-        md.note_error(bio.sector(), bio.status());
+        match bio.op() {
+            // Of one that stood for FUA it has been told: its sector is the write's.
+            Op::Flush => md.note_flush_error(bio.sector(), bio.status()),
+            _ => md.note_error(bio.sector(), bio.status()),
+        }
     }
     if counts {
         md.counters.left(cx, &bio);

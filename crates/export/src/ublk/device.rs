@@ -3,7 +3,7 @@
 use super::control::{Control, Which, character_device};
 use super::params;
 use super::port::UringPort;
-use super::uapi::{ANY_DEVICE, DeviceInfo, Params, feature, state};
+use super::uapi::{ANY_DEVICE, CONTROL, DeviceInfo, Params, feature, state};
 use super::worker::{Command, Handle, Shape, Worker};
 use crate::node::NodeDevice;
 use rustix::fd::OwnedFd;
@@ -93,6 +93,11 @@ pub enum Resized {
 /// Why not, and what to do.
 pub fn available() -> io::Result<()> {
     Control::open()?.features().map(drop)
+}
+
+/// Whether the kernel has the driver, as far as can be told without asking it.
+pub fn is_there() -> bool {
+    Path::new(CONTROL).exists()
 }
 
 /// The devices that this user may know of. Blocks briefly.

@@ -9,7 +9,7 @@ use super::inflight::Inflight;
 use super::memory::{GuestMemory, MAX_SLOTS, Region};
 use super::ring::RingAddresses;
 use super::server::{MAX_QUEUES, Options};
-use super::session::{Session, Surroundings, Vring};
+use super::session::{Session, Surroundings, Vring, check_bell};
 use super::wire::{Inbox, RegionSpec};
 use super::worker::Command;
 use super::{Mode, inflight::InflightSpec};
@@ -130,6 +130,7 @@ impl HandedSession {
             }
             let kick = kick.map(|is_rung| is_rung.then(&mut fd).transpose()).transpose()?;
             let call = call.then(&mut fd).transpose()?;
+            kick.iter().flatten().chain(&call).try_for_each(check_bell)?;
             vrings.push(Vring { size, addresses, base, kick, call, enabled, running: false, paused: runs });
         }
         if !fds.is_empty() {

@@ -21,7 +21,9 @@ use super::worker::{Bell, Command, Handle, Start, Worker};
 use crate::nbd::Export;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, OwnedFd};
-use rustix::fs::{MemfdFlags, OFlags, SealFlags, fcntl_add_seals, fcntl_getfl, fcntl_setfl, ftruncate, memfd_create};
+use rustix::fs::{
+    FileType, MemfdFlags, OFlags, SealFlags, fcntl_add_seals, fcntl_getfl, fcntl_setfl, fstat, ftruncate, memfd_create,
+};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
@@ -343,6 +345,7 @@ impl Session {
     fn set_kick(&mut self, word: u64, mut fds: Vec<OwnedFd>) -> Result<(), String> {
         let index = (word & 0xff) as u32;
         let kick = if word & NO_FD == 0 { Some(fds.pop().ok_or("no descriptor came along")?) } else { None };
+        kick.as_ref().map(check_bell).transpose()?;
         if self.vring(index)?.running {
             self.stop(index as usize)?;
         }
@@ -353,6 +356,7 @@ impl Session {
     fn set_call(&mut self, word: u64, mut fds: Vec<OwnedFd>) -> Result<(), String> {
         let index = (word & 0xff) as u32;
         let call = if word & NO_FD == 0 { Some(fds.pop().ok_or("no descriptor came along")?) } else { None };
+        call.as_ref().map(check_bell).transpose()?;
         if let Some(call) = &call {
             // One that is full must not stop the worker.
             let flags = fcntl_getfl(call).map_err(|e| e.to_string())?;
@@ -594,6 +598,17 @@ const PROTOCOL: u64 = protocol::MQ
     | protocol::INFLIGHT_SHMFD
     | protocol::RESET_DEVICE
     | protocol::CONFIGURE_MEM_SLOTS;
+
+/// Refuses a descriptor that a worker could wait for: to poll or to write a file may take as long as its file system likes, and that
+/// may be the front end's own.
+pub(super) fn check_bell(fd: &OwnedFd) -> Result<(), String> {
+    let kind = fstat(fd).map(|stat| FileType::from_raw_mode(stat.st_mode)).map_err(|e| e.to_string())?;
+    match kind {
+        // An eventfd has none.
+        FileType::Unknown | FileType::Fifo | FileType::Socket => Ok(()),
+        kind => Err(format!("{kind:?}: expected an eventfd to ring with")),
+    }
+}
 
 /// Features that are offered for a device.
 fn offered(device: &dyn BlockDevice, read_only: bool) -> u64 {

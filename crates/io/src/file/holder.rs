@@ -35,7 +35,7 @@ pub(super) fn open_unclaimed<T>(
         openers = processes_with(dev);
     }
     match &*openers {
-        [] => Err(busy(spec, "a program that this user may not look at")),
+        [] => Err(busy(spec, "somebody who is not seen from here: another user's program, or a mount elsewhere")),
         names => Err(busy(spec, &format!("a program that has it open exclusively: {}", names.join(", ")))),
     }
 }

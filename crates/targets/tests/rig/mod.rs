@@ -14,7 +14,7 @@ use udm_io::*;
 pub struct Disk {
     name: String,
     memory: Memory,
-    limits: Mutex<Limits>,
+    pub limits: Mutex<Limits>,
     log: Mutex<Vec<String>>,
     held: Mutex<Vec<Bio>>,
     pub holding: AtomicBool,

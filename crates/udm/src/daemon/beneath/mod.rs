@@ -62,14 +62,17 @@ impl Beneath {
     /// By what it lies on one of this daemon's nodes, if it does.
     fn way_to_own_node(&self, request: &HostRequest<'_>) -> Option<Vec<String>> {
         // Not by stat(2), which would wait for the server of the mount; in a replacement that is not there yet.
-        let files = node::fuse::mounted(&self.nodes);
         let mounts = udm_io::mounts().unwrap_or_default();
+        let files = node::fuse::mounted(&mounts, &self.nodes);
+        if files.is_empty() && !ublk::is_there() {
+            return None;
+        }
         let walk = Walk {
             sysfs: Path::new("/sys"),
             mounts: &mounts,
             look: &walk::look,
             behind_loop: &node::loopdev::file_system,
-            is_own: &|dev, disk| files == Some(dev) || self.is_own_ublk(disk),
+            is_own: &|dev, disk| files.contains(&dev) || self.is_own_ublk(disk),
         };
         match request.spec.parse::<DevT>() {
             Ok(dev) => walk.from(&Place::Device(dev)),
