@@ -568,6 +568,12 @@ fn nodes_go_on() {
         open.read_exact_at(&mut found, 4096 * (u64::from(round) + 1)).unwrap();
         assert_eq!(found, [round + 10; 4096]);
     }
+    // More descriptors than one parcel has room for.
+    (0..70).for_each(|n| place.create(&[&format!("z{n}"), "--node=fuse"], "0 8 zero"));
+    replace(&place);
+    assert_eq!(std::fs::read(place.dir().join("dev/z69")).unwrap(), [0; 4096]);
+    open.read_exact_at(&mut [0; 512], 0).unwrap();
+    (0..70).for_each(|n| drop(place.ok(&format!("remove z{n}"))));
     // What has lost its name is open all the same, and one more is made.
     place.ok("node remove v");
     place.create(&["w", "--node=fuse"], &format!("0 {SECTORS} ram"));

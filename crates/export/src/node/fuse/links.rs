@@ -155,15 +155,15 @@ impl Links {
     }
 
     /// How many are to be looked at. Those that have room again are among them.
-    pub(super) fn to_look_at(&mut self, channel: &Channel) -> io::Result<usize> {
+    pub(super) fn count_ready(&mut self, channel: &Channel) -> io::Result<usize> {
         let mut at = 0;
         while at < self.full.len() {
             let link = self.full[at];
             if self.has_room(link) {
                 self.full.swap_remove(at);
                 self.set_place(link, Place::Quiet);
-                self.watch(channel, link, self.watching)?;
                 self.look(link);
+                self.watch(channel, link, self.watching)?;
             } else {
                 at += 1;
             }

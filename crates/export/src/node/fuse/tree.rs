@@ -38,6 +38,13 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// A file that is open.
+struct Opened {
+    /// The connection that it came by.
+    by: u64,
+    _guard: Box<dyn Any + Send>,
+}
+
 /// A node.
 pub(super) struct Node {
     number: u64,
@@ -45,8 +52,7 @@ pub(super) struct Node {
     link: Mutex<Option<PathBuf>>,
     /// Where its own mount is, from the root: its name leads there then, unless there is a link.
     at: Mutex<Option<PathBuf>>,
-    /// With the connection that each came by.
-    handles: Mutex<HashMap<u64, (u64, Box<dyn Any + Send>)>>,
+    handles: Mutex<HashMap<u64, Opened>>,
     /// How many handles there are.
     open: AtomicUsize,
     lookups: Mutex<u64>,
@@ -81,15 +87,15 @@ impl Node {
     /// The handles that came by a connection.
     pub(super) fn handles_by(&self, connection: u64) -> Vec<u64> {
         let handles = lock(&self.handles);
-        handles.iter().filter(|(_, (by, _))| *by == connection).map(|(handle, _)| *handle).collect()
+        handles.iter().filter(|(_, opened)| opened.by == connection).map(|(handle, _)| *handle).collect()
     }
 
     /// These handles belong to a connection.
     pub(super) fn give_handles(&self, of: &[u64], connection: u64) {
         let mut handles = lock(&self.handles);
         of.iter().for_each(|handle| {
-            if let Some((by, _)) = handles.get_mut(handle) {
-                *by = connection;
+            if let Some(opened) = handles.get_mut(handle) {
+                opened.by = connection;
             }
         });
     }
@@ -205,7 +211,10 @@ impl Tree {
                 problems.push(format!("{known_as} has a node, and is not there"));
                 continue;
             };
-            let opened = handles.into_iter().map(|handle| Ok((handle, (DIRECTORY_ID, device.open()?)))).collect();
+            let opened = handles
+                .into_iter()
+                .map(|handle| Ok((handle, Opened { by: DIRECTORY_ID, _guard: device.open()? })))
+                .collect();
             let opened: HashMap<_, _> = match opened {
                 Ok(opened) => opened,
                 Err(error) => {
@@ -453,7 +462,7 @@ impl Tree {
     pub(super) fn open(&self, node: &Arc<Node>, connection: u64) -> Result<u64, Errno> {
         let guard = node.device.open()?;
         let handle = self.next_handle.fetch_add(1, Ordering::Relaxed);
-        lock(&node.handles).insert(handle, (connection, guard));
+        lock(&node.handles).insert(handle, Opened { by: connection, _guard: guard });
         node.open.fetch_add(1, Ordering::AcqRel);
         Ok(handle)
     }

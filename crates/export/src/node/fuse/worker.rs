@@ -328,7 +328,7 @@ impl Worker {
                 }
             }
         }
-        let ready = match self.engine.links.to_look_at(&self.engine.channel) {
+        let ready = match self.engine.links.count_ready(&self.engine.channel) {
             Ok(ready) => ready,
             Err(error) => {
                 tracing::error!("cannot wait for requests to a node: {error}");
