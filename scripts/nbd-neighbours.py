@@ -9,6 +9,7 @@ had gone. Nothing is judged here: the bounds that hold are those of crates/expor
 """
 
 import os
+import signal
 import socket
 import struct
 import subprocess
@@ -27,6 +28,7 @@ class Client:
 
     def __init__(self, path, structured=False):
         self.socket = socket.socket(socket.AF_UNIX)
+        self.socket.settimeout(60)
         self.socket.connect(path)
         self.take(18)
         self.socket.sendall(struct.pack(">I", 3))
@@ -151,6 +153,8 @@ def memory(path, pid):
 
 
 def main():
+    # So that the server ends with this.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     udm = os.environ.get("UDM", "target/release/udm")
     for case in sys.argv[1:] or [*CASES, "memory"]:
         with tempfile.TemporaryDirectory() as place:

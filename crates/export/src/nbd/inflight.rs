@@ -17,7 +17,7 @@ const DEPTH: usize = 1 << 20;
 pub(super) const ZERO_STEP: usize = 1024 * 1024;
 const ZERO_PIECE: usize = 64 * 1024;
 /// What a request costs besides its bytes, as bytes.
-const EACH: usize = 512;
+const EACH: usize = 256;
 /// What it costs at most to unmap a range.
 const UNMAP: usize = 1024 * 1024;
 /// How long a device may take to say what a range holds before it counts as data.
@@ -196,7 +196,7 @@ impl Engine {
 
     /// Asks the device of a connection what a range holds, for one of its long requests.
     pub(super) fn ask(&mut self, device: &dyn BlockDevice, conn: usize, part: u32, (start, length): (Sector, Sectors)) {
-        self.charge(16 * EACH);
+        self.charge(32 * EACH);
         let question = self.questions.ask(&self.channel, device, start, length);
         self.asked.push((question, conn, part, self.channel.now()));
     }

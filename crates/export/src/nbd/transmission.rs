@@ -30,7 +30,7 @@ const STRIDE: usize = 32 * 1024;
 /// A request of up to so many bytes is done at once; a longer one in pieces, in turns with those of others.
 const DIRECT: usize = 128 * 1024;
 /// What a message of a client costs to look at, as bytes.
-const LOOK: usize = 256;
+const LOOK: usize = 128;
 /// Receive chunks that writes may pin; further payloads are copied out.
 const PINNED_CHUNKS: usize = 64;
 /// A payload from which on the next receive takes little more than a header, so that the payload after it lands in
