@@ -339,7 +339,7 @@ impl Life {
     }
 
     fn out(&self) -> String {
-        self.flights.values().map(|f| format!("{:?} {:?} of {}; ", f.op, f.range, f.device)).collect()
+        self.flights.values().map(|f| format!("{:?} {:?} of {}, {:?}; ", f.op, f.range, f.device, f.flags)).collect()
     }
 
     /// What devices say of themselves.
