@@ -59,6 +59,8 @@ fn machine(turn: &mut Turn<'_>) -> Result<Outcome, String> {
                 Ok(connected) => break connected,
                 // A disk has one machine at a time, and the one before may not be known to have gone.
                 Err(FrontError::Closed) => turn.world.stats.refused(turn.name, "the machine before is still there"),
+                // Others may have all channels for a while.
+                Err(error @ FrontError::Refused(_)) => turn.world.stats.refused(turn.name, &error.to_string()),
                 Err(error) => return Err(format!("{name}, boot {boot}: {error}")),
             }
             std::thread::sleep(Duration::from_millis(10));

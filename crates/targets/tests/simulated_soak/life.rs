@@ -1,6 +1,6 @@
 //! One seed: devices that are used and changed at random, and lose their power in between.
 
-use crate::stack::{BLOCK, CHUNK, COWS, DATA, MOST, MOST_DATA, SIZE, Stack, message, status};
+use crate::stack::{BLOCK, CHUNK, COWS, DATA, MOST, MOST_DATA, SIZE, Stack, message, status, under_way};
 use crate::{SEED, STEPS};
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -339,7 +339,7 @@ impl Life {
     }
 
     fn out(&self) -> String {
-        self.flights.values().map(|f| format!("{:?} {:?} of {}; ", f.op, f.range, f.device)).collect()
+        self.flights.values().map(|f| format!("{:?} {:?} of {}, {:?}; ", f.op, f.range, f.device, f.flags)).collect()
     }
 
     /// What devices say of themselves.
@@ -347,9 +347,11 @@ impl Life {
         let devices = self.stack.registry.list();
         let one = |md: &Arc<MappedDevice>| {
             let suspended = if md.info().suspended { ", suspended" } else { "" };
-            format!("\n{}: {}{suspended}", md.device_name(), status(md))
+            format!("\n{}: {}{suspended}{}", md.device_name(), status(md), under_way(md))
         };
-        devices.iter().map(one).collect()
+        let devices: String = devices.iter().map(one).collect();
+        let channels = self.stack.domain.inspect();
+        channels.iter().fold(devices, |text, channel| format!("{text}\n{channel:?}"))
     }
 
     /// Until nothing is out, with nothing suspended.

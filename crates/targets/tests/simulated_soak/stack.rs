@@ -94,6 +94,13 @@ pub(crate) fn status(md: &Arc<MappedDevice>) -> String {
     table.targets().next().expect("a target").status(StatusKind::Info)
 }
 
+/// What the targets have under way.
+pub(crate) fn under_way(md: &Arc<MappedDevice>) -> String {
+    let table = md.table(TableSlot::Active).expect("a table");
+    let known = table.targets().flat_map(|target| target.inspect());
+    known.map(|(name, value)| format!("; {name}: {value}")).collect()
+}
+
 /// Sends a message that has to succeed.
 pub(crate) fn message(md: &Arc<MappedDevice>, text: &str) {
     let answer = md.message(Sector::ZERO, &text.split(' ').collect::<Vec<_>>());
