@@ -1,11 +1,12 @@
 # The short names of what one does here. Each target is one command that also works by itself.
 
-.PHONY: help demo test bench docs fuzz golden fio-engine install
+.PHONY: help build demo test bench docs fuzz golden fio-engine install
 SECONDS ?= 60
 PREFIX ?= /usr/local
 export FIO_SRC
 
 help:
+	@echo 'make build   udm, and the experiments that udm bench finds beside it, into target/release'
 	@echo 'make demo    build udm, serve a stack of devices, write and read it back'
 	@echo 'make test    install what the tests need where that is allowed, run everything'
 	@echo 'make bench   the table of speeds in BENCHMARKS.md, measured here'
@@ -15,6 +16,9 @@ help:
 	@echo 'make install PREFIX=dir       udm, libudm, udm.h, udm.pc and the manual pages; /usr/local unless given'
 	@echo 'make golden  record the expected outputs again from the real programs'
 
+build:
+	cargo build --release --package udm --package udm-experiments
+
 demo:
 	cargo build --release --package udm
 	scripts/demo.sh
@@ -22,8 +26,7 @@ demo:
 test:
 	@scripts/test.sh
 
-bench:
-	cargo build --release --package udm
+bench: build
 	scripts/bench-issue2.sh
 
 docs:
@@ -39,5 +42,5 @@ fio-engine:
 	fio-engine/build.sh
 
 install:
-	cargo build --release --package udm --package udm-capi
+	cargo build --release --package udm --package udm-experiments --package udm-capi
 	scripts/install.sh "$(PREFIX)"

@@ -13,6 +13,7 @@ root=${DESTDIR:-}$prefix
 version=$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
 
 install -D -m 755 "$built/udm" "$root/sbin/udm"
+install -D -m 755 "$built/udm-experiments" "$root/libexec/udm/udm-experiments"
 install -D -m 644 "$built/libudm.so" "$root/lib/libudm.so"
 install -D -m 644 "$built/libudm.a" "$root/lib/libudm.a"
 install -D -m 644 crates/capi/include/udm.h "$root/include/udm.h"

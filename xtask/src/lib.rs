@@ -10,6 +10,7 @@ pub mod fuzz;
 pub mod header;
 pub mod loom;
 pub mod random;
+pub mod soak;
 pub mod tidy;
 
 use std::path::PathBuf;

@@ -6,10 +6,11 @@ const USAGE: &str = "\
 usage: cargo xtask <chore>
 
   ci      fmt, clippy, tidy, tests, licences: what a change must pass
-  tidy    the rules of STYLE.md and DESIGN.md that a program can check
+  tidy    the rules of STYLE.md and ARCHITECTURE.md that a program can check
   fuzz    random input against the parsers; `cargo xtask fuzz --help` for its options
   header  udm.h again from the sources of libudm
   crash   power cuts of pools and snapshots in the simulator; `cargo xtask crash --help` for its options
+  soak    random operations on a daemon under verified load; `cargo xtask soak --help` for its options
   random  the property tests with other inputs; `cargo xtask random --help` for its options
   loom    every order of what threads do to a channel, model-checked; about a minute with the build";
 
@@ -24,6 +25,7 @@ fn main() -> ExitCode {
         ("header", []) => header(&root),
         ("loom", []) => xtask::loom::run(&root),
         ("random", options) => xtask::random::run(&root, options),
+        ("soak", options) => xtask::soak::run(&root, options),
         ("crash", options) => xtask::crash::run(&root, options),
         ("fuzz", options) => xtask::fuzz::run(&root, options),
         ("help" | "--help" | "-h", _) => {

@@ -1,4 +1,4 @@
-//! Layer 0: units, device numbers, table arguments, error numbers and aligned memory.
+//! Floor 0: units, device numbers, table arguments, error numbers and aligned memory.
 //!
 //! Nothing here does I/O, starts a thread or reads a clock. Only this crate converts between bytes
 //! and sectors: everywhere else an address is a [`Sector`] and a length is a [`Sectors`].

@@ -50,11 +50,25 @@ fn text(status: Status) -> String {
 }
 
 /// Why a job ended early, before it is known whose.
-pub(crate) enum JobError {
+pub enum JobError {
     /// A request failed.
-    Failed { op: Op, byte: u64, bytes: usize, status: Status },
-    /// The data from this byte on is wrong.
-    Wrong { byte: u64, detail: String },
+    Failed {
+        /// What was to be done.
+        op: Op,
+        /// Where, in bytes.
+        byte: u64,
+        /// How many.
+        bytes: usize,
+        /// How it ended.
+        status: Status,
+    },
+    /// The data is wrong.
+    Wrong {
+        /// From this byte on.
+        byte: u64,
+        /// What was found there and what was expected.
+        detail: String,
+    },
     /// No channel could be had, or waiting on it failed.
     System(std::io::Error),
 }
@@ -67,7 +81,7 @@ impl From<std::io::Error> for JobError {
 
 impl JobError {
     /// The error with the name of the device.
-    pub(crate) fn of(self, device: &str) -> Error {
+    pub fn of(self, device: &str) -> Error {
         let device = device.to_owned();
         match self {
             Self::Failed { op, byte, bytes, status } => {

@@ -7,19 +7,19 @@ use crate::rng::Rng;
 use udm_io::Op;
 
 /// Bytes of one write.
-pub(crate) const BLOCK: usize = 1 << 20;
+pub const BLOCK: usize = 1 << 20;
 /// Writes in flight.
-pub(crate) const FILL_DEPTH: usize = 4;
+pub const FILL_DEPTH: usize = 4;
 
 /// Fills a buffer with pseudo-random numbers.
-pub(crate) fn random(buffer: &mut [u8], rng: &mut Rng) {
+pub fn random(buffer: &mut [u8], rng: &mut Rng) {
     for word in buffer.chunks_exact_mut(8) {
-        word.copy_from_slice(&rng.next().to_ne_bytes());
+        word.copy_from_slice(&rng.draw().to_ne_bytes());
     }
 }
 
 /// Writes the first `bytes` (a multiple of 512) of what the lane, [`FILL_DEPTH`] deep, leads to.
-pub(crate) fn fill<L: Lane>(lane: L, bytes: u64, seed: u64) -> Result<(), JobError> {
+pub fn fill<L: Lane>(lane: L, bytes: u64, seed: u64) -> Result<(), JobError> {
     let mut rng = Rng::new(seed, u64::MAX);
     let (mut next, mut at) = (0u64, [0u64; FILL_DEPTH]);
     let touch = |_: &mut [u8]| ();

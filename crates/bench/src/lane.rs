@@ -11,7 +11,7 @@ use crate::CompletionMode;
 use crate::floor::Floor;
 
 /// One thread's way to a subject.
-pub(crate) trait Lane {
+pub trait Lane {
     /// Where the memory of requests has to lie, if the lane cares: `bytes` on a page border, the lane's as long as it lives.
     fn memory(&self, bytes: usize) -> Option<NonNull<u8>> {
         let _ = bytes;
@@ -38,7 +38,7 @@ pub(crate) trait Lane {
 }
 
 /// To a device.
-pub(crate) struct ChannelLane {
+pub struct ChannelLane {
     channel: Channel,
     at: Attached,
     flags: OpFlags,
@@ -46,7 +46,7 @@ pub(crate) struct ChannelLane {
 
 impl ChannelLane {
     /// `depth` requests at most.
-    pub(crate) fn new(channel: Channel, dev: Arc<dyn udm_io::BlockDevice>, depth: usize, mode: CompletionMode) -> Self {
+    pub fn new(channel: Channel, dev: Arc<dyn udm_io::BlockDevice>, depth: usize, mode: CompletionMode) -> Self {
         channel.set_depth(depth);
         let at = channel.attach(dev);
         channel.set_adaptive(mode == CompletionMode::Adaptive);

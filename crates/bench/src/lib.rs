@@ -12,22 +12,20 @@
 
 pub mod cli;
 mod crew;
-mod error;
-mod experiment;
-mod fill;
+pub mod error;
+pub mod fill;
 mod floor;
 mod front;
 mod job;
-mod lane;
+pub mod lane;
 mod latency;
 mod load;
 mod pattern;
-mod queue;
+pub mod queue;
 mod report;
-mod rng;
+pub mod rng;
 mod rounds;
-mod snapshot_cow;
-mod stack;
+pub mod stack;
 mod statistics;
 mod subject;
 mod verify;

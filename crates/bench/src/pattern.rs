@@ -37,7 +37,7 @@ impl Pattern {
     #[inline]
     pub(crate) fn next(&mut self) -> (Op, u64) {
         let op = if self.mixed {
-            if self.rng.next() >> 32 < self.read_share { Op::Read } else { Op::Write }
+            if self.rng.draw() >> 32 < self.read_share { Op::Read } else { Op::Write }
         } else {
             self.op
         };

@@ -13,18 +13,18 @@ use udm_base::AlignedBuf;
 use udm_io::{Op, Status};
 
 /// The right to use one buffer.
-pub(crate) struct Slot(u32);
+pub struct Slot(u32);
 
 impl Slot {
     /// Its number, below the queue's depth.
     #[inline(always)]
-    pub(crate) fn index(&self) -> usize {
+    pub fn index(&self) -> usize {
         self.0 as usize
     }
 }
 
 /// A lane and the buffers of what is out on it.
-pub(crate) struct Queue<L: Lane> {
+pub struct Queue<L: Lane> {
     lane: L,
     /// Its own, unless the lane has some.
     _own: Option<AlignedBuf>,
@@ -36,7 +36,7 @@ pub(crate) struct Queue<L: Lane> {
 impl<L: Lane> Queue<L> {
     /// Lets `work` use a queue of `depth` buffers of `len` bytes, with the slots of all of them. `init` gives the
     /// buffers their first content, so that they have their pages.
-    pub(crate) fn run<T>(
+    pub fn run<T>(
         lane: L,
         depth: usize,
         len: usize,
@@ -55,20 +55,20 @@ impl<L: Lane> Queue<L> {
 
     /// The buffer of a slot.
     #[inline(always)]
-    pub(crate) fn buffer(&mut self, slot: &mut Slot) -> &mut [u8] {
+    pub fn buffer(&mut self, slot: &mut Slot) -> &mut [u8] {
         // SAFETY: the slot's number lies below the depth; who has the slot has the buffer, and not the device.
         unsafe { std::slice::from_raw_parts_mut(self.memory.as_ptr().add(slot.index() * self.len), self.len) }
     }
 
     /// Sends a request at `byte` of the device.
     #[inline(always)]
-    pub(crate) fn submit(&mut self, slot: Slot, op: Op, byte: u64) {
+    pub fn submit(&mut self, slot: Slot, op: Op, byte: u64) {
         self.submit_part(slot, op, byte, self.len);
     }
 
     /// The same with the first `len` bytes of the buffer.
     #[inline(always)]
-    pub(crate) fn submit_part(&mut self, mut slot: Slot, op: Op, byte: u64, len: usize) {
+    pub fn submit_part(&mut self, mut slot: Slot, op: Op, byte: u64, len: usize) {
         let memory: *mut [u8] = &mut self.buffer(&mut slot)[..len];
         // SAFETY: the slot is given away, so that nobody touches the buffer until `completed` gives it back; `drop`
         // sees to it that the memory stays until then.
@@ -79,7 +79,7 @@ impl<L: Lane> Queue<L> {
 
     /// A request that is done, if there is one.
     #[inline(always)]
-    pub(crate) fn completed(&mut self) -> Option<(Slot, Status)> {
+    pub fn completed(&mut self) -> Option<(Slot, Status)> {
         let done = self.lane.completed()?;
         self.out -= 1;
         Some((Slot(done.token as u32), done.status))
@@ -87,20 +87,20 @@ impl<L: Lane> Queue<L> {
 
     /// Starts and takes in what can be.
     #[inline]
-    pub(crate) fn poll(&mut self) -> usize {
+    pub fn poll(&mut self) -> usize {
         self.lane.poll()
     }
 
     /// Nothing was there: polls, and waits if that brings nothing.
     #[inline(never)]
-    pub(crate) fn idle(&mut self) -> std::io::Result<()> {
+    pub fn idle(&mut self) -> std::io::Result<()> {
         // So that a device that hangs does not hide the end of the run.
         self.idle_for(Duration::from_millis(10))
     }
 
     /// The same, and waits for `most` at the longest.
     #[inline(never)]
-    pub(crate) fn idle_for(&mut self, most: Duration) -> std::io::Result<()> {
+    pub fn idle_for(&mut self, most: Duration) -> std::io::Result<()> {
         if self.lane.poll() > 0 {
             return Ok(());
         }
@@ -112,7 +112,7 @@ impl<L: Lane> Queue<L> {
     }
 
     /// Waits for everything that is out.
-    pub(crate) fn drain<E: From<std::io::Error>>(
+    pub fn drain<E: From<std::io::Error>>(
         &mut self,
         mut each: impl FnMut(&mut Self, Slot, Status) -> Result<(), E>,
     ) -> Result<(), E> {
@@ -127,7 +127,7 @@ impl<L: Lane> Queue<L> {
 
     /// Gives `each` every slot, first as it is, then with the status of its request; `each` may submit it again. Ends
     /// when nothing is out, or at the first error. For work whose speed does not matter.
-    pub(crate) fn pump<E: From<std::io::Error>>(
+    pub fn pump<E: From<std::io::Error>>(
         &mut self,
         slots: Vec<Slot>,
         mut each: impl FnMut(&mut Self, Slot, Option<Status>) -> Result<(), E>,

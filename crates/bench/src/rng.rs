@@ -3,7 +3,7 @@
 /// Spreads a seed's bits: the finalizer of splitmix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number
 /// generators", 2014).
 #[inline]
-pub(crate) const fn mix(x: u64) -> u64 {
+pub const fn mix(x: u64) -> u64 {
     let x = x.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -12,26 +12,27 @@ pub(crate) const fn mix(x: u64) -> u64 {
 
 /// Lehmer's multiplicative generator of 128 bits, whose upper half is given (L'Ecuyer: "Tables of linear
 /// congruential generators", 1999): one multiplication a number.
-pub(crate) struct Rng(u128);
+pub struct Rng(u128);
 
 impl Rng {
     /// Streams of different seeds or numbers have nothing to do with each other.
-    pub(crate) fn new(seed: u64, stream: u64) -> Self {
+    pub fn new(seed: u64, stream: u64) -> Self {
         let low = mix(seed ^ mix(stream));
         // Odd, or the period would be short.
         Self((mix(low) as u128) << 64 | u128::from(low | 1))
     }
 
+    /// The next 64 bits.
     #[inline]
-    pub(crate) fn next(&mut self) -> u64 {
+    pub fn draw(&mut self) -> u64 {
         self.0 = self.0.wrapping_mul(0xda94_2042_e4dd_58b5);
         (self.0 >> 64) as u64
     }
 
     /// A number below `n`, by a multiplication rather than a division (Lemire, 2019). Its bias is n / 2^64.
     #[inline]
-    pub(crate) fn below(&mut self, n: u64) -> u64 {
-        ((u128::from(self.next()) * u128::from(n)) >> 64) as u64
+    pub fn below(&mut self, n: u64) -> u64 {
+        ((u128::from(self.draw()) * u128::from(n)) >> 64) as u64
     }
 }
 
@@ -57,7 +58,7 @@ mod tests {
     fn a_seed_gives_one_sequence_and_streams_differ() {
         let take = |seed, stream| {
             let mut rng = Rng::new(seed, stream);
-            [rng.next(), rng.next(), rng.next()]
+            [rng.draw(), rng.draw(), rng.draw()]
         };
         assert_eq!(take(1, 0), take(1, 0));
         assert_ne!(take(1, 0), take(1, 1));

@@ -56,7 +56,7 @@ impl Stack {
 }
 
 /// A file's path as a concise specification takes it.
-pub(crate) fn in_concise(path: &Path) -> Result<String, Error> {
+pub fn in_concise(path: &Path) -> Result<String, Error> {
     // A file without a name, by way of its descriptor, has no other path than that.
     let absolute = path.canonicalize().or_else(|_| std::path::absolute(path));
     match absolute.map(|p| p.into_os_string().into_string()) {

@@ -94,7 +94,7 @@ impl Subject {
     /// Opens a path, a `null:` device or the URI of a remote export, as [`shared`](Self::shared), to be called `name`.
     /// Blocks.
     pub fn open(domain: &Domain, name: &str, spec: &str, read_only: bool) -> Result<Self, Error> {
-        let request = HostRequest { spec, cwd: Path::new("."), read_only, exclusive: false };
+        let request = HostRequest { spec, cwd: Path::new("."), read_only, exclusive: false, cancel: &|| false };
         let dev = udm_stack::open(domain, &request).map_err(|e| Error::Stack(e.message))?;
         Ok(Self::shared(name, dev))
     }

@@ -270,7 +270,7 @@ fn rounds_take_turns() {
 
 /// The command's exit code.
 fn command(words: &str) -> u8 {
-    udm_bench::cli::run(words.split('|').map(OsString::from), None)
+    udm_bench::cli::run(words.split('|').map(OsString::from), udm_bench::cli::Surroundings::default())
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Layer 2: tables, targets' interface, mapped devices and the registry of them.
+//! Floor 2: tables, targets' interface, mapped devices and the registry of them.
 //!
 //! # Invariants
 //! - Core splits, checks ranges and alignment, counts bios in flight and fans out flushes; targets never repeat that.
@@ -9,10 +9,12 @@
 //!   waited for every bio.
 //! - Names of targets appear here nowhere.
 
+mod activity;
 mod counters;
 mod error;
 mod events;
 mod handle;
+mod inspect;
 mod mapped;
 mod opener;
 mod registry;
@@ -23,8 +25,9 @@ pub use counters::Totals;
 pub use error::{Error, TableError};
 pub use events::Cancel;
 pub use handle::OpenDevice;
+pub use inspect::{BioGroup, ChannelUse, DeviceReport, Inspection};
 pub use mapped::{Geometry, Info, MappedDevice, Polls, SuspendOptions, ZeroSkips};
-pub use opener::{DeviceOpener, HostOpener, HostRequest};
+pub use opener::{Alone, DeviceOpener, HostOpener, HostRequest};
 pub use registry::{HOST_MAJOR, MAJOR, NAME_MAX, Registry, Removal, UUID_MAX};
 pub use table::{Table, TableLine, TableSlot};
 pub use target::{Ctr, Map, Run, StatusKind, Striping, Target, TargetDevice, TargetFeatures, TargetType};

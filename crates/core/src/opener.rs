@@ -7,7 +7,7 @@ use udm_base::{DevT, Errno};
 use udm_io::{BlockDevice, DeviceId};
 
 /// Opens the device that a table names. Mapped devices are looked up before the host's, see `Registry`.
-pub trait DeviceOpener: Send + Sync {
+pub trait DeviceOpener {
     /// Opens `spec`: a path, `M:m`, or a URI. May block.
     fn open(&self, spec: &str, read_only: bool, exclusive: bool) -> Result<Arc<dyn BlockDevice>, Error>;
 
@@ -18,13 +18,43 @@ pub trait DeviceOpener: Send + Sync {
         read_only: bool,
         known: Option<&Arc<dyn BlockDevice>>,
     ) -> Result<Arc<dyn BlockDevice>, Error>;
+
+    /// Keeps other loads from beginning with what this one does with a device, until what is returned is dropped: tables are
+    /// made at the same time, and each may take long. `None` when another load is at it. Does not block.
+    fn alone_with(&self, id: DeviceId) -> Option<Alone>;
+}
+
+/// Devices that one load each has to itself.
+#[derive(Default)]
+pub(crate) struct LoadedAlone(Mutex<Vec<DeviceId>>);
+
+/// A device that a load has to itself, as long as this lives.
+pub struct Alone {
+    all: Arc<LoadedAlone>,
+    id: DeviceId,
+}
+
+impl LoadedAlone {
+    pub(crate) fn take(self: &Arc<Self>, id: DeviceId) -> Option<Alone> {
+        let mut taken = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if taken.contains(&id) {
+            return None;
+        }
+        taken.push(id);
+        Some(Alone { all: self.clone(), id })
+    }
+}
+
+impl Drop for Alone {
+    fn drop(&mut self) {
+        self.all.0.lock().unwrap_or_else(PoisonError::into_inner).retain(|id| *id != self.id);
+    }
 }
 
 /// Opens devices that are not udm's own: what the program gives to the registry.
 pub type HostOpener = dyn Fn(&HostRequest<'_>) -> Result<Arc<dyn BlockDevice>, Error> + Send + Sync;
 
 /// What a [`HostOpener`] is asked.
-#[derive(Debug)]
 pub struct HostRequest<'a> {
     /// A path or a URI.
     pub spec: &'a str,
@@ -34,6 +64,8 @@ pub struct HostRequest<'a> {
     pub read_only: bool,
     /// Refuse when someone else has it.
     pub exclusive: bool,
+    /// Whether nobody wants the device any more: asked now and then by what takes long.
+    pub cancel: crate::Cancel<'a>,
 }
 
 /// The host's devices that are open, so that two names of one device give one device.

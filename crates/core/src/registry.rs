@@ -1,13 +1,14 @@
 //! The registry: every mapped device by name, uuid and number.
 
+use crate::activity::Activity;
 use crate::events::Events;
-use crate::opener::{HostNumbers, HostRequest, OpenHostDevices};
+use crate::opener::{Alone, HostNumbers, HostRequest, LoadedAlone, OpenHostDevices};
 use crate::{Cancel, DeviceOpener, Error, HostOpener, MappedDevice, TargetType};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use udm_base::{DevT, Errno};
-use udm_io::{BlockDevice, Domain};
+use udm_io::{BlockDevice, DeviceId, Domain};
 
 /// udm's major number. The kernel gives block devices majors below 512 (`BLKDEV_MAJOR_MAX`, `block/genhd.c`, 6.12), so
 /// that no device of the host has it, and `M:m` means one device wherever it is typed. It has three digits as the
@@ -39,6 +40,10 @@ struct Devices {
     by_name: BTreeMap<String, Arc<MappedDevice>>,
     by_uuid: BTreeMap<String, Arc<MappedDevice>>,
     by_minor: BTreeMap<u32, Arc<MappedDevice>>,
+    /// Every number below is in use.
+    used_below: u32,
+    /// Those that are being removed, until their bios are done.
+    going: Vec<Weak<MappedDevice>>,
 }
 
 pub(crate) struct RegistryCore {
@@ -50,8 +55,9 @@ pub(crate) struct RegistryCore {
     devices: Mutex<Devices>,
     /// Held while plans are made and published: never over a wait for bios.
     pub(crate) plans: Mutex<()>,
-    /// Held while a table is loaded.
+    /// Held while a table that has been made is put in its place: never over I/O.
     pub(crate) loads: Mutex<()>,
+    alone: Arc<LoadedAlone>,
     pub(crate) events: Events,
     /// Where nodes of these devices are.
     nodes: OnceLock<PathBuf>,
@@ -73,9 +79,14 @@ impl Registry {
             devices: Mutex::default(),
             plans: Mutex::default(),
             loads: Mutex::default(),
+            alone: Arc::default(),
             events: Events::default(),
             nodes: OnceLock::new(),
         }))
+    }
+
+    pub(crate) fn core(&self) -> &RegistryCore {
+        &self.0
     }
 
     /// Tells where the host's file system shows these devices: a link in /dev/mapper that leads there is no device of the
@@ -101,7 +112,8 @@ impl Registry {
         let mut devices = self.0.lock();
         devices.check_free(name, uuid)?;
         let minor = devices.free_minor(minor)?;
-        let md = MappedDevice::new(Arc::downgrade(&self.0), DevT::new(MAJOR, minor), name.to_owned(), uuid.to_owned());
+        let (registry, clock) = (Arc::downgrade(&self.0), self.0.domain.clock().clone());
+        let md = MappedDevice::new(registry, clock, DevT::new(MAJOR, minor), name.to_owned(), uuid.to_owned());
         devices.by_name.insert(name.to_owned(), md.clone());
         if !uuid.is_empty() {
             devices.by_uuid.insert(uuid.to_owned(), md.clone());
@@ -175,7 +187,7 @@ impl Registry {
         read_only: bool,
         exclusive: bool,
     ) -> Result<Arc<dyn BlockDevice>, Error> {
-        LoadContext { registry: &self.0, cwd }.open(spec, read_only, exclusive)
+        LoadContext { registry: &self.0, cwd, cancel: &|| false, doing: None }.open(spec, read_only, exclusive)
     }
 
     /// The number that stands for a device beneath in a list of dependencies: its own, or one of [`HOST_MAJOR`] that it
@@ -216,6 +228,13 @@ impl RegistryCore {
         self.devices.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Every device, those last that are being removed, unless the lock cannot be had.
+    pub(crate) fn devices_now(&self) -> Option<Vec<Arc<MappedDevice>>> {
+        let devices = crate::inspect::patiently(&self.devices)?;
+        let going = devices.going.iter().filter_map(Weak::upgrade);
+        Some(devices.by_name.values().cloned().chain(going).collect())
+    }
+
     fn is_own_node(&self, path: &Path) -> bool {
         self.nodes.get().is_some_and(|dir| std::fs::read_link(path).is_ok_and(|to| to.starts_with(dir)))
     }
@@ -232,11 +251,16 @@ impl RegistryCore {
     pub(crate) fn forget(&self, md: &Arc<MappedDevice>) {
         {
             let mut devices = self.lock();
-            devices.by_name.retain(|_, d| !Arc::ptr_eq(d, md));
-            devices.by_uuid.retain(|_, d| !Arc::ptr_eq(d, md));
-            devices.by_minor.remove(&md.devt().minor);
+            // Names only change under this lock.
+            let (name, uuid, minor) = (md.device_name(), md.uuid(), md.devt().minor);
+            devices.by_name.remove(&name);
+            devices.by_uuid.remove(&uuid);
+            devices.by_minor.remove(&minor);
+            devices.used_below = devices.used_below.min(minor);
+            devices.going.push(Arc::downgrade(md));
         }
         md.destroy(self);
+        self.lock().going.retain(|going| !std::ptr::eq(going.as_ptr(), Arc::as_ptr(md)));
     }
 }
 
@@ -260,7 +284,7 @@ impl Devices {
         Ok(())
     }
 
-    fn free_minor(&self, wanted: Option<u32>) -> Result<u32, Error> {
+    fn free_minor(&mut self, wanted: Option<u32>) -> Result<u32, Error> {
         if let Some(minor) = wanted {
             if minor > MINOR_MAX {
                 return Err(Error::new(Errno::EINVAL, format!("minor {minor}: expected at most {MINOR_MAX}")));
@@ -270,9 +294,13 @@ impl Devices {
                 None => Ok(minor),
             };
         }
-        let free = self.by_minor.keys().zip(0u32..).find(|(used, i)| **used != *i).map(|(_, i)| i);
-        let minor = free.unwrap_or(self.by_minor.len() as u32);
-        if minor > MINOR_MAX { Err(Error::new(Errno::EBUSY, "every minor number is in use")) } else { Ok(minor) }
+        let used =
+            self.by_minor.range(self.used_below..).zip(self.used_below..).take_while(|((used, _), i)| *used == i);
+        self.used_below += used.count() as u32;
+        match self.used_below {
+            minor if minor > MINOR_MAX => Err(Error::new(Errno::EBUSY, "every minor number is in use")),
+            minor => Ok(minor),
+        }
     }
 }
 
@@ -303,6 +331,10 @@ fn check_uuid(uuid: &str) -> Result<(), Error> {
 pub(crate) struct LoadContext<'a> {
     pub(crate) registry: &'a RegistryCore,
     pub(crate) cwd: &'a Path,
+    /// Whether nobody wants the table any more.
+    pub(crate) cancel: Cancel<'a>,
+    /// The load, to be told what it is at.
+    pub(crate) doing: Option<&'a Activity<'a>>,
 }
 
 impl DeviceOpener for LoadContext<'_> {
@@ -310,7 +342,7 @@ impl DeviceOpener for LoadContext<'_> {
         if let Some(md) = self.own(spec)? {
             return Ok(md);
         }
-        let dev = (self.registry.host)(&HostRequest { spec, cwd: self.cwd, read_only, exclusive })?;
+        let dev = self.open_host(spec, read_only, exclusive)?;
         self.registry.open_host.share(dev, exclusive)
     }
 
@@ -328,16 +360,31 @@ impl DeviceOpener for LoadContext<'_> {
                 return Ok(if md.id() == known.id() { known.clone() } else { md });
             }
             // Not exclusively: that would be refused because of `known`. It is dropped, whichever device it is.
-            let request = HostRequest { spec, cwd: self.cwd, read_only, exclusive: false };
-            if (self.registry.host)(&request)?.id() == known.id() {
+            if self.open_host(spec, read_only, false)?.id() == known.id() {
                 return Ok(known.clone());
             }
         }
         self.open(spec, read_only, true)
     }
+
+    fn alone_with(&self, id: DeviceId) -> Option<Alone> {
+        self.registry.alone.take(id)
+    }
 }
 
 impl LoadContext<'_> {
+    fn open_host(&self, spec: &str, read_only: bool, exclusive: bool) -> Result<Arc<dyn BlockDevice>, Error> {
+        if let Some(doing) = self.doing {
+            doing.now(&format!("opens {spec}"));
+        }
+        let request = HostRequest { spec, cwd: self.cwd, read_only, exclusive, cancel: self.cancel };
+        let opened = (self.registry.host)(&request);
+        if let Some(doing) = self.doing {
+            doing.now("makes its targets");
+        }
+        opened
+    }
+
     fn own(&self, spec: &str) -> Result<Option<Arc<MappedDevice>>, Error> {
         let devices = self.registry.lock();
         if let Ok(devt) = spec.parse::<DevT>() {

@@ -1,10 +1,10 @@
 //! What a target is.
 
-use crate::{DeviceOpener, Error, MappedDevice, ZeroSkips};
+use crate::{Alone, DeviceOpener, Error, MappedDevice, ZeroSkips};
 use std::any::Any;
 use std::sync::Arc;
 use udm_base::{Arg, ArgError, Args, Errno, Sector, Sectors, Stripes};
-use udm_io::{Bio, BlockDevice, Cx, Domain, Extent, ExtentKind, Limits, Memory, Status};
+use udm_io::{Bio, BlockDevice, Cx, DeviceId, Domain, ExtentsReply, Limits, Memory, Status};
 
 /// A kind of target: what stands in a table line, and how it is made.
 pub struct TargetType {
@@ -97,6 +97,12 @@ pub trait Target: Send + Sync + 'static {
     /// The target's own part of a status or table line, after the name: empty when there is none.
     fn status(&self, kind: StatusKind) -> String;
 
+    /// Its status as it is, without writing out first what would make the numbers current (`DM_STATUS_NOFLUSH_FLAG`,
+    /// `include/linux/device-mapper.h`, 6.12).
+    fn status_as_is(&self) -> String {
+        self.status(StatusKind::Info)
+    }
+
     /// What the integrity subsystem would measure of it besides its name and version, as `key=value` with commas
     /// between; empty when the kernel measures nothing of such a target (`STATUSTYPE_IMA`, 6.12).
     fn measurement(&self) -> String {
@@ -119,16 +125,21 @@ pub trait Target: Send + Sync + 'static {
         None
     }
 
+    /// What it has under way and waits for, as names and values for people. Must not block, nor wait for a lock that is held
+    /// for more than a moment.
+    fn inspect(&self) -> Vec<(&'static str, String)> {
+        Vec::new()
+    }
+
     /// Narrows or widens the limits that core has stacked from the devices beneath.
     fn limits(&self, limits: &mut Limits) {
         let _ = limits;
     }
 
-    /// What a range holds, in order: see [`BlockDevice::extents`]. May block briefly.
-    fn extents(&self, at: Sectors, sectors: Sectors) -> Vec<Extent> {
-        match self.run() {
-            Some(run) => run.dev.extents(run.start + at, sectors),
-            None => vec![Extent { sectors, kind: ExtentKind::Data }],
+    /// What a range holds, left in `reply` at once or later: see [`BlockDevice::extents`]. As [`map`](Self::map), must not block.
+    fn extents(&self, cx: &Cx<'_>, at: Sectors, sectors: Sectors, reply: ExtentsReply) {
+        if let Some(run) = self.run() {
+            run.dev.extents(cx, run.start + at, sectors, reply);
         }
     }
 
@@ -199,6 +210,12 @@ pub trait Target: Send + Sync + 'static {
     /// completion path: must not block.
     fn failed(&self, at: Sectors, status: Status) -> bool {
         let _ = (at, status);
+        false
+    }
+
+    /// A flush of the device beneath that is `dev` has failed. Otherwise as [`failed`](Self::failed).
+    fn flush_failed(&self, dev: DeviceId, status: Status) -> bool {
+        let _ = (dev, status);
         false
     }
 
@@ -276,6 +293,15 @@ impl Ctr<'_> {
     /// As [`device`](Self::device), refused when someone else has it: for metadata, COW and pool data.
     pub fn device_exclusive(&mut self, arg: &Arg, message: &str) -> Result<Arc<dyn BlockDevice>, ArgError> {
         self.device_exclusive_or(arg, message, None)
+    }
+
+    /// Keeps other loads from beginning with what this one does with `dev`, as long as the answer lives: to read what is on it,
+    /// or to make something there. Fails with EBUSY while another load is at it.
+    pub fn alone_with(&self, dev: &Arc<dyn BlockDevice>, arg: &Arg, message: &str) -> Result<Alone, ArgError> {
+        self.opener.alone_with(dev.id()).ok_or_else(|| {
+            let hint = format!("another table with {} is being loaded", dev.name());
+            ArgError::new(message).errno(Errno::EBUSY).hint(hint).at(arg)
+        })
     }
 
     /// As [`device_exclusive`](Self::device_exclusive), but when the argument names `known`, which another table of the same

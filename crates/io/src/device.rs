@@ -1,6 +1,6 @@
 //! What a block device is to the layers above.
 
-use crate::{Bio, Cx, Domain, Lent, Limits, Memory, Op};
+use crate::{Bio, Cx, Domain, ExtentsReply, Lent, Limits, Memory, Op};
 use std::any::Any;
 use std::time::Duration;
 use udm_base::{DevT, Sector, Sectors};
@@ -36,6 +36,21 @@ pub struct Extent {
     pub kind: ExtentKind,
 }
 
+/// What a device has asked of others and not been answered.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Outstanding {
+    /// Requests that are under way.
+    pub requests: usize,
+    /// Requests that are not sent yet.
+    pub queued: usize,
+    /// For how long the oldest has been waiting, in nanoseconds.
+    pub oldest_ns: u64,
+    /// For how long nothing has come while something was expected, in nanoseconds.
+    pub silent_ns: u64,
+    /// The other side is gone for good.
+    pub lost: bool,
+}
+
 /// A block device: a file, memory, a remote export, or a mapped device.
 ///
 /// Who submits to a device holds it (by `Arc`, in its channel or in its table) until every bio it
@@ -47,6 +62,12 @@ pub trait BlockDevice: Send + Sync + 'static {
     ///
     /// Must not block and must not wait for a lock that I/O is done under.
     fn submit(&self, cx: &Cx<'_>, bio: Bio) -> Option<Bio>;
+
+    /// A bio that this device serves by clones has all of them back, and one of them with [`Status::Requeue`](crate::Status::Requeue),
+    /// whatever became of the others. The device keeps the bio, to serve it as a whole once more, or gives it back to complete so.
+    fn take_back(&self, bio: Bio) -> Option<Bio> {
+        Some(bio)
+    }
 
     /// The size now.
     fn sectors(&self) -> Sectors;
@@ -93,11 +114,18 @@ pub trait BlockDevice: Send + Sync + 'static {
         false
     }
 
-    /// What the `sectors` from `sector` hold, in order, covering at least the first sector and at most the
-    /// range. May block briefly (a file asks its file system). Without knowledge: one run of data.
-    fn extents(&self, sector: Sector, sectors: Sectors) -> Vec<Extent> {
-        let _ = sector;
-        vec![Extent { sectors, kind: ExtentKind::Data }]
+    /// What the `sectors` from `sector` hold, left in `reply` at once or later: see [`Questions`](crate::Questions). Who knows
+    /// nothing drops the reply: then the range counts as data.
+    ///
+    /// As [`submit`](Self::submit), must not block and must not wait for a lock that I/O is done under.
+    fn extents(&self, cx: &Cx<'_>, sector: Sector, sectors: Sectors, reply: ExtentsReply) {
+        let _ = (cx, sector, sectors, reply);
+    }
+
+    /// What it waits for, if that is somebody else's answer: for people who ask why a bio is not done. May block for a fraction
+    /// of a second, not longer.
+    fn outstanding(&self) -> Option<Outstanding> {
+        None
     }
 
     /// The memory that a range of it is, to be read or written without a bio, if that is all that reads and writes do here.

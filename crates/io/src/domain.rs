@@ -4,23 +4,34 @@
 use crate::channel::ChannelCore;
 use crate::channel::lock::{Sections, grace_period};
 use crate::kcopyd::CopyOptions;
-use crate::keeper::Keeper;
+use crate::keeper::{Keeper, KeeperReport};
 use crate::polling::{Policy, PollPolicy, PollTotals};
 use crate::sync::is_asymmetric;
-use crate::{Channel, Clock, Cx, Executor, MonotonicClock, Nanos, ThreadExecutor};
+use crate::{Channel, ChannelReport, Clock, Cx, Executor, MonotonicClock, Nanos, ThreadExecutor};
 use rustix::event::{EventfdFlags, eventfd};
+use rustix::fd::OwnedFd;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-/// How many channels a domain can have at a time. Per-channel counters of a device are arrays of this length.
+/// How many numbers there are for channels. Per-channel counters of a device are arrays of this length.
 pub const MAX_CHANNELS: usize = 1 << u8::BITS;
+
+/// How many channels a domain can give to threads at a time. The other numbers are for control: a client that takes the last
+/// channel must not keep anybody from suspending a device.
+pub const CHANNELS: usize = MAX_CHANNELS - 1 - KEEPERS;
+
+/// For the keeper; two, because one that ends may still have bios out when the next one begins.
+const KEEPERS: usize = 2;
+
+/// The number of the channel that control threads share.
+const CONTROL: usize = MAX_CHANNELS - 1;
 
 /// What a simulated domain does when a channel would sleep, given the channel's next timer.
 type IdleFn = dyn Fn(Option<Nanos>) + Send + Sync;
 
 pub(crate) struct Shared {
     cores: [OnceLock<Arc<ChannelCore>>; MAX_CHANNELS],
-    free: Mutex<Vec<usize>>,
+    free: Mutex<Free>,
     clock: Arc<dyn Clock>,
     executor: Arc<dyn Executor>,
     asymmetric: bool,
@@ -28,6 +39,12 @@ pub(crate) struct Shared {
     idle: Option<Box<IdleFn>>,
     pub(crate) keeper: Keeper,
     pub(crate) copies: Mutex<Option<CopyOptions>>,
+}
+
+/// The numbers that no channel has.
+struct Free {
+    threads: Vec<usize>,
+    keepers: Vec<usize>,
 }
 
 /// A handle on a domain. Clones are the same domain.
@@ -80,7 +97,8 @@ impl DomainBuilder {
     /// The domain.
     pub fn build(self) -> Domain {
         let Self { clock, executor, idle, asymmetric } = self;
-        let free = Mutex::new((0..MAX_CHANNELS).rev().collect());
+        let free = Free { threads: (0..CHANNELS).rev().collect(), keepers: (CHANNELS..CONTROL).rev().collect() };
+        let free = Mutex::new(free);
         let cores = [const { OnceLock::new() }; MAX_CHANNELS];
         let (keeper, copies, policy) = (Keeper::default(), Mutex::default(), Arc::default());
         Domain(Arc::new(Shared { cores, free, clock, executor, asymmetric, policy, idle, keeper, copies }))
@@ -108,10 +126,37 @@ impl Domain {
         &self.0
     }
 
-    /// A channel for this thread. Fails when [`MAX_CHANNELS`] are in use, or no descriptor is left.
+    /// A channel for this thread. Fails when [`CHANNELS`] are in use, or no descriptor is left.
     pub fn channel(&self) -> io::Result<Channel> {
-        let (shared, (_, core)) = (&self.0, self.0.take_core()?);
-        Ok(Channel::new(shared.clone(), core))
+        let id = self.0.lock_free().threads.pop().ok_or_else(none_left)?;
+        Ok(Channel::new(self.0.clone(), self.0.core_of(id)?))
+    }
+
+    /// A channel for the keeper, which does not depend on what other threads have taken.
+    pub(crate) fn keepers_channel(&self) -> io::Result<Channel> {
+        let id = self.0.take_keepers()?;
+        Ok(Channel::new(self.0.clone(), self.0.core_of(id)?))
+    }
+
+    /// Runs `work` inside the channel that control threads share. It is always there: nothing is allocated for it that could
+    /// run out. `None` when another thread is inside, which it is not for long. What `work` submits there is looked after by
+    /// [`drain`](Self::drain), and by the keeper while own bios are out. Must not be called from inside a channel; `work`
+    /// must not block.
+    pub fn visit<T>(&self, work: impl FnOnce(&Cx<'_>) -> T) -> Option<T> {
+        let core = self.0.control();
+        core.lock.steal(|| work(&Cx::new(core)))
+    }
+
+    /// Runs `work` inside the channel that control threads share, again and again until it gives something, and meanwhile
+    /// [drains](Self::drain): what a control thread asks of a worker is done though no channel is left. Blocks. Must not be
+    /// called from inside a channel.
+    pub fn drain_with<T>(&self, mut work: impl FnMut(&Cx<'_>) -> Option<T>) -> T {
+        let mut found = None;
+        self.drain(|| {
+            found = self.visit(&mut work).flatten();
+            found.is_some()
+        });
+        found.expect("it is drained until something is found")
     }
 
     /// The domain's clock.
@@ -145,6 +190,22 @@ impl Domain {
         let mut sum = PollTotals::default();
         self.0.cores().for_each(|core| sum += core.polls.totals());
         sum
+    }
+
+    /// What lies in every channel that there has been, for people. Never waits for a thread that is inside one. Must not be
+    /// called from inside a channel.
+    pub fn inspect(&self) -> Vec<ChannelReport> {
+        self.0.cores().map(ChannelCore::inspect).collect()
+    }
+
+    /// How many channels threads could still have.
+    pub fn channels_left(&self) -> usize {
+        self.0.lock_free().threads.len()
+    }
+
+    /// What the keeper has to do, for people.
+    pub fn inspect_keeper(&self) -> KeeperReport {
+        self.0.keeper.inspect()
     }
 
     /// Waits until every channel has left the section it is in now, its owner's or a drainer's: afterwards none uses a pointer that was
@@ -199,35 +260,47 @@ impl Grace {
 }
 
 impl Shared {
-    fn lock_free(&self) -> MutexGuard<'_, Vec<usize>> {
+    fn lock_free(&self) -> MutexGuard<'_, Free> {
         self.free.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A number and its core, for a channel.
-    fn take_core(&self) -> io::Result<(usize, &Arc<ChannelCore>)> {
-        let id = self.lock_free().pop().ok_or_else(|| {
-            io::Error::other(format!(
-                "{MAX_CHANNELS} channels are in use, which is all there can be; end some jobs or connections"
-            ))
-        })?;
+    /// The core of a number that was taken; it is given back on an error.
+    fn core_of(&self, id: usize) -> io::Result<&Arc<ChannelCore>> {
         if self.cores[id].get().is_none() {
             let wake = match self.idle {
                 Some(_) => Ok(None),
                 None => eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map(Some),
             };
             let wake = wake.inspect_err(|_| self.free(id))?;
-            self.cores[id].get_or_init(|| {
-                let (clock, policy) = (self.clock.clone(), self.policy.clone());
-                Arc::new(ChannelCore::new(id, clock, policy, self.asymmetric, wake))
-            });
+            self.cores[id].get_or_init(|| self.new_core(id, wake));
         }
-        Ok((id, self.cores[id].get().expect("made above")))
+        Ok(self.cores[id].get().expect("made above"))
+    }
+
+    fn new_core(&self, id: usize, wake: Option<OwnedFd>) -> Arc<ChannelCore> {
+        let (clock, policy) = (self.clock.clone(), self.policy.clone());
+        Arc::new(ChannelCore::new(id, clock, policy, self.asymmetric, wake))
+    }
+
+    /// The core that control threads share: nobody's channel, served as one whose thread is elsewhere. Nobody sleeps on it, so
+    /// it needs no descriptor to be woken by.
+    fn control(&self) -> &ChannelCore {
+        self.cores[CONTROL].get_or_init(|| {
+            let core = self.new_core(CONTROL, None);
+            ChannelCore::open(&core);
+            core
+        })
+    }
+
+    fn take_keepers(&self) -> io::Result<usize> {
+        let mut free = self.lock_free();
+        free.keepers.pop().or_else(|| free.threads.pop()).ok_or_else(none_left)
     }
 
     /// A core that gives own bios and is no thread's channel: it is served as one whose thread is elsewhere.
     pub(crate) fn open_core(&self) -> io::Result<usize> {
-        let (id, core) = self.take_core()?;
-        ChannelCore::open(core);
+        let id = self.take_keepers()?;
+        ChannelCore::open(self.core_of(id)?);
         Ok(id)
     }
 
@@ -257,7 +330,8 @@ impl Shared {
     }
 
     pub(crate) fn free(&self, id: usize) {
-        self.lock_free().push(id);
+        let mut free = self.lock_free();
+        if id < CHANNELS { free.threads.push(id) } else { free.keepers.push(id) }
     }
 
     pub(crate) fn idle(&self) -> Option<&IdleFn> {
@@ -273,10 +347,16 @@ impl Shared {
     }
 }
 
+fn none_left() -> io::Error {
+    io::Error::other(format!(
+        "{CHANNELS} channels are in use, which is all there can be; end some jobs, exports or connections"
+    ))
+}
+
 #[cfg(all(test, loom))]
 impl Domain {
     /// For the models: what an orphan keeps, with the number of channels that can be had.
     pub(crate) fn shared(&self) -> (Arc<Shared>, usize) {
-        (self.0.clone(), self.0.lock_free().len())
+        (self.0.clone(), self.0.lock_free().threads.len())
     }
 }

@@ -122,7 +122,7 @@ impl Domain {
 
 /// The keeper's thread.
 fn run(domain: &Domain, ready: &mpsc::Sender<io::Result<Waker>>) {
-    let channel = match domain.channel() {
+    let channel = match domain.keepers_channel() {
         Ok(channel) => channel,
         Err(e) => return drop(ready.send(Err(e))),
     };
@@ -145,7 +145,25 @@ fn run(domain: &Domain, ready: &mpsc::Sender<io::Result<Waker>>) {
     }
 }
 
+/// What a keeper has to do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct KeeperReport {
+    /// Its duties.
+    pub duties: usize,
+    /// Those that want to be attended to at once.
+    pub rung: usize,
+    /// When the first of the others is due.
+    pub next: Option<Nanos>,
+}
+
 impl Keeper {
+    pub(crate) fn inspect(&self) -> KeeperReport {
+        let state = self.lock();
+        let is_rung = |e: &&Arc<Entry>| e.next.load(Ordering::Relaxed) == NEVER && e.rung.load(Ordering::SeqCst);
+        let rung = state.entries.iter().filter(is_rung).count();
+        KeeperReport { duties: state.entries.len(), rung, next: next_due(&state.entries) }
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -1,4 +1,4 @@
-//! Layer 1: bios, channels and the devices beneath.
+//! Floor 1: bios, channels and the devices beneath.
 //!
 //! # How an I/O goes
 //! A thread makes a [`Channel`] in a [`Domain`], attaches the devices it uses, takes a [`Bio`] from the
@@ -21,6 +21,7 @@ mod device;
 mod domain;
 mod errand;
 mod executor;
+mod extents;
 mod file;
 mod foreign;
 pub mod kcopyd;
@@ -28,6 +29,7 @@ mod keeper;
 mod lent;
 mod limits;
 mod memory;
+mod mounts;
 pub mod nbd;
 mod null;
 mod open;
@@ -38,19 +40,22 @@ mod sync;
 pub use bio::{Bio, FrameFn, Op, OpFlags, Segment, Segments, Status, is_zero, zero_kernel};
 pub use blocking::BlockingIo;
 pub use channel::{
-    Attached, Channel, Completion, Cx, LEVELS, OWN_MAX, OwnDone, OwnWaiter, Sleep, Source, Waker, Woken,
+    Attached, BioReport, Channel, ChannelContent, ChannelReport, Completion, Cx, LEVELS, OWN_MAX, OwnDone, OwnWaiter,
+    Sleep, Source, Waker, Woken,
 };
 pub use clock::{Clock, MonotonicClock, Nanos};
-pub use device::{BlockDevice, DeviceId, Extent, ExtentKind};
-pub use domain::{Domain, DomainBuilder, Grace, MAX_CHANNELS};
+pub use device::{BlockDevice, DeviceId, Extent, ExtentKind, Outstanding};
+pub use domain::{CHANNELS, Domain, DomainBuilder, Grace, MAX_CHANNELS};
 pub use errand::{Bytes, Errand, Lend, Sender};
 pub use executor::{Executor, Joiner, ThreadExecutor};
-pub use file::{FileDevice, FileEngine, FileOptions};
+pub use extents::{ExtentsReply, Question, Questions};
+pub use file::{Claim, Claims, FileDevice, FileEngine, FileOptions};
 pub use foreign::ForeignMemory;
-pub use keeper::{Duty, Kept};
+pub use keeper::{Duty, KeeperReport, Kept};
 pub use lent::{Ledger, Lent};
 pub use limits::Limits;
 pub use memory::{Memory, MemoryDevice};
+pub use mounts::{Mount, block_device, mounts};
 pub use null::{NullDevice, NullSpec, NullSpecError};
 pub use open::{OpenError, OpenErrorKind, OpenOptions, open};
 pub use polling::{Cookie, PollPath, PollPolicy, PollTotals};

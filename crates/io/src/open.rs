@@ -1,6 +1,7 @@
 //! Opening the devices that a table names: a path, a device number of the host, or a URI.
 
-use crate::file::{FileDevice, FileOptions};
+use crate::file::{Claims, FileDevice, FileOptions};
+use crate::mounts::block_device;
 use crate::nbd::uri::Uri;
 use crate::nbd::{ConnectError, NbdDevice};
 use crate::null::{self, NullDevice, NullSpec};
@@ -23,6 +24,9 @@ pub struct OpenOptions {
     pub read_only: bool,
     /// Refuse, and be refused by, other exclusive opens: for metadata, which two programs must not write.
     pub exclusive: bool,
+    /// Claim block devices, for this holder: nobody else may then use them exclusively, as file systems do. Who holds the
+    /// claims keeps its own exclusive opens apart.
+    pub claims: Option<Claims>,
     /// The folder that relative paths start from.
     pub cwd: PathBuf,
     /// Where the device's threads come from.
@@ -30,9 +34,9 @@ pub struct OpenOptions {
 }
 
 impl OpenOptions {
-    /// To read and write, shared, with relative paths from the root.
+    /// To read and write, shared with anybody, with relative paths from the root.
     pub fn new(domain: &Domain) -> Self {
-        Self { read_only: false, exclusive: false, cwd: PathBuf::from("/"), domain: domain.clone() }
+        Self { read_only: false, exclusive: false, claims: None, cwd: PathBuf::from("/"), domain: domain.clone() }
     }
 }
 
@@ -54,6 +58,18 @@ pub enum OpenErrorKind {
     System,
 }
 
+impl OpenErrorKind {
+    pub(crate) fn of(errno: rustix::io::Errno) -> Self {
+        use rustix::io::Errno as E;
+        match errno {
+            E::NOENT | E::NOTDIR | E::NODEV | E::NXIO => Self::NotFound,
+            E::ACCESS | E::PERM | E::ROFS => Self::Denied,
+            E::BUSY | E::TXTBSY => Self::Busy,
+            _ => Self::System,
+        }
+    }
+}
+
 /// A device that could not be opened: which, why, and the system's error beneath.
 #[derive(Debug)]
 pub struct OpenError {
@@ -67,6 +83,11 @@ impl OpenError {
     /// An error about the device that `spec` names; `detail` goes on from there: "is a directory".
     pub fn new(kind: OpenErrorKind, spec: &str, detail: impl Into<String>) -> Self {
         Self { kind, spec: spec.to_owned(), detail: detail.into(), source: None }
+    }
+
+    /// What open(2) said.
+    pub(crate) fn of_open(spec: &str, errno: rustix::io::Errno) -> Self {
+        Self::new(OpenErrorKind::of(errno), spec, "cannot be opened").because(errno.into())
     }
 
     /// The same with the error beneath.
@@ -152,12 +173,17 @@ pub fn open(spec: &str, options: &OpenOptions) -> Result<Arc<dyn BlockDevice>, O
 
 fn open_file(path: &Path, options: &OpenOptions) -> Result<Arc<dyn BlockDevice>, OpenError> {
     let how = FileOptions { read_only: options.read_only, exclusive: options.exclusive, ..FileOptions::default() };
-    Ok(Arc::new(FileDevice::open(path, how, options.domain.executor().clone())?))
+    let executor = options.domain.executor().clone();
+    let opened = match &options.claims {
+        Some(claims) => FileDevice::open_claimed(path, how, claims, executor),
+        None => FileDevice::open(path, how, executor),
+    };
+    Ok(Arc::new(opened?))
 }
 
 fn open_nbd(spec: &str, options: &OpenOptions) -> Result<Arc<dyn BlockDevice>, OpenError> {
     let uri: Uri = spec.parse().map_err(|e| OpenError::new(OpenErrorKind::Spec, spec, format!("is no URI: {e}")))?;
-    let device = NbdDevice::connect(&uri, NBD_TIMEOUT, &**options.domain.executor());
+    let device = NbdDevice::connect(&uri, &options.domain, NBD_TIMEOUT, &|| false);
     let device = device.map_err(|e| match e {
         ConnectError::Connect { source, .. } => {
             OpenError::new(OpenErrorKind::NotFound, spec, "cannot be connected to").because(source)
@@ -178,13 +204,5 @@ fn node_of(dev: DevT) -> Option<PathBuf> {
     let linked = PathBuf::from(format!("/dev/block/{dev}"));
     let uevent = std::fs::read_to_string(format!("/sys/dev/block/{dev}/uevent")).unwrap_or_default();
     let named = uevent.lines().find_map(|l| l.strip_prefix("DEVNAME=")).map(|name| Path::new("/dev").join(name));
-    std::iter::once(linked).chain(named).find(|path| is_node(path, dev))
-}
-
-fn is_node(path: &Path, dev: DevT) -> bool {
-    use std::os::unix::fs::{FileTypeExt, MetadataExt};
-    std::fs::metadata(path).is_ok_and(|m| {
-        let at = DevT::new(rustix::fs::major(m.rdev()), rustix::fs::minor(m.rdev()));
-        m.file_type().is_block_device() && at == dev
-    })
+    std::iter::once(linked).chain(named).find(|path| block_device(path) == Some(dev))
 }

@@ -231,9 +231,8 @@ fn holes_stay_holes_when_read_and_are_found() {
         io.read(Sector::ZERO, &mut buf).unwrap();
         assert!(buf[..MIB as usize].iter().all(|b| *b == 0) && buf[MIB as usize..][..data.len()] == data);
         assert_eq!(blocks(&path), before, "{:?}", place.engine);
-        let dev = place.open(&path);
-        let extents: Vec<_> =
-            dev.extents(Sector::new(8), Sectors::new(8000)).iter().map(|e| (e.sectors.get(), e.kind)).collect();
+        let found = place.io(&path).extents(Sector::new(8), Sectors::new(8000));
+        let extents: Vec<_> = found.iter().map(|e| (e.sectors.get(), e.kind)).collect();
         let expect = [(2040, ExtentKind::Hole), (512, ExtentKind::Data), (5448, ExtentKind::Hole)];
         assert_eq!(extents, expect, "{:?}", place.engine);
     }
@@ -554,4 +553,119 @@ fn a_thief_that_takes_completions_wakes_their_owner() {
             domain.drain(|| finished.load(finish));
         });
     }
+}
+
+/// Options of a user of block devices who claims them.
+fn claiming(claims: &Claims) -> OpenOptions {
+    OpenOptions { claims: Some(claims.clone()), ..OpenOptions::new(&Domain::default()) }
+}
+
+#[test]
+fn a_block_device_is_claimed_once_for_all_users_of_one_holder() {
+    let dir = TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let path = dir.path().join("disk");
+    File::create(&path).unwrap().set_len(4 * MIB).unwrap();
+    let Some(node) = KernelLoop::new(&path) else {
+        println!("SKIP a loop device cannot be set up here");
+        return;
+    };
+    let spec = node.0.to_str().unwrap();
+    let (ours, others) = (Claims::default(), Claims::default());
+    let take = |claims: &Claims, read_only| udm_io::open(spec, &OpenOptions { read_only, ..claiming(claims) });
+    let refused = |claims: &Claims| {
+        let error = take(claims, true).err().expect("it is claimed");
+        assert_eq!((error.kind(), error.errno().name()), (OpenErrorKind::Busy, Some("EBUSY")));
+        let text = error.to_string();
+        assert!(text.contains(&format!("(pid {}, this process)", std::process::id())), "{text}");
+    };
+    let (first, second) = (take(&ours, false).unwrap(), take(&ours, true).unwrap());
+    drop(first);
+    refused(&others);
+    // Looking is free.
+    udm_io::open(spec, &OpenOptions::new(&Domain::default())).unwrap();
+    // The claim passes on, and there is no moment at which it is free.
+    let shared = ours.share().unwrap();
+    drop(second);
+    refused(&others);
+    refused(&ours);
+    let adopted: Vec<_> = shared.into_iter().map(|fd| others.adopt(fd).unwrap()).collect();
+    let third = take(&others, false).unwrap();
+    drop(adopted);
+    refused(&ours);
+    drop(third);
+    drop(take(&ours, false).unwrap());
+    // Many at once.
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| (0..50).for_each(|_| drop(take(&ours, false).expect("never in one's own way"))));
+        }
+    });
+    assert!(ours.share().unwrap().is_empty());
+    // One that is exclusive for itself stands in the way of claims as well.
+    let options = FileOptions { exclusive: true, ..FileOptions::default() };
+    let alone = FileDevice::open(&node.0, options, Arc::new(ThreadExecutor)).unwrap();
+    refused(&ours);
+    drop(alone);
+    assert!(others.adopt(File::open(&path).unwrap().into()).is_err(), "only block devices are claimed");
+}
+
+#[test]
+fn a_claimed_block_device_takes_discards_over_what_is_not_written_yet() {
+    let dir = TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let path = dir.path().join("disk");
+    File::create(&path).unwrap().set_len(4 * MIB).unwrap();
+    let Some(node) = KernelLoop::new(&path) else {
+        println!("SKIP a loop device cannot be set up here");
+        return;
+    };
+    for ring in [true, false] {
+        let claims = Claims::default();
+        let open = |read_only| {
+            let options = FileOptions { read_only, ring, ..FileOptions::default() };
+            FileDevice::open_claimed(&node.0, options, &claims, Arc::new(ThreadExecutor)).unwrap()
+        };
+        // Whoever was first, and how.
+        let _reader = open(true);
+        let io = BlockingIo::new(&Domain::default(), Arc::new(open(false))).unwrap();
+        let (data, mut back) = (pattern(64 * KIB as usize, 1), vec![1; 64 * KIB as usize]);
+        for (op, flags) in
+            [(Op::Discard, OpFlags::NONE), (Op::WriteZeroes, OpFlags::NONE), (Op::WriteZeroes, OpFlags::NO_UNMAP)]
+        {
+            io.write(Sector::ZERO, &data, OpFlags::NONE).unwrap();
+            let text = format!("{op:?} {flags:?}, ring {ring}");
+            io.range(op, flags, Sector::ZERO, Sectors::new(128)).unwrap_or_else(|e| panic!("{text}: {e:?}"));
+            io.read(Sector::ZERO, &mut back).unwrap();
+            assert!(back.iter().all(|b| *b == 0), "{text}");
+        }
+    }
+}
+
+#[test]
+fn a_mounted_block_device_is_not_claimed() {
+    let dir = TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let (path, point) = (dir.path().join("disk"), dir.path().join("mnt"));
+    File::create(&path).unwrap().set_len(4 * MIB).unwrap();
+    std::fs::create_dir(&point).unwrap();
+    let Some(node) = KernelLoop::new(&path) else {
+        println!("SKIP a loop device cannot be set up here");
+        return;
+    };
+    let run = |program: &str, args: &[&std::ffi::OsStr]| {
+        std::process::Command::new(program).args(args).output().is_ok_and(|out| out.status.success())
+    };
+    let (disk, at) = (node.0.as_os_str(), point.as_os_str());
+    if !run("mkfs.ext4", &["-q".as_ref(), disk]) || !run("mount", &[disk, at]) {
+        println!("SKIP no ext4 can be made and mounted here");
+        return;
+    }
+    let claims = Claims::default();
+    let refused = [true, false]
+        .map(|read_only| udm_io::open(node.0.to_str().unwrap(), &OpenOptions { read_only, ..claiming(&claims) }).err());
+    assert!(run("umount", &[at]));
+    for error in refused {
+        let error = error.expect("a file system has it");
+        assert_eq!(error.errno().name(), Some("EBUSY"));
+        assert!(error.to_string().contains(&format!("the file system mounted at {}", point.display())), "{error}");
+    }
+    udm_io::open(node.0.to_str().unwrap(), &claiming(&claims)).unwrap();
 }

@@ -128,7 +128,7 @@ fn no_channel_is_lost_to_a_drain() {
         }
         stop.store(true, SeqCst);
     });
-    let all: Result<Vec<_>, _> = (0..MAX_CHANNELS).map(|_| domain.channel()).collect();
+    let all: Result<Vec<_>, _> = (0..CHANNELS).map(|_| domain.channel()).collect();
     assert!(all.is_ok(), "{:?}", all.err());
     assert_eq!(Arc::strong_count(&keeper), 1);
 }

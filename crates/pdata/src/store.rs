@@ -31,7 +31,7 @@ impl Default for Options {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Health {
     Good,
-    /// A change failed or was given up half-way: [`Store::abort`] helps.
+    /// A change or a write failed, or was given up half-way: [`Store::abort`] helps.
     Torn,
     /// Nobody knows which superblock is on disk: only opening again helps.
     Lost,
@@ -95,10 +95,13 @@ impl Store {
     }
 
     /// Runs an attempt that changes nothing, until it needs nothing more.
-    pub(crate) async fn read<T>(
-        &mut self,
-        mut attempt: impl FnMut(&mut Transaction) -> Attempt<T>,
-    ) -> Result<T, Error> {
+    pub(crate) async fn read<T>(&mut self, attempt: impl FnMut(&mut Transaction) -> Attempt<T>) -> Result<T, Error> {
+        // Blocks of the open transaction may be gone: what the disk has in their place is older, or another's.
+        self.check_health()?;
+        self.run(attempt).await
+    }
+
+    async fn run<T>(&mut self, mut attempt: impl FnMut(&mut Transaction) -> Attempt<T>) -> Result<T, Error> {
         if self.t.cache.is_crowded() {
             self.make_room().await?;
         }
@@ -120,10 +123,19 @@ impl Store {
         self.change_uncrowded(attempt).await
     }
 
+    /// Whether an operation failed, or was given up half-way: everything fails until [`abort`](Self::abort). A read can have done
+    /// that too, when blocks had to be written to make room for what it read.
+    #[must_use]
+    pub fn is_poisoned(&self) -> bool {
+        self.health != Health::Good
+    }
+
+    fn check_health(&self) -> Result<(), Error> {
+        if self.is_poisoned() { Err(Error::Poisoned) } else { Ok(()) }
+    }
+
     fn check_writable(&self) -> Result<(), Error> {
-        if self.health != Health::Good {
-            return Err(Error::Poisoned);
-        }
+        self.check_health()?;
         if self.read_only {
             return Err(Error::Refused("the metadata was opened for reading only".into()));
         }
@@ -135,7 +147,7 @@ impl Store {
         self.changed = true;
         // Who drops this future half-way may have been in the middle of several changes that belong together.
         self.health = Health::Torn;
-        let done = self.read(attempt).await;
+        let done = self.run(attempt).await;
         if matches!(&done, Ok(_) | Err(Error::Refused(_))) {
             self.health = Health::Good;
         }

@@ -358,3 +358,52 @@ fn a_metadata_device_that_is_full() {
     let (_, trees) = support::check::<Fat>(&io.disk());
     assert!(trees[0].len() > 1000);
 }
+
+/// To make room for what it reads, a read may have to write blocks of the open transaction. When that fails they are gone, and
+/// what the disk has in their places is older, and whole: nobody may see it.
+#[test]
+fn a_read_that_could_not_make_room_is_the_last_before_an_abort() {
+    const KEYS: u64 = 600;
+    let io = Memory::new(2000);
+    let options = Options { cache_bytes: 0, ..Options::default() };
+    let mut store = Store::create(io.clone(), 1, options).unwrap();
+    let mut root = block_on(async {
+        store.create_data(10).await.unwrap();
+        store.data_inc(0..10).await.unwrap();
+        btree::empty::<Fat>(&mut store).await.unwrap()
+    });
+    let mut write = |store: &mut Store, data: u64, keys: u64| {
+        for key in 0..keys {
+            block_on(btree::insert(store, &mut root, key, Fat(data))).unwrap();
+        }
+        root
+    };
+    // Often enough for every free place to hold a leaf of before.
+    for number in 1..=8 {
+        let root = write(&mut store, number, KEYS);
+        commit(&mut store, &Super { number, trees: vec![root] }).unwrap();
+    }
+    let root = write(&mut store, 9, 100);
+    let look = |store: &mut Store, key| block_on(btree::lookup::<Fat>(store, root, key));
+    let failed = (0..KEYS).rev().find_map(|key| {
+        io.disk().fail_in = Some(0);
+        let found = look(&mut store, key);
+        io.disk().fail_in = None;
+        match found {
+            Err(Error::Read { .. }) => look(&mut store, key).err(),
+            other => other.err(),
+        }
+    });
+    assert!(matches!(failed, Some(Error::Write(_))), "{failed:?}");
+    for key in 0..KEYS {
+        assert_eq!(look(&mut store, key), Err(Error::Poisoned), "key {key}");
+    }
+    assert_eq!(block_on(store.data_ref_count(1)), Err(Error::Poisoned));
+    assert!(store.is_poisoned());
+
+    store.abort().unwrap();
+    let (what, _) = read_super(&io.get(0)).unwrap();
+    for key in 0..KEYS {
+        assert_eq!(block_on(btree::lookup::<Fat>(&mut store, what.trees[0], key)).unwrap(), Some(Fat(8)));
+    }
+}

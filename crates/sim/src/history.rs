@@ -136,6 +136,25 @@ impl History {
         self.clone()
     }
 
+    /// From now on these sectors show what another device has there, or may have.
+    pub fn show(&mut self, range: Range<u64>, other: &Self) {
+        for sector in range {
+            let mut values: Vec<u64> =
+                other.sectors[sector as usize].iter().flat_map(|step| step.values.iter().copied()).collect();
+            values.sort_unstable();
+            values.dedup();
+            self.sectors[sector as usize] = vec![Step { values, done: Some(0), op: 0 }];
+        }
+    }
+
+    /// The device becomes as long as `like`, and has from its old end on what may be read there now, durably.
+    pub fn grow(&mut self, like: &Self) {
+        for sector in self.len()..like.len() {
+            let values = like.now(sector).to_vec();
+            self.sectors.push(vec![Step { values, done: Some(0), op: 0 }]);
+        }
+    }
+
     /// What a read may see now.
     fn now(&self, sector: u64) -> &[u64] {
         let steps = &self.sectors[sector as usize];
@@ -209,6 +228,17 @@ mod tests {
         history.flushed(&flush);
         assert!(!history.may_survive(0, 0) && history.may_survive(0, 7) && history.may_survive(0, 9));
         assert!(history.may_read(0, 9) && !history.may_read(0, 7));
+    }
+
+    #[test]
+    fn what_has_grown_is_as_it_was_there() {
+        let (mut short, mut long) = (History::zeroes(1), History::zeroes(3));
+        let write = long.submit(0..2, Effect::Write(7));
+        long.done(&write, true, false);
+        short.grow(&long);
+        assert_eq!(short.len(), 3);
+        assert!(short.may_read(0, 0) && !short.may_read(0, 7) && short.may_read(1, 8) && short.may_read(2, 0));
+        assert!(!short.may_survive(1, 0));
     }
 
     #[test]

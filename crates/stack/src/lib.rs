@@ -1,4 +1,4 @@
-//! Layer 5: the devices of one process. A [`registry`] knows every target and opens every kind of device; a [`Stack`] is
+//! Floor 5: the devices of one process. A [`registry`] knows every target and opens every kind of device; a [`Stack`] is
 //! the devices of a concise specification in a registry of their own. The daemon, `udm run`, the load generator and the
 //! library for C all begin here.
 
@@ -7,5 +7,5 @@ mod host;
 mod stack;
 
 pub use concise::{ConciseDevice, parse_concise};
-pub use host::{open, registry, registry_over};
+pub use host::{open, open_for_table, registry, registry_over};
 pub use stack::{Stack, StackError};

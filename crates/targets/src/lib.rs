@@ -1,4 +1,4 @@
-//! Layer 3: the targets. [`TARGETS`] is the one list of them.
+//! Floor 4: the targets. [`TARGETS`] is the one list of them.
 
 mod error;
 mod linear;

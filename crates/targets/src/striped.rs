@@ -15,7 +15,7 @@ use std::fmt::Write;
 use std::sync::atomic::{AtomicU32, Ordering};
 use udm_base::{ArgError, Sector, Sectors, Stripes};
 use udm_core::{Ctr, Map, Run, StatusKind, Striping, Target, TargetDevice, TargetFeatures, TargetType};
-use udm_io::{Bio, Cx, Extent, Limits, Status};
+use udm_io::{Bio, Cx, DeviceId, ExtentsReply, Limits, Status};
 
 pub(crate) static TYPE: TargetType =
     TargetType { name: "striped", version: [1, 6, 0], features: TargetFeatures::NONE, ctr };
@@ -125,13 +125,19 @@ impl Target for Striped {
         Some(Striping { stripes: self.geometry, len: self.stripes[0].device.len, legs })
     }
 
-    fn extents(&self, at: Sectors, sectors: Sectors) -> Vec<Extent> {
+    fn extents(&self, cx: &Cx<'_>, at: Sectors, sectors: Sectors, reply: ExtentsReply) {
         let (stripe, sector) = self.locate(at);
-        stripe.device.dev.extents(sector, sectors.min(self.geometry.left_of_chunk(at)))
+        stripe.device.dev.extents(cx, sector, sectors.min(self.geometry.left_of_chunk(at)), reply);
     }
 
-    fn failed(&self, at: Sectors, _: Status) -> bool {
-        self.locate(at).0.errors.fetch_add(1, Ordering::Relaxed) + 1 < ERROR_THRESHOLD
+    fn failed(&self, at: Sectors, status: Status) -> bool {
+        self.locate(at).0.has_failed(status)
+    }
+
+    fn flush_failed(&self, dev: DeviceId, status: Status) -> bool {
+        let own = self.stripes.iter().filter(|s| s.device.dev.id() == dev);
+        // Each is to count it, also after one for which it is an event.
+        own.filter(|stripe| stripe.has_failed(status)).count() > 0
     }
 }
 
@@ -142,6 +148,13 @@ fn positive(ctr: &mut Ctr<'_>, message: &str, what: &str) -> Result<(u64, udm_ba
         return Err(ArgError::new(message).hint(format!("expected {what} from 1 to 4294967295, found {n}")).at(&arg));
     }
     Ok((n, arg))
+}
+
+impl Stripe {
+    /// Counts an error of it; whether that is an event. What it does not offer is none (`stripe_end_io`).
+    fn has_failed(&self, status: Status) -> bool {
+        status != Status::NotSupported && self.errors.fetch_add(1, Ordering::Relaxed) + 1 < ERROR_THRESHOLD
+    }
 }
 
 impl Striped {

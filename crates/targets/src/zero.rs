@@ -11,7 +11,7 @@
 
 use udm_base::{ArgError, Sectors};
 use udm_core::{Ctr, Map, StatusKind, Target, TargetFeatures, TargetType};
-use udm_io::{Bio, Cx, Extent, ExtentKind, Op, Status};
+use udm_io::{Bio, Cx, Extent, ExtentKind, ExtentsReply, Op, Status};
 
 pub(crate) static TYPE: TargetType =
     TargetType { name: "zero", version: [1, 2, 0], features: TargetFeatures::NONE, ctr };
@@ -39,7 +39,7 @@ impl Target for Zero {
         true
     }
 
-    fn extents(&self, _: Sectors, sectors: Sectors) -> Vec<Extent> {
-        vec![Extent { sectors, kind: ExtentKind::Hole }]
+    fn extents(&self, _: &Cx<'_>, _: Sectors, sectors: Sectors, reply: ExtentsReply) {
+        reply.give(vec![Extent { sectors, kind: ExtentKind::Hole }]);
     }
 }

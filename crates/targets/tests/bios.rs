@@ -258,6 +258,46 @@ fn a_stripe_that_failed_shows_and_raises_fourteen_events() {
     }
 }
 
+#[test]
+fn a_flush_that_failed_shows_on_its_own_stripe() {
+    let rig = Rig::default();
+    let disks = [rig.disk("/a", 1000), rig.disk("/b", 1000), rig.disk("/c", 1000)];
+    let md = rig.device("x", "0 32 zero\n32 48 striped 3 16 /a 0 /b 0 /c 0\n80 32 striped 2 16 /c 500 /b 500");
+    let top = rig.device("top", "0 112 linear {x} 0");
+    let io = rig.io(&top);
+    let shown = || {
+        let lines = md.table(udm_core::TableSlot::Active).unwrap().lines(udm_core::StatusKind::Info);
+        (lines[1].params.clone(), lines[2].params.clone(), md.info().event_nr)
+    };
+    io.flush().unwrap();
+    disks[1].failing.store(true, Ordering::Relaxed);
+    assert_eq!(io.flush(), Err(Status::Io));
+    assert_eq!(shown(), ("3 /a /b /c 1 ADA".into(), "2 /c /b 1 AD".into(), 1));
+    // The flush that stands for FUA is of every device, and is told of in the same way.
+    disks[1].failing.store(false, Ordering::Relaxed);
+    *disks[2].fail_if.lock().unwrap() = Some(Box::new(|bio: &Bio| bio.op() == Op::Flush));
+    for disk in &disks {
+        *disk.limits.lock().unwrap() = Limits { fua: false, write_cache: true, ..Limits::default() };
+    }
+    rig.reload(&md, "0 32 zero\n32 48 striped 3 16 /a 0 /b 0 /c 0\n80 32 striped 2 16 /c 500 /b 500");
+    assert_eq!(io.write(Sector::new(32), &[1; 512], OpFlags::FUA), Err(Status::Io));
+    assert_eq!(shown(), ("3 /a /b /c 1 AAD".into(), "2 /c /b 1 DA".into(), 2));
+}
+
+#[test]
+fn what_a_stripe_does_not_offer_is_no_error_of_it() {
+    let rig = Rig::default();
+    let disk = rig.disk("/a", 1000);
+    let md = rig.device("x", "0 160 striped 1 16 /a 0");
+    let mut client = Client::new(&rig, &md);
+    disk.holding.store(true, Ordering::Relaxed);
+    let token = client.range(Op::Discard, OpFlags::NONE, 0, 8);
+    disk.release_with(Status::NotSupported);
+    assert_eq!(client.wait(token), Status::NotSupported);
+    let status = md.table(udm_core::TableSlot::Active).unwrap().lines(udm_core::StatusKind::Info);
+    assert_eq!((&*status[0].params, md.info().event_nr), ("1 /a 1 A", 0));
+}
+
 /// Random tables over two disks, against a plain array.
 #[test]
 fn random_tables_keep_what_is_written() {

@@ -219,6 +219,159 @@ fn noflush_pushes_bios_back() {
     assert_eq!(token(&channel), Some(2), "without noflush the target finishes it");
 }
 
+/// A target whose chunks each do something else with what comes first, and serve it when it comes again.
+mod parts {
+    use super::*;
+    use std::sync::Mutex;
+    use udm_base::ArgError;
+    pub(super) const CHUNK: u64 = 8;
+    pub(super) static AGAIN: AtomicBool = AtomicBool::new(false);
+    static KEPT: Mutex<Vec<(Bio, u8)>> = Mutex::new(Vec::new());
+    struct Parts {
+        disk: Arc<dyn BlockDevice>,
+        /// `d` serves, `F` fails, `f` fails once; `k` keeps and pushes back, `g` keeps and serves, `h` keeps and fails.
+        ways: Vec<u8>,
+        begin: Sector,
+    }
+    fn ctr(ctr: &mut Ctr<'_>) -> Result<Box<dyn Target>, ArgError> {
+        let disk = ctr.args.need("disk", "a disk")?;
+        let disk = ctr.device(&disk, "disk")?;
+        let ways = ctr.args.need("ways", "letters")?.text.into_bytes();
+        Ok(Box::new(Parts { disk, ways, begin: ctr.begin }))
+    }
+    impl Target for Parts {
+        fn map(&self, _: &Cx<'_>, mut bio: Bio, at: Sectors) -> Map<'_> {
+            let way = self.ways[(at.get() / CHUNK) as usize % self.ways.len()];
+            if bio.op() != Op::Flush {
+                bio.set_sector(self.begin + at);
+            }
+            match way {
+                b'F' => Map::Ended(bio, Status::Io),
+                _ if AGAIN.load(Ordering::SeqCst) => Map::Remapped(bio, &*self.disk),
+                b'd' => Map::Remapped(bio, &*self.disk),
+                b'f' => Map::Ended(bio, Status::Io),
+                way => {
+                    KEPT.lock().unwrap().push((bio, way));
+                    Map::Kept
+                }
+            }
+        }
+        fn devices(&self) -> Vec<TargetDevice> {
+            vec![TargetDevice { dev: self.disk.clone(), start: Sector::ZERO, len: self.disk.sectors() }]
+        }
+        fn status(&self, _: StatusKind) -> String {
+            String::new()
+        }
+        fn max_io_len(&self) -> Option<Sectors> {
+            Some(Sectors::new(CHUNK))
+        }
+        fn wants_flush(&self) -> bool {
+            true
+        }
+        fn presuspend(&self, noflush: bool) {
+            for (bio, way) in std::mem::take(&mut *KEPT.lock().unwrap()) {
+                bio.end(match way {
+                    b'k' if noflush => Status::Requeue,
+                    b'h' => Status::Io,
+                    _ => Status::Ok,
+                });
+            }
+        }
+    }
+    pub(super) static TYPE: TargetType =
+        TargetType { name: "parts", version: [1, 0, 0], features: TargetFeatures::NONE, ctr };
+    pub(super) static TYPES: &[&TargetType] = &[&TYPE, udm_targets::TARGETS[0], udm_targets::TARGETS[1]];
+
+    /// All words of three letters.
+    pub(super) fn words() -> impl Iterator<Item = String> {
+        const LETTERS: &[u8] = b"dFfkgh";
+        let letter = |n: usize| char::from(LETTERS[n % LETTERS.len()]);
+        (0..LETTERS.len().pow(3)).map(move |n| [n, n / 6, n / 36].map(letter).iter().collect())
+    }
+}
+
+/// What becomes of a bio whose parts went these ways, before a suspension and after it.
+fn fate(word: &str, noflush: bool) -> (Option<Status>, Status) {
+    let has = |letters: &str| word.contains(|c| letters.contains(c));
+    let is = |bad| if bad { Status::Io } else { Status::Ok };
+    match noflush && has("k") {
+        true => (None, is(has("F"))),
+        false => (Some(is(has("Ffh"))), is(has("Ffh"))),
+    }
+}
+
+/// Trap: of a bio that was split, one part is pushed back and the others are done, fail, or are under way: then the whole is
+/// held, served again and ended once, whatever it asks for, and however many devices and frames are above.
+#[test]
+fn a_bio_of_which_a_part_is_pushed_back_is_held_as_a_whole() {
+    use parts::{AGAIN, CHUNK};
+    const LEN: u64 = 3 * CHUNK;
+    let rig = Rig::with_types(parts::TYPES);
+    let limits = Limits { write_cache: true, fua: false, ..Limits::default() };
+    let disk = rig.disk_with("/a", LEN, limits);
+    let md = rig.device("x", &format!("0 {LEN} parts /a d"));
+    let mut above = vec![md.clone()];
+    for level in 0..7 {
+        let beneath = above[level].device_name();
+        above.push(rig.device(&format!("l{level}"), &format!("0 {LEN} linear {{{beneath}}} 0")));
+        above[level + 1].set_compile(level % 2 == 0);
+    }
+    let kinds = [
+        (Op::Read, OpFlags::NONE),
+        (Op::Write, OpFlags::NONE),
+        (Op::Write, OpFlags::FUA),
+        (Op::Read, OpFlags::HIPRI),
+        (Op::Discard, OpFlags::NONE),
+        (Op::WriteZeroes, OpFlags::NONE),
+        (Op::Flush, OpFlags::NONE),
+    ];
+    let mut generation = 0;
+    for (i, word) in parts::words().enumerate() {
+        let chunk = |n: usize| format!("{} {CHUNK} parts /a {}", n as u64 * CHUNK, &word[n..=n]);
+        for noflush in [false, true] {
+            // As one target with chunks, and as three.
+            let tables = [format!("0 {LEN} parts /a {word}"), [chunk(0), chunk(1), chunk(2)].join("\n")];
+            rig.reload(&md, &tables[usize::from(noflush)]);
+            let top = above[i % above.len()].clone();
+            for (op, flags) in kinds {
+                // A flush goes to targets; of one that is only one.
+                let word = if op == Op::Flush && !noflush { &word[..1] } else { &word };
+                let case = format!("{op:?} {flags:?} {word} noflush {noflush} under {}", top.device_name());
+                generation += 1;
+                AGAIN.store(false, Ordering::SeqCst);
+                let mut client = Client::new(&rig, &top);
+                let data = pattern(0, LEN, generation);
+                let asked = match op {
+                    Op::Write => client.write(0, data.clone(), flags),
+                    Op::Read => client.submit(op, flags, 0, vec![0; data.len()]),
+                    Op::Flush => client.range(op, flags, 0, 0),
+                    _ => client.range(op, flags, 0, LEN),
+                };
+                md.suspend(SuspendOptions { noflush, ..Default::default() }, &|| false).unwrap();
+                let (before, after) = fate(word, noflush);
+                // Devices above follow a write with FUA up with a flush, which comes when this one is suspended.
+                if flags != OpFlags::FUA || i % above.len() == 0 {
+                    assert_eq!(client.status(asked), before, "{case}");
+                }
+                AGAIN.store(true, Ordering::SeqCst);
+                disk.log();
+                resume(&md);
+                assert_eq!(client.wait(asked), after, "{case}");
+                let log = disk.log();
+                if before.is_none() && after == Status::Ok {
+                    assert!(log.iter().any(|l| l.starts_with(&format!("{op:?}"))), "{case}: {log:?}");
+                    let all = read(&BlockingIo::new(&rig.domain, disk.clone()).unwrap(), 0, LEN);
+                    let expect = if op == Op::WriteZeroes { vec![0; data.len()] } else { data };
+                    assert!(!matches!(op, Op::Write | Op::WriteZeroes) || all == expect, "{case}");
+                    let flushes = log.iter().filter(|l| l.starts_with("Flush")).count();
+                    assert!(flags != OpFlags::FUA || flushes >= 1, "{case}: {log:?}");
+                }
+            }
+        }
+    }
+    assert_eq!(above.iter().map(|md| md.info().suspended).filter(|s| *s).count(), 0);
+}
+
 /// Writers check every block they read back, while tables are swapped under them at every level of the stack.
 #[test]
 fn tables_are_swapped_under_load() {
@@ -279,4 +432,58 @@ fn events_are_counted_and_waited_for() {
     assert_eq!(md.info().event_nr, seen + 1);
     assert_eq!(md.wait_event(seen + 1, &|| true).unwrap_err().errno, Errno::EINTR);
     assert_eq!(rig.registry.event_nr(), 1);
+}
+
+/// Whoever waits is told by what, while everything waits: what looks takes none of the locks that are held for long.
+#[test]
+fn what_a_suspension_and_a_removal_wait_for_can_be_told() {
+    let rig = Rig::default();
+    let disk = rig.disk("/a", 1024);
+    let base = rig.device("base", "0 100 linear /a 8");
+    let top = rig.device("top", "0 100 linear {base} 0");
+    let channel = rig.domain.channel().unwrap();
+    let dev = channel.attach(top.clone());
+    disk.holding.store(true, Ordering::Relaxed);
+    let mut buf = vec![0; 1024];
+    // SAFETY: the buffer outlives the bio, which is waited for.
+    assert!(unsafe { channel.submit(dev, Op::Read, OpFlags::NONE, Sector::new(4), &mut buf, 1) });
+    assert!(channel.submit_range(dev, Op::Flush, OpFlags::NONE, Sector::ZERO, Sectors::ZERO, 2));
+
+    let told = rig.registry.inspect();
+    assert_eq!(told.locks, Vec::<String>::new());
+    let device = |told: &Inspection, name: &str| told.devices.iter().find(|d| d.name == name).cloned().unwrap();
+    assert_eq!((device(&told, "base").state, device(&told, "base").in_flight), ("running", 2));
+    let used = told.channels.iter().find(|used| used.channel.number == channel.id()).unwrap();
+    let of = |op| used.bios.iter().filter(|g| g.op == op).map(|g| (&*g.device, g.count, g.first)).collect::<Vec<_>>();
+    assert_eq!(of(Op::Read), [("/a", 1, (Sector::new(12), Sectors::new(2)))]);
+    assert!(!of(Op::Flush).is_empty(), "{:?}", used.bios);
+
+    let cancelled = AtomicBool::new(false);
+    std::thread::scope(|s| {
+        let until = |expect: &str, key: &str| {
+            while !rig.registry.waits_for(key).is_some_and(|text| text.contains(expect)) {
+                std::thread::yield_now();
+            }
+        };
+        s.spawn(|| base.suspend(SuspendOptions::default(), &|| cancelled.load(Ordering::Relaxed)).unwrap_err());
+        until("waits for bios in flight; 2 bios of base in flight", "base");
+        s.spawn(|| base.resume(SuspendOptions::default(), &|| false).unwrap());
+        until("waits for another command on the device", &base.devt().to_string());
+        assert_eq!(rig.registry.waits_for("top"), None, "no command of its own");
+        cancelled.store(true, Ordering::Relaxed);
+    });
+    std::thread::scope(|s| {
+        s.spawn(|| rig.registry.remove(&top, false).unwrap());
+        while rig.registry.waits_for("top").is_none() {
+            std::thread::yield_now();
+        }
+        let told = rig.registry.inspect();
+        assert_eq!(device(&told, "top").doing.len(), 1, "a device that is going is there still");
+        // Its own mailbox serves the channel from there.
+        while disk.release() > 0 || device(&rig.registry.inspect(), "base").in_flight > 0 {
+            std::thread::yield_now();
+        }
+    });
+    assert!(rig.registry.inspect().devices.iter().all(|d| d.name != "top"));
+    assert!(rig.registry.inspect().channels.iter().all(|used| used.bios.is_empty()));
 }

@@ -2,6 +2,8 @@
 
 mod rig;
 use rig::*;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use udm_base::Errno;
 use udm_core::{StatusKind, TableSlot};
 
@@ -203,4 +205,115 @@ fn names_and_uuids() {
     rig.registry.rename(&u, "w").unwrap();
     assert!(rig.registry.by_name("u").is_none() && rig.registry.by_name("w").is_some());
     assert_eq!(rig.registry.rename(&u, "ok").unwrap_err().errno, Errno::EBUSY);
+}
+
+/// A registry in which whatever begins with `/slow` is opened only when the test says so.
+struct Slow {
+    registry: udm_core::Registry,
+    entered: std::sync::mpsc::Receiver<()>,
+    open: Arc<AtomicBool>,
+}
+
+impl Slow {
+    fn new() -> Self {
+        let (enter, entered) = std::sync::mpsc::channel();
+        let open = Arc::new(AtomicBool::new(false));
+        let opens = open.clone();
+        let enter = std::sync::Mutex::new(enter);
+        let host = move |request: &udm_core::HostRequest<'_>| {
+            if request.spec.starts_with("/slow") {
+                enter.lock().unwrap().send(()).unwrap();
+                while !opens.load(Ordering::Relaxed) {
+                    if (request.cancel)() {
+                        return Err(udm_core::Error::new(Errno::EINTR, "given up"));
+                    }
+                    std::thread::yield_now();
+                }
+            }
+            let dev = udm_io::MemoryDevice::new(udm_base::Sectors::new(1024)).unwrap();
+            Ok(Arc::new(dev) as Arc<dyn udm_io::BlockDevice>)
+        };
+        let domain = udm_io::Domain::default();
+        Self { registry: udm_core::Registry::new(domain, udm_targets::TARGETS, Box::new(host)), entered, open }
+    }
+
+    fn device(&self, name: &str) -> Arc<udm_core::MappedDevice> {
+        let md = self.registry.create(name, "", None).unwrap();
+        load(&md, "0 16 zero").unwrap();
+        resume(&md);
+        md
+    }
+}
+
+fn load(md: &Arc<udm_core::MappedDevice>, table: &str) -> Result<(), udm_core::Error> {
+    load_unless(md, table, &|| false)
+}
+
+fn load_unless(
+    md: &Arc<udm_core::MappedDevice>,
+    table: &str,
+    cancel: udm_core::Cancel<'_>,
+) -> Result<(), udm_core::Error> {
+    md.load_unless(&udm_core::TableLine::parse_all(table).unwrap(), false, std::path::Path::new("/"), cancel)
+}
+
+#[test]
+fn a_device_that_is_slow_to_open_delays_no_other_load() {
+    let slow = Slow::new();
+    let [a, b, c] = ["a", "b", "c"].map(|name| slow.device(name));
+    let gone = AtomicBool::new(false);
+    std::thread::scope(|s| {
+        let waiting = s.spawn(|| load(&a, "0 16 linear /slow 0"));
+        let leaving = s.spawn(|| load_unless(&b, "0 16 linear /slow 0", &|| gone.load(Ordering::Relaxed)));
+        slow.entered.recv().unwrap();
+        slow.entered.recv().unwrap();
+        assert_eq!(slow.registry.waits_for("a").as_deref(), Some("opens /slow"));
+        // Of others, and of the device itself.
+        load(&c, "0 16 linear /fast 0").unwrap();
+        resume(&c);
+        load(&a, "0 16 linear /fast 0").unwrap();
+        gone.store(true, Ordering::Relaxed);
+        assert_eq!(leaving.join().unwrap().unwrap_err().errno, Errno::EINTR);
+        slow.open.store(true, Ordering::Relaxed);
+        waiting.join().unwrap().unwrap();
+    });
+    assert_eq!(slow.registry.waits_for("a"), None);
+}
+
+/// What two loads find when they begin is not what they find when they are done.
+#[test]
+fn two_loads_at_a_time_close_no_loop_and_build_no_tower() {
+    let together = |one: (&str, &str), other: (&str, &str), slow: &Slow| {
+        let of = |(name, table): (&str, &str)| (slow.registry.by_name(name).unwrap(), table.to_owned());
+        let ((a, first), (b, second)) = (of(one), of(other));
+        let both = std::thread::scope(|s| {
+            let both = [s.spawn(move || load(&a, &first)), s.spawn(move || load(&b, &second))];
+            slow.entered.recv().unwrap();
+            slow.entered.recv().unwrap();
+            slow.open.store(true, Ordering::Relaxed);
+            both.map(|load| load.join().unwrap())
+        });
+        let refused: Vec<_> = both.into_iter().filter_map(Result::err).collect();
+        assert_eq!(refused.len(), 1, "{refused:?}");
+        assert_eq!(refused[0].errno, Errno::ELOOP);
+    };
+    let slow = Slow::new();
+    let (a, b) = (slow.device("a"), slow.device("b"));
+    let over = |beneath: &str| format!("0 8 linear {beneath} 0\n8 8 linear /slow 0");
+    together(("a", &over(&b.devt().to_string())), ("b", &over(&a.devt().to_string())), &slow);
+
+    let slow = Slow::new();
+    let tower = |name: &str, floors: usize| {
+        let mut top = slow.device(&format!("{name}0"));
+        for floor in 1..floors {
+            let next = slow.device(&format!("{name}{floor}"));
+            load(&next, &format!("0 16 linear {} 0", top.devt())).unwrap();
+            resume(&next);
+            top = next;
+        }
+        top.devt().to_string()
+    };
+    // Each fits on the ground floor of the next, but not all three above each other.
+    let (low, middle, _) = (tower("low", 12), tower("mid", 12), tower("top", 12));
+    together(("mid0", &over(&low)), ("top0", &over(&middle)), &slow);
 }

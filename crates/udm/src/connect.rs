@@ -2,6 +2,7 @@
 
 use crate::daemon::{EXIT_HELD, EXIT_NONE, Lock, log_tail, open_log};
 use crate::places::Places;
+use crate::waiting::Waiting;
 use rustix::net::sockopt;
 use serde_json::Value;
 use std::io::{self, Read};
@@ -18,6 +19,8 @@ use udm_control::second::{Client, ClientError, HostDevice, NodeKind, Request};
 pub(crate) const DETACHED: &str = "--detached";
 /// How long a daemon that was started may take until it answers.
 const START_TIMEOUT: Duration = Duration::from_secs(20);
+/// How long a command may take before its user is told what it waits for.
+const TELL: Duration = Duration::from_secs(1);
 /// How often it is looked for.
 const LOOK: Duration = Duration::from_millis(5);
 /// How often a daemon is greeted: one that is killed takes those with it that have only just connected, and so may the next.
@@ -248,7 +251,9 @@ pub(crate) fn transport<'a>(
     cwd: Vec<u8>,
     node: Option<NodeKind>,
 ) -> DaemonTransport<'a, impl FnMut() -> io::Result<UnixStream> + 'a> {
-    DaemonTransport { places, ioctls: SocketTransport::new(cwd, || control(places)), second: None, node }
+    let mut waiting = Waiting::new(places.clone());
+    let ioctls = SocketTransport::new(cwd, || control(places)).while_waiting(TELL, move || waiting.look());
+    DaemonTransport { places, ioctls, second: None, node }
 }
 
 impl<C> DaemonTransport<'_, C> {

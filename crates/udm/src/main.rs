@@ -2,6 +2,7 @@
 //!
 //! Called as `dmsetup` or `devmap_name` it is that program, and has no commands but its.
 
+mod beside;
 mod connect;
 mod daemon;
 mod exports;
@@ -12,6 +13,7 @@ mod run;
 mod snapshot;
 mod startup;
 mod thin;
+mod waiting;
 mod world;
 
 use places::Places;

@@ -1,5 +1,6 @@
 //! udm's own commands: what dmsetup does not have.
 
+use crate::beside;
 use crate::connect;
 use crate::daemon::{self, Begin};
 use crate::places::Places;
@@ -13,7 +14,11 @@ use std::io::Read;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
-use udm_control::second::{Client, ExportEntry, Hello, NodeEntry, NodeKind, Request, Underway, VhostUserExport};
+use udm_bench::cli::Surroundings;
+use udm_bench::cli::experiments::PROGRAM;
+use udm_control::second::{
+    Client, DebugDump, ExportEntry, Hello, NodeEntry, NodeKind, Request, Underway, VhostUserExport,
+};
 
 /// How long `udm daemon --stop` waits.
 const STOP_TIMEOUT: Duration = Duration::from_secs(60);
@@ -44,6 +49,8 @@ enum OwnCommand {
     Node(NodeArgs),
     /// Change an option of a device
     Set(SetArgs),
+    /// Tell who waits for what and since when
+    Debug(DebugArgs),
     /// Check, dump, restore and look into a thin pool's metadata
     Thin(ThinArgs),
     /// Look into the COW device of a snapshot: what changed, and how full it is; or take a snapshot back
@@ -151,6 +158,22 @@ struct SetArgs {
     settings: Vec<String>,
 }
 
+#[derive(Args)]
+struct DebugArgs {
+    #[command(subcommand)]
+    command: DebugCommand,
+}
+
+#[derive(Subcommand)]
+enum DebugCommand {
+    /// Print commands under way, devices, what lies beneath, channels and locks of the daemon
+    Dump {
+        /// As one object of JSON
+        #[arg(long)]
+        json: bool,
+    },
+}
+
 /// Is this word one of udm's own commands?
 pub(crate) fn is_command(word: &str) -> bool {
     Own::command().get_subcommands().any(|command| command.get_name() == word)
@@ -180,11 +203,16 @@ pub(crate) fn main(argv: Vec<OsString>) -> u8 {
             let socket = places().ok().and_then(|places| {
                 connect::nbd(&places).inspect_err(|why| eprintln!("udm: its devices are out of reach: {why}")).ok()
             });
-            return udm_bench::cli::run(args.words.clone(), socket.as_deref());
+            let experiments = beside::find(PROGRAM);
+            let around = Surroundings { nbd_socket: socket.as_deref(), experiments: experiments.as_deref() };
+            return udm_bench::cli::run(args.words.clone(), around);
         }
         OwnCommand::Thin(args) => thin::run(args),
         OwnCommand::Snapshot(args) => snapshot::run(args, &places()),
         OwnCommand::Node(args) => places().and_then(|places| node(&places, args)),
+        OwnCommand::Debug(DebugArgs { command: DebugCommand::Dump { json } }) => {
+            places().and_then(|places| dump(&places, *json))
+        }
         OwnCommand::Set(args) => places().and_then(|places| set(&places, args)),
     };
     result.unwrap_or_else(|message| {
@@ -270,10 +298,26 @@ fn status(places: &Places) -> Result<u8, String> {
     }
     let underway: Vec<Underway> = list(&mut client, &Request::Progress, "underway")?;
     for u in underway {
-        println!("under way for {} ms: {} {}", u.elapsed_ms, u.command, u.device);
+        let why = u.waits_for.map_or_else(String::new, |what| format!(": {what}"));
+        println!("under way for {} ms: {} {}{why}", u.elapsed_ms, u.command, u.device);
     }
     let lines: Vec<String> = list(&mut client, &Request::Log { lines: 10 }, "lines")?;
     lines.iter().for_each(|line| println!("log: {line}"));
+    Ok(0)
+}
+
+fn dump(places: &Places, json: bool) -> Result<u8, String> {
+    let Some(mut client) = connect::second(places).map_err(|e| e.to_string())? else {
+        return Err(format!("no daemon runs in {}", places.dir().display()));
+    };
+    let answer = ask(&mut client, &Request::Debug)?;
+    if json {
+        println!("{answer}");
+        return Ok(0);
+    }
+    let dump: DebugDump =
+        serde_json::from_value(answer).map_err(|e| format!("the daemon's answer cannot be understood: {e}"))?;
+    print!("{dump}");
     Ok(0)
 }
 

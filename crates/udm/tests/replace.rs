@@ -180,7 +180,7 @@ struct Failing(UnixStream);
 impl Failing {
     fn new(socket: &str) -> Self {
         let mut this = Self(UnixStream::connect(socket).unwrap());
-        for line in [r#"{"op":"hello","version":1}"#, r#"{"op":"replace","version":2}"#] {
+        for line in [r#"{"op":"hello","version":1}"#, r#"{"op":"replace","version":3}"#] {
             writeln!(this.0, "{line}").unwrap();
             let mut answer = Vec::new();
             while answer.last() != Some(&b'\n') {
@@ -300,6 +300,7 @@ fn a_new_daemon_that_fails() {
         println!("SKIP nodes across daemons: {}", stderr(&node).trim());
     }
     let pid = place.daemon_pid();
+    let claimed = Claimed::new(&place);
     let (table, export) = (place.ok("table"), place.ok("export"));
     for (round, (what, _)) in FAULTS.into_iter().enumerate() {
         let byte = round as u8 + 1;
@@ -325,12 +326,50 @@ fn a_new_daemon_that_fails() {
             open.read_exact_at(&mut found, 256 << 10).unwrap();
             assert_eq!(found, [byte; 512], "a new daemon that {what}");
         }
+        if let Some(claimed) = &claimed {
+            assert!(claimed.is_held(), "a new daemon that {what}: anybody may have the disk");
+        }
         assert_eq!(place.daemon_pid(), pid, "{what}");
         assert_eq!((place.ok("table"), place.ok("export")), (table.clone(), export.clone()), "{what}");
     }
     replace(&place);
     for client in &mut clients {
         assert_eq!(client.request(4096, &Nbd::Read(512)).unwrap(), [1; 512]);
+    }
+    if let Some(claimed) = &claimed {
+        assert!(claimed.is_held());
+        place.ok("remove claimed");
+        assert!(!claimed.is_held(), "who gave it does not keep it");
+    }
+}
+
+/// A loop device of the kernel beneath the device `claimed`.
+struct Claimed(String);
+
+impl Claimed {
+    /// `None`, and said so, where there is none.
+    fn new(place: &Place) -> Option<Self> {
+        let file = place.file("claimed", 1 << 20);
+        let made = Command::new("losetup").args(["--find", "--show"]).arg(file).output();
+        let Some(made) = made.ok().filter(|made| made.status.success()) else {
+            println!("SKIP claims across daemons: no loop device can be set up here");
+            return None;
+        };
+        let claimed = Self(String::from_utf8(made.stdout).unwrap().trim().to_owned());
+        place.create(&["claimed"], &format!("0 8 linear {} 0", claimed.0));
+        Some(claimed)
+    }
+
+    /// Whether somebody has it for himself.
+    fn is_held(&self) -> bool {
+        let exclusively = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::EXCL;
+        rustix::fs::open(&self.0, exclusively, rustix::fs::Mode::empty()).is_err()
+    }
+}
+
+impl Drop for Claimed {
+    fn drop(&mut self) {
+        let _ = Command::new("losetup").args(["-d", &self.0]).status();
     }
 }
 
@@ -609,15 +648,20 @@ fn an_old_daemon_that_hangs_up_and_lives() {
     let mut command = place.command("udm");
     let client = command.args(["daemon", "--replace"]).stderr(std::process::Stdio::piped()).spawn().unwrap();
     let (way, _) = second.accept().unwrap();
+    let mut asked = String::new();
     for answer in ["{\"ok\":{\"version\":1,\"program\":\"old\",\"pid\":1}}\n", "{\"ok\":null}\n"] {
-        let mut byte = [0];
-        while byte != *b"\n" {
+        asked.clear();
+        while !asked.ends_with('\n') {
+            let mut byte = [0];
             (&way).read_exact(&mut byte).unwrap();
+            asked.push(byte[0].into());
         }
         (&way).write_all(answer.as_bytes()).unwrap();
     }
+    let asked: serde_json::Value = serde_json::from_str(&asked).unwrap();
+    let version = &asked["version"];
     let state = r#"{"version":2,"devices":[],"exports":[],"vhost_user":[]}"#;
-    send_parcel(&way, "state", "", &format!(r#"{{"version":2,"state":{state},"files":[]}}"#), None);
+    send_parcel(&way, "state", "", &format!(r#"{{"version":{version},"state":{state},"files":[]}}"#), None);
     let mut new = Failing(way.try_clone().unwrap());
     assert_eq!(new.receive(), "ready");
     send_parcel(&way, "state", "", state, None);

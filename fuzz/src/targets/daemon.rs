@@ -4,7 +4,7 @@ use std::io::BufReader;
 use std::path::Path;
 use udm_base::Errno;
 use udm_control::handler::{Caller, handle};
-use udm_control::second::{ExportEntry, Hello, Service, Underway, VERSION, VhostUserExport, converse};
+use udm_control::second::{Changed, ExportEntry, Hello, Service, Underway, VERSION, VhostUserExport, converse};
 use udm_control::wire::{read_hello, read_request};
 use udm_core::{Error, MappedDevice, Registry};
 use udm_io::Domain;
@@ -94,7 +94,12 @@ impl Service for Nothing {
     fn log_tail(&self, _: usize) -> Vec<String> {
         Vec::new()
     }
-    fn changed(&self) {}
+    fn may_change(&self) -> Result<(), Error> {
+        Ok(())
+    }
+    fn changed(&self, _: Changed) -> Result<(), Error> {
+        Ok(())
+    }
     fn lost(&self, _: &MappedDevice) -> Option<String> {
         None
     }

@@ -1,6 +1,6 @@
 //! Reads what `cargo test` and `cargo nextest` print, and adds up the tests.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::fmt;
 
 /// Tests counted so far. Its `Display` is the line `N passed, N failed, N skipped`.
@@ -12,8 +12,8 @@ pub struct Counts {
     pub failed: u64,
     /// Tests that are ignored, or that printed `SKIP <reason>`.
     pub skipped: u64,
-    /// The distinct `SKIP <reason>` lines.
-    pub skips: BTreeSet<String>,
+    /// The reasons behind `SKIP`, and how often each was given.
+    pub skips: BTreeMap<String, u64>,
     place: Place,
     /// Whether the test whose output is being read said SKIP.
     block_skips: bool,
@@ -58,8 +58,8 @@ impl Counts {
             _ => {}
         }
         let text = line.trim();
-        if text.starts_with("SKIP ") {
-            self.skips.insert(text.to_owned());
+        if let Some(reason) = text.strip_prefix("SKIP ") {
+            *self.skips.entry(reason.to_owned()).or_default() += 1;
             self.block_skips = true;
         }
         let is_tick = line.starts_with("test ") && line.ends_with(" ... ok");
@@ -183,11 +183,11 @@ mod tests {
     }
 
     #[test]
-    fn a_skip_is_told_once() {
+    fn skips_are_counted_by_reason() {
         let mut counts = Counts::default();
         for line in ["SKIP no root", "SKIP no root", "    SKIP no fio"] {
             counts.take(line);
         }
-        assert_eq!(counts.skips.into_iter().collect::<Vec<_>>(), ["SKIP no fio", "SKIP no root"]);
+        assert_eq!(counts.skips.into_iter().collect::<Vec<_>>(), [("no fio".to_owned(), 1), ("no root".to_owned(), 2)]);
     }
 }

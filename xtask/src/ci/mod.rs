@@ -1,6 +1,7 @@
 //! `cargo xtask ci`: what a change must pass, every step even when one fails.
 
 pub mod counts;
+pub mod skips;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
@@ -39,11 +40,24 @@ pub fn run(root: &Path) -> ExitCode {
     });
     step("tidy", &mut || tidy(root));
     step("tests", &mut || tests(root, &mut counts));
+    // After the tests, so that it has the machine for itself.
+    step("soak", &mut || soak(root));
     step("licences", &mut || licences(root));
+    let mut skips = std::mem::take(&mut counts.skips);
+    for (name, outcome, _) in &outcomes {
+        if let Outcome::Skipped(reason) = outcome {
+            *skips.entry(format!("{name}: {reason}")).or_default() += 1;
+        }
+    }
+    if let Some(list) = std::env::var_os(skips::VARIABLE) {
+        let start = Instant::now();
+        let outcome = skips::check(&root.join(list), &skips).map_or_else(Outcome::Failed, |()| Outcome::Passed);
+        outcomes.push(("skips", outcome, start.elapsed()));
+    }
 
     println!("== summary");
-    for skip in &counts.skips {
-        println!("{skip}");
+    for (reason, times) in &skips {
+        println!("SKIP {times:>3} {reason}");
     }
     let mut failed = false;
     for (name, outcome, time) in &outcomes {
@@ -59,6 +73,15 @@ pub fn run(root: &Path) -> ExitCode {
     }
     println!("{counts}");
     if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+}
+
+/// A short soak, always of the same mix, so that a change is judged and not the day.
+fn soak(root: &Path) -> Outcome {
+    let options = ["--seconds", "60", "--seed", "1"].map(str::to_owned);
+    match crate::soak::run(root, &options) {
+        code if code == ExitCode::SUCCESS => Outcome::Passed,
+        _ => Outcome::Failed("see above".to_owned()),
+    }
 }
 
 /// Licences, sources, duplicates and advisories (deny.toml).

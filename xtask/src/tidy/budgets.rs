@@ -9,7 +9,7 @@ const FILE: usize = 700;
 /// Lines a target without a budget of its own may have.
 const TARGET: usize = 800;
 
-/// The budgets of DESIGN.md.
+/// The budgets of STYLE.md.
 const TARGETS: &[(&str, usize)] = &[("zero", 50), ("ram", 100), ("linear", 150), ("striped", 250)];
 
 pub(super) fn check(tree: &Tree) -> Vec<Finding> {

@@ -44,6 +44,7 @@ const COMMANDS: &[(&str, &str)] = &[
     ("bench", "bench"),
     ("export", "export"),
     ("set", "set"),
+    ("debug dump", "debug"),
     ("snapshot", "snapshot"),
     ("thin check", "thin"),
     ("thin dump", "thin"),

@@ -4,7 +4,7 @@
 use super::packages::{Purpose, line_of_dependency};
 use super::{Finding, Tree};
 
-/// The floors of the house (DESIGN.md, "The layers"), the binary on top.
+/// The floors of the house (ARCHITECTURE.md, "The layers"), the binary on top.
 const FLOORS: &[(&str, u8)] = &[
     ("udm-base", 0),
     ("udm-io", 1),
@@ -19,9 +19,11 @@ const FLOORS: &[(&str, u8)] = &[
     ("udm-stack", 5),
     ("udm-bench", 6),
     ("udm-capi", 6),
+    ("udm-experiments", 7),
     ("udm", 7),
     // Not part of the house: nothing in it may lean on these.
     ("udm-fuzz", 8),
+    ("udm-soak", 8),
     ("xtask", 8),
 ];
 

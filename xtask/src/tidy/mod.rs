@@ -22,6 +22,7 @@ mod targets;
 pub mod tree;
 mod unsafe_code;
 mod unsafe_modules;
+mod unused;
 
 use std::fmt;
 use std::io;
@@ -72,6 +73,7 @@ pub const CHECKS: &[(&str, Check)] = &[
     ("hosts", hosts::check),
     ("changelog", changelog::check),
     ("members", members::check),
+    ("unused", unused::check),
 ];
 
 /// Runs every check on the files under `root`, sorted by place.

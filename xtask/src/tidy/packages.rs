@@ -21,6 +21,9 @@ pub(super) enum Purpose {
     Dev,
 }
 
+const SECTIONS: &[(&str, Purpose)] =
+    &[("dependencies", Purpose::Normal), ("build-dependencies", Purpose::Normal), ("dev-dependencies", Purpose::Dev)];
+
 impl Package {
     pub(super) fn contains(&self, path: &str) -> bool {
         path.starts_with(&self.folder)
@@ -32,13 +35,24 @@ impl Package {
 
     /// Names of all dependencies, renames resolved, of every platform.
     pub(super) fn dependencies(&self) -> Vec<(String, Purpose)> {
-        let mut out = Vec::new();
-        collect_dependencies(&self.manifest, &mut out);
+        self.entries().map(|(key, renamed, purpose)| (renamed.unwrap_or(key).to_owned(), purpose)).collect()
+    }
+
+    /// The names that the package's own files have for them.
+    pub(super) fn keys(&self) -> Vec<(String, Purpose)> {
+        self.entries().map(|(key, _, purpose)| (key.to_owned(), purpose)).collect()
+    }
+
+    /// Each dependency's key, what is behind it if that has another name, and what it is for.
+    fn entries(&self) -> impl Iterator<Item = (&str, Option<&str>, Purpose)> {
         let platforms = self.manifest.get("target").and_then(Value::as_table);
-        for platform in platforms.into_iter().flat_map(|t| t.values()).filter_map(Value::as_table) {
-            collect_dependencies(platform, &mut out);
-        }
-        out
+        let platforms = platforms.into_iter().flat_map(Table::values).filter_map(Value::as_table);
+        std::iter::once(&self.manifest).chain(platforms).flat_map(|table| {
+            SECTIONS.iter().flat_map(move |(section, purpose)| {
+                let entries = table.get(*section).and_then(Value::as_table).into_iter().flatten();
+                entries.map(|(key, value)| (&**key, value.get("package").and_then(Value::as_str), *purpose))
+            })
+        })
     }
 
     /// Paths of the files that rustc is called on, whether or not they exist.
@@ -61,20 +75,6 @@ impl Package {
         let listed = lists.filter_map(|kind| self.manifest.get(kind)?.as_array()).flatten();
         let library = self.manifest.get("lib").into_iter();
         library.chain(listed).filter_map(|entry| entry.get("path")?.as_str())
-    }
-}
-
-fn collect_dependencies(table: &Table, out: &mut Vec<(String, Purpose)>) {
-    let kinds = [
-        ("dependencies", Purpose::Normal),
-        ("build-dependencies", Purpose::Normal),
-        ("dev-dependencies", Purpose::Dev),
-    ];
-    for (section, purpose) in kinds {
-        for (key, value) in table.get(section).and_then(Value::as_table).into_iter().flatten() {
-            let renamed = value.get("package").and_then(Value::as_str);
-            out.push((renamed.unwrap_or(key).to_owned(), purpose));
-        }
     }
 }
 

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use super::rust_file::{RustFile, Token};
 use super::{Finding, Tree, targets};
 
-/// The exports of DESIGN.md, as a target would spell them.
+/// The exports, as a target would spell them.
 const EXPORTS: &[&str] = &["nbd", "fuse", "ublk", "vhost_user", "vhost-user"];
 
 pub(super) fn check(tree: &Tree) -> Vec<Finding> {

@@ -4,8 +4,8 @@
 /// Paths from the workspace's root, and why.
 pub(super) const UNSAFE_MODULES: &[(&str, &str)] = &[
     ("crates/base/src/aligned.rs", "memory with an alignment that Vec cannot have"),
-    ("crates/bench/src/experiment/no_clone/enlarged.rs", "a frame with a record of its device's"),
-    ("crates/bench/src/experiment/zero_check.rs", "reads that no compiler makes wider, and a bio's memory"),
+    ("crates/experiments/src/no_clone/enlarged.rs", "a frame with a record of its device's"),
+    ("crates/experiments/src/zero_check.rs", "reads that no compiler makes wider, and a bio's memory"),
     ("crates/bench/src/floor.rs", "a mapping of anonymous memory"),
     ("crates/bench/src/front.rs", "memory that a virtual machine would share"),
     ("crates/bench/src/lane.rs", "passes a buffer on, as its caller promises"),
@@ -40,6 +40,7 @@ pub(super) const UNSAFE_MODULES: &[(&str, &str)] = &[
     ("crates/io/src/blocking.rs", "lends a slice for as long as it waits"),
     ("crates/io/src/channel/core.rs", "one thread's state behind the biased lock"),
     ("crates/io/src/channel/cx.rs", "the same state, seen from devices and frames"),
+    ("crates/io/src/channel/inspect.rs", "reads the records that are out"),
     ("crates/io/src/channel/mailbox.rs", "a list of records that it owns"),
     ("crates/io/src/channel/mod.rs", "the same state, seen from the owner"),
     ("crates/io/src/channel/own.rs", "the same state, and bios with a word of their owner's"),

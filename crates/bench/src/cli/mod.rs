@@ -1,6 +1,6 @@
 //! The command `udm bench`.
 
-mod experiments;
+pub mod experiments;
 mod numbers;
 mod options;
 mod progress;
@@ -18,28 +18,48 @@ use std::path::Path;
 use udm_io::Domain;
 use udm_io::nbd::uri::{Endpoint, Uri};
 
+/// What the command finds around it.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Surroundings<'a> {
+    /// The daemon's NBD socket, where devices that it serves are found by name; it need not exist.
+    pub nbd_socket: Option<&'a Path>,
+    /// The program with the experiments, if it was found.
+    pub experiments: Option<&'a Path>,
+}
+
 /// Runs the command with the arguments that follow `bench`, and gives the exit code: 0, 1 when the measurement failed
-/// or data was wrong, 2 when the arguments are. `nbd_socket` is the daemon's, where devices that it serves are found
-/// by name; it need not exist. Prints to stdout and stderr. Blocks as long as the measurement takes.
-pub fn run(args: impl IntoIterator<Item = OsString>, nbd_socket: Option<&Path>) -> u8 {
-    let mut args = args.into_iter().peekable();
-    if let Some(name) = args.next_if(|word| word.to_str().is_some_and(experiments::is_one)) {
-        return experiments::run(&name, args);
+/// or data was wrong, 2 when the arguments are. Prints to stdout and stderr. Blocks as long as the measurement takes. A first
+/// word that is no option names an experiment: the program with the experiments takes the place of this process.
+pub fn run(args: impl IntoIterator<Item = OsString>, around: Surroundings<'_>) -> u8 {
+    let args: Vec<OsString> = args.into_iter().collect();
+    if args.first().is_some_and(|word| !word.as_encoded_bytes().starts_with(b"-")) {
+        return complain(&experiments::take_over(around.experiments, &args), 1);
     }
     let words = std::iter::once(OsString::from("udm bench")).chain(args);
-    let command = Options::command().after_help(experiments::list());
+    let command = Options::command().after_help(experiments::list(around.experiments));
     let options = match command.try_get_matches_from(words).and_then(|m| Options::from_arg_matches(&m)) {
         Ok(options) => options,
-        Err(e) => {
-            // Who closed the pipe does not want to read why.
-            let _ = e.print();
-            return if e.use_stderr() { 2 } else { 0 };
-        }
+        Err(e) => return refuse(&e),
     };
-    match bench(&options, nbd_socket, &mut io::stdout().lock()) {
+    exit_code(bench(&options, around.nbd_socket, &mut io::stdout().lock()).map_err(|failure| match failure {
+        // What does not fit was said in the options.
+        Failure::Bench(e @ (Error::Load(_) | Error::Stack(_))) => Failure::Usage(e.to_string()),
+        other => other,
+    }))
+}
+
+/// Prints what clap has to say of the arguments, and gives the exit code: 2 when they are wrong, 0 when help was asked for.
+pub fn refuse(error: &clap::Error) -> u8 {
+    // The reader of a pipe that is closed does not want to read why.
+    let _ = error.print();
+    if error.use_stderr() { 2 } else { 0 }
+}
+
+/// Prints why a command failed, and gives its exit code.
+pub fn exit_code(done: Result<(), Failure>) -> u8 {
+    match done {
         Ok(()) => 0,
         Err(Failure::Usage(text)) => complain(&text, 2),
-        Err(Failure::Bench(e @ (Error::Load(_) | Error::Stack(_)))) => complain(&e.to_string(), 2),
         Err(Failure::Bench(e)) => complain(&e.to_string(), 1),
         // The reader has gone: it has what it wanted.
         Err(Failure::Output(e)) if e.kind() == io::ErrorKind::BrokenPipe => 0,
@@ -47,14 +67,20 @@ pub fn run(args: impl IntoIterator<Item = OsString>, nbd_socket: Option<&Path>) 
     }
 }
 
-fn complain(text: &str, code: u8) -> u8 {
+/// Prints a complaint of the command's; gives `code`.
+pub fn complain(text: &str, code: u8) -> u8 {
     eprintln!("udm bench: {text}");
     code
 }
 
-enum Failure {
+/// Why the command failed.
+#[derive(Debug)]
+pub enum Failure {
+    /// The arguments are wrong.
     Usage(String),
+    /// The measurement failed.
     Bench(Error),
+    /// The result cannot be written.
     Output(io::Error),
 }
 

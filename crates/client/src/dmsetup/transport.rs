@@ -1,7 +1,9 @@
 //! The way to the daemon.
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io;
 use std::os::unix::net::UnixStream;
+use std::time::Duration;
 use udm_base::{DevT, Errno};
 use udm_control::wire;
 
@@ -74,12 +76,36 @@ pub struct SocketTransport<C> {
     connect: C,
     cwd: Vec<u8>,
     stream: Option<UnixStream>,
+    waiting: Option<Waiting>,
 }
+
+/// What is called, and how often, while an answer does not come.
+type Waiting = (Duration, Box<dyn FnMut()>);
 
 impl<C: FnMut() -> io::Result<UnixStream>> SocketTransport<C> {
     /// A transport that opens no connection yet. `cwd` is what paths in tables are relative to.
     pub fn new(cwd: impl Into<Vec<u8>>, connect: C) -> Self {
-        Self { connect, cwd: cwd.into(), stream: None }
+        Self { connect, cwd: cwd.into(), stream: None, waiting: None }
+    }
+
+    /// Calls `look` again and again, each time after so long, while an answer does not come.
+    #[must_use]
+    pub fn while_waiting(mut self, every: Duration, look: impl FnMut() + 'static) -> Self {
+        self.waiting = Some((every, Box::new(look)));
+        self
+    }
+
+    /// Returns when there is something to read, or at once if nobody wants to know that it takes long.
+    fn wait(&mut self, stream: &UnixStream) {
+        let Some((every, look)) = &mut self.waiting else { return };
+        let every = Timespec { tv_sec: every.as_secs() as i64, tv_nsec: every.subsec_nanos().into() };
+        loop {
+            match poll(&mut [PollFd::new(stream, PollFlags::IN)], Some(&every)) {
+                Ok(0) => look(),
+                Err(rustix::io::Errno::INTR) => {}
+                Ok(_) | Err(_) => return,
+            }
+        }
     }
 
     /// One request on the connection that there is, or on a new one.
@@ -95,6 +121,7 @@ impl<C: FnMut() -> io::Result<UnixStream>> SocketTransport<C> {
             let told = if is_hung_up(&error) { wire::read_answer(&mut stream).ok() } else { None };
             return told.filter(|answer| answer.errno != 0).map(|answer| (stream, answer)).ok_or(Broken::unsent(error));
         }
+        self.wait(&stream);
         match wire::read_answer(&mut stream) {
             Ok(answer) => Ok((stream, answer)),
             Err(e) if wire::is_unread(&e) => Err(Broken::Unread(e)),
@@ -207,6 +234,28 @@ mod tests {
             thread.join().unwrap();
         }
         assert_eq!(connections, 1);
+    }
+
+    #[test]
+    fn who_waits_is_called_until_the_answer_comes() {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let (look, looked) = std::sync::mpsc::channel();
+        let served = std::thread::spawn(move || {
+            let mut stream = &theirs;
+            wire::read_hello(&mut stream).unwrap();
+            wire::read_request(&mut stream).unwrap().unwrap();
+            (0..3).for_each(|_| looked.recv().unwrap());
+            wire::write_answer(&mut stream, &wire::WireAnswer::default()).unwrap();
+        });
+        let mut streams = vec![ours];
+        let transport = SocketTransport::new("/home", || Ok(streams.pop().expect("it is asked once")));
+        let mut transport = transport.while_waiting(Duration::from_millis(1), move || {
+            // One more may come before the answer.
+            let _ = look.send(());
+        });
+        let mut buf = RequestBuilder::new(Command::DevStatus).name(b"a").build().unwrap();
+        transport.ioctl(Command::DevStatus.ioctl_number(), &mut buf).unwrap();
+        served.join().unwrap();
     }
 
     #[test]

@@ -20,7 +20,7 @@ impl Handler<'_> {
         let specs = self.request.targets()?;
         let mut lines = specs.iter().map(line_of).collect::<Result<Vec<_>, _>>()?;
         let read_only = self.request.flags().contains(Flags::READONLY);
-        let loaded = md.load(&lines, read_only, self.caller.cwd);
+        let loaded = md.load_unless(&lines, read_only, self.caller.cwd, self.caller.cancel);
         if self.request.is_secure() {
             lines.iter_mut().for_each(|line| wipe(&mut std::mem::take(&mut line.params).into_bytes()));
         }
@@ -60,6 +60,8 @@ impl Handler<'_> {
                 table.lines(StatusKind::Table)
             } else if flags.contains(Flags::IMA_MEASUREMENT) {
                 table.measurements()
+            } else if flags.contains(Flags::NOFLUSH) {
+                table.lines_as_is()
             } else {
                 table.lines(StatusKind::Info)
             };

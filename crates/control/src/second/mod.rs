@@ -16,6 +16,7 @@
 //! Nothing here opens sockets or files: [`Service`] is what the daemon has to offer.
 
 mod client;
+mod debug;
 mod line;
 mod node;
 mod options;
@@ -28,6 +29,7 @@ mod underway;
 mod tests;
 
 pub use client::{Client, ClientError};
+pub use debug::{DebugActivity, DebugBeneath, DebugBios, DebugChannel, DebugDevice, DebugDump, DebugPart};
 pub use line::{MAX_LINE, read_line};
 pub use node::{NodeEntry, NodeKind};
 pub use options::{OPTIONS, set_option};

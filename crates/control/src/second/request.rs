@@ -79,6 +79,8 @@ pub enum Request {
     },
     /// Commands under way. Answer: `{"underway": [`[`Underway`](super::Underway)`…]}`
     Progress,
+    /// Who waits for what and since when. Answer: [`DebugDump`](super::DebugDump). Takes some tenths of a second at most.
+    Debug,
     /// The last lines of the daemon's log. Answer: `{"lines": ["…"]}`
     Log {
         /// At most so many.

@@ -1,7 +1,7 @@
 //! The daemon's side of a conversation.
 
 use super::{
-    DeviceStats, ExportEntry, Hello, HostDevice, MAX_LINE, NodeEntry, NodeKind, Request, Underway, VERSION,
+    DebugDump, DeviceStats, ExportEntry, Hello, HostDevice, MAX_LINE, NodeEntry, NodeKind, Request, Underway, VERSION,
     VhostUserExport, set_option,
 };
 use serde_json::{Value, json};
@@ -62,6 +62,10 @@ pub trait Service: Send + Sync {
     }
     /// Commands under way.
     fn underway(&self) -> Vec<Underway>;
+    /// Who waits for what. Never waits for long itself.
+    fn debug(&self) -> DebugDump {
+        DebugDump::of(self.registry(), self.underway())
+    }
     /// The last lines of the log, at most `lines`.
     fn log_tail(&self, lines: usize) -> Vec<String>;
     /// Called before something changes that is to be remembered.
@@ -211,6 +215,7 @@ fn perform(request: &Request, service: &dyn Service) -> Result<Value, Error> {
             Ok(Value::Null)
         }
         Request::Progress => Ok(json!({ "underway": service.underway() })),
+        Request::Debug => Ok(json!(service.debug())),
         Request::Log { lines } => Ok(json!({ "lines": service.log_tail(*lines) })),
         Request::Replace { version } => {
             service.may_replace(*version)?;

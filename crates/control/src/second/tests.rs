@@ -118,6 +118,7 @@ fn requests_and_answers() {
     check(r#"{"op":"node-remove","name":"vol"}"#, "vol has no node");
     check(r#"{"op":"host-devices"}"#, r#"{"ok":{"devices":[]}}"#);
     check(r#"{"op":"progress"}"#, r#"{"ok":{"underway":[]}}"#);
+    check(r#"{"op":"debug"}"#, r#""name":"other","notes":[],"parked":0,"state":"empty""#);
     check(r#"{"op":"log","lines":9}"#, r#"{"ok":{"lines":["line","line"]}}"#);
     check(r#"{"op":"shutdown"}"#, r#"{"ok":null}"#);
     assert_eq!(service.ended.load(Ordering::Relaxed), 1);
@@ -209,9 +210,9 @@ fn commands_under_way() {
     }
     let clock = Arc::new(Now(AtomicU32::new(5)));
     let list = UnderwayList::new(clock.clone());
-    let first = list.begin("DM_DEV_SUSPEND", "a");
+    let first = list.begin("DM_DEV_SUSPEND", "a", Some(1));
     clock.0.store(12, Ordering::Relaxed);
-    let second = list.begin("DM_DEV_WAIT", "b");
+    let second = list.begin("DM_DEV_WAIT", "b", None);
     let text = |u: &Underway| format!("{} {} {}", u.command, u.device, u.elapsed_ms);
     assert_eq!(list.list().iter().map(text).collect::<Vec<_>>(), ["DM_DEV_SUSPEND a 7", "DM_DEV_WAIT b 0"]);
     drop(first);

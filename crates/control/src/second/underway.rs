@@ -14,6 +14,12 @@ pub struct Underway {
     pub device: String,
     /// For how many milliseconds.
     pub elapsed_ms: u64,
+    /// The process that asks, if it is known.
+    #[serde(default)]
+    pub pid: Option<u32>,
+    /// What it waits for, in words, as far as it can be told.
+    #[serde(default)]
+    pub waits_for: Option<String>,
 }
 
 /// The commands under way.
@@ -25,7 +31,14 @@ pub struct UnderwayList {
 #[derive(Default)]
 struct Entries {
     next: u64,
-    begun: BTreeMap<u64, (String, String, Nanos)>,
+    begun: BTreeMap<u64, Begun>,
+}
+
+struct Begun {
+    command: String,
+    device: String,
+    pid: Option<u32>,
+    at: Nanos,
 }
 
 impl UnderwayList {
@@ -35,22 +48,24 @@ impl UnderwayList {
     }
 
     /// A command begins; it ends when what is returned is dropped.
-    pub fn begin(&self, command: &str, device: &str) -> UnderwayGuard<'_> {
-        let now = self.clock.now();
+    pub fn begin(&self, command: &str, device: &str, pid: Option<u32>) -> UnderwayGuard<'_> {
+        let at = self.clock.now();
         let mut entries = self.lock();
         let id = entries.next;
         entries.next += 1;
-        entries.begun.insert(id, (command.to_owned(), device.to_owned(), now));
+        entries.begun.insert(id, Begun { command: command.to_owned(), device: device.to_owned(), pid, at });
         UnderwayGuard { list: self, id }
     }
 
     /// What is under way, the oldest first.
     pub fn list(&self) -> Vec<Underway> {
         let now = self.clock.now();
-        let entry = |(command, device, begun): &(String, String, Nanos)| Underway {
-            command: command.clone(),
-            device: device.clone(),
-            elapsed_ms: now.since(*begun) / 1_000_000,
+        let entry = |begun: &Begun| Underway {
+            command: begun.command.clone(),
+            device: begun.device.clone(),
+            elapsed_ms: now.since(begun.at) / 1_000_000,
+            pid: begun.pid,
+            waits_for: None,
         };
         self.lock().begun.values().map(entry).collect()
     }

@@ -136,10 +136,20 @@ impl MappedDevice {
     /// Makes a table the inactive one, in place of what was there. May block: it opens devices. `cwd` is where relative
     /// paths begin.
     pub fn load(self: &Arc<Self>, lines: &[TableLine], read_only: bool, cwd: &Path) -> Result<(), Error> {
+        self.load_unless(lines, read_only, cwd, &|| false)
+    }
+
+    /// As [`load`](Self::load), given up where that is possible once `cancel` holds.
+    pub fn load_unless(
+        self: &Arc<Self>,
+        lines: &[TableLine],
+        read_only: bool,
+        cwd: &Path,
+        cancel: Cancel<'_>,
+    ) -> Result<(), Error> {
         let registry = self.registry.upgrade().ok_or_else(|| Error::new(Errno::ENXIO, "udm is ending"))?;
-        // One load at a time, so that two cannot close a loop together.
-        let _loading = lock(&registry.loads);
-        let opener = LoadContext { registry: &registry, cwd };
+        let doing = self.activities.begin("makes its targets");
+        let opener = LoadContext { registry: &registry, cwd, cancel, doing: Some(&doing) };
         let cx = TableContext {
             types: registry.types,
             opener: &opener,
@@ -148,16 +158,22 @@ impl MappedDevice {
             owner: self,
             above: depth::height(self),
         };
+        // Without a lock: what lies beneath may take its time, which is no concern of other loads.
         let table = Arc::new(Table::build(lines, &cx).map_err(|e| e.into_error(lines))?);
-        // Before a resume can make it active: a device beneath that is suspended then has to reach this one.
-        self.announce_to(&table);
+        doing.now("waits for another table to be put in place");
         let old = {
+            // One at a time, so that two cannot close a loop together, nor build a stack that is too deep: what others have
+            // put in place since this one was checked is seen here. Dropped before the table is, with which devices may go.
+            let _loading = lock(&registry.loads);
+            table.check_place(self).map_err(|e| e.into_error(lines))?;
+            // Before a resume can make it active: a device beneath that is suspended then has to reach this one.
+            self.announce_to(&table);
             let mut control = lock(&self.control);
             if control.deleting {
                 return Err(Error::new(Errno::ENXIO, format!("{} is being removed", control.name)));
             }
             check_immutable(control.active.as_deref(), &table).map_err(|e| e.into_error(lines))?;
-            control.inactive.replace(table)
+            control.inactive.replace(table.clone())
         };
         drop(old);
         Ok(())
@@ -166,11 +182,7 @@ impl MappedDevice {
     /// Tells the devices beneath a table that this one uses them, so that their plans' changes reach it.
     fn announce_to(self: &Arc<Self>, table: &Table) {
         for md in table.devices().iter().filter_map(|d| d.as_any().downcast_ref::<Self>()) {
-            let mut holders = lock(&md.holders);
-            holders.retain(|h| h.strong_count() > 0);
-            if !holders.iter().any(|h| std::ptr::eq(h.as_ptr(), Arc::as_ptr(self))) {
-                holders.push(Arc::downgrade(self));
-            }
+            lock(&md.holders).add(self);
         }
     }
 

@@ -2,6 +2,7 @@
 
 mod attributes;
 mod control;
+mod holders;
 mod path;
 mod plan;
 mod slot;
@@ -13,11 +14,14 @@ pub use attributes::{Polls, ZeroSkips};
 pub use control::{Geometry, Info};
 pub use suspend::SuspendOptions;
 
+use crate::activity::Activities;
 use crate::counters::PerChannel;
 use crate::events::Events;
+use crate::inspect::patiently;
 use crate::registry::RegistryCore;
 use crate::table::{Table, TableSlot, depth};
 use crate::{OpenDevice, Totals};
+use holders::Holders;
 use path::Path;
 use plan::Plan;
 use slot::PlanSlot;
@@ -27,7 +31,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 use udm_base::{DevT, Sector, Sectors};
-use udm_io::{Bio, BlockDevice, Cx, DeviceId, Domain, Extent, Lent, Limits, Op};
+use udm_io::{Bio, BlockDevice, Clock, Cx, DeviceId, Domain, ExtentsReply, Lent, Limits, Op};
 
 /// A device of the registry: a name, a number, up to two tables, and the bios that go through the active one.
 pub struct MappedDevice {
@@ -45,7 +49,8 @@ pub struct MappedDevice {
     operation: Mutex<()>,
     paths: Mutex<Paths>,
     /// Devices whose tables use this one.
-    holders: Mutex<Vec<Weak<MappedDevice>>>,
+    holders: Mutex<Holders>,
+    activities: Activities,
     options: Mutex<Options>,
     /// Options of targets that were set.
     target_options: Mutex<BTreeMap<String, String>>,
@@ -103,7 +108,13 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl MappedDevice {
-    pub(crate) fn new(registry: Weak<RegistryCore>, devt: DevT, name: String, uuid: String) -> Arc<Self> {
+    pub(crate) fn new(
+        registry: Weak<RegistryCore>,
+        clock: Arc<dyn Clock>,
+        devt: DevT,
+        name: String,
+        uuid: String,
+    ) -> Arc<Self> {
         Arc::new_cyclic(|this| Self {
             this: this.clone(),
             registry,
@@ -117,6 +128,7 @@ impl MappedDevice {
             operation: Mutex::new(()),
             paths: Mutex::default(),
             holders: Mutex::default(),
+            activities: Activities::new(clock),
             options: Mutex::new(Options { clone_always: false, compile: true, read_ahead: None, io_poll: true }),
             target_options: Mutex::default(),
             events: Events::default(),
@@ -205,6 +217,43 @@ impl MappedDevice {
         parked.wrapping_add(self.counters.in_flight()).wrapping_add(through)
     }
 
+    /// What it is busy with, and for how many nanoseconds.
+    pub(crate) fn doing(&self) -> Vec<(String, u64)> {
+        self.activities.list()
+    }
+
+    /// Its name and its uuid; `None` when the lock cannot be had.
+    pub(crate) fn names_now(&self) -> Option<(String, String)> {
+        patiently(&self.control).map(|control| (control.name.clone(), control.uuid.clone()))
+    }
+
+    /// Its name and its tables, the active one first; `None` when the lock cannot be had.
+    pub(crate) fn look(&self) -> Option<(String, Vec<Arc<Table>>)> {
+        let control = patiently(&self.control)?;
+        let tables = [&control.active, &control.inactive].into_iter().flatten().cloned().collect();
+        Some((control.name.clone(), tables))
+    }
+
+    /// What happens to bios that arrive, in a word, and how many are held; `None` when the lock cannot be had.
+    pub(crate) fn gate(&self) -> Option<(&'static str, usize)> {
+        let held = patiently(&self.held)?;
+        let state = match held.mode {
+            Mode::Empty => "empty",
+            Mode::Running => "running",
+            Mode::Suspended => "suspended",
+            Mode::Removed => "removed",
+        };
+        Some((state, held.bios.len()))
+    }
+
+    /// Bios that wait for clones, bios in flight, and bios that have arrived; `None` when the lock cannot be had.
+    pub(crate) fn counts(&self) -> Option<(u64, u64, u64)> {
+        drop(patiently(&self.paths)?);
+        let totals = self.totals();
+        let parked = self.parked.load(Ordering::Acquire) as u64;
+        Some((parked, self.in_flight(), totals.reads + totals.writes + totals.others))
+    }
+
     /// Opens the device. Fails once it is removed.
     pub fn open(&self) -> Result<OpenDevice, crate::Error> {
         self.opened()
@@ -219,6 +268,11 @@ impl BlockDevice for MappedDevice {
     #[inline]
     fn submit(&self, cx: &Cx<'_>, bio: Bio) -> Option<Bio> {
         self.serve(cx, bio)
+    }
+
+    fn take_back(&self, bio: Bio) -> Option<Bio> {
+        self.hold_again(bio);
+        None
     }
 
     fn sectors(&self) -> Sectors {
@@ -262,21 +316,18 @@ impl BlockDevice for MappedDevice {
         self.plan.get(cx)?.lend(cx, op, sector, sectors)
     }
 
-    fn extents(&self, sector: Sector, sectors: Sectors) -> Vec<Extent> {
-        let Some(table) = self.table(TableSlot::Active) else { return vec![] };
-        let Some(end) = sector.checked_add(sectors).filter(|end| *end <= table.sectors().from_start()) else {
-            return vec![];
-        };
+    fn extents(&self, cx: &Cx<'_>, sector: Sector, sectors: Sectors, reply: ExtentsReply) {
+        // A device that does not run knows nothing: what it does not run, a target that waits for its resume, is not asked.
+        let Some(plan) = self.plan.get(cx) else { return };
+        let Some(end) = sector.checked_add(sectors).filter(|end| *end <= plan.len.from_start()) else { return };
         if sectors.is_zero() {
-            return vec![];
+            return;
         }
         // One target's answer, as far as it goes: who wants more asks again. What most ask for is the first extent,
         // and of a stack of stripes the rest of a long range costs a thousand times as much.
-        let placed = table.find(sector);
+        let placed = plan.table.find(sector);
         let len = placed.end().min(end) - sector;
-        let found = placed.target.extents(sector - placed.begin, len);
-        let covered = found.iter().fold(Sectors::ZERO, |sum, e| sum + e.sectors);
-        if covered > len { vec![] } else { found }
+        placed.target.extents(cx, sector - placed.begin, len, reply.within(len));
     }
 
     fn is_for(&self, domain: &Domain) -> bool {

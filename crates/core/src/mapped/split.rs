@@ -24,7 +24,8 @@ struct Part<'p> {
 }
 
 impl MappedDevice {
-    /// Serves a bio by clones. Its own record waits, held, until they are done.
+    /// Serves a bio by clones. Its own record waits, held, until they are done; if one is pushed back, the bio comes to
+    /// [`hold_again`](Self::hold_again), and what was done of it is done again.
     #[inline(never)]
     pub(super) fn serve_in_parts(&self, cx: &Cx<'_>, mut bio: Bio, plan: &Plan) -> Option<Bio> {
         if let Err(status) = plan.check(&bio) {
@@ -37,6 +38,8 @@ impl MappedDevice {
             // SAFETY: the device is held by whoever submitted the bio.
             unsafe { bio.push_frame(parts_done, std::ptr::from_ref(self).cast()) };
         }
+        // SAFETY: as above.
+        unsafe { bio.redirect(self) };
         bio.set_word(0);
         cx.hold(&mut bio);
         self.parts(cx, bio, plan)
@@ -110,7 +113,10 @@ impl MappedDevice {
             // SAFETY: the bio is held by `serve_in_parts`, and an empty part lies within it.
             let clone = unsafe { cx.clone_part(bio, plan.level, Sectors::ZERO, Sectors::ZERO) };
             let Some(mut clone) = clone else { return true };
+            // For the frame: whose flush has failed, if it does.
+            clone.set_sector(flush_of(at));
             self.count(cx, &mut clone);
+            clone.set_sector(Sector::ZERO);
             let next = match devices.get(at) {
                 Some(dev) => {
                     // SAFETY: the table holds the device while the clone is in flight.
@@ -128,8 +134,32 @@ impl MappedDevice {
     }
 }
 
+/// What stands for the sector of a flush where it is counted, as it has none: which of the devices beneath it is for, from the
+/// top down, so that it is no sector of any write.
+fn flush_of(device: usize) -> Sector {
+    Sector::new(u64::MAX - device as u64)
+}
+
+impl MappedDevice {
+    /// Tells the targets that a flush failed beneath them. It is in flight here, so that the table stays.
+    #[cold]
+    pub(super) fn note_flush_error(&self, sector: Sector, status: Status) {
+        let table = self.table(TableSlot::Active);
+        let Some(table) = table else { return };
+        let device = usize::try_from(u64::MAX - sector.get()).ok().and_then(|at| table.flushed().get(at));
+        let Some(dev) = device.map(|dev| dev.id()) else { return };
+        let mut event = false;
+        for placed in table.placed() {
+            event |= placed.target.flush_failed(dev, status);
+        }
+        if event {
+            self.event();
+        }
+    }
+}
+
 impl Plan {
-    /// The checks that `straight` made for the common case, with the status for each.
+    /// The checks that [`takes`](Self::takes) makes for the common case, with the status for each.
     fn check(&self, bio: &Bio) -> Result<(), Status> {
         if bio.op().is_write() && self.read_only {
             return Err(Status::ReadOnly);
@@ -203,9 +233,15 @@ unsafe fn parts_done(cx: &Cx<'_>, bio: Bio, word: *const ()) -> Option<Bio> {
 /// # Safety
 /// As [`came_back`].
 unsafe fn clone_done(cx: &Cx<'_>, mut clone: Bio, word: *const ()) -> Option<Bio> {
+    // SAFETY: the contract.
+    let md = unsafe { &*word.cast::<MappedDevice>() };
     if clone.status() == Status::Requeue {
-        // Parts that were done are not done again: the device above, or the submitter, learns of an error. Targets requeue
-        // before they change anything.
+        if md.takes_back() {
+            // With its last clone the whole bio comes back. It is not held yet when the device counts as still: then it is sent
+            // to whatever the device has become.
+            md.counters.of(cx).end();
+            return Some(clone);
+        }
         clone.clear_status();
         clone.fail(Status::Io);
     }
@@ -224,6 +260,10 @@ unsafe fn written(cx: &Cx<'_>, mut clone: Bio, word: *const ()) -> Option<Bio> {
     let md = unsafe { &*word.cast::<MappedDevice>() };
     let table = md.table(TableSlot::Active);
     let next = match clone.op() {
+        Op::Flush if !clone.status().is_ok() => {
+            md.note_flush_error(flush_of(clone.sector().get() as usize), clone.status());
+            return Some(clone);
+        }
         Op::Flush => clone.sector() + Sectors::new(1),
         _ => Sector::ZERO,
     };

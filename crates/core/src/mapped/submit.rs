@@ -153,14 +153,27 @@ impl MappedDevice {
     /// Takes back a bio that came home with Requeue: held if that was asked for, else failed.
     #[cold]
     fn requeued(&self, mut bio: Bio) -> Option<Bio> {
-        if !self.noflush.load(Ordering::Acquire) {
+        if !self.takes_back() {
             bio.clear_status();
             bio.fail(Status::Io);
             return Some(bio);
         }
-        bio.clear_status();
         // SAFETY: the device is held by whoever submitted the bio.
         unsafe { bio.redirect(self) };
+        self.hold_again(bio);
+        None
+    }
+
+    /// Whether targets may push bios back: the device is being suspended, and that was asked for.
+    pub(super) fn takes_back(&self) -> bool {
+        self.noflush.load(Ordering::Acquire)
+    }
+
+    /// Holds a bio that was pushed back, and is for this device, until the resume. If that has been, it goes on.
+    pub(super) fn hold_again(&self, mut bio: Bio) {
+        bio.clear_status();
+        // A frame that counts it as polled for is pushed once; and what it is polled for there is not here.
+        bio.set_flags(bio.flags().without(OpFlags::HIPRI));
         let mut held = lock(&self.held);
         if held.mode == Mode::Suspended {
             held.bios.push_back(bio);
@@ -168,7 +181,6 @@ impl MappedDevice {
             drop(held);
             bio.resubmit();
         }
-        None
     }
 }
 
@@ -294,7 +306,11 @@ pub(super) unsafe fn came_back(cx: &Cx<'_>, bio: Bio, word: *const (), counts: b
         return back;
     }
     if !bio.status().is_ok() {
-        md.note_error(bio.sector(), bio.status());
+        match bio.op() {
+            // Of one that stood for FUA it has been told: its sector is the write's.
+            Op::Flush => md.note_flush_error(bio.sector(), bio.status()),
+            _ => md.note_error(bio.sector(), bio.status()),
+        }
     }
     if counts {
         md.counters.left(cx, &bio);

@@ -3,10 +3,11 @@
 use super::path::Path;
 use super::plan::Plan;
 use super::{MappedDevice, Mode, lock};
+use crate::activity::Activity;
 use crate::registry::RegistryCore;
 use crate::table::Table;
 use crate::{Cancel, Error, Target};
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use udm_base::Errno;
@@ -21,6 +22,10 @@ struct Trash {
     paths: Vec<Arc<Path>>,
 }
 
+/// What is told of a command that has the device's operations to itself, and of one that waits for that.
+const TURN: &str = "waits for another command on the device";
+const IDLE: &str = "waits for bios in flight";
+
 /// How to suspend.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SuspendOptions {
@@ -33,40 +38,45 @@ pub struct SuspendOptions {
 impl MappedDevice {
     /// Holds bios back and waits until none is in flight. Blocks. A device that is suspended stays so.
     pub fn suspend(self: &Arc<Self>, options: SuspendOptions, cancel: Cancel<'_>) -> Result<(), Error> {
+        let doing = self.activities.begin(TURN);
         let _operation = lock(&self.operation);
         self.check_alive()?;
-        self.suspend_locked(options, cancel)
+        self.suspend_locked(options, cancel, &doing)
     }
 
     /// Makes the inactive table active, if there is one, and lets bios go. Blocks while it suspends a running device for
     /// the swap.
     pub fn resume(self: &Arc<Self>, options: SuspendOptions, cancel: Cancel<'_>) -> Result<(), Error> {
+        let doing = self.activities.begin(TURN);
         let _operation = lock(&self.operation);
         self.check_alive()?;
         let registry = self.registry()?;
         // Kept until the new table runs: its targets may take over from the old one's.
         let mut old = None;
         if lock(&self.control).inactive.is_some() {
-            self.suspend_locked(options, cancel)?;
+            self.suspend_locked(options, cancel, &doing)?;
             old = self.swap_tables();
         }
-        let started = if lock(&self.control).suspended { self.start(&registry) } else { Ok(()) };
+        let started = if lock(&self.control).suspended { self.start(&registry, &doing) } else { Ok(()) };
+        doing.now("lets go of the table before");
         drop(old);
         started
     }
 
     /// Lets bios of a suspended device go with the table that is active, whether another waits or not.
     pub fn resume_as_before(self: &Arc<Self>) -> Result<(), Error> {
+        let doing = self.activities.begin(TURN);
         let _operation = lock(&self.operation);
         self.check_alive()?;
         let registry = self.registry()?;
-        if lock(&self.control).suspended { self.start(&registry) } else { Ok(()) }
+        if lock(&self.control).suspended { self.start(&registry, &doing) } else { Ok(()) }
     }
 
     /// Runs `work` while no bio is in flight in the device and none comes, without a word to its targets
     /// (`dm_internal_suspend_fast`, `drivers/md/dm.c`, 6.12). A device that is suspended, or has no table, stays as it is.
     /// Blocks until the bios in flight are done.
     pub fn while_suspended<T>(self: &Arc<Self>, work: impl FnOnce() -> T) -> Result<T, Error> {
+        let doing = self.activities.begin(TURN);
         let _operation = lock(&self.operation);
         self.check_alive()?;
         let registry = self.registry()?;
@@ -74,6 +84,7 @@ impl MappedDevice {
         if !running {
             return Ok(work());
         }
+        doing.now(IDLE);
         self.close_gate(&registry, Mode::Suspended);
         self.wait_idle(&registry, &|| false);
         let done = work();
@@ -108,7 +119,12 @@ impl MappedDevice {
         std::mem::replace(&mut control.active, new)
     }
 
-    fn suspend_locked(self: &Arc<Self>, options: SuspendOptions, cancel: Cancel<'_>) -> Result<(), Error> {
+    fn suspend_locked(
+        self: &Arc<Self>,
+        options: SuspendOptions,
+        cancel: Cancel<'_>,
+        doing: &Activity<'_>,
+    ) -> Result<(), Error> {
         let active = {
             let control = lock(&self.control);
             if control.suspended {
@@ -119,15 +135,18 @@ impl MappedDevice {
         let registry = self.registry()?;
         // First, so that what targets push back is taken back.
         self.noflush.store(options.noflush, Ordering::Release);
+        doing.now("waits for its targets to be still");
         if let Some(table) = &active {
             table.each(|t| t.presuspend(options.noflush));
         }
+        doing.now(IDLE);
         self.close_gate(&registry, Mode::Suspended);
         if !self.wait_idle(&registry, cancel) {
             lock(&self.control).suspended = true;
-            self.start(&registry)?;
+            self.start(&registry, doing)?;
             return Err(Error::new(Errno::EINTR, "the wait for bios in flight was interrupted; the device goes on"));
         }
+        doing.now("waits for its targets to write what they keep");
         if let Some(table) = &active {
             table.each(Target::postsuspend);
         }
@@ -156,7 +175,8 @@ impl MappedDevice {
         !cancelled
     }
 
-    fn start(self: &Arc<Self>, registry: &RegistryCore) -> Result<(), Error> {
+    fn start(self: &Arc<Self>, registry: &RegistryCore, doing: &Activity<'_>) -> Result<(), Error> {
+        doing.now("waits for its targets to begin");
         let table = lock(&self.control).active.clone();
         let Some(table) = table else {
             return Err(Error::new(
@@ -239,20 +259,19 @@ impl MappedDevice {
 
     /// New plans for every running device above this one. Under the registry's `plans` lock.
     fn replan_above(self: &Arc<Self>, registry: &RegistryCore, trash: &mut Trash) {
-        let mut seen: Vec<Arc<Self>> = Vec::new();
+        let mut seen = HashSet::from([self.devt()]);
         let mut next: VecDeque<Arc<Self>> = self.holders_now().into();
         while let Some(md) = next.pop_front() {
-            if seen.iter().any(|s| Arc::ptr_eq(s, &md)) || Arc::ptr_eq(&md, self) {
+            if !seen.insert(md.devt()) {
                 continue;
             }
             md.replan(registry, trash);
             next.extend(md.holders_now());
-            seen.push(md);
         }
     }
 
     pub(super) fn holders_now(&self) -> Vec<Arc<Self>> {
-        lock(&self.holders).iter().filter_map(std::sync::Weak::upgrade).collect()
+        lock(&self.holders).now()
     }
 
     fn replan(self: &Arc<Self>, registry: &RegistryCore, trash: &mut Trash) {
@@ -273,18 +292,22 @@ impl MappedDevice {
 
     /// The end: fails what is held, waits for what is in flight, drops the tables. Blocks.
     pub(crate) fn destroy(self: &Arc<Self>, registry: &RegistryCore) {
+        let doing = self.activities.begin(TURN);
         let _operation = lock(&self.operation);
         let (active, was_suspended) = {
             let control = lock(&self.control);
             (control.active.clone(), control.suspended)
         };
         if let (Some(table), false) = (&active, was_suspended) {
+            doing.now("waits for its targets to be still");
             table.each(|t| t.presuspend(false));
         }
+        doing.now(IDLE);
         self.close_gate(registry, Mode::Removed);
         let held = std::mem::take(&mut lock(&self.held).bios);
         held.into_iter().for_each(|bio| bio.end(Status::Io));
         self.wait_idle(registry, &|| false);
+        doing.now("waits for its targets to write what they keep");
         if let (Some(table), false) = (&active, was_suspended) {
             table.each(Target::postsuspend);
         }

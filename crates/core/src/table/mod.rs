@@ -139,18 +139,7 @@ impl Table {
         let mapped_from = kept.len();
         kept.append(&mut devices);
         let devices = kept;
-        let level = 1 + depth::levels(&devices);
-        if level + cx.above >= LEVELS {
-            let above = cx.above;
-            let hint = format!(
-                "expected at most {} mapped devices above each other, found {level} and {above} above",
-                LEVELS - 1
-            );
-            return Err(TableError {
-                errno: Errno::ELOOP,
-                ..TableError::new(lines.len() - 1, "Stack too deep").hint(hint)
-            });
-        }
+        check_depth(lines.len() - 1, 1 + depth::levels(&devices), cx.above)?;
         let holds = devices.iter().filter_map(|d| d.as_any().downcast_ref::<MappedDevice>());
         let holds = holds.map(|md| md.open_for_table()).collect::<Result<Vec<_>, _>>();
         let holds = holds.map_err(|e| TableError { errno: e.errno, ..TableError::new(0, e.message) })?;
@@ -164,6 +153,15 @@ impl Table {
             flushed,
             _holds: holds,
         })
+    }
+
+    /// Checks once more what other tables that were loaded meanwhile may have changed: that no device lies beneath itself, and
+    /// how deep the stack is.
+    pub(crate) fn check_place(&self, owner: &Arc<MappedDevice>) -> Result<(), TableError> {
+        for (number, placed) in self.placed.iter().enumerate() {
+            check_devices(number, &*placed.target, owner.devt())?;
+        }
+        check_depth(self.placed.len() - 1, self.level(), depth::height(owner))
     }
 
     /// How many mapped devices lie on the longest way down, the table's own included. Devices beneath may be reloaded,
@@ -244,11 +242,20 @@ impl Table {
 
     /// The lines of a status or of a table.
     pub fn lines(&self, kind: StatusKind) -> Vec<TableLine> {
+        self.lines_of(|target| target.status(kind))
+    }
+
+    /// The lines of a status for which nothing is written out first.
+    pub fn lines_as_is(&self) -> Vec<TableLine> {
+        self.lines_of(Target::status_as_is)
+    }
+
+    fn lines_of(&self, params: impl Fn(&dyn Target) -> String) -> Vec<TableLine> {
         let line = |p: &Placed| TableLine {
             start: p.begin,
             len: p.len,
             target: p.kind.name.to_owned(),
-            params: p.target.status(kind),
+            params: params(&*p.target),
         };
         self.placed.iter().map(line).collect()
     }
@@ -370,6 +377,16 @@ fn check_devices(number: usize, target: &dyn Target, owner: DevT) -> Result<(), 
         }
     }
     Ok(())
+}
+
+/// Bios have reserves for so many levels.
+fn check_depth(number: usize, level: usize, above: usize) -> Result<(), TableError> {
+    if level + above < LEVELS {
+        return Ok(());
+    }
+    let most = LEVELS - 1;
+    let hint = format!("expected at most {most} mapped devices above each other, found {level} and {above} above");
+    Err(TableError { errno: Errno::ELOOP, ..TableError::new(number, "Stack too deep").hint(hint) })
 }
 
 /// `device_area_is_invalid` (`drivers/md/dm-table.c`, 6.12).

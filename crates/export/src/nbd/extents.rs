@@ -3,7 +3,7 @@
 use udm_base::{Sector, Sectors};
 use udm_io::nbd::wire::consts::base_allocation::{STATE_HOLE, STATE_ZERO};
 use udm_io::nbd::wire::reply::{MAX_EXTENTS, StatusExtent};
-use udm_io::{BlockDevice, ExtentKind};
+use udm_io::{BlockDevice, Channel, ExtentKind, Questions};
 
 /// Most sectors in one extent of the protocol, whose lengths are 32-bit bytes: a multiple of 64 KiB, so that pieces
 /// end on block borders.
@@ -14,16 +14,21 @@ const MAX_SECTORS: u64 = (u32::MAX as u64 & !0xffff) >> 9;
 const MAX_QUESTIONS: usize = 1024;
 
 /// The extents of a range that is not empty; the first alone if `one`. Neighbours of a kind are merged. May stop
-/// short of the range when there are many, or many questions were needed. May block briefly, as
-/// [`BlockDevice::extents`].
-pub(super) fn collect(device: &dyn BlockDevice, start: Sector, length: Sectors, one: bool) -> Vec<StatusExtent> {
+/// short of the range when there are many, or many questions were needed. Blocks until the device has answered.
+pub(super) fn collect(
+    channel: &Channel,
+    device: &dyn BlockDevice,
+    start: Sector,
+    length: Sectors,
+    one: bool,
+) -> Vec<StatusExtent> {
     let mut found: Vec<StatusExtent> = Vec::new();
     let mut at = start;
     let mut left = length.get();
     let most = if one { 1 } else { MAX_EXTENTS };
     for _ in 0..MAX_QUESTIONS {
         let before = left;
-        for extent in device.extents(at, Sectors::new(left)) {
+        for extent in Questions::wait_for(channel, device, at, Sectors::new(left)) {
             let flags = match extent.kind {
                 ExtentKind::Data => 0,
                 ExtentKind::Zero => STATE_ZERO,
@@ -66,7 +71,7 @@ pub(super) fn collect(device: &dyn BlockDevice, start: Sector, length: Sectors, 
 mod tests {
     use super::*;
     use std::any::Any;
-    use udm_io::{Bio, Cx, DeviceId, Extent, Limits, Status};
+    use udm_io::{Bio, Cx, DeviceId, Domain, Extent, ExtentsReply, Limits, Status};
 
     /// A device that answers from a list, at most `step` extents a call.
     struct Listed(Vec<(u64, ExtentKind)>, usize);
@@ -88,7 +93,7 @@ mod tests {
         fn name(&self) -> String {
             "listed".into()
         }
-        fn extents(&self, sector: Sector, sectors: Sectors) -> Vec<Extent> {
+        fn extents(&self, _: &Cx<'_>, sector: Sector, sectors: Sectors, reply: ExtentsReply) {
             let (mut pos, mut out) = (0, Vec::new());
             let (start, end) = (sector.get(), sector.get() + sectors.get());
             for &(len, kind) in &self.0 {
@@ -98,7 +103,7 @@ mod tests {
                     out.push(Extent { sectors: Sectors::new(to - from), kind });
                 }
             }
-            out
+            reply.give(out);
         }
         fn as_any(&self) -> &dyn Any {
             self
@@ -107,7 +112,8 @@ mod tests {
 
     #[track_caller]
     fn check(device: &Listed, start: u64, length: u64, one: bool, expect: &[(u32, u32)]) {
-        let found = collect(device, Sector::new(start), Sectors::new(length), one);
+        let channel = Domain::default().channel().unwrap();
+        let found = collect(&channel, device, Sector::new(start), Sectors::new(length), one);
         assert_eq!(found.iter().map(|e| (e.length / 512, e.flags)).collect::<Vec<_>>(), expect);
     }
 

@@ -297,7 +297,7 @@ impl Transmission {
                 }
             }
             Action::Status(start, length, one) => {
-                let found = extents::collect(&*self.device, start, length, one);
+                let found = extents::collect(&engine.channel, &*self.device, start, length, one);
                 flow.out.put(|out| reply::put_block_status(out, cookie, ALLOCATION_ID, &found));
             }
             Action::Done => {

@@ -17,12 +17,15 @@ use std::fs;
 use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
+use udm_base::DevT;
 
 /// A device's node, before its number.
 const NODE: &str = "/dev/loop";
 const CONTROL: &str = "/dev/loop-control";
 /// How often a free device is asked for, when others are as quick to take it.
 const TRIES: usize = 32;
+/// What it shows of the file of a mount that was taken out of sight.
+const DETACHED: &str = "/";
 /// What sysfs adds to a name that is gone.
 const DELETED: &[u8] = b" (deleted)";
 
@@ -132,13 +135,31 @@ pub fn detach_stale(dir: &Path) -> io::Result<usize> {
         let node = Path::new("/dev").join(entry.file_name());
         let number = node.to_str().and_then(|node| node.strip_prefix(NODE)?.parse().ok());
         let Some(number) = number else { continue };
-        let Some(file) = backing_file(number).filter(|file| file.parent() == Some(&files)) else { continue };
+        let Some(mut file) = backing_file(number) else { continue };
+        if file == Path::new(DETACHED) {
+            file = told_name(number).map(|name| PathBuf::from(std::ffi::OsString::from_vec(name))).unwrap_or_default();
+        }
+        if file.parent() != Some(&files) {
+            continue;
+        }
         let stale = LoopDevice { number, file };
         tracing::info!("detaching {}, which a daemon before has left", stale.path().display());
         stale.detach_when_closed()?;
         count += 1;
     }
     Ok(count)
+}
+
+/// A name as far as a loop device keeps it.
+fn cut(name: &[u8]) -> &[u8] {
+    &name[..name.len().min(sys::LO_NAME_SIZE - 1)]
+}
+
+/// The name that a loop device was told when it was attached, cut off where it is long.
+fn told_name(number: u32) -> Option<Vec<u8>> {
+    let device = open(&PathBuf::from(format!("{NODE}{number}")), OFlags::RDONLY).ok()?;
+    let name = sys::loop_status(device).ok()?.file_name;
+    Some(name.split(|byte| *byte == 0).next().unwrap_or_default().to_vec())
 }
 
 /// The file beneath a loop device, as the kernel shows it; `None` for one that is free.
@@ -153,6 +174,14 @@ fn backing_file(number: u32) -> Option<PathBuf> {
     Some(PathBuf::from(std::ffi::OsString::from_vec(text)))
 }
 
+/// The number of the file system that the file beneath a loop device is on, as the driver knows it, whatever has become of
+/// its path. `None` for a free one, and where this user may not ask.
+pub fn file_system(number: u32) -> Option<DevT> {
+    let device = open(Path::new(&format!("{NODE}{number}")), OFlags::RDONLY).ok()?;
+    let info = sys::loop_status(device).ok()?;
+    Some(DevT::new(rustix::fs::major(info.device), rustix::fs::minor(info.device)))
+}
+
 impl LoopDevice {
     /// Its node in /dev.
     pub fn path(&self) -> PathBuf {
@@ -161,10 +190,14 @@ impl LoopDevice {
 
     /// Whether it is still what it was made to be: somebody may have detached it.
     pub fn is_attached(&self) -> bool {
-        // Of a mount that has gone from its place the kernel shows paths from its root on. Such a one is dead, so that no
-        // living daemon's is taken for it.
-        let dead = self.file.file_name().map(|name| Path::new("/").join(FILES).join(name));
-        backing_file(self.number).is_some_and(|file| file == self.file || Some(file) == dead)
+        // Of a mount that has gone from its place the kernel shows paths from its root on; of a file's own that is the root itself. So
+        // it is after the node was renamed or removed, and when the daemon is dead.
+        let away = self.file.file_name().map(|name| Path::new("/").join(FILES).join(name));
+        let is = |file: PathBuf| match file == Path::new(DETACHED) {
+            true => told_name(self.number).is_some_and(|name| name == cut(self.file.as_os_str().as_bytes())),
+            false => file == self.file || Some(file) == away,
+        };
+        backing_file(self.number).is_some_and(is)
     }
 
     /// The device, if it is still ours.

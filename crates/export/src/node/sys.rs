@@ -1,10 +1,7 @@
-//! System calls that have no safe wrapper: ioctls of FUSE and of loop devices.
+//! System calls that have no safe wrapper: ioctls of loop devices.
 
-use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use rustix::fd::{AsFd, AsRawFd};
 use std::io;
-
-/// `FUSE_DEV_IOC_CLONE`, `_IOR(229, 0, uint32_t)` (`include/uapi/linux/fuse.h`, 6.12).
-const FUSE_DEV_IOC_CLONE: libc::Ioctl = 0x8004_e500_u32 as libc::Ioctl;
 
 /// `include/uapi/linux/loop.h`, 6.12.
 const LOOP_CLR_FD: libc::Ioctl = 0x4c01;
@@ -16,6 +13,8 @@ const LOOP_CTL_GET_FREE: libc::Ioctl = 0x4c82;
 /// `BLKROSET`, `_IO(0x12, 93)` (`include/uapi/linux/fs.h`, 6.12).
 const BLKROSET: libc::Ioctl = 0x125d;
 
+/// Bytes of a name, with the zero at its end.
+pub(super) const LO_NAME_SIZE: usize = 64;
 /// The flags of [`LoopInfo`].
 pub(super) const LO_FLAGS_READ_ONLY: u32 = 1;
 pub(super) const LO_FLAGS_AUTOCLEAR: u32 = 4;
@@ -34,7 +33,7 @@ pub(super) struct LoopInfo {
     pub(super) encrypt_type: u32,
     pub(super) encrypt_key_size: u32,
     pub(super) flags: u32,
-    pub(super) file_name: [u8; 64],
+    pub(super) file_name: [u8; LO_NAME_SIZE],
     pub(super) crypt_name: [u8; 64],
     pub(super) encrypt_key: [u8; 32],
     pub(super) init: [u64; 2],
@@ -71,19 +70,6 @@ impl LoopInfo {
 
 fn checked(result: libc::c_int) -> io::Result<libc::c_int> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
-}
-
-/// A descriptor of its own, with a queue of its own, of the connection that `fuse` has.
-pub(super) fn clone_fuse(fuse: BorrowedFd<'_>) -> io::Result<OwnedFd> {
-    let clone = rustix::fs::open(
-        "/dev/fuse",
-        rustix::fs::OFlags::RDWR | rustix::fs::OFlags::CLOEXEC | rustix::fs::OFlags::NONBLOCK,
-        rustix::fs::Mode::empty(),
-    )?;
-    let source = fuse.as_raw_fd() as u32;
-    // SAFETY: the ioctl reads one u32, which lives until it returns.
-    checked(unsafe { libc::ioctl(clone.as_raw_fd(), FUSE_DEV_IOC_CLONE, &raw const source) })?;
-    Ok(clone)
 }
 
 pub(super) fn loop_get_free(control: impl AsFd) -> io::Result<u32> {

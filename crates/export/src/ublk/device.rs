@@ -3,7 +3,7 @@
 use super::control::{Control, Which, character_device};
 use super::params;
 use super::port::UringPort;
-use super::uapi::{ANY_DEVICE, DeviceInfo, Params, feature, state};
+use super::uapi::{ANY_DEVICE, CONTROL, DeviceInfo, Params, feature, state};
 use super::worker::{Command, Handle, Shape, Worker};
 use crate::node::NodeDevice;
 use rustix::fd::OwnedFd;
@@ -95,12 +95,22 @@ pub fn available() -> io::Result<()> {
     Control::open()?.features().map(drop)
 }
 
+/// Whether the kernel has the driver, as far as can be told without asking it.
+pub fn is_there() -> bool {
+    Path::new(CONTROL).exists()
+}
+
 /// The devices that this user may know of. Blocks briefly.
 pub fn left() -> Vec<Left> {
     let Ok(control) = Control::open() else { return Vec::new() };
     let entries = fs::read_dir(DEVICES).into_iter().flatten().flatten();
     let numbers = entries.filter_map(|entry| entry.file_name().to_str()?.strip_prefix("ublkc")?.parse().ok());
     numbers.filter_map(|number| control.info(number).ok()).map(|info| Left::of(&info)).collect()
+}
+
+/// Whose the device with that number is; `None` where none is, or this user may not know. Blocks briefly.
+pub fn mark_of(number: u32) -> Option<Mark> {
+    Control::open().and_then(|control| control.info(number)).ok().map(|info| Mark(info.ublksrv_flags))
 }
 
 impl Left {

@@ -68,9 +68,16 @@ pub fn ring(bytes: &[u8]) {
     let channel = domain().channel().expect("a channel can be had");
     channel.set_depth(ENTRIES.into());
     let attached = channel.attach(device());
-    let traits = Traits { flags: OpFlags::NONE, write_through: has(2), read_only: has(3), id: [0x5a; blk::ID] };
-    let way = Way { channel: &channel, device: attached, traits: &traits };
-    let mut queue = Queue::new(0, ring, memory, inflight.flatten());
+    let traits = Traits {
+        flags: OpFlags::NONE,
+        write_through: has(2),
+        read_only: has(3),
+        discard: !has(5),
+        write_zeroes: !has(6),
+        id: [0x5a; blk::ID],
+    };
+    let way = Way { channel: &channel, device: attached };
+    let mut queue = Queue::new(0, traits, ring, memory, inflight.flatten());
     let mut broken = queue.resume(way).is_err();
     for _ in 0..4 {
         if !broken {

@@ -9,7 +9,7 @@ use super::inflight::Inflight;
 use super::memory::{GuestMemory, MAX_SLOTS, Region};
 use super::ring::RingAddresses;
 use super::server::{MAX_QUEUES, Options};
-use super::session::{Session, Surroundings, Vring};
+use super::session::{Session, Surroundings, Vring, check_bell};
 use super::wire::{Inbox, RegionSpec};
 use super::worker::Command;
 use super::{Mode, inflight::InflightSpec};
@@ -50,6 +50,9 @@ pub struct HandedSession {
 #[serde(deny_unknown_fields)]
 pub struct SessionState {
     features: u64,
+    /// What it was offered; a daemon before this one did not say.
+    #[serde(default)]
+    offered: u64,
     protocol: u64,
     /// The size that it was told, in sectors.
     told: u64,
@@ -81,6 +84,7 @@ pub struct Prepared {
     inbox: Inbox,
     backend: Option<OwnedFd>,
     features: u64,
+    offered: u64,
     protocol: u64,
     told: Sectors,
     memory: GuestMemory,
@@ -118,11 +122,15 @@ impl HandedSession {
         let inflight = state.inflight.map(|spec| Inflight::map(spec, fd()?, &options)).transpose()?;
         let mut vrings = Vec::with_capacity(count);
         for VringState { size, addresses, base, kick, call, enabled, runs } in state.vrings {
+            if runs && state.features == 0 {
+                return Err("a queue of a front end runs without features".into());
+            }
             if size > most || (size > 0 && !size.is_power_of_two()) {
                 return Err(format!("a queue of {size} entries of {most}"));
             }
             let kick = kick.map(|is_rung| is_rung.then(&mut fd).transpose()).transpose()?;
             let call = call.then(&mut fd).transpose()?;
+            kick.iter().flatten().chain(&call).try_for_each(check_bell)?;
             vrings.push(Vring { size, addresses, base, kick, call, enabled, running: false, paused: runs });
         }
         if !fds.is_empty() {
@@ -133,10 +141,23 @@ impl HandedSession {
             Err(errno) => return Err(format!("the socket of a front end: {errno}")),
         };
         let export = exports.open(name, &client).map_err(|e| e.to_string())?;
-        let SessionState { features, protocol, told, queue_size, .. } = state;
+        let SessionState { features, offered, protocol, told, queue_size, .. } = state;
         // More than any device has is a nonsense, and differs from every size as well.
         let told = Sectors::new(told.min(1 << 54));
-        Ok(Prepared { export, socket, inbox, backend, features, protocol, told, memory, inflight, vrings, queue_size })
+        Ok(Prepared {
+            export,
+            socket,
+            inbox,
+            backend,
+            features,
+            offered,
+            protocol,
+            told,
+            memory,
+            inflight,
+            vrings,
+            queue_size,
+        })
     }
 }
 
@@ -146,6 +167,8 @@ impl Session {
         let Prepared { export, socket, inbox, backend, features, protocol, told, memory, inflight, vrings, .. } =
             prepared;
         let mut this = Self::new(around, socket, export);
+        // The front end goes by what it was told first.
+        this.offered |= prepared.offered | features;
         (this.inbox, this.backend, this.memory) = (inbox, backend, Arc::new(memory));
         (this.features, this.protocol, this.told) = (features, protocol, told);
         (this.inflight, this.vrings) = (inflight, vrings);
@@ -231,6 +254,7 @@ impl Session {
         }
         let state = SessionState {
             features: self.features,
+            offered: self.offered,
             protocol: self.protocol,
             told: self.told.get(),
             input_fds,

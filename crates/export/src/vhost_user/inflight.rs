@@ -19,6 +19,7 @@
 //!   and the list of the batch tell.
 //! - The memory is another process's as well: numbers from it are checked, and read once.
 
+use super::memory::check_file;
 use super::ring::Broken;
 use super::server::Options;
 use rustix::fd::OwnedFd;
@@ -79,6 +80,7 @@ impl Inflight {
         if spec.bytes > most {
             return Err(format!("{} bytes for requests in flight; expected at most {most}", spec.bytes));
         }
+        check_file(&file)?;
         let memory = ForeignMemory::map(&file, spec.offset, spec.bytes)
             .map_err(|e| format!("the memory of requests in flight cannot be mapped: {e}"))?;
         Ok(Self { spec, file, memory: Arc::new(memory) })

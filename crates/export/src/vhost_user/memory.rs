@@ -8,6 +8,7 @@
 
 use super::wire::RegionSpec;
 use rustix::fd::OwnedFd;
+use rustix::fs::fstatfs;
 use std::sync::Arc;
 use udm_io::ForeignMemory;
 
@@ -29,9 +30,26 @@ impl Region {
         if !fits(spec.guest) || !fits(spec.user) {
             return Err(format!("{spec:x?} ends beyond 2^64"));
         }
+        check_file(&file)?;
         let memory = ForeignMemory::map(&file, spec.offset, spec.size)
             .map_err(|e| format!("the memory at {:#x} of the guest cannot be mapped: {e}", spec.guest))?;
         Ok(Arc::new(Self { spec, file, memory }))
+    }
+}
+
+/// File systems whose pages come from elsewhere (`include/uapi/linux/magic.h`, 6.12): FUSE, NFS, SMB and its older kind, 9p, Ceph, AFS.
+const REMOTE: [u32; 7] = [0x6573_5546, 0x6969, 0xfe53_4d42, 0xff53_4d42, 0x0102_1997, 0x00c3_6400, 0x5346_414f];
+
+/// Refuses memory that is a file of a server's, which may be the front end's own. Whoever touches such a page waits for that server
+/// as long as it likes: a worker in the middle of a copy, and with it all that waits for the worker.
+pub(super) fn check_file(file: &OwnedFd) -> Result<(), String> {
+    let kind = fstatfs(file).map_err(|e| format!("the file of memory that is shared: {e}"))?.f_type;
+    // The field's width differs between architectures; the numbers have 32 bits.
+    match REMOTE.contains(&(kind as u32)) {
+        true => {
+            Err("memory that is shared lies on a file system of a server: expected a memfd, or a local file".into())
+        }
+        false => Ok(()),
     }
 }
 

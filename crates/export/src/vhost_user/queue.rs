@@ -21,15 +21,15 @@ const MAX_BYTES: u64 = 1 << 30;
 /// next are done, and never has to wait with all that it has.
 const LOOK: u16 = 8;
 
-/// Where a queue's bios go, and as what.
+/// Where a queue's bios go.
 #[derive(Clone, Copy)]
 pub(super) struct Way<'a> {
     pub(super) channel: &'a Channel,
     pub(super) device: Attached,
-    pub(super) traits: &'a Traits,
 }
 
-/// What does not change while a front end is connected.
+/// What does not change while a queue runs. Drivers follow each other on a connection, each with features of its own: so what
+/// follows from them is the queue's, never the worker's or the connection's.
 #[derive(Clone, Debug)]
 pub(super) struct Traits {
     /// Of every bio.
@@ -37,6 +37,10 @@ pub(super) struct Traits {
     /// The driver knows of no cache: writes are durable when they complete.
     pub(super) write_through: bool,
     pub(super) read_only: bool,
+    /// The driver may discard.
+    pub(super) discard: bool,
+    /// The driver may write zeroes.
+    pub(super) write_zeroes: bool,
     /// What `GET_ID` answers.
     pub(super) id: [u8; blk::ID],
 }
@@ -88,6 +92,7 @@ struct Retired {
 /// A queue that runs.
 pub(super) struct Queue {
     pub(super) index: usize,
+    traits: Traits,
     ring: Ring,
     memory: Arc<GuestMemory>,
     epoch: u32,
@@ -108,10 +113,17 @@ pub(super) struct Queue {
 unsafe impl Send for Queue {}
 
 impl Queue {
-    pub(super) fn new(index: usize, ring: Ring, memory: Arc<GuestMemory>, inflight: Option<InflightQueue>) -> Self {
+    pub(super) fn new(
+        index: usize,
+        traits: Traits,
+        ring: Ring,
+        memory: Arc<GuestMemory>,
+        inflight: Option<InflightQueue>,
+    ) -> Self {
         let slots = std::iter::repeat_with(Slot::new).take(ring.size().into()).collect();
         Self {
             index,
+            traits,
             ring,
             memory,
             epoch: 0,
@@ -244,7 +256,7 @@ impl Queue {
         slot.busy = true;
         slot.epoch = self.epoch;
         self.here += 1;
-        if let Err(status) = begin(slot, chain, self.index, head, way) {
+        if let Err(status) = begin(slot, chain, &self.traits, self.index, head, way) {
             self.end(head, status);
         }
         Ok(())
@@ -347,7 +359,7 @@ pub(super) fn token(index: usize, head: u16) -> u64 {
 
 /// Begins a request whose chain has been found and whose status has been cut off. Fails with the status of one that is none.
 #[inline(always)]
-fn begin(slot: &mut Slot, chain: &mut Chain, index: usize, head: u16, way: Way<'_>) -> Result<(), u8> {
+fn begin(slot: &mut Slot, chain: &mut Chain, traits: &Traits, index: usize, head: u16, way: Way<'_>) -> Result<(), u8> {
     let mut bytes = [0; blk::HEAD];
     // SAFETY: the pieces were found in the memory of the slot's epoch, which is kept.
     if !unsafe { read_front(&chain.readable, &mut bytes) } {
@@ -356,7 +368,7 @@ fn begin(slot: &mut Slot, chain: &mut Chain, index: usize, head: u16, way: Way<'
     let (word, rest) = bytes.split_at(8);
     let kind = u32::from_le_bytes(word[..4].try_into().expect("four bytes"));
     let sector = u64::from_le_bytes(rest.try_into().expect("eight bytes"));
-    let Traits { flags, write_through, read_only, .. } = *way.traits;
+    let Traits { flags, write_through, read_only, .. } = *traits;
     let durable = if write_through { flags.with(OpFlags::FUA) } else { flags };
     if read_only && matches!(kind, kind::OUT | kind::DISCARD | kind::WRITE_ZEROES) {
         return Err(status::IOERR);
@@ -374,9 +386,12 @@ fn begin(slot: &mut Slot, chain: &mut Chain, index: usize, head: u16, way: Way<'
         }
         kind::GET_ID => {
             // SAFETY: as above.
-            slot.written += unsafe { write_front(&chain.writable, &way.traits.id) } as u32;
+            slot.written += unsafe { write_front(&chain.writable, &traits.id) } as u32;
             Err(status::OK)
         }
+        // What was not agreed upon is not known (virtio 1.2, 5.2.6.2).
+        kind::DISCARD if !traits.discard => Err(status::UNSUPP),
+        kind::WRITE_ZEROES if !traits.write_zeroes => Err(status::UNSUPP),
         kind::DISCARD | kind::WRITE_ZEROES => {
             skip_front(&mut chain.readable, blk::HEAD);
             slot.op = if kind == kind::DISCARD { Op::Discard } else { Op::WriteZeroes };

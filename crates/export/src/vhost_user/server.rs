@@ -200,10 +200,18 @@ impl Server {
     /// Handles the hang-up of a front end that has closed before the call, so that its export no longer counts as open. Blocks
     /// until that is done, at most a second. Must not be called under a lock that closing an export takes. Returns whether it is done.
     pub fn reap_hangups(&self) -> bool {
-        let (answer, done) = mpsc::channel();
-        self.shared.ask(Wish::Reap(answer));
-        // A thread that has ended has nothing to reap.
-        done.recv_timeout(REAP) != Err(mpsc::RecvTimeoutError::Timeout)
+        Self::reap_all([self]).wait()
+    }
+
+    /// The same for several: the wait for them is a second at most in all.
+    #[must_use]
+    pub fn reap_all<'a>(servers: impl IntoIterator<Item = &'a Self>) -> Reaping {
+        let asked = |server: &Self| {
+            let (answer, done) = mpsc::channel();
+            server.shared.ask(Wish::Reap(answer));
+            (server.shared.around.domain.clone(), done)
+        };
+        Reaping(servers.into_iter().map(asked).collect())
     }
 
     /// Takes nothing new from the front end, and waits until nothing is under way, at most so long. Whether that is so; if not, it goes on as
@@ -245,6 +253,22 @@ impl Server {
         self.shared.around.stop.store(true, Ordering::Release);
         self.shared.around.bell.ring();
         joiner.join();
+    }
+}
+
+/// Servers that handle hang-ups.
+pub struct Reaping(Vec<(Domain, mpsc::Receiver<()>)>);
+
+impl Reaping {
+    /// Blocks until they have, at most a second. Whether they have.
+    pub fn wait(self) -> bool {
+        let Some(clock) = self.0.first().map(|(domain, _)| domain.clock().clone()) else { return true };
+        let until = clock.now().after(REAP.as_nanos() as u64);
+        let left = || Duration::from_nanos(until.since(clock.now()));
+        // A thread that has ended has nothing to reap. All are heard, so that those that are done are waited for.
+        self.0
+            .iter()
+            .fold(true, |all, (_, done)| done.recv_timeout(left()) != Err(mpsc::RecvTimeoutError::Timeout) && all)
     }
 }
 

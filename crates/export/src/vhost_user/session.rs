@@ -3,7 +3,10 @@
 //! # Invariants
 //! - Each message is answered or refused before the next is looked at. One that is refused ends the connection, unless the front end
 //!   asked for an answer: then it is told.
-//! - A queue runs when its ring is known, it was given something to ring (or to be polled), and it is enabled.
+//! - A queue runs when features are agreed upon, its ring is known, it was given something to ring (or to be polled), and it is enabled.
+//! - Features change only while no queue runs. Drivers follow each other on a connection, as firmware and the system that it starts do:
+//!   what follows from the features is asked for when a queue starts, and what was offered stays on offer for as long as the
+//!   connection lasts, because front ends ask once.
 
 use super::blk::{self, Config, feature};
 use super::inflight::{Inflight, InflightQueue, InflightSpec, part_bytes};
@@ -18,7 +21,9 @@ use super::worker::{Bell, Command, Handle, Start, Worker};
 use crate::nbd::Export;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, OwnedFd};
-use rustix::fs::{MemfdFlags, OFlags, SealFlags, fcntl_add_seals, fcntl_getfl, fcntl_setfl, ftruncate, memfd_create};
+use rustix::fs::{
+    FileType, MemfdFlags, OFlags, SealFlags, fcntl_add_seals, fcntl_getfl, fcntl_setfl, fstat, ftruncate, memfd_create,
+};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
@@ -77,6 +82,9 @@ pub(super) struct Session {
     export: Box<dyn Export>,
     device: Arc<dyn BlockDevice>,
     read_only: bool,
+    /// What the front end was offered, or would be.
+    pub(super) offered: u64,
+    /// What its driver agreed to; 0 before it did, and after a reset.
     pub(super) features: u64,
     pub(super) protocol: u64,
     pub(super) memory: Arc<GuestMemory>,
@@ -122,6 +130,7 @@ impl Session {
         let (device, read_only) = (export.device(), export.read_only());
         let vrings = std::iter::repeat_with(Vring::default).take(around.options.queues.into()).collect();
         let told = device.sectors();
+        let offered = offered(&*device, read_only);
         Self {
             around,
             socket,
@@ -129,6 +138,7 @@ impl Session {
             export,
             device,
             read_only,
+            offered,
             features: 0,
             protocol: 0,
             memory: Arc::default(),
@@ -187,7 +197,7 @@ impl Session {
         }
         let mut fields = message.fields();
         match message.request {
-            request::GET_FEATURES => return number(self.offered()),
+            request::GET_FEATURES => return number(self.offered),
             request::SET_FEATURES => self.set_features(fields.u64()?)?,
             request::SET_OWNER => {}
             request::RESET_OWNER | request::RESET_DEVICE => self.reset()?,
@@ -237,27 +247,25 @@ impl Session {
         Ok(Answer::Nothing)
     }
 
-    /// Features that are offered.
-    fn offered(&self) -> u64 {
-        use feature as f;
-        let always = f::SEG_MAX | f::BLK_SIZE | f::FLUSH | f::TOPOLOGY | f::MQ | f::WRITE_ZEROES;
-        let rings = f::INDIRECT | f::EVENT_IDX | f::PROTOCOL | f::VERSION_1;
-        let discard = if self.device.limits().max_discard.is_zero() { 0 } else { f::DISCARD };
-        always | rings | discard | if self.read_only { f::RO } else { 0 }
-    }
-
     fn set_features(&mut self, features: u64) -> Result<(), String> {
-        let unknown = features & !self.offered();
+        let unknown = features & !self.offered;
         if unknown != 0 {
             return Err(format!("features {unknown:#x} were not offered"));
         }
         if features & feature::VERSION_1 == 0 {
             return Err("the driver is older than virtio 1.0; expected a modern one".into());
         }
+        if features == self.features {
+            return Ok(());
+        }
+        if let Some(index) = self.vrings.iter().position(|vring| vring.running) {
+            return Err(format!("the features change while queue {index} runs; expected GET_VRING_BASE before"));
+        }
         self.features = features;
         if features & feature::PROTOCOL == 0 {
             // Then rings are enabled from the start.
             self.vrings.iter_mut().for_each(|vring| vring.enabled = true);
+            (0..self.vrings.len()).try_for_each(|index| self.start_if_ready(index))?;
         }
         Ok(())
     }
@@ -337,6 +345,7 @@ impl Session {
     fn set_kick(&mut self, word: u64, mut fds: Vec<OwnedFd>) -> Result<(), String> {
         let index = (word & 0xff) as u32;
         let kick = if word & NO_FD == 0 { Some(fds.pop().ok_or("no descriptor came along")?) } else { None };
+        kick.as_ref().map(check_bell).transpose()?;
         if self.vring(index)?.running {
             self.stop(index as usize)?;
         }
@@ -347,6 +356,7 @@ impl Session {
     fn set_call(&mut self, word: u64, mut fds: Vec<OwnedFd>) -> Result<(), String> {
         let index = (word & 0xff) as u32;
         let call = if word & NO_FD == 0 { Some(fds.pop().ok_or("no descriptor came along")?) } else { None };
+        call.as_ref().map(check_bell).transpose()?;
         if let Some(call) = &call {
             // One that is full must not stop the worker.
             let flags = fcntl_getfl(call).map_err(|e| e.to_string())?;
@@ -404,9 +414,8 @@ impl Session {
             return Ok(crew.handle.clone());
         }
         let (domain, device, bell) = (self.around.domain.clone(), self.device.clone(), self.around.bell.clone());
-        let traits = self.traits();
         let (started, result) = mpsc::channel();
-        let work = move || match Worker::new(&domain, device, traits, mode, bell) {
+        let work = move || match Worker::new(&domain, device, mode, bell) {
             Err(error) => drop(started.send(Err(error))),
             Ok(worker) => {
                 if started.send(Ok(worker.handle())).is_ok() {
@@ -431,6 +440,8 @@ impl Session {
             flags: if polls { OpFlags::HIPRI } else { OpFlags::NONE },
             write_through: self.features & feature::FLUSH == 0,
             read_only: self.read_only,
+            discard: self.features & feature::DISCARD != 0,
+            write_zeroes: self.features & feature::WRITE_ZEROES != 0,
             id,
         }
     }
@@ -440,20 +451,23 @@ impl Session {
         if vring.running || !vring.enabled || vring.kick.is_none() {
             return Ok(());
         }
+        if self.features == 0 {
+            return Err(format!("queue {index} is started before features are agreed upon; expected SET_FEATURES"));
+        }
         let Some(addresses) = vring.addresses.filter(|_| vring.size > 0) else {
             return Err(format!("queue {index} is started before its ring is known"));
         };
         let in_words = |Broken(text): Broken| format!("queue {index}: {text}");
         let has = |bit| self.features & bit != 0;
-        let traits = (has(feature::INDIRECT), has(feature::EVENT_IDX));
-        let ring = Ring::new(&self.memory, addresses, vring.size, vring.base, traits).map_err(in_words)?;
+        let kinds = (has(feature::INDIRECT), has(feature::EVENT_IDX));
+        let ring = Ring::new(&self.memory, addresses, vring.size, vring.base, kinds).map_err(in_words)?;
         let inflight = match &self.inflight {
             Some(i) if index < usize::from(i.spec.queues) => {
                 Some(InflightQueue::new(i.memory.clone(), index, vring.size, i.spec.size).map_err(in_words)?)
             }
             _ => None,
         };
-        let queue = Queue::new(index, ring, self.memory.clone(), inflight);
+        let queue = Queue::new(index, self.traits(), ring, self.memory.clone(), inflight);
         let worker = self.crew(index)?;
         let vring = &mut self.vrings[index];
         // A copy stays here: a queue that is disabled and enabled goes on with both.
@@ -584,6 +598,26 @@ const PROTOCOL: u64 = protocol::MQ
     | protocol::INFLIGHT_SHMFD
     | protocol::RESET_DEVICE
     | protocol::CONFIGURE_MEM_SLOTS;
+
+/// Refuses a descriptor that a worker could wait for: to poll or to write a file may take as long as its file system likes, and that
+/// may be the front end's own.
+pub(super) fn check_bell(fd: &OwnedFd) -> Result<(), String> {
+    let kind = fstat(fd).map(|stat| FileType::from_raw_mode(stat.st_mode)).map_err(|e| e.to_string())?;
+    match kind {
+        // An eventfd has none.
+        FileType::Unknown | FileType::Fifo | FileType::Socket => Ok(()),
+        kind => Err(format!("{kind:?}: expected an eventfd to ring with")),
+    }
+}
+
+/// Features that are offered for a device.
+fn offered(device: &dyn BlockDevice, read_only: bool) -> u64 {
+    use feature as f;
+    let always = f::SEG_MAX | f::BLK_SIZE | f::FLUSH | f::TOPOLOGY | f::MQ | f::WRITE_ZEROES;
+    let rings = f::INDIRECT | f::EVENT_IDX | f::PROTOCOL | f::VERSION_1;
+    let discard = if device.limits().max_discard.is_zero() { 0 } else { f::DISCARD };
+    always | rings | discard | if read_only { f::RO } else { 0 }
+}
 
 /// A file of zeroes that nobody can cut off.
 fn inflight_file(bytes: u64) -> std::io::Result<OwnedFd> {

@@ -5,7 +5,7 @@
 //! - A queue that is to stop takes nothing new, and has stopped when its last bio is back.
 //! - Before it sleeps, it asks each driver to ring and looks once more: one of the two sees the other.
 
-use super::queue::{Queue, Traits, Way};
+use super::queue::{Queue, Way};
 use super::ring::Broken;
 use super::{GuestMemory, Mode};
 use rustix::event::{EventfdFlags, eventfd};
@@ -142,7 +142,6 @@ impl Served {
 pub(super) struct Worker {
     channel: Channel,
     device: Attached,
-    traits: Traits,
     mode: Mode,
     handle: Arc<Handle>,
     /// By number; a place is free when its queue is not served here.
@@ -156,13 +155,7 @@ pub(super) struct Worker {
 
 impl Worker {
     /// A worker for the calling thread, and its handle.
-    pub(super) fn new(
-        domain: &Domain,
-        device: Arc<dyn BlockDevice>,
-        traits: Traits,
-        mode: Mode,
-        bell: Arc<Bell>,
-    ) -> io::Result<Self> {
+    pub(super) fn new(domain: &Domain, device: Arc<dyn BlockDevice>, mode: Mode, bell: Arc<Bell>) -> io::Result<Self> {
         let channel = domain.channel()?;
         let device = channel.attach(device);
         let handle = Arc::new(Handle {
@@ -173,17 +166,7 @@ impl Worker {
             ended: AtomicBool::new(false),
             bell,
         });
-        Ok(Self {
-            channel,
-            device,
-            traits,
-            mode,
-            handle,
-            queues: Vec::new(),
-            unrung: 0,
-            ending: false,
-            spin: SPIN_FIRST,
-        })
+        Ok(Self { channel, device, mode, handle, queues: Vec::new(), unrung: 0, ending: false, spin: SPIN_FIRST })
     }
 
     pub(super) fn handle(&self) -> Arc<Handle> {
@@ -287,7 +270,7 @@ impl Worker {
     #[inline]
     fn work(&mut self) -> usize {
         let mut moved = 0;
-        let way = Way { channel: &self.channel, device: self.device, traits: &self.traits };
+        let way = Way { channel: &self.channel, device: self.device };
         let mut fault = None;
         for served in self.queues.iter_mut().flatten().filter(|served| served.takes()) {
             match served.queue.take(way) {
@@ -413,7 +396,7 @@ impl Worker {
         served.queue.decline_kicks();
         let depth = self.queues.iter().flatten().map(|served| served.queue.depth()).sum();
         self.channel.set_depth(depth);
-        let way = Way { channel: &self.channel, device: self.device, traits: &self.traits };
+        let way = Way { channel: &self.channel, device: self.device };
         let served = self.queues[index].as_mut().expect("put there above");
         let result = served.queue.resume(way);
         // One before may have ended between showing the driver something and telling it.

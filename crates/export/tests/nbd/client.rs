@@ -8,19 +8,22 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use udm_base::{Sector, Sectors};
 use udm_io::nbd::NbdDevice;
 use udm_io::nbd::uri::Uri;
 use udm_io::nbd::wire::consts::{handshake, opt, rep, transmission};
 use udm_io::nbd::wire::option::{greeting, put_reply};
-use udm_io::{BlockDevice, BlockingIo, Domain, Extent, ExtentKind, Limits, Op, OpFlags, Status};
+use udm_io::{
+    BlockDevice, BlockingIo, Clock, Domain, DomainBuilder, Extent, ExtentKind, Limits, Nanos, Op, OpFlags, Status,
+};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
 fn connect(domain: &Domain, uri: &str) -> Result<Arc<NbdDevice>, String> {
     let uri: Uri = uri.parse().expect("a URI");
-    NbdDevice::connect(&uri, PATIENCE, &**domain.executor()).map_err(|e| e.to_string())
+    NbdDevice::connect(&uri, domain, PATIENCE, &|| false).map_err(|e| e.to_string())
 }
 
 fn pattern(seed: u8, len: usize) -> Vec<u8> {
@@ -123,7 +126,8 @@ fn extents_cross_the_wire() {
     let device = connect(&served.domain, &served.uri("dev")).expect("connected");
     let extent = |sectors, kind| Extent { sectors: Sectors::new(sectors), kind };
     let expect = [extent(8, ExtentKind::Data), extent(56, ExtentKind::Hole), extent(36, ExtentKind::Zero)];
-    assert_eq!(device.extents(Sector::ZERO, Sectors::new(100)), expect);
+    let io = BlockingIo::new(&served.domain, device).expect("a channel");
+    assert_eq!(io.extents(Sector::ZERO, Sectors::new(100)), expect);
 }
 
 #[test]
@@ -324,7 +328,8 @@ fn against_nbdkit_with_holes_and_errors() {
     let domain = Domain::default();
     let Some(nbdkit) = Nbdkit::start(&["memory", "1M"]) else { return };
     let device = connect(&domain, &nbdkit.uri()).expect("connected");
-    let kinds: Vec<_> = device.extents(Sector::ZERO, Sectors::new(2048)).iter().map(|e| e.kind).collect();
+    let io = BlockingIo::new(&domain, device).expect("a channel");
+    let kinds: Vec<_> = io.extents(Sector::ZERO, Sectors::new(2048)).iter().map(|e| e.kind).collect();
     assert_eq!(kinds, [ExtentKind::Hole]);
 
     let Some(nbdkit) = Nbdkit::start(&["--filter=error", "memory", "1M", "error=ENOSPC", "error-pwrite-rate=100%"])
@@ -352,4 +357,78 @@ fn two_kinds_of_clients_see_the_same_bytes() {
         io.read(Sector::new(i * 8), &mut data).expect("read");
         assert_eq!(data[..], pattern(!i as u8, 4096));
     }
+}
+
+/// A clock that only the test moves.
+#[derive(Default)]
+struct Still(AtomicU64);
+
+impl Clock for Still {
+    fn now(&self) -> Nanos {
+        Nanos(self.0.load(Ordering::SeqCst))
+    }
+}
+
+#[test]
+fn a_server_has_one_deadline_for_all_it_says() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let clock = Arc::new(Still::default());
+    let domain = DomainBuilder::default().clock(clock.clone()).build();
+    let uri = |name: &str| format!("nbd+unix:///x?socket={}", dir.path().join(name).display());
+    // Each byte comes in good time, all together do not.
+    let slowly = clock.clone();
+    scripted(&dir.path().join("drips"), move |s| {
+        for byte in greeting(handshake::FIXED_NEWSTYLE).into_iter().cycle() {
+            slowly.0.fetch_add(3_000_000_000, Ordering::SeqCst);
+            if s.write_all(&[byte]).is_err() {
+                return;
+            }
+        }
+    });
+    let error = connect(&domain, &uri("drips")).err().expect("refused");
+    assert!(error.contains("did not answer within 20 s"), "{error}");
+    // One that says nothing is waited for as long as somebody wants it.
+    scripted(&dir.path().join("silent"), |s| drop(s.read(&mut [0])));
+    let (uri, asked) = (uri("silent").parse().expect("a URI"), AtomicU64::new(0));
+    let gone = || asked.fetch_add(1, Ordering::Relaxed) > 2;
+    let error = NbdDevice::connect(&uri, &domain, PATIENCE, &gone).err().expect("given up").to_string();
+    assert!(error.contains("given up"), "{error}");
+}
+
+#[test]
+fn what_a_server_has_not_answered_can_be_asked() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let clock = Arc::new(Still::default());
+    let domain = DomainBuilder::default().clock(clock.clone()).build();
+    let (answer, may_answer) = std::sync::mpsc::channel::<()>();
+    let (asked, was_asked) = std::sync::mpsc::channel();
+    scripted(&dir.path().join("slow"), move |s| {
+        s.write_all(&greeting(0)).expect("sent");
+        s.read_exact(&mut [0; 4]).expect("flags");
+        option(s);
+        s.write_all(&[&(1u64 << 20).to_be_bytes()[..], &1u16.to_be_bytes(), &[0; 124]].concat()).expect("sent");
+        let mut request = [0; 28];
+        s.read_exact(&mut request).expect("a request");
+        asked.send(()).expect("heard");
+        may_answer.recv().expect("told");
+        let reply = [&0x6744_6698u32.to_be_bytes()[..], &[0; 4], &request[8..16], &[7; 512]].concat();
+        s.write_all(&reply).expect("sent");
+        let _ = s.read(&mut [0]);
+    });
+    let uri = format!("nbd+unix:///x?socket={}", dir.path().join("slow").display());
+    let device = connect(&domain, &uri).expect("connected");
+    assert_eq!(device.outstanding().map(|out| (out.requests, out.lost)), Some((0, false)));
+    std::thread::scope(|s| {
+        let read = s.spawn(|| {
+            let io = BlockingIo::new(&domain, device.clone()).expect("a channel");
+            io.read(Sector::ZERO, &mut [0; 512])
+        });
+        was_asked.recv().expect("asked");
+        clock.0.fetch_add(12_000_000_000, Ordering::SeqCst);
+        let out = device.outstanding().expect("told");
+        assert_eq!((out.requests, out.silent_ns / 1_000_000_000, out.oldest_ns / 1_000_000_000), (1, 12, 12));
+        answer.send(()).expect("the server waits");
+        read.join().expect("no panic").expect("read");
+    });
+    assert_eq!(device.outstanding().map(|out| (out.requests, out.silent_ns)), Some((0, 0)));
 }

@@ -5,7 +5,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use udm_base::{Sector, Sectors};
-use udm_io::{Bio, BlockDevice, Cx, DeviceId, Extent, ExtentKind, Limits, Memory, Op, OpFlags, Status};
+use udm_io::{Bio, BlockDevice, Cx, DeviceId, Extent, ExtentKind, ExtentsReply, Limits, Memory, Op, OpFlags, Status};
 
 /// One bio as a device saw it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,12 +109,12 @@ impl BlockDevice for Recorder {
         "recorder".into()
     }
     /// 4 KiB of data, then a hole, then zeroes to the end.
-    fn extents(&self, sector: Sector, sectors: Sectors) -> Vec<Extent> {
+    fn extents(&self, _: &Cx<'_>, sector: Sector, sectors: Sectors, reply: ExtentsReply) {
         let (from, to) = (sector.get(), sector.get() + sectors.get());
         let runs = [(0, 8, ExtentKind::Data), (8, 64, ExtentKind::Hole), (64, u64::MAX, ExtentKind::Zero)];
         let cut = runs.into_iter().map(|(start, end, kind)| (start.max(from), end.min(to), kind));
         let cut = cut.filter(|(start, end, _)| start < end);
-        cut.map(|(start, end, kind)| Extent { sectors: Sectors::new(end - start), kind }).collect()
+        reply.give(cut.map(|(start, end, kind)| Extent { sectors: Sectors::new(end - start), kind }).collect());
     }
     fn as_any(&self) -> &dyn Any {
         self

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use udm_base::{Errno, Sector, Sectors};
 use udm_export::node::NodeDevice;
-use udm_io::{Bio, BlockDevice, Cx, DeviceId, Extent, ExtentKind, Limits, Memory, Op, OpFlags};
+use udm_io::{Bio, BlockDevice, Cx, DeviceId, Extent, ExtentKind, ExtentsReply, Limits, Memory, Op, OpFlags};
 
 /// The disk.
 pub(crate) struct Disk {
@@ -16,6 +16,14 @@ pub(crate) struct Disk {
     pub(crate) open: AtomicUsize,
     held: Mutex<(bool, Vec<Bio>)>,
     seen: Mutex<Vec<(Op, OpFlags, u64, u64)>>,
+    questions: Mutex<Option<Vec<Asked>>>,
+}
+
+/// A question that is kept.
+struct Asked {
+    sector: Sector,
+    sectors: Sectors,
+    reply: ExtentsReply,
 }
 
 impl Disk {
@@ -29,6 +37,7 @@ impl Disk {
             open: AtomicUsize::new(0),
             held: Mutex::default(),
             seen: Mutex::default(),
+            questions: Mutex::default(),
         })
     }
 
@@ -40,6 +49,21 @@ impl Disk {
     /// No larger than it was made.
     pub(crate) fn resize(&self, bytes: u64) {
         self.sectors.store(Sectors::in_bytes(bytes).get(), Ordering::SeqCst);
+    }
+
+    /// From now on questions are kept.
+    pub(crate) fn hold_questions(&self) {
+        self.questions.lock().unwrap().get_or_insert_default();
+    }
+
+    pub(crate) fn held_questions(&self) -> usize {
+        self.questions.lock().unwrap().as_ref().map_or(0, Vec::len)
+    }
+
+    /// Answers questions, and keeps no more.
+    pub(crate) fn answer(&self) {
+        let asked = self.questions.lock().unwrap().take();
+        asked.into_iter().flatten().for_each(|Asked { sector, sectors, reply }| tell(sector, sectors, reply));
     }
 
     /// From now on bios are kept.
@@ -98,15 +122,23 @@ impl BlockDevice for Disk {
     fn name(&self) -> String {
         "disk".into()
     }
-    /// 64 KiB of data, 64 KiB of a hole, and so on.
-    fn extents(&self, sector: Sector, sectors: Sectors) -> Vec<Extent> {
-        let run = (128 - sector.get() % 128).min(sectors.get());
-        let kind = if (sector.get() / 128).is_multiple_of(2) { ExtentKind::Data } else { ExtentKind::Hole };
-        vec![Extent { sectors: Sectors::new(run), kind }]
+    fn extents(&self, _: &Cx<'_>, sector: Sector, sectors: Sectors, reply: ExtentsReply) {
+        let mut questions = self.questions.lock().unwrap();
+        match &mut *questions {
+            Some(asked) => asked.push(Asked { sector, sectors, reply }),
+            None => tell(sector, sectors, reply),
+        }
     }
     fn as_any(&self) -> &dyn Any {
         self
     }
+}
+
+/// 64 KiB of data, 64 KiB of a hole, and so on.
+fn tell(sector: Sector, sectors: Sectors, reply: ExtentsReply) {
+    let run = (128 - sector.get() % 128).min(sectors.get());
+    let kind = if (sector.get() / 128).is_multiple_of(2) { ExtentKind::Data } else { ExtentKind::Hole };
+    reply.give(vec![Extent { sectors: Sectors::new(run), kind }]);
 }
 
 /// The disk as a node's.

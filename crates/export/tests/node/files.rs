@@ -362,10 +362,65 @@ fn the_end_with_files_open_and_requests_under_way() {
 }
 
 #[test]
+fn a_new_name_while_it_is_open() {
+    for place in Place::both() {
+        let (path, disk) = place.disk(Disk::blocks(8192, 512));
+        let file = rw(&path);
+        place.server.rename("disk", "other").unwrap();
+        assert!(fs::metadata(&path).is_err());
+        let other = rw(&place.server.path("other"));
+        file.write_all_at(&[1; 512], 0).unwrap();
+        let mut back = [0; 512];
+        other.read_exact_at(&mut back, 0).unwrap();
+        assert_eq!((back, disk.open.load(Ordering::SeqCst)), ([1; 512], 2));
+        disk.resize(4096);
+        place.server.changed("other");
+        assert_eq!((file.metadata().unwrap().len(), other.metadata().unwrap().len()), (4096, 4096));
+        assert!(place.server.rename("other", "a/b").is_err());
+        assert!(fs::metadata(place.server.path("other")).is_ok(), "it is where it was");
+        drop((file, other));
+        assert!(place.server.reap());
+        until("it is closed", || disk.open.load(Ordering::SeqCst) == 0);
+    }
+}
+
+/// What is open goes on with its connection, its name or not; where a node's mount was ended, its name reaches the device all the same.
+#[test]
+fn mounts_of_files() {
+    let Some(place) = Place::new() else { return };
+    let (path, disk) = place.disk(Disk::blocks(MIB as u64, 512));
+    let gone = Disk::blocks(8192, 512);
+    let open = rw(&place.add("gone", &gone));
+    assert!(place.server.remove("gone"));
+    if rustix::mount::unmount(place.server.file("disk"), rustix::mount::UnmountFlags::DETACH).is_err() {
+        return println!("SKIP unmounting takes root");
+    }
+    rw(&path).write_all_at(&[3; 512], 0).unwrap();
+    let through_the_directory = rw(&path);
+    assert!(place.server.pause(Duration::from_secs(60)));
+    let (fds, plan) = place.server.give().unwrap();
+    let device = |name: &str| {
+        assert_eq!(name, "disk");
+        Some(Box::new(crate::device::Shown(disk.clone())) as Box<dyn NodeDevice>)
+    };
+    let plan = serde_json::from_str(&serde_json::to_string(&plan).unwrap()).unwrap();
+    let next = Adopted::new(fds, plan, device, &mut Vec::new()).unwrap();
+    let next = next.serve(&Domain::default(), place.server.dir(), 2).unwrap();
+    let mut back = [0; 512];
+    through_the_directory.read_exact_at(&mut back, 0).unwrap();
+    assert_eq!(back, [3; 512]);
+    open.write_all_at(&[4; 512], 0).unwrap();
+    assert_eq!(disk.open.load(Ordering::SeqCst), 2);
+    drop((open, through_the_directory));
+    assert!(next.reap());
+    assert_eq!(disk.open.load(Ordering::SeqCst), 0);
+}
+
+#[test]
 fn unmounted_by_somebody_else() {
     for place in Place::both() {
         place.disk(Disk::blocks(8192, 512));
-        if let Err(error) = rustix::mount::unmount(place.server.dir(), rustix::mount::UnmountFlags::empty()) {
+        if let Err(error) = rustix::mount::unmount(place.server.dir(), rustix::mount::UnmountFlags::DETACH) {
             println!("SKIP unmounting takes root: {error}");
             return;
         }
@@ -425,7 +480,7 @@ fn another_server_goes_on_with_what_is_open() {
                 assert!(back == data[at..at + 30_000]);
             })
         });
-        let (fuse, plan) = place.server.give().unwrap();
+        let (fds, plan) = place.server.give().unwrap();
         assert_eq!(disk.open.load(Ordering::SeqCst), 0, "the device is let go of");
         let plan = serde_json::from_str(&serde_json::to_string(&plan).unwrap()).unwrap();
         let mut problems = Vec::new();
@@ -433,7 +488,7 @@ fn another_server_goes_on_with_what_is_open() {
             assert_eq!(name, "disk");
             Some(Box::new(crate::device::Shown(disk.clone())) as Box<dyn NodeDevice>)
         };
-        let next = Adopted::new(fuse, plan, device, &mut problems).unwrap();
+        let next = Adopted::new(fds, plan, device, &mut problems).unwrap();
         assert_eq!((disk.open.load(Ordering::SeqCst), problems), (1, Vec::<String>::new()));
         let next = next.serve(&Domain::default(), place.server.dir(), 1).unwrap();
         readers.into_iter().for_each(|reader| reader.join().unwrap());

@@ -10,7 +10,7 @@ use udm_export::node::loopdev::{Detached, LoopDevice, attach, available, detach_
 use udm_io::Op;
 
 /// A loop device that goes before its node does.
-struct Attached(LoopDevice);
+pub(crate) struct Attached(pub(crate) LoopDevice);
 
 impl Drop for Attached {
     fn drop(&mut self) {
@@ -18,7 +18,7 @@ impl Drop for Attached {
     }
 }
 
-fn on(place: &Place, name: &str, read_only: bool, block: u32) -> Option<Attached> {
+pub(crate) fn on(place: &Place, name: &str, read_only: bool, block: u32) -> Option<Attached> {
     if let Err(error) = available() {
         println!("SKIP {error}");
         return None;

@@ -4,3 +4,4 @@ mod device;
 mod files;
 mod loops;
 mod place;
+mod stalled;

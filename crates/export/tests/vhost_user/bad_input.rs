@@ -6,6 +6,7 @@ use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
+use udm_export::node::fuse::{FuseServer, Owner};
 use udm_export::vhost_user::Mode;
 use udm_export::vhost_user::front::{FrontEnd, FrontOptions, FrontQueue, Kind, Part, RawDesc};
 
@@ -195,7 +196,8 @@ fn messages() {
     // A ring outside of memory, and one before its memory.
     let state = |n: u32| words(&[1, n]);
     front.tell(8, &state(128), &[]).unwrap();
-    assert!(front.tell(12, &longs(&[1]), &[file.as_fd()]).is_ok(), "nothing runs before it is enabled");
+    let bell = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap();
+    assert!(front.tell(12, &longs(&[1]), &[bell.as_fd()]).is_ok(), "nothing runs before it is enabled");
     assert!(front.tell(18, &state(1), &[]).is_err(), "no addresses");
     front.tell(9, &[words(&[1, 0]), longs(&[16, 32, 48, 0])].concat(), &[]).unwrap();
     assert!(front.tell(18, &state(1), &[]).is_err(), "outside of memory");
@@ -277,4 +279,56 @@ fn gone_in_the_middle() {
         queue.kick();
     }
     still_there(&served);
+}
+
+/// What a worker would wait for, were it given: files, whose servers may be the front end itself.
+#[test]
+fn descriptors_that_can_make_others_wait() {
+    const SET_VRING_KICK: u32 = 12;
+    const SET_VRING_CALL: u32 = 13;
+    const ADD_MEM_REG: u32 = 37;
+    let served = Served::memory();
+    let (mut front, mut queue) = served.front();
+    let file = tempfile::tempfile().unwrap();
+    let null = std::fs::File::open("/dev/null").unwrap();
+    for request in [SET_VRING_KICK, SET_VRING_CALL] {
+        for fd in [file.as_fd(), null.as_fd()] {
+            assert!(front.tell(request, &1u64.to_ne_bytes(), &[fd]).is_err(), "request {request}");
+        }
+    }
+    assert_eq!(write(&front, &mut queue, 0, &[1; 512]), 0, "the queue notices nothing");
+    let dir = tempfile::tempdir().unwrap();
+    let owner = Owner { uid: 0, gid: 0, time: 0 };
+    let fuse = match FuseServer::start(&udm_io::Domain::default(), &dir.path().join("dev"), 1, owner) {
+        Ok(fuse) => fuse,
+        Err(error) => return println!("SKIP nothing can be mounted here: {error}"),
+    };
+    fuse.add("memory", Box::new(Ram)).unwrap();
+    let remote = std::fs::OpenOptions::new().read(true).write(true).open(fuse.path("memory")).unwrap();
+    let region = [0u64, 1 << 41, 4096, 1 << 41, 0].iter().flat_map(|word| word.to_ne_bytes()).collect::<Vec<_>>();
+    assert!(front.tell(ADD_MEM_REG, &region, &[remote.as_fd()]).is_err());
+    let local = memfd_create("udm-test", MemfdFlags::CLOEXEC).unwrap();
+    ftruncate(&local, 4096).unwrap();
+    front.tell(ADD_MEM_REG, &region, &[local.as_fd()]).unwrap();
+}
+
+/// A page of memory as a node.
+struct Ram;
+
+impl udm_export::node::NodeDevice for Ram {
+    fn device(&self) -> std::sync::Arc<dyn udm_io::BlockDevice> {
+        static DEVICE: std::sync::OnceLock<std::sync::Arc<dyn udm_io::BlockDevice>> = std::sync::OnceLock::new();
+        DEVICE
+            .get_or_init(|| std::sync::Arc::new(udm_io::MemoryDevice::new(udm_base::Sectors::new(8)).unwrap()))
+            .clone()
+    }
+    fn read_only(&self) -> bool {
+        false
+    }
+    fn open(&self) -> Result<Box<dyn std::any::Any + Send>, udm_base::Errno> {
+        Ok(Box::new(()))
+    }
+    fn name(&self) -> String {
+        "memory".into()
+    }
 }

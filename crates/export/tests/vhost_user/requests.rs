@@ -8,6 +8,9 @@ use udm_export::vhost_user::Mode;
 use udm_export::vhost_user::front::{FrontEnd, FrontOptions, Kind, Part};
 use udm_io::{Limits, Op, OpFlags};
 
+/// Of a message.
+const RESET_DEVICE: u32 = 34;
+
 /// In every mode of both sides, what is written is read.
 #[test]
 fn write_and_read() {
@@ -177,6 +180,67 @@ fn write_through() {
     assert_eq!(perform(&mut queue, Kind::WriteZeroes, 0, &[part(&front, 0, 16)]).status, 0);
     let seen = recorder.seen.lock().unwrap();
     assert!(seen.len() == 2 && seen.iter().all(|s| s.flags.contains(OpFlags::FUA)), "{seen:?}");
+}
+
+/// Firmware that knows of no cache, then a system that does, and the other way round: each has what it agreed upon, also by the next
+/// server.
+#[test]
+fn drivers_that_follow_each_other() {
+    for passes in [false, true] {
+        let recorder = Arc::new(Recorder::new(SIZE, Limits::default()));
+        let mut served = Served::new(recorder.clone(), Want::default());
+        let (mut front, mut queue) = served.front_with(FrontOptions { write_through: true, ..FrontOptions::default() });
+        for write_through in [true, false, true, false] {
+            front.change_driver(write_through).unwrap();
+            if passes {
+                served.pass_on();
+            }
+            recorder.seen.lock().unwrap().clear();
+            assert_eq!(write(&front, &mut queue, 8, &[1; 512]), 0);
+            let flags = if write_through { OpFlags::FUA } else { OpFlags::NONE };
+            let seen = recorder.seen.lock().unwrap().iter().map(|s| (s.op, s.flags)).collect::<Vec<_>>();
+            assert_eq!(seen, [(Op::Write, flags)], "write-through {write_through}, passed on {passes}");
+        }
+    }
+}
+
+/// Features hold for as long as a queue runs, and what was not agreed upon is not done.
+#[test]
+fn features_and_queues() {
+    const DISCARD: u64 = 1 << 13;
+    const WRITE_ZEROES: u64 = 1 << 14;
+    let recorder = Arc::new(Recorder::new(SIZE, Limits::default()));
+    let served = Served::new(recorder.clone(), Want::default());
+    let (mut front, mut queue) = served.front();
+    let all = front.features();
+    front.set_features(all).unwrap();
+    assert!(front.set_features(all & !DISCARD).is_err(), "a queue runs");
+    front.memory().write(front.data(), &range(64, 8, 0));
+    let mut ask = |front: &FrontEnd, kind| perform(&mut queue, kind, 0, &[part(front, 0, 16)]).status;
+    assert_eq!((ask(&front, Kind::Discard), ask(&front, Kind::WriteZeroes)), (0, 0));
+    let base = front.stop_ring(0).unwrap();
+    front.set_features(all & !DISCARD & !WRITE_ZEROES).unwrap();
+    front.start_ring(0, base).unwrap();
+    recorder.seen.lock().unwrap().clear();
+    assert_eq!((ask(&front, Kind::Discard), ask(&front, Kind::WriteZeroes)), (2, 2), "unsupported");
+    assert!(recorder.seen.lock().unwrap().is_empty());
+    // After a reset nothing is agreed upon.
+    front.tell(RESET_DEVICE, &[], &[]).unwrap();
+    assert!(front.start_ring(0, base + 2).is_err(), "it has no features yet");
+    front.set_features(all).unwrap();
+    front.start_ring(0, base + 2).unwrap();
+    assert_eq!(ask(&front, Kind::Discard), 0);
+}
+
+/// A table without discards is loaded between the greeting and the driver: what was offered still is.
+#[test]
+fn what_was_offered_stays_so() {
+    let device = Arc::new(Sized::new());
+    let served = Served::new(device.clone(), Want::default());
+    let (mut front, mut queue) = served.front();
+    device.forbid_discards();
+    front.change_driver(false).unwrap();
+    assert_eq!(write(&front, &mut queue, 8, &[1; 512]), 0);
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::any::Any;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use udm_base::Sectors;
 use udm_export::nbd::{Client, Export, ExportInfo, Exports, OpenError};
@@ -58,12 +58,18 @@ impl Drop for Open {
 pub(crate) struct Sized {
     memory: Memory,
     sectors: AtomicU64,
+    no_discards: AtomicBool,
 }
 
 impl Sized {
     pub(crate) fn new() -> Self {
         let memory = Memory::new(Sectors::in_bytes(SIZE)).unwrap();
-        Self { memory, sectors: AtomicU64::new(SIZE / 512) }
+        Self { memory, sectors: AtomicU64::new(SIZE / 512), no_discards: AtomicBool::new(false) }
+    }
+
+    /// As after another table was loaded.
+    pub(crate) fn forbid_discards(&self) {
+        self.no_discards.store(true, Ordering::SeqCst);
     }
 
     pub(crate) fn resize(&self, sectors: u64) {
@@ -81,7 +87,11 @@ impl BlockDevice for Sized {
         Sectors::new(self.sectors.load(Ordering::SeqCst))
     }
     fn limits(&self) -> Limits {
-        Limits::default()
+        let limits = Limits::default();
+        match self.no_discards.load(Ordering::SeqCst) {
+            true => Limits { max_discard: Sectors::ZERO, ..limits },
+            false => limits,
+        }
     }
     fn id(&self) -> DeviceId {
         DeviceId::Anonymous(std::ptr::from_ref(self) as usize)

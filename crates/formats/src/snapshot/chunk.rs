@@ -112,6 +112,12 @@ impl Geometry {
         Ok(geometry)
     }
 
+    /// The same on a device that has grown to `device` sectors. One that has shrunk stays as it was known: what lies past its end
+    /// fails when it is written.
+    pub(super) fn grow(&mut self, device: Sectors) {
+        self.device = self.device.max(device);
+    }
+
     /// The chunk size.
     #[inline]
     pub const fn chunk(&self) -> ChunkSize {

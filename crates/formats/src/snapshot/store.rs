@@ -110,6 +110,11 @@ impl Store {
         Usage { allocated: length(self.next_free), total: self.geometry.device(), metadata: length(self.area + 2) }
     }
 
+    /// The COW device has `device` sectors now: what has been added is room for more exceptions.
+    pub fn grow(&mut self, device: Sectors) {
+        self.geometry.grow(device);
+    }
+
     /// How many exceptions are true, and not merged away.
     pub fn committed(&self) -> u64 {
         self.area * self.geometry.per_area() + self.entries.len() as u64

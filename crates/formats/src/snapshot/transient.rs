@@ -29,6 +29,11 @@ impl Transient {
         Ok(self.next_free - 1)
     }
 
+    /// The COW device has `device` sectors now.
+    pub fn grow(&mut self, device: Sectors) {
+        self.device = self.device.max(device);
+    }
+
     /// What the status shows.
     pub fn usage(&self) -> Usage {
         let allocated = self.chunk.start(self.next_free) - Sector::ZERO;
@@ -46,5 +51,10 @@ mod tests {
         let given: Vec<u64> = std::iter::from_fn(|| store.allocate().ok()).collect();
         assert_eq!(given, [0, 1, 2]);
         assert_eq!(store.usage().to_string(), "24/31 0");
+        store.grow(Sectors::new(30));
+        assert_eq!(store.allocate(), Err(Full));
+        store.grow(Sectors::new(32));
+        assert_eq!((store.allocate(), store.allocate()), (Ok(3), Err(Full)));
+        assert_eq!(store.usage().to_string(), "32/32 0");
     }
 }

@@ -391,3 +391,24 @@ fn an_operation_that_is_given_up_half_way_leaves_the_last_commit() {
     }
     panic!("it never came to its end");
 }
+
+/// What a look-up reads may need the room of what was changed, and that cannot be written.
+#[test]
+fn a_look_up_that_cannot_make_room_leaves_the_metadata_in_doubt() {
+    let mut pair = Pair::new(2000, 40_000, Options { cache_bytes: 0, ..Options::default() });
+    apply(&mut pair, &[Op::CreateThin(1), Op::Write(1, 0, 20_000), Op::CreateSnap(2, 1), Op::Commit]);
+    apply(&mut pair, &[Op::Write(2, 0, 5000)]);
+    let failed = (0..20_000).step_by(100).find_map(|block| {
+        pair.disk.fail_at(0);
+        block_on(pair.metadata.find(1, block)).err()
+    });
+    assert!(matches!(failed, Some(Error::Data(udm_pdata::Error::Write(_)))), "{failed:?}");
+    assert!(pair.metadata.is_in_doubt());
+    for (dev, block) in [(1, 0), (1, 19_999), (2, 0), (2, 4999)] {
+        let found = block_on(pair.metadata.find(dev, block));
+        assert!(matches!(found, Err(Error::Data(udm_pdata::Error::Poisoned))), "{dev}, {block}: {found:?}");
+    }
+    apply(&mut pair, &[Op::Abort]);
+    assert!(!pair.metadata.is_in_doubt());
+    pair.compare();
+}

@@ -47,7 +47,10 @@ pub(crate) struct Record {
     pub(crate) parent: *mut Record,
     pub(crate) word: u64,
     pub(crate) polled: Polled,
+    #[cfg(debug_assertions)]
+    pub(crate) rounds: crate::channel::Rounds,
     pub(crate) stack: [std::mem::MaybeUninit<Frame>; FRAMES],
 }
 
+#[cfg(not(debug_assertions))]
 const _: () = assert!(std::mem::size_of::<Record>() == 256, "a record is four cache lines");

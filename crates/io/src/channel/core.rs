@@ -210,6 +210,14 @@ impl ChannelCore {
         self.mailbox.prepare_sleep();
     }
 
+    pub(crate) fn is_sleeping(&self) -> bool {
+        self.mailbox.is_sleeping()
+    }
+
+    pub(crate) fn is_orphan(&self) -> bool {
+        self.orphan.load(Ordering::SeqCst)
+    }
+
     pub(crate) fn has_mail(&self) -> bool {
         !self.mailbox.is_empty()
     }

@@ -83,7 +83,8 @@ impl<'a> Cx<'a> {
     }
 
     /// Submits a bio of any channel to the device it is for: here if it is of this channel, else on its own, which gets it by
-    /// mail.
+    /// mail. For a worker that sends a bio on to a device beneath; where it has been, it goes again by [`Bio::resubmit`] only,
+    /// so that no section goes on for as long as a worker and a bio disagree.
     pub fn forward(&self, bio: Bio) {
         if std::ptr::eq(bio.record().channel.as_ptr(), self.0) { self.submit(bio) } else { bio.resubmit() }
     }
@@ -93,6 +94,8 @@ impl<'a> Cx<'a> {
         let mut next = Some(bio);
         loop {
             while let Some(bio) = next {
+                #[cfg(debug_assertions)]
+                let bio = self.counted(bio);
                 // SAFETY: who submitted the bio keeps its device until it has completed.
                 next = unsafe { bio.device().as_ref() }.submit(self, bio);
             }
@@ -104,6 +107,17 @@ impl<'a> Cx<'a> {
                 return;
             }
         }
+    }
+
+    /// Counts that a bio comes to its device: see [`rounds`](super::rounds).
+    #[cfg(debug_assertions)]
+    fn counted(&self, mut bio: Bio) -> Bio {
+        if !bio.record_mut().rounds.count(self.section()) {
+            // SAFETY: who submitted the bio keeps its device until it has completed.
+            let name = unsafe { bio.device().as_ref() }.name();
+            panic!("a bio goes round within one section, by way of {name}: have it look again by mail");
+        }
+        bio
     }
 
     /// Does `func` with the bio at `at` or soon after, inside the channel.
@@ -155,7 +169,8 @@ impl<'a> Cx<'a> {
     /// Makes a clone of `len` sectors of `parent`, from `offset` sectors after its start, with its operation, flags
     /// and device. `None` when the reserve of `level` is used up: see [`park`](Self::park).
     ///
-    /// The clone's completion is counted in the parent.
+    /// The clone's completion is counted in the parent. If any clone ends with [`Status::Requeue`], the parent goes to
+    /// [`BlockDevice::take_back`] of the device that it is for; else it completes with the first error.
     ///
     /// # Safety
     /// The parent is of this channel and [held](Self::hold), and only goes to [`unhold`](Self::unhold) or `park` from then
@@ -225,7 +240,20 @@ impl<'a> Cx<'a> {
         // SAFETY: a parent that is held is owned by its clones together, which all are of this channel.
         let record = unsafe { parent.as_mut() };
         record.children -= 1;
-        (record.children == 0).then(|| Bio::from_record(parent))
+        if record.children > 0 {
+            return None;
+        }
+        let requeued = record.status == Status::Requeue;
+        let parent = Bio::from_record(parent);
+        if requeued { Self::take_back(parent) } else { Some(parent) }
+    }
+
+    /// Before its frames run: they are those of the devices above, which have nothing to do with it.
+    #[cold]
+    fn take_back(parent: Bio) -> Option<Bio> {
+        let dev = parent.device();
+        // SAFETY: who submitted the bio keeps its device until it has completed.
+        unsafe { dev.as_ref() }.take_back(parent)
     }
 
     /// Lets a bio wait until a clone of `level` has come back; then `resume` gets it with `word`.
@@ -294,7 +322,8 @@ unsafe fn child_done(cx: &Cx<'_>, clone: Bio, _: *const ()) -> Option<Bio> {
     if !status.is_ok() {
         // SAFETY: the parent is held by its clones, all of this channel.
         let record = unsafe { parent.as_mut() };
-        if record.status.is_ok() {
+        // An error waits for the next time, as in the kernel (`dm_io_set_error`, `drivers/md/dm.c`, 6.12).
+        if record.status.is_ok() || status == Status::Requeue {
             record.status = status;
         }
     }
@@ -305,7 +334,7 @@ unsafe fn child_done(cx: &Cx<'_>, clone: Bio, _: *const ()) -> Option<Bio> {
 
 impl Bio {
     /// Sends the bio to its own channel to be submitted again to the device it is for now, from any thread: how a
-    /// device lets go of bios that it queued.
+    /// device lets go of bios that it queued. Also from inside its channel it is a later section that submits it.
     pub fn resubmit(mut self) {
         let record = self.record_mut();
         record.children = RESUBMIT;

@@ -2,18 +2,24 @@
 
 mod core;
 mod cx;
+mod inspect;
 pub(crate) mod lock;
 mod mailbox;
 #[cfg(all(test, loom))]
 mod models;
 mod own;
+#[cfg(debug_assertions)]
+mod rounds;
 mod slab;
 mod timers;
 mod wait;
 
 pub(crate) use self::core::ChannelCore;
 pub use cx::Cx;
+pub use inspect::{BioReport, ChannelContent, ChannelReport};
 pub use own::{OWN_MAX, OwnDone, OwnWaiter};
+#[cfg(debug_assertions)]
+pub(crate) use rounds::Rounds;
 pub use wait::{Waker, Woken};
 
 use self::core::{Holding, covers};

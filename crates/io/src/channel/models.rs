@@ -8,7 +8,7 @@ use super::ChannelCore;
 use super::lock::{BiasedLock, Sections, grace_period};
 use crate::bio::Bio;
 use crate::sync::{AtomicBool, AtomicPtr, Ordering};
-use crate::{Cx, Domain, MAX_CHANNELS, MonotonicClock, Op, Source, Status};
+use crate::{CHANNELS, Cx, Domain, MonotonicClock, Op, Source, Status};
 use loom::thread;
 use rustix::fd::BorrowedFd;
 use std::any::TypeId;
@@ -209,7 +209,7 @@ fn orphans_come_home_once() {
             leave(&core, &domain);
             enders.into_iter().for_each(|t| t.join().unwrap());
             drain.map(|t| t.join().unwrap());
-            assert_eq!(domain.shared().1, MAX_CHANNELS + 1, "given back once");
+            assert_eq!(domain.shared().1, CHANNELS + 1, "given back once");
             core.lock.enter();
             // SAFETY: inside; the reference ends with the expression.
             assert_eq!(unsafe { core.inner() }.out(), 0);
@@ -240,6 +240,6 @@ fn an_orphan_submits_nothing() {
         let ender = thread::spawn(move || bio.end(Status::Ok));
         leave(&core, &domain);
         ender.join().unwrap();
-        assert_eq!(domain.shared().1, MAX_CHANNELS + 1);
+        assert_eq!(domain.shared().1, CHANNELS + 1);
     });
 }

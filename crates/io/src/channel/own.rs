@@ -69,6 +69,10 @@ impl Reserves {
         self.slabs.iter().map(Slab::out).sum()
     }
 
+    pub(super) fn slabs(&self) -> &[Slab] {
+        &self.slabs
+    }
+
     /// For the next owner of the core, which `channel` leads to with what it needs to be held by.
     pub(super) fn open(&mut self, channel: NonNull<ChannelCore>) {
         debug_assert_eq!(self.out(), 0, "a channel outlives its own bios");

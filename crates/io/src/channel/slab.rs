@@ -51,6 +51,10 @@ impl Slab {
         r.next = ptr::null_mut();
         r.frames = 0;
         r.status = Status::Ok;
+        #[cfg(debug_assertions)]
+        {
+            r.rounds = super::Rounds::NONE;
+        }
         Some(Bio::from_record(record))
     }
 
@@ -62,6 +66,19 @@ impl Slab {
         unsafe { record.as_mut() }.next = self.free;
         self.free = record.as_ptr();
         self.out -= 1;
+    }
+
+    /// Every record, in use or not.
+    pub(super) fn records(&self) -> impl Iterator<Item = NonNull<Record>> {
+        let slots = self.chunks.iter().flat_map(|chunk| chunk.iter());
+        slots.map(|slot| NonNull::from(slot).cast::<Record>())
+    }
+
+    /// The records that are not in use.
+    pub(super) fn free_records(&self) -> impl Iterator<Item = NonNull<Record>> {
+        let first = NonNull::new(self.free);
+        // SAFETY: a record in the free list is initialised and owned by the list.
+        std::iter::successors(first, |record| NonNull::new(unsafe { record.as_ref() }.next))
     }
 
     #[cold]
@@ -90,6 +107,8 @@ impl Slab {
                 parent: ptr::null_mut(),
                 word: 0,
                 polled: Polled::NONE,
+                #[cfg(debug_assertions)]
+                rounds: super::Rounds::NONE,
                 stack: [MaybeUninit::uninit(); _],
             });
             self.free = slot.as_mut_ptr();

@@ -1,11 +1,12 @@
 //! The file or block device beneath a [`FileDevice`](super::FileDevice): its descriptor, and what the system tells
 //! of it.
 
-use super::hold;
+use super::claims::{Claim, Claims};
+use super::{hold, holder};
 use crate::open::{OpenError, OpenErrorKind};
 use crate::{DeviceId, Limits};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
-use rustix::fs::{FileType, Mode, OFlags};
+use rustix::fs::{FileType, Mode, OFlags, Stat};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use udm_base::{DevT, Sectors};
@@ -17,9 +18,11 @@ pub(super) enum Kind {
     Block,
 }
 
-/// An open file. Dropping it gives up the lock or the claim that came with an exclusive open.
+/// An open file. Dropping it gives up the lock or the claim that came with it.
 pub(super) struct Backing {
     fd: OwnedFd,
+    /// Given up after the descriptor is closed, which may write what the kernel still holds.
+    claim: Option<Claim>,
     pub(super) kind: Kind,
     pub(super) id: DeviceId,
     pub(super) read_only: bool,
@@ -30,30 +33,36 @@ pub(super) struct Backing {
 }
 
 /// How a file is opened.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(super) struct Access {
+#[derive(Clone, Copy, Default)]
+pub(super) struct Access<'a> {
     pub(super) read_only: bool,
     pub(super) exclusive: bool,
+    /// What a block device is claimed for; `exclusive` opens are then kept apart by who has the claims.
+    pub(super) claims: Option<&'a Claims>,
 }
 
 impl Backing {
     /// Opens `path`. `spec` is how errors name it.
-    pub(super) fn open(path: &Path, spec: &str, access: Access) -> Result<Self, OpenError> {
+    pub(super) fn open(path: &Path, spec: &str, access: Access<'_>) -> Result<Self, OpenError> {
         let fail = |kind, detail: &str, e: rustix::io::Errno| OpenError::new(kind, spec, detail).because(e.into());
         // The kind is asked first: to open a tape rewinds it, and to open a FIFO waits.
-        let stat = rustix::fs::stat(path).map_err(|e| fail(kind_of(e), "cannot be found", e))?;
+        let stat = rustix::fs::stat(path).map_err(|e| fail(OpenErrorKind::of(e), "cannot be found", e))?;
         let kind = device_kind(FileType::from_raw_mode(stat.st_mode), spec)?;
-        let (fd, read_only) = open_fd(path, kind, access).map_err(|e| match e {
-            rustix::io::Errno::BUSY if access.exclusive => {
-                let holder =
-                    hold::holder_of_block(DevT::new(rustix::fs::major(stat.st_rdev), rustix::fs::minor(stat.st_rdev)));
-                OpenError::new(OpenErrorKind::Busy, spec, format!("is in use by {holder}")).because(e.into())
-            }
-            e => fail(kind_of(e), "cannot be opened", e),
-        })?;
+        let number = |stat: &Stat| DevT::new(rustix::fs::major(stat.st_rdev), rustix::fs::minor(stat.st_rdev));
+        // Before it is opened to write: who closes it afterwards has it looked at anew by udev.
+        let claim = access.claims.filter(|_| kind == Kind::Block);
+        let claim = claim.map(|claims| claims.take(path, number(&stat), spec)).transpose()?;
+        let exclusive = access.exclusive && kind == Kind::Block && claim.is_none();
+        let claimed = number(&stat);
+        let (fd, read_only) = if exclusive {
+            holder::open_unclaimed(claimed, spec, || open_fd(path, access.read_only, true))?
+        } else {
+            open_fd(path, access.read_only, false).map_err(|e| OpenError::of_open(spec, e))?
+        };
         let system = |e| fail(OpenErrorKind::System, "cannot be examined", e);
         let stat = rustix::fs::fstat(&fd).map_err(system)?;
-        if device_kind(FileType::from_raw_mode(stat.st_mode), spec)? != kind {
+        let replaced = claim.is_some() && number(&stat) != claimed;
+        if replaced || device_kind(FileType::from_raw_mode(stat.st_mode), spec)? != kind {
             return Err(OpenError::new(OpenErrorKind::WrongKind, spec, "was replaced while it was opened; try again"));
         }
         // O_NONBLOCK was for a FIFO that might have taken the file's place; io_uring would give EAGAIN for it.
@@ -61,14 +70,13 @@ impl Backing {
         rustix::fs::fcntl_setfl(&fd, flags - OFlags::NONBLOCK).map_err(system)?;
         let id = match kind {
             Kind::Regular => DeviceId::File(stat.st_dev, stat.st_ino),
-            Kind::Block => {
-                DeviceId::Number(DevT::new(rustix::fs::major(stat.st_rdev), rustix::fs::minor(stat.st_rdev)))
-            }
+            Kind::Block => DeviceId::Number(number(&stat)),
         };
         if access.exclusive && kind == Kind::Regular {
             hold::lock(fd.as_fd(), &stat, read_only, spec)?;
         }
-        let backing = Self { fd, kind, id, read_only, bytes: AtomicU64::new(0), checked: AtomicU64::new(u64::MAX) };
+        let (bytes, checked) = (AtomicU64::new(0), AtomicU64::new(u64::MAX));
+        let backing = Self { fd, claim, kind, id, read_only, bytes, checked };
         backing.ask_size().map_err(system)?;
         Ok(backing)
     }
@@ -79,6 +87,11 @@ impl Backing {
 
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
+    }
+
+    /// The one for discards and zeroes.
+    pub(super) fn ranges_fd(&self) -> BorrowedFd<'_> {
+        self.claim.as_ref().map_or_else(|| self.fd.as_fd(), AsFd::as_fd)
     }
 
     fn ask_size(&self) -> rustix::io::Result<u64> {
@@ -164,25 +177,15 @@ fn device_kind(ty: FileType, spec: &str) -> Result<Kind, OpenError> {
     Err(OpenError::new(OpenErrorKind::WrongKind, spec, format!("is {what}; expected a regular file or a block device")))
 }
 
-fn kind_of(e: rustix::io::Errno) -> OpenErrorKind {
-    use rustix::io::Errno as E;
-    match e {
-        E::NOENT | E::NOTDIR | E::NODEV | E::NXIO => OpenErrorKind::NotFound,
-        E::ACCESS | E::PERM | E::ROFS => OpenErrorKind::Denied,
-        E::BUSY | E::TXTBSY => OpenErrorKind::Busy,
-        _ => OpenErrorKind::System,
-    }
-}
-
 /// The descriptor, and whether it can only be read: on request, or because the file can only be read.
-fn open_fd(path: &Path, kind: Kind, access: Access) -> rustix::io::Result<(OwnedFd, bool)> {
+pub(super) fn open_fd(path: &Path, read_only: bool, exclusive: bool) -> rustix::io::Result<(OwnedFd, bool)> {
     use rustix::io::Errno as E;
     let mut flags = OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK;
-    if access.exclusive && kind == Kind::Block {
+    if exclusive {
         flags |= OFlags::EXCL;
     }
     let open = |mode| rustix::fs::open(path, flags | mode, Mode::empty());
-    if !access.read_only {
+    if !read_only {
         match open(OFlags::RDWR) {
             Err(E::ACCESS | E::PERM | E::ROFS) => {}
             other => return other.map(|fd| (fd, false)),

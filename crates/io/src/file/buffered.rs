@@ -4,7 +4,7 @@
 
 use super::backing::Backing;
 use super::sync;
-use super::worker::{Serve, Worker};
+use super::worker::{Job, Serve, Worker};
 use crate::{Bio, Op, Status};
 use std::io;
 
@@ -12,24 +12,30 @@ impl Serve for Backing {
     fn serve(&self, bio: &Bio) -> Status {
         sync::serve(self, bio, bio.word() as usize)
     }
+
+    fn backing(&self) -> &Backing {
+        self
+    }
 }
 
 /// Serves a bio at once if that cannot block, else has it served.
 pub(super) fn submit(backing: &Backing, worker: &Worker<Backing>, mut bio: Bio) {
     bio.set_word(0);
     if !bio.op().has_payload() {
-        return worker.give(bio);
+        return worker.give(Job::Bio(bio));
     }
     match without_blocking(backing, &bio) {
         Ok(done) if done == bio.segments().bytes() => bio.end(Status::Ok),
         // Part of it, or the file's end: the worker goes on from there, and tells them apart.
         Ok(done) => {
             bio.set_word(done as u64);
-            worker.give(bio);
+            worker.give(Job::Bio(bio));
         }
         // EAGAIN: it would block. EOPNOTSUPP: the file system cannot tell, as ext4 cannot for writes; nor can a system
         // without preadv2.
-        Err(e) if matches!(e.raw_os_error(), Some(libc::EAGAIN | libc::EOPNOTSUPP | libc::ENOSYS)) => worker.give(bio),
+        Err(e) if matches!(e.raw_os_error(), Some(libc::EAGAIN | libc::EOPNOTSUPP | libc::ENOSYS)) => {
+            worker.give(Job::Bio(bio))
+        }
         Err(e) => bio.end(sync::status_of(&e)),
     }
 }

@@ -1,5 +1,6 @@
 //! Exclusive opens: the lock on a file, and who has it when it is refused.
 
+use super::holder::process;
 use crate::open::{OpenError, OpenErrorKind};
 use rustix::fd::{AsRawFd, BorrowedFd};
 use rustix::fs::Stat;
@@ -58,31 +59,6 @@ fn search_descriptors(file: &str) -> Option<u32> {
             .filter_map(|e| fs::read_to_string(e.path()).ok())
             .any(|info| info.lines().any(|l| l.strip_prefix("lock:").is_some_and(|l| lock_owner(l, file).is_some())))
     })
-}
-
-fn process(pid: u32) -> String {
-    let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-    let here = if pid == std::process::id() { ", this process" } else { "" };
-    match name.trim() {
-        "" => format!("the process with pid {pid}{here}"),
-        name => format!("{name} (pid {pid}{here})"),
-    }
-}
-
-/// What keeps a block device from being claimed: the kernel's own users of it can be named, a program cannot.
-pub(super) fn holder_of_block(dev: DevT) -> String {
-    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-    let mounted = mounts.lines().find_map(|line| {
-        let mut fields = line.split(' ').skip(2);
-        (fields.next()? == dev.to_string()).then_some(())?;
-        fields.nth(1)
-    });
-    if let Some(at) = mounted {
-        return format!("the file system mounted at {at}");
-    }
-    let holders = fs::read_dir(format!("/sys/dev/block/{dev}/holders")).into_iter().flatten().flatten();
-    let names: Vec<_> = holders.map(|e| e.file_name().to_string_lossy().into_owned()).collect();
-    if names.is_empty() { "a program that has it open exclusively, or as swap".into() } else { names.join(", ") }
 }
 
 #[cfg(test)]

@@ -234,6 +234,10 @@ impl Serve for Mapped {
     fn serve(&self, bio: &Bio) -> Status {
         self.clear(bio)
     }
+
+    fn backing(&self) -> &Backing {
+        &self.backing
+    }
 }
 
 impl Drop for Mapped {

@@ -10,9 +10,11 @@
 
 mod backing;
 mod buffered;
+mod claims;
 mod extents;
 pub(crate) mod guard;
 mod hold;
+mod holder;
 mod limits;
 mod mapped;
 mod polled;
@@ -23,8 +25,9 @@ mod worker;
 
 use crate::open::{OpenError, OpenErrorKind};
 use crate::polling::Polls;
-use crate::{Bio, BlockDevice, Cx, DeviceId, Executor, Extent, ExtentKind, Limits, Op, OpFlags, Status};
+use crate::{Bio, BlockDevice, Cx, DeviceId, Executor, ExtentsReply, Limits, Op, OpFlags, Status};
 use backing::{Access, Backing, Kind};
+pub use claims::{Claim, Claims};
 use limits::DirectAlign;
 use mapped::Mapped;
 use polled::Polled;
@@ -34,7 +37,7 @@ use std::path::Path;
 use std::sync::Arc;
 use transfers::{Progress, Target};
 use udm_base::{Sector, Sectors};
-use worker::Worker;
+use worker::{Job, Worker};
 
 /// How a file is opened.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -119,8 +122,28 @@ impl FileDevice {
     /// Fails when the file is missing, of another kind, or may not be read, and when it is to be exclusive but is in
     /// use; the error says by whom, where that can be found out.
     pub fn open(path: &Path, options: FileOptions, executor: Arc<dyn Executor>) -> Result<Self, OpenError> {
+        Self::open_for(path, options, None, executor)
+    }
+
+    /// As [`open`](Self::open), and claims a block device. An exclusive open is then one of the claims' holder's: it sees to
+    /// it that nobody of its own shares the device.
+    pub fn open_claimed(
+        path: &Path,
+        options: FileOptions,
+        claims: &Claims,
+        executor: Arc<dyn Executor>,
+    ) -> Result<Self, OpenError> {
+        Self::open_for(path, options, Some(claims), executor)
+    }
+
+    fn open_for(
+        path: &Path,
+        options: FileOptions,
+        claims: Option<&Claims>,
+        executor: Arc<dyn Executor>,
+    ) -> Result<Self, OpenError> {
         let spec = path.to_string_lossy();
-        let access = Access { read_only: options.read_only, exclusive: options.exclusive };
+        let access = Access { read_only: options.read_only, exclusive: options.exclusive, claims };
         let backing = Backing::open(path, &spec, access)?;
         let absolute = path.canonicalize().or_else(|_| std::path::absolute(path));
         let absolute =
@@ -166,9 +189,13 @@ impl FileDevice {
     /// Gives a bio to a worker, from its start.
     fn hand_over(&self, mut bio: Bio) {
         bio.set_word(0);
+        self.give(Job::Bio(bio));
+    }
+
+    fn give(&self, job: Job) {
         match &self.engine {
-            Engine::Direct { worker, .. } | Engine::Buffered { worker, .. } => worker.give(bio),
-            Engine::Mapped { worker, .. } => worker.give(bio),
+            Engine::Direct { worker, .. } | Engine::Buffered { worker, .. } => worker.give(job),
+            Engine::Mapped { worker, .. } => worker.give(job),
         }
     }
 
@@ -280,10 +307,10 @@ impl BlockDevice for FileDevice {
         polled.inspect(|polled| polled.queues().set_len(n)).is_some()
     }
 
-    fn extents(&self, sector: Sector, sectors: Sectors) -> Vec<Extent> {
-        match self.backing().kind {
-            Kind::Regular => extents::of(self.backing(), sector, sectors),
-            Kind::Block => vec![Extent { sectors, kind: ExtentKind::Data }],
+    fn extents(&self, _: &Cx<'_>, sector: Sector, sectors: Sectors, reply: ExtentsReply) {
+        // The file system may have to read, or wait for who writes.
+        if self.backing().kind == Kind::Regular {
+            self.give(Job::Extents(sector, sectors, reply));
         }
     }
 

@@ -2,6 +2,7 @@
 
 use super::backing::{Backing, Kind};
 use crate::{Bio, Op, OpFlags, Segments, Status};
+use rustix::fd::AsRawFd;
 use rustix::fs::FallocateFlags;
 use std::io;
 use udm_base::AlignedBuf;
@@ -105,7 +106,7 @@ const BLKZEROOUT: libc::Ioctl = 0x127f;
 fn block_ioctl(backing: &Backing, request: libc::Ioctl, start: u64, len: u64) -> io::Result<()> {
     let range = [start, len];
     // SAFETY: both requests read two u64.
-    if unsafe { libc::ioctl(backing.raw(), request, range.as_ptr()) } == 0 {
+    if unsafe { libc::ioctl(backing.ranges_fd().as_raw_fd(), request, range.as_ptr()) } == 0 {
         return Ok(());
     }
     Err(io::Error::last_os_error())
@@ -119,7 +120,7 @@ fn write_zeroes(backing: &Backing, bio: &Bio) -> io::Result<()> {
     let ways = [FallocateFlags::PUNCH_HOLE | keep, FallocateFlags::ZERO_RANGE | keep];
     let first = usize::from(bio.flags().contains(OpFlags::NO_UNMAP));
     for way in &ways[first..] {
-        match rustix::fs::fallocate(backing.fd(), *way, start, len) {
+        match rustix::fs::fallocate(backing.ranges_fd(), *way, start, len) {
             Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::INVAL) => {}
             other => return Ok(other?),
         }

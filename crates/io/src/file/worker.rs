@@ -1,18 +1,32 @@
 //! Threads for what would block a submitter: started when there is work, few, and gone with their file.
 
-use crate::{Bio, Executor, Status};
+use super::backing::Backing;
+use super::extents;
+use crate::{Bio, Executor, ExtentsReply, Status};
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use udm_base::{Sector, Sectors};
 
 /// Threads that a file has at most.
 const THREADS: usize = 4;
 
-/// What a worker does with a bio; it may block. The worker ends the bio afterwards.
+/// What a worker does its work on.
 pub(super) trait Serve: Send + Sync + 'static {
+    /// Does what a bio asks for; may block. The worker ends the bio afterwards.
     fn serve(&self, bio: &Bio) -> Status;
+
+    /// The file.
+    fn backing(&self) -> &Backing;
 }
 
-/// Serves bios on threads of its own. Dropped, it lets its threads go; who holds bios there holds the file.
+/// What may block.
+pub(super) enum Job {
+    Bio(Bio),
+    /// To ask the file system what a range holds.
+    Extents(Sector, Sectors, ExtentsReply),
+}
+
+/// Does jobs on threads of its own. Dropped, it lets its threads go; who holds bios there holds the file.
 pub(super) struct Worker<T: Serve> {
     executor: Arc<dyn Executor>,
     shared: Arc<Shared<T>>,
@@ -27,7 +41,7 @@ struct Shared<T> {
 
 #[derive(Default)]
 struct Queue {
-    bios: VecDeque<Bio>,
+    jobs: VecDeque<Job>,
     threads: usize,
     idle: usize,
     closed: bool,
@@ -45,11 +59,11 @@ impl<T: Serve> Worker<T> {
         Self { executor, shared: Arc::new(shared) }
     }
 
-    /// Has a bio served. Where no thread can be had at all, it is served at once: slow, but done.
-    pub(super) fn give(&self, bio: Bio) {
+    /// Has a job done. Where no thread can be had at all, it is done at once: slow, but done.
+    pub(super) fn give(&self, job: Job) {
         let mut queue = self.shared.lock();
-        queue.bios.push_back(bio);
-        if queue.bios.len() <= queue.idle {
+        queue.jobs.push_back(job);
+        if queue.jobs.len() <= queue.idle {
             drop(queue);
             return self.shared.more.notify_one();
         }
@@ -62,10 +76,10 @@ impl<T: Serve> Worker<T> {
         if let Err(error) = self.executor.spawn("udm-file", Box::new(move || run(&shared))) {
             let mut queue = self.shared.lock();
             queue.threads -= 1;
-            let stranded = if queue.threads == 0 { std::mem::take(&mut queue.bios) } else { VecDeque::new() };
+            let stranded = if queue.threads == 0 { std::mem::take(&mut queue.jobs) } else { VecDeque::new() };
             drop(queue);
             tracing::debug!(%error, "no thread for blocking file operations");
-            stranded.into_iter().for_each(|bio| serve(&self.shared, bio));
+            stranded.into_iter().for_each(|job| serve(&self.shared, job));
         }
     }
 }
@@ -78,18 +92,26 @@ impl<T: Serve> Drop for Worker<T> {
     }
 }
 
-fn serve<T: Serve>(shared: &Shared<T>, bio: Bio) {
+fn serve<T: Serve>(shared: &Shared<T>, job: Job) {
     // The file is let go before the bio is: once that is home, its holder may close the file and open it again.
-    let status = shared.server.upgrade().map_or(Status::Gone, |server| server.serve(&bio));
-    bio.end(status);
+    match job {
+        Job::Bio(bio) => {
+            let status = shared.server.upgrade().map_or(Status::Gone, |server| server.serve(&bio));
+            bio.end(status);
+        }
+        Job::Extents(sector, sectors, reply) => {
+            let found = shared.server.upgrade().map(|server| extents::of(server.backing(), sector, sectors));
+            reply.give(found.unwrap_or_default());
+        }
+    }
 }
 
 fn run<T: Serve>(shared: &Shared<T>) {
     let mut queue = shared.lock();
     loop {
-        if let Some(bio) = queue.bios.pop_front() {
+        if let Some(job) = queue.jobs.pop_front() {
             drop(queue);
-            serve(shared, bio);
+            serve(shared, job);
             queue = shared.lock();
         } else if queue.closed {
             queue.threads -= 1;

@@ -14,7 +14,7 @@ pub(crate) use spec::SCHEME;
 pub use spec::{NullSpec, NullSpecError};
 
 use crate::polling::{Polls, QueueSet};
-use crate::{Bio, BlockDevice, Cx, DeviceId, Extent, ExtentKind, Lent, Limits, Memory, Op, OpFlags, Status};
+use crate::{Bio, BlockDevice, Cx, DeviceId, Lent, Limits, Memory, Op, OpFlags, Status};
 use queue::NullQueue;
 use std::any::Any;
 use std::io;
@@ -104,10 +104,6 @@ impl BlockDevice for NullDevice {
     fn set_poll_queues(&self, n: u32) -> bool {
         self.queues.set_len(n);
         true
-    }
-
-    fn extents(&self, _: Sector, sectors: Sectors) -> Vec<Extent> {
-        vec![Extent { sectors, kind: ExtentKind::Data }]
     }
 
     fn as_any(&self) -> &dyn Any {

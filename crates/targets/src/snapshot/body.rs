@@ -6,12 +6,13 @@ use super::shared::Snapshot;
 use super::slab::Slab;
 use super::state::Todo;
 use super::table::Entry;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
+use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, Weak};
-use udm_base::Sectors;
+use udm_base::{Sector, Sectors};
 use udm_core::MappedDevice;
-use udm_formats::snapshot::{Full, Store, Transient, Usage};
+use udm_formats::snapshot::{Exception, Full, Store, Transient, Usage};
 use udm_io::Bio;
 
 /// A run ends where the origin's sectors come to a multiple of this, so that the runs of all snapshots end at the same places, and
@@ -40,7 +41,14 @@ impl Keep {
         }
     }
 
-    pub(super) fn usage(&self) -> Usage {
+    fn grow(&mut self, device: Sectors) {
+        match self {
+            Self::Persistent(store) => store.grow(device),
+            Self::Transient(store) => store.grow(device),
+        }
+    }
+
+    fn usage(&self) -> Usage {
         match self {
             Self::Persistent(store) => store.usage(),
             Self::Transient(store) => store.usage(),
@@ -100,6 +108,10 @@ pub(super) struct Waits {
     pub(super) full: bool,
 }
 
+fn percent(usage: Usage) -> u64 {
+    usage.allocated.get().saturating_mul(100) / usage.total.get().max(1)
+}
+
 /// A snapshot, as far as it changes.
 pub(super) struct Body {
     pub(super) snapshot: Arc<Snapshot>,
@@ -123,13 +135,16 @@ pub(super) struct Body {
     /// The device of the target that has it.
     pub(super) md: Weak<MappedDevice>,
     /// Percentages of use at which there is an event, and how many of them have been passed.
-    pub(super) levels: Vec<u64>,
-    pub(super) passed: usize,
+    levels: Vec<u64>,
+    passed: usize,
+    /// Exceptions of the list whose chunks lie past the end of the origin and of the snapshot, by chunk. Both may grow.
+    beyond: BTreeMap<u64, u64>,
 }
 
 impl Body {
-    pub(super) fn new(snapshot: Arc<Snapshot>, keep: Keep) -> Self {
-        Self {
+    /// With what a store has. `exceptions` are true.
+    pub(super) fn new(snapshot: Arc<Snapshot>, keep: Keep, exceptions: &[Exception]) -> Self {
+        let mut body = Self {
             snapshot,
             keep,
             pending: Slab::default(),
@@ -143,9 +158,57 @@ impl Body {
             unsettled: Vec::new(),
             merging: Merging::default(),
             md: Weak::new(),
-            levels: vec![80, 95],
+            levels: Vec::new(),
             passed: 0,
+            beyond: exceptions.iter().map(|e| (e.old, e.new)).collect(),
+        };
+        body.reach(Sector::new(body.snapshot.sectors.load(SeqCst)));
+        body.set_levels(vec![80, 95]);
+        body
+    }
+
+    /// The snapshot goes as far as `end` now, or the origin does.
+    pub(super) fn reach(&mut self, end: Sector) {
+        let it = self.snapshot.clone();
+        let end = end.max(it.origin.dev.sectors().from_start());
+        let beyond = self.beyond.split_off(&it.chunk.covering(end - Sector::ZERO));
+        for (old, new) in std::mem::replace(&mut self.beyond, beyond) {
+            it.exceptions.set(old, Some(Entry { new, settled: true }));
         }
+    }
+
+    /// An exception is merged, and gone.
+    pub(super) fn forget(&mut self, old: u64) {
+        self.beyond.remove(&old);
+        self.snapshot.exceptions.set(old, None);
+    }
+
+    /// How full the COW device is, of whatever size it is now.
+    pub(super) fn usage(&mut self) -> Usage {
+        self.grow();
+        self.keep.usage()
+    }
+
+    /// Percentages of use at which there is to be an event, lowest first.
+    pub(super) fn set_levels(&mut self, levels: Vec<u64>) {
+        self.levels = levels;
+        self.passed = self.count_passed();
+    }
+
+    fn count_passed(&self) -> usize {
+        let percent = percent(self.keep.usage());
+        self.levels.iter().filter(|level| percent >= **level).count()
+    }
+
+    /// Looks whether the COW device has grown. May ask the system.
+    fn grow(&mut self) -> bool {
+        let (before, now) = (self.keep.usage().total, self.snapshot.cow.sectors());
+        if now <= before {
+            return false;
+        }
+        self.keep.grow(now);
+        self.passed = self.passed.min(self.count_passed());
+        true
     }
 
     /// Whether something is out or waits.
@@ -160,10 +223,14 @@ impl Body {
     }
 
     fn allocate(&mut self, todo: &mut Todo) -> Result<u64, Full> {
-        let new = self.keep.allocate()?;
-        let usage = self.keep.usage();
-        let percent = usage.allocated.get().saturating_mul(100) / usage.total.get().max(1);
-        while self.levels.get(self.passed).is_some_and(|level| percent >= *level) {
+        let new = match self.keep.allocate() {
+            Err(Full) if self.grow() => self.keep.allocate()?,
+            given => given?,
+        };
+        let is_passed =
+            |body: &Self| body.levels.get(body.passed).is_some_and(|level| percent(body.keep.usage()) >= *level);
+        // Only when it matters it is asked how large the device is.
+        while is_passed(self) && (!self.grow() || is_passed(self)) {
             self.passed += 1;
             todo.events.push(self.md.clone());
         }
@@ -173,10 +240,6 @@ impl Body {
     /// Makes a place for a chunk, whose data is on the way: in the run `last`, which has not been sent for yet, if it goes on
     /// with that, else in one of its own. Says in which.
     pub(super) fn begin(&mut self, chunk: u64, last: Option<usize>, todo: &mut Todo) -> Result<usize, Full> {
-        let exceptions = &self.snapshot.exceptions;
-        if !exceptions.holds(chunk) {
-            return Err(Full);
-        }
         let is_edge = self.snapshot.chunk.start(chunk).get().is_multiple_of(RUN.get());
         let alone = is_edge || !self.snapshot.origin.copies.merges();
         let new = self.allocate(todo)?;

@@ -21,8 +21,6 @@ const LEAVES: u64 = 4096;
 pub(super) struct Free {
     /// There is no snapshot.
     all: AtomicBool,
-    /// Of the origin, when it was first met.
-    grains: u64,
     bits: Radix,
     leaves: AtomicU64,
 }
@@ -37,11 +35,10 @@ fn words(grains: Range<u64>) -> impl Iterator<Item = (u64, u64)> {
 }
 
 impl Free {
-    /// Of an origin of that size, without snapshots.
+    /// Of an origin of that size, without snapshots. It may grow.
     pub(super) fn new(sectors: Sectors) -> Self {
-        let grains = sectors.get().div_ceil(GRAIN.get());
-        let bits = Radix::new(grains.div_ceil(64));
-        Self { all: AtomicBool::new(true), grains, bits, leaves: AtomicU64::new(0) }
+        let bits = Radix::new(sectors.get().div_ceil(GRAIN.get()).div_ceil(64));
+        Self { all: AtomicBool::new(true), bits, leaves: AtomicU64::new(0) }
     }
 
     /// Whether it is known of a whole range, which is not empty.
@@ -55,14 +52,11 @@ impl Free {
         grains.all(|(word, mask)| self.bits.get(word).is_some_and(|w| w.load(Ordering::Acquire) & mask == mask))
     }
 
-    /// Notes it of a range of whole grains, as far as the origin goes. Under the origin's lock.
+    /// Notes it of a range of whole grains. Under the origin's lock.
     pub(super) fn note(&self, sector: Sector, sectors: Sectors) {
-        let end = ((sector + sectors).get() >> GRAIN_BITS).min(self.grains);
-        for (word, mask) in words(sector.get() >> GRAIN_BITS..end) {
-            if self.may_take(word)
-                && let Some(w) = self.bits.get_or_make(word)
-            {
-                w.fetch_or(mask, Ordering::Release);
+        for (word, mask) in words(sector.get() >> GRAIN_BITS..(sector + sectors).get() >> GRAIN_BITS) {
+            if self.may_take(word) {
+                self.bits.get_or_make(word).fetch_or(mask, Ordering::Release);
             }
         }
     }
@@ -112,6 +106,12 @@ mod tests {
             (&[(504, 16)], (511, 2), true),
             (&[(504, 8), (520, 8)], (505, 20), false),
             (&[(SIZE - 8, 8)], (SIZE - 1, 1), true),
+            // Where the origin has grown, near its old end and far from it.
+            (&[(SIZE + 8, 8)], (SIZE + 8, 8), true),
+            (&[(SIZE + 8, 8)], (SIZE + 16, 8), false),
+            (&[(SIZE - 8, 16)], (SIZE - 8, 16), true),
+            (&[(SIZE * 5000, 8)], (SIZE * 5000, 8), true),
+            (&[(SIZE * 5000, 8)], (SIZE * 5000 + 8, 1), false),
             // Words of two leaves.
             (&[(524_280, 16)], (524_280, 16), true),
             (&[(524_280, 8)], (524_280, 16), false),

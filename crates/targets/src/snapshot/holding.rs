@@ -5,7 +5,7 @@ use super::line::Hurrying;
 use super::load::{self, Found};
 use super::shared::{Origin, Snapshot, lock, serial};
 use super::state::{Claim, State};
-use super::table::Entry;
+use super::tail::Tail;
 use std::fmt::Write;
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, Weak};
@@ -167,6 +167,11 @@ impl Holding {
         if shared.is(cow_dev.id()) {
             return Err(same());
         }
+        // A store is read once, whoever loads: who comes second finds the snapshot that the first has made.
+        let _alone = ctr.alone_with(&cow_dev, &cow, "Cannot get COW device")?;
+        let made =
+            || shared.look(|s| Some(s.bodies.iter().find(|b| b.snapshot.cow.id() == cow_dev.id())?.snapshot.clone()));
+        let source = source.or_else(made);
         for (what, dev) in [("COW device", &cow_dev), ("origin", &dev)] {
             let block = Sectors::in_bytes(dev.limits().logical_block_size.into());
             if let Some(chunk) = chunk.filter(|c| c.sectors().get() % block.get().max(1) != 0) {
@@ -183,16 +188,20 @@ impl Holding {
             return Err(ArgError::new("Snapshot exception store does not support snapshot-merge.").hint(hint));
         }
         let md = Arc::downgrade(ctr.owner);
+        let is_heir = source.is_some();
         let snapshot = match source {
-            Some(snapshot) => {
-                shared.look(|state| may_take_over(state, &snapshot, merge))?;
-                snapshot
-            }
+            Some(snapshot) => snapshot,
             None => Self::load(ctr, &shared, cow_dev, store, chunk).map_err(|e| e.at(&cow))?,
         };
         let claim = Claim { target: serial(), snapshot: snapshot.id, merge, active: false, md: md.clone() };
         let id = claim.target;
-        shared.look(|state| state.claims.push(claim));
+        shared.look(|state| {
+            if is_heir {
+                may_take_over(state, &snapshot, merge)?;
+            }
+            state.claims.push(claim);
+            Ok(())
+        })?;
         // One that nobody has handed over is this target's from the beginning.
         let _ = snapshot.owner.compare_exchange(0, id, SeqCst, SeqCst);
         Ok(Self { id, snapshot, features, merge, store, len: ctr.len, md, hurry: Hurrying::default() })
@@ -214,18 +223,12 @@ impl Holding {
             chunk => load::persistent(ctr.domain, &cow, chunk)?,
         };
         let snapshot = Arc::new(Snapshot::new(origin.clone(), cow, found.chunk, persistent, ctr.len));
-        for exception in &found.exceptions {
-            snapshot.exceptions.set(exception.old, Some(Entry { new: exception.new, settled: true }));
-        }
-        let mut body = Body::new(snapshot.clone(), found.keep);
+        let mut body = Body::new(snapshot.clone(), found.keep, &found.exceptions);
         if !found.valid {
             snapshot.valid.store(false, SeqCst);
             snapshot.dropped.store(true, SeqCst);
             body.dropped = Dropped::Done;
         }
-        let usage = body.keep.usage();
-        let percent = usage.allocated.get().saturating_mul(100) / usage.total.get().max(1);
-        body.passed = body.levels.iter().filter(|level| percent >= **level).count();
         origin.look(|state| state.bodies.push(body));
         Ok(snapshot)
     }
@@ -266,7 +269,11 @@ impl Holding {
                 format!("Unable to perform snapshot handover until source is suspended: suspend {name} first");
             return Err(Error::new(Errno::EINVAL, message));
         }
-        Ok(())
+        // What the resume will want.
+        Tail::of(&self.snapshot, self.len).map(drop).map_err(|e| {
+            let message = format!("the snapshot cannot grow to {} sectors: {e}", self.len);
+            Error::new(Errno::of(&e), message)
+        })
     }
 
     /// `snapshot_resume`, ibid. Blocks while the origin's writes in flight end, on every device that shows it; a merge freezes
@@ -278,9 +285,18 @@ impl Holding {
         // After a suspension that was interrupted, too.
         self.hurry.end();
         let _hurry = self.snapshot.origin.copies.hurry();
+        let mut tail = Tail::of(&self.snapshot, self.len);
+        // It could be had a moment ago.
+        self.snapshot.origin.domain.drain(|| {
+            if tail.is_err() {
+                tail = Tail::of(&self.snapshot, self.len);
+            }
+            tail.is_ok()
+        });
+        let tail = tail.ok().flatten();
         loop {
             let above = self.snapshot.origin.look(|state| self.above(state));
-            if self.switch_over(&above, &above) {
+            if self.switch_over(&above, &above, tail.as_ref()) {
                 return;
             }
         }
@@ -301,16 +317,17 @@ impl Holding {
 
     /// Makes the snapshot this target's while nothing is in flight in any of the devices `above`, of which the first are held
     /// already but for `rest`. False when there are others by now.
-    fn switch_over(&self, above: &[Arc<MappedDevice>], rest: &[Arc<MappedDevice>]) -> bool {
+    fn switch_over(&self, above: &[Arc<MappedDevice>], rest: &[Arc<MappedDevice>], tail: Option<&Tail>) -> bool {
         if let Some((md, rest)) = rest.split_first() {
-            let held = md.while_suspended(|| self.switch_over(above, rest));
+            let held = md.while_suspended(|| self.switch_over(above, rest, tail));
             // In one that is being removed nothing is in flight.
-            return held.unwrap_or_else(|_| self.switch_over(above, rest));
+            return held.unwrap_or_else(|_| self.switch_over(above, rest, tail));
         }
         let origin = self.snapshot.origin.clone();
         let _switching = lock(&origin.switching);
         let merges = origin.look(stop_merges);
         origin.domain.drain(|| origin.look(|state| !is_merging(state)));
+        let filled = tail.map_or(Ok(()), |tail| tail.fill(&self.snapshot));
         // One that comes later finds the snapshot in the list before its first write.
         let done = origin.look(|state| {
             let same = self.above(state).iter().map(|md| md.devt()).eq(above.iter().map(|md| md.devt()));
@@ -319,7 +336,11 @@ impl Holding {
             }
             same
         });
-        origin.with_state_outside(|state, _| {
+        origin.with_state_outside(|state, todo| {
+            if let Err(status) = filled {
+                tracing::error!("snapshot: the end of the snapshot cannot grow: {status:?}");
+                state.invalidate(&origin, self.snapshot.id, todo);
+            }
             for id in merges {
                 state.body(id).into_iter().for_each(|body| body.merging.start());
             }
@@ -344,6 +365,7 @@ impl Holding {
             it.active.store(true, SeqCst);
             if let Some(body) = state.body(it.id) {
                 body.md = self.md.clone();
+                body.reach(self.len.from_start());
             }
         }
         state.joined(&it.origin);
@@ -392,7 +414,7 @@ impl Holding {
             StatusKind::Info if it.overflowed.load(SeqCst) => "Overflow".into(),
             StatusKind::Info => it
                 .origin
-                .look(|state| state.body(it.id).map(|body| body.keep.usage().to_string()))
+                .look(|state| state.body(it.id).map(|body| body.usage().to_string()))
                 .unwrap_or_else(|| "Unknown".into()),
             StatusKind::Table => {
                 let (origin, cow) = (it.origin.dev.name(), it.cow.name());
@@ -441,11 +463,9 @@ impl Holding {
                 })?;
                 levels.sort_unstable();
                 it.origin.look(|state| {
-                    let Some(body) = state.body(it.id) else { return };
-                    let usage = body.keep.usage();
-                    let percent = usage.allocated.get().saturating_mul(100) / usage.total.get().max(1);
-                    body.passed = levels.iter().filter(|level| percent >= **level).count();
-                    body.levels = levels;
+                    if let Some(body) = state.body(it.id) {
+                        body.set_levels(levels);
+                    }
                 });
                 Ok(String::new())
             }

@@ -8,7 +8,7 @@
 use super::body::Keep;
 use super::commit::{MERGE, errand};
 use super::flight;
-use super::shared::{ByChunk, Landed, Origin};
+use super::shared::{ByChunk, Landed, Origin, Snapshot};
 use super::state::{Held, State, Todo, to_cow};
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -76,7 +76,7 @@ impl State {
         let Some(body) = self.body(id) else { return };
         match body.merging.phase {
             Phase::Idle if body.merging.on => self.next_round(origin, id, todo),
-            Phase::Draining => self.copy_round(origin, id, todo),
+            Phase::Draining => self.copy_round(id, todo),
             _ => {}
         }
     }
@@ -112,7 +112,7 @@ impl State {
                 body.merging.left = runs.len();
                 for run in runs {
                     let sector = it.chunk.start(run.old);
-                    let sectors = within(origin, sector, Sectors::new(it.chunk.sectors().get() * run.len));
+                    let sectors = within(&it, sector, run.len);
                     self.require(origin, sector, sectors, Held::Merge(id), None, todo);
                 }
             }
@@ -138,16 +138,16 @@ impl State {
     }
 
     /// Other snapshots have their exceptions of one more run.
-    pub(super) fn merge_free(&mut self, origin: &Origin, id: u64, todo: &mut Todo) {
+    pub(super) fn merge_free(&mut self, id: u64, todo: &mut Todo) {
         let Some(body) = self.body(id) else { return };
         body.merging.left -= 1;
         if body.merging.left == 0 {
             body.merging.phase = Phase::Draining;
-            self.copy_round(origin, id, todo);
+            self.copy_round(id, todo);
         }
     }
 
-    fn copy_round(&mut self, origin: &Origin, id: u64, todo: &mut Todo) {
+    fn copy_round(&mut self, id: u64, todo: &mut Todo) {
         let Some(body) = self.body(id) else { return };
         let merging = &mut body.merging;
         if merging.chunks.iter().any(|chunk| merging.writes.contains_key(chunk)) {
@@ -160,7 +160,7 @@ impl State {
         body.merging.left = runs.len();
         for run in runs {
             let sector = it.chunk.start(run.old);
-            let sectors = within(origin, sector, Sectors::new(it.chunk.sectors().get() * run.len));
+            let sectors = within(&it, sector, run.len);
             let from = CopyFrom::Device(it.cow.clone(), it.chunk.start(run.new));
             let to = CopyTo::new(it.origin.dev.clone(), sector);
             self.copy_back(id, from, sectors, to, todo);
@@ -221,8 +221,8 @@ impl State {
             return self.merge_fails(id, todo);
         }
         let Some(body) = self.body(id) else { return };
-        for exception in body.merging.round.drain(..) {
-            body.snapshot.exceptions.set(exception.old, None);
+        for exception in std::mem::take(&mut body.merging.round) {
+            body.forget(exception.old);
         }
         body.merging.chunks.clear();
         body.merging.phase = Phase::Idle;
@@ -277,8 +277,13 @@ impl State {
     }
 }
 
-/// As much of a range as lies on the origin.
-fn within(origin: &Origin, sector: Sector, sectors: Sectors) -> Sectors {
-    let left = origin.dev.sectors().from_start().checked_since(sector).unwrap_or(Sectors::ZERO);
-    sectors.min(left)
+/// How much of so many chunks is the snapshot's, and lies on the origin. The chunk in which it ends may have been copied when the
+/// origin ended there, too: what lies in its place after that is nobody's, and on the origin somebody else's by now.
+fn within(it: &Snapshot, sector: Sector, chunks: u64) -> Sectors {
+    let end = sector + Sectors::new(it.chunk.sectors().get() * chunks);
+    let size = Sector::new(it.sectors.load(SeqCst));
+    let ends_in_last = size < end && size + it.chunk.sectors() > end;
+    let end = if ends_in_last { size } else { end };
+    let end = end.min(it.origin.dev.sectors().from_start());
+    end.checked_since(sector).unwrap_or(Sectors::ZERO)
 }

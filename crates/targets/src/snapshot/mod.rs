@@ -28,6 +28,7 @@ mod slab;
 mod snapshot_target;
 mod state;
 mod table;
+mod tail;
 
 pub(crate) use merge_target::TYPE as MERGE;
 pub(crate) use origin_target::TYPE as ORIGIN;

@@ -14,7 +14,7 @@ use super::shared::{Origin, serial};
 use std::sync::{Arc, Weak};
 use udm_base::{ArgError, Sector, Sectors};
 use udm_core::{Ctr, Map, MappedDevice, StatusKind, Target, TargetDevice, TargetFeatures, TargetType};
-use udm_io::{Bio, BlockDevice, Cx, Extent};
+use udm_io::{Bio, BlockDevice, Cx, ExtentsReply};
 
 pub(crate) static TYPE: TargetType =
     TargetType { name: "snapshot-origin", version: [1, 9, 0], features: TargetFeatures::NONE, ctr };
@@ -67,8 +67,8 @@ impl Target for OriginTarget {
         vec![TargetDevice { dev: self.dev.clone(), start: Sector::ZERO, len: self.len }]
     }
 
-    fn extents(&self, at: Sectors, sectors: Sectors) -> Vec<Extent> {
-        self.dev.extents(at.from_start(), sectors)
+    fn extents(&self, cx: &Cx<'_>, at: Sectors, sectors: Sectors, reply: ExtentsReply) {
+        self.dev.extents(cx, at.from_start(), sectors, reply);
     }
 
     fn no_clone(&self) -> bool {

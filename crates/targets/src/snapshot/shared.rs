@@ -98,7 +98,7 @@ impl Snapshot {
         }
     }
 
-    /// Where `sector` of chunk `old` lies on the COW device.
+    /// Where `sector` lies on the COW device, if its chunk is chunk `new` there.
     pub(super) fn place(&self, new: u64, sector: Sector) -> Sector {
         self.chunk.start(new) + self.chunk.within(sector)
     }

@@ -404,7 +404,7 @@ impl State {
                 self.free_up(origin, bio.sector(), bio.sectors());
                 todo.bios.push(bio);
             }
-            Some(Held::Merge(id)) => self.merge_free(origin, id, todo),
+            Some(Held::Merge(id)) => self.merge_free(id, todo),
             None => {}
         }
     }

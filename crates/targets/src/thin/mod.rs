@@ -16,6 +16,7 @@
 //!   flight that could have found the old mapping.
 //! - What is durable refers to no data block that is still being prepared, and to none that was not flushed.
 
+mod claims;
 mod features;
 mod flight;
 mod inflight;

@@ -13,8 +13,11 @@ use udm_pdata::Block;
 
 /// What is to be sent.
 pub(super) enum Outgoing {
-    /// A client's bio, to the device that it points at.
+    /// A client's bio, to the device that it points at, which lies beneath its volume.
     Bio(Bio),
+    /// A client's bio, to its volume once more: in a later section, also on this channel. So whoever changes what bio and
+    /// worker are at odds about, and waits for sections, does not wait for ever.
+    Again(Bio),
     /// An operation of the worker's own.
     Errand(Box<Errand<Load>>),
     /// A copy, or zeroes.

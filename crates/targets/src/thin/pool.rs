@@ -8,7 +8,7 @@
 use super::inflight::{Drains, Inflight, Ticket};
 use super::mapping::MappingCache;
 use super::outbox::Outgoing;
-use super::worker::Event;
+use super::worker::{Command, Event};
 use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::Pin;
@@ -24,6 +24,9 @@ use udm_io::{BlockDevice, Cx, Domain, Duty, Kept, Nanos, OwnWaiter};
 const MAPPING_BYTES: usize = 64 << 20;
 /// How long the worker's I/O may be out before the keeper looks after it.
 const PATIENCE_NS: u64 = 10_000_000;
+/// How often one section polls the worker: what others leave meanwhile may be as much again and again, and who waits for sections
+/// waits for this one.
+const POLLS: usize = 512;
 /// How long a pool that was busy is looked at without being rung.
 const LINGER_NS: u64 = 1_000_000_000;
 
@@ -49,13 +52,25 @@ impl PoolMode {
 
 /// Whether volumes may use what they know without asking.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[repr(u8)]
 pub(super) enum Gate {
     Open,
-    /// Every bio goes to the worker, which keeps it until the pool is resumed.
+    /// Every bio goes to the worker, which keeps it until the pool is resumed: it looks at the gate, too.
     Suspended,
     /// Every bio fails.
     Failed,
+}
+
+/// Why a gate is not open. Of both, the worse counts.
+const SUSPENDED: u8 = 1;
+const FAILED: u8 = 2;
+
+/// What a run of the worker has left.
+enum Left {
+    Nothing,
+    /// What this channel has no more bios for.
+    ToSend,
+    /// More to do, for another section.
+    More,
 }
 
 type Worker = Pin<Box<dyn Future<Output = ()> + Send>>;
@@ -131,7 +146,7 @@ impl Pool {
             cache: MappingCache::new(MAPPING_BYTES),
             inflight: Inflight::new(),
             mode: AtomicU8::new(PoolMode::Write as u8),
-            gate: AtomicU8::new(Gate::Suspended as u8),
+            gate: AtomicU8::new(SUSPENDED),
             no_space_timeout: AtomicU64::new(60_000_000_000),
             drains: Mutex::default(),
             inbox: Mutex::default(),
@@ -172,13 +187,25 @@ impl Pool {
     pub(super) fn gate(&self) -> Gate {
         match self.gate.load(Ordering::Acquire) {
             0 => Gate::Open,
-            1 => Gate::Suspended,
+            SUSPENDED => Gate::Suspended,
             _ => Gate::Failed,
         }
     }
 
-    pub(super) fn set_gate(&self, gate: Gate) {
-        self.gate.store(gate as u8, Ordering::Release);
+    /// From here on bios are kept. Who waits for sections afterwards has waited for all that passed the gate before: they are counted
+    /// in flight, or left to the worker, who sees the gate as they do.
+    pub(super) fn suspend_gate(&self) {
+        self.gate.fetch_or(SUSPENDED, Ordering::AcqRel);
+    }
+
+    /// From here on bios are not kept any more.
+    pub(super) fn resume_gate(&self) {
+        self.gate.fetch_and(!SUSPENDED, Ordering::AcqRel);
+    }
+
+    /// From here on, for good, bios fail.
+    pub(super) fn fail_gate(&self) {
+        self.gate.fetch_or(FAILED, Ordering::AcqRel);
     }
 
     /// Where a data block begins on the data device.
@@ -204,13 +231,21 @@ impl Pool {
         lock(&self.inbox).push(event);
     }
 
+    /// Drops questions that nobody will look at any more: who asked is told that nothing is known.
+    pub(super) fn forget_questions(&self) {
+        let mut inbox = lock(&self.inbox);
+        let forgotten: Vec<_> = inbox.extract_if(.., |e| matches!(e, Event::Command(Command::Extent { .. }))).collect();
+        drop(inbox);
+        drop(forgotten);
+    }
+
     /// Takes what has been left.
     pub(super) fn take_events(&self, into: &mut VecDeque<Event>) {
         into.extend(lock(&self.inbox).drain(..));
     }
 
     pub(super) fn put(&self, outgoing: Outgoing) {
-        if !matches!(outgoing, Outgoing::Bio(_)) {
+        if !matches!(outgoing, Outgoing::Bio(_) | Outgoing::Again(_)) {
             self.out.fetch_add(1, Ordering::AcqRel);
         }
         lock(&self.outbox).push_back(outgoing);
@@ -245,6 +280,34 @@ impl Pool {
         self.again.store(true, Ordering::SeqCst);
     }
 
+    /// What it has under way, for people.
+    pub(super) fn inspect(&self) -> Vec<(&'static str, String)> {
+        let count = |n: Option<usize>| n.map_or_else(|| "locked".to_owned(), |n| n.to_string());
+        // Not by trying its lock: who kicks the worker meanwhile would believe that it runs.
+        let is_wanted = self.again.load(Ordering::SeqCst);
+        let gate = match self.gate() {
+            Gate::Open => "open",
+            Gate::Suspended => "suspended",
+            Gate::Failed => "failed",
+        };
+        let drains = self.drains.try_lock().map_or("locked", |d| if d.is_waiting() { "waited for" } else { "none" });
+        let deadline = match self.deadline.load(Ordering::Relaxed) {
+            u64::MAX => "none".to_owned(),
+            at => format!("in {} ms", Nanos(at).since(self.domain.clock().now()) / 1_000_000),
+        };
+        vec![
+            ("worker", if is_wanted { "wanted".into() } else { "idle".into() }),
+            ("gate", gate.into()),
+            ("inbox", count(self.inbox.try_lock().ok().map(|inbox| inbox.len()))),
+            ("outbox", count(self.outbox.try_lock().ok().map(|outbox| outbox.len()))),
+            ("own operations out", self.out.load(Ordering::Acquire).to_string()),
+            ("bios on detours", self.detours.load(Ordering::Acquire).to_string()),
+            ("bios in flight", self.inflight.count().to_string()),
+            ("drains", drains.into()),
+            ("deadline", deadline),
+        ]
+    }
+
     /// Runs the worker, if nobody does, until it has nothing more to do. Never blocks.
     pub(super) fn kick(&self, cx: &Cx<'_>) {
         self.again.store(true, Ordering::SeqCst);
@@ -254,10 +317,12 @@ impl Pool {
         }
         while self.again.load(Ordering::SeqCst) {
             let Ok(mut worker) = self.worker.try_lock() else { return };
-            let put_off = self.run(cx, &mut worker);
+            let left = self.run(cx, &mut worker);
             drop(worker);
-            if put_off {
-                break;
+            match left {
+                Left::Nothing => {}
+                Left::ToSend => break,
+                Left::More => return self.ring_now(),
             }
         }
         let idle = self.out.load(Ordering::Acquire) == 0 && !self.waits_for_others();
@@ -284,24 +349,31 @@ impl Pool {
         }
     }
 
-    /// Polls the worker until nothing is left for it. Returns whether something is left that cannot be sent here.
-    fn run(&self, cx: &Cx<'_>, worker: &mut Option<Worker>) -> bool {
-        loop {
+    fn ring_now(&self) {
+        if let Some(kept) = self.kept.get() {
+            kept.ring_now();
+        }
+    }
+
+    /// Polls the worker until nothing is left for it, or it has been polled often enough for one section.
+    fn run(&self, cx: &Cx<'_>, worker: &mut Option<Worker>) -> Left {
+        for _ in 0..POLLS {
             self.again.store(false, Ordering::SeqCst);
-            let Some(future) = worker else { return false };
+            let Some(future) = worker else { return Left::Nothing };
             if future.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready() {
                 *worker = None;
                 self.ended.store(true, Ordering::Release);
-                return false;
+                return Left::Nothing;
             }
             if !self.send_all(cx) {
-                return true;
+                return Left::ToSend;
             }
             let drained = lock(&self.drains).advance(&self.inflight, &self.domain, cx);
             if !drained && !self.again.load(Ordering::SeqCst) {
-                return false;
+                return Left::Nothing;
             }
         }
+        Left::More
     }
 
     /// Sends what is in the outbox. False when the channel has no more bios for it.
@@ -311,6 +383,10 @@ impl Pool {
             let errand = match next {
                 Outgoing::Bio(bio) => {
                     cx.forward(bio);
+                    continue;
+                }
+                Outgoing::Again(bio) => {
+                    bio.resubmit();
                     continue;
                 }
                 Outgoing::Errand(errand) => errand,

@@ -17,12 +17,13 @@
 //! The last word of the status and three feature words are udm's own. A discard does not wait for I/O in flight, a commit
 //! does (`drivers/md/dm-thin.c`, 6.12).
 
+use super::claims::Claim;
 use super::features::Features;
-use super::pool::{Gate, Parts, Pool, PoolMode};
+use super::pool::{Parts, Pool, PoolMode};
 use super::worker::{Command, MetadataOf, PoolStatus};
 use std::any::Any;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
 use udm_base::{Arg, ArgError, Errno, Sector, Sectors};
 use udm_core::{Ctr, Error, Map, Run, StatusKind, TableSlot, Target, TargetDevice, TargetFeatures, TargetType};
 use udm_formats::thin::superblock::{METADATA_BLOCK, is_data_block_size};
@@ -44,12 +45,8 @@ pub(super) struct PoolTarget {
     len: Sectors,
 }
 
-/// Keeps a pool open: its tables and volumes have it together.
-pub(super) struct PoolHandle(pub(super) Arc<Pool>);
-
-/// Every pool that is open, for the devices that no other may have. Files and the host's devices are opened exclusively,
-/// mapped devices are not.
-static POOLS: Mutex<Vec<Weak<PoolHandle>>> = Mutex::new(Vec::new());
+/// Keeps a pool open: its tables and volumes have it together. Its devices are its own until it is closed.
+pub(super) struct PoolHandle(pub(super) Arc<Pool>, #[expect(dead_code, reason = "dropped with it")] Claim);
 
 fn ctr(ctr: &mut Ctr<'_>) -> Result<Box<dyn Target>, ArgError> {
     let usage = "<metadata device> <data device> <block sectors> <low water blocks> [<n> <feature>…]";
@@ -102,12 +99,16 @@ impl Target for PoolTarget {
                 // The kernel's line ends with a space, too.
                 format!("{metadata} {data} {} {} {} ", pool.block.get(), self.low_water, self.features.words())
             }
-            StatusKind::Info if pool.mode() == PoolMode::Fail => "Fail".into(),
-            StatusKind::Info => match pool.call(|reply| Command::Status(true, reply)) {
-                Ok(status) => self.info(&status),
-                Err(_) => "Error".into(),
-            },
+            StatusKind::Info => self.ask(true),
         }
+    }
+
+    fn status_as_is(&self) -> String {
+        self.ask(false)
+    }
+
+    fn inspect(&self) -> Vec<(&'static str, String)> {
+        self.pool().inspect()
     }
 
     fn devices(&self) -> Vec<TargetDevice> {
@@ -157,10 +158,7 @@ impl Target for PoolTarget {
 
     fn presuspend(&self, _: bool) {
         let pool = self.pool();
-        if pool.mode() != PoolMode::Fail {
-            pool.set_gate(Gate::Suspended);
-        }
-        // Who is past the gate is counted in flight afterwards, or has left his bio to the worker.
+        pool.suspend_gate();
         pool.domain.synchronize();
         if let Err(e) | Ok(Err(e)) = pool.call(Command::Suspend) {
             tracing::error!("thin-pool: {e}");
@@ -210,6 +208,17 @@ impl PoolTarget {
     /// Fewer free metadata blocks than this are an event (`calc_metadata_threshold`).
     fn metadata_low_water(&self) -> u64 {
         (self.pool().metadata.sectors().get() / METADATA_BLOCK.get() / 4).min(1024)
+    }
+
+    /// The status, with a commit before unless the pool is suspended: what was freed is free after one only.
+    fn ask(&self, commit: bool) -> String {
+        if self.pool().mode() == PoolMode::Fail {
+            return "Fail".into();
+        }
+        match self.pool().call(|reply| Command::Status(commit, reply)) {
+            Ok(status) => self.info(&status),
+            Err(_) => "Error".into(),
+        }
     }
 
     fn info(&self, status: &PoolStatus) -> String {
@@ -295,20 +304,13 @@ fn open(
     arg: &Arg,
 ) -> Result<Arc<PoolHandle>, ArgError> {
     const MESSAGE: &str = "Error creating metadata object";
-    // Held to the end, so that of two tables for the same devices one comes second.
-    let mut pools = POOLS.lock().unwrap_or_else(PoisonError::into_inner);
-    pools.retain(|pool| pool.strong_count() > 0);
-    let others: Vec<_> = pools.iter().filter_map(Weak::upgrade).collect();
-    for (dev, message) in
-        [(&metadata, "metadata device already in use by a pool"), (&data, "data device already in use by a pool")]
-    {
-        let uses =
-            |other: &PoolHandle| [&other.0.metadata, &other.0.data].into_iter().any(|used| same_device(used, dev));
-        if others.iter().any(|other| uses(other)) {
-            let hint = format!("{} belongs to another pool until that one is removed", dev.name());
-            return Err(ArgError::new(message).errno(Errno::EBUSY).hint(hint).at(arg));
-        }
-    }
+    let claim = Claim::new([&metadata, &data]).map_err(|taken| {
+        let (dev, message) =
+            [(&metadata, "metadata device already in use by a pool"), (&data, "data device already in use by a pool")]
+                [taken];
+        let hint = format!("{} belongs to another pool until that one is removed", dev.name());
+        ArgError::new(message).errno(Errno::EBUSY).hint(hint).at(arg)
+    })?;
     let owner = Arc::downgrade(ctr.owner);
     let pool =
         Pool::new(Parts { domain: ctr.domain.clone(), owner, metadata, data, block, discards: features.discard });
@@ -318,17 +320,7 @@ fn open(
     let options = Options { read_only: pool.metadata.read_only(), ..Options::default() };
     let opened = pool.open(geometry, options, !features.read_only);
     opened.map_err(|e| ArgError::new(MESSAGE).errno(e.errno).hint(e.message).at(arg))?;
-    let handle = Arc::new(PoolHandle(pool));
-    pools.push(Arc::downgrade(&handle));
-    drop(pools);
-    // Outside the lock: what was a pool's last holder closes it.
-    drop(others);
-    Ok(handle)
-}
-
-/// Whether they are one device of one registry: the numbers of mapped devices are given by each registry anew.
-fn same_device(a: &Arc<dyn BlockDevice>, b: &Arc<dyn BlockDevice>) -> bool {
-    std::ptr::addr_eq(Arc::as_ptr(a), Arc::as_ptr(b))
+    Ok(Arc::new(PoolHandle(pool, claim)))
 }
 
 /// Reads a message's words.

@@ -23,7 +23,7 @@ use udm_core::{
     Ctr, Error, Map, MappedDevice, StatusKind, Target, TargetDevice, TargetFeatures, TargetType, ZeroSkips,
 };
 use udm_formats::thin::MAX_DEVICE;
-use udm_io::{Bio, BlockDevice, Cx, Extent, ExtentKind, Limits};
+use udm_io::{Bio, BlockDevice, Cx, ExtentsReply, Limits};
 
 pub(crate) static TYPE: TargetType =
     TargetType { name: "thin", version: [1, 23, 0], features: TargetFeatures::NONE, ctr };
@@ -115,18 +115,14 @@ impl Target for Thin {
         }
     }
 
-    fn extents(&self, at: Sectors, sectors: Sectors) -> Vec<Extent> {
+    fn extents(&self, cx: &Cx<'_>, at: Sectors, sectors: Sectors, reply: ExtentsReply) {
         if self.volume.origin.as_ref().is_some_and(|origin| at.from_start() < origin.end()) {
-            return vec![Extent { sectors, kind: ExtentKind::Data }];
+            return;
         }
         let pool = &self.pool.0;
         let (from, into) = pool.block.split(at.get());
         let to = (at + sectors).get().div_ceil(pool.block.get());
-        let id = self.volume.device.id;
-        let found = pool.call(|reply| Command::Extent { id, from, to, reply }).and_then(|found| found);
-        let Ok((mapped, end)) = found else { return vec![Extent { sectors, kind: ExtentKind::Data }] };
-        let covered = Sectors::new((end - from) * pool.block.get() - into).min(sectors);
-        vec![Extent { sectors: covered, kind: if mapped { ExtentKind::Data } else { ExtentKind::Hole } }]
+        pool.ask(cx, Command::Extent { id: self.volume.device.id, from, to, into, reply });
     }
 
     fn max_io_len(&self) -> Option<Sectors> {

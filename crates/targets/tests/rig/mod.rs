@@ -14,7 +14,7 @@ use udm_io::*;
 pub struct Disk {
     name: String,
     memory: Memory,
-    limits: Mutex<Limits>,
+    pub limits: Mutex<Limits>,
     log: Mutex<Vec<String>>,
     held: Mutex<Vec<Bio>>,
     pub holding: AtomicBool,
@@ -252,7 +252,7 @@ impl Client {
         self.submit(Op::Read, OpFlags::NONE, sector, vec![0xaa; count as usize * 512])
     }
 
-    fn submit(&mut self, op: Op, flags: OpFlags, sector: u64, mut data: Vec<u8>) -> u64 {
+    pub fn submit(&mut self, op: Op, flags: OpFlags, sector: u64, mut data: Vec<u8>) -> u64 {
         self.next += 1;
         // SAFETY: the buffer is kept until the completion has been taken.
         assert!(unsafe { self.channel.submit(self.dev, op, flags, Sector::new(sector), &mut data, self.next) });

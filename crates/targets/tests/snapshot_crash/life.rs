@@ -1,7 +1,7 @@
 //! What goes on between two power cuts.
 
 use crate::run::{Outcome, Plan, kind};
-use crate::stack::{All, Kind, Known, SIZE, Setup, Stack, is_merged, load, look, status};
+use crate::stack::{All, Kind, Known, MOST, Setup, Stack, is_merged, load, look, room_for, status, untouched};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
@@ -40,7 +40,7 @@ struct Flight {
 
 pub(crate) struct Life {
     plan: Plan,
-    setup: Setup,
+    pub(crate) setup: Setup,
     stack: Stack,
     channel: Channel,
     rng: Rng,
@@ -68,12 +68,13 @@ impl Life {
         let channel = stack.domain.channel().expect("a channel");
         let mut snaps = BTreeMap::new();
         for (cow, it) in &known.snapshots {
-            let made = stack.device(&format!("snap{cow}"), &stack.snapshot(*cow, &it.kind));
+            let made = stack.device(&format!("snap{cow}"), it.history.len(), &stack.snapshot(*cow, &it.kind));
             let md = made.unwrap_or_else(|e| panic!("snapshot {cow}: {e}"));
             let used = Used { at: channel.attach(md.clone()), md, history: it.history.clone() };
             snaps.insert(*cow, Snap { used, kind: it.kind });
         }
-        let md = stack.device("top", &stack.top(known.merging.as_ref())).unwrap_or_else(|e| panic!("the origin: {e}"));
+        let md = stack.device("top", known.top.len(), &stack.top(known.merging.as_ref()));
+        let md = md.unwrap_or_else(|e| panic!("the origin: {e}"));
         let top = Used { at: channel.attach(md.clone()), md, history: known.top.clone() };
         let mut life = Self {
             plan,
@@ -106,7 +107,7 @@ impl Life {
             self.stack.sim.cut_at_write(self.stack.sim.writes() + 1 + self.rng.below(200));
         }
         let change = match self.plan {
-            Plan::Handover | Plan::Merging => 8,
+            Plan::Handover | Plan::Merging | Plan::Growing => 8,
             Plan::Failing => 4,
             _ => 1,
         };
@@ -173,7 +174,8 @@ impl Life {
         let cows: Vec<usize> = self.snaps.keys().copied().collect();
         let pick = self.rng.below(2 * cows.len() as u64 + 2) as usize / 2;
         let cow = cows.get(pick).copied();
-        let range = self.range();
+        let size = self.used(cow).history.len();
+        let range = self.range(size);
         let overlaps = |f: &Flight| f.cow == cow && f.range.start < range.end && range.start < f.range.end;
         if self.flights.len() >= DEPTH || self.flights.values().any(overlaps) {
             return self.pump();
@@ -197,15 +199,15 @@ impl Life {
     }
 
     /// Some sectors: often pages, sometimes many chunks, sometimes odd.
-    fn range(&mut self) -> Range<u64> {
+    fn range(&mut self, size: u64) -> Range<u64> {
         let (unit, longest) = match self.rng.below(6) {
             0..3 => (8, 3),
             3 => (32, 2),
             4 => (1, 20),
             _ => (8, 10),
         };
-        let start = self.rng.below(SIZE / unit) * unit;
-        start..SIZE.min(start + (1 + self.rng.below(longest)) * unit)
+        let start = self.rng.below(size.div_ceil(unit)) * unit;
+        start..size.min(start + (1 + self.rng.below(longest)) * unit)
     }
 
     fn start(&mut self, cow: Option<usize>, op: Op, flags: OpFlags, range: Range<u64>, effect: Effect) {
@@ -299,6 +301,9 @@ impl Life {
         let cows: Vec<usize> = self.snaps.keys().copied().collect();
         let some = (!cows.is_empty()).then(|| cows[self.rng.below(cows.len().max(1) as u64) as usize]);
         self.outcome.controls += 1;
+        if self.plan == Plan::Growing && self.rng.one_in(2) {
+            return self.grow(some);
+        }
         if self.plan == Plan::Merging || (self.plan != Plan::Thin && self.rng.one_in(4)) {
             return self.merge(some);
         }
@@ -309,7 +314,7 @@ impl Life {
             (4, Some(cow)) if self.snaps[&cow].kind.persists() && self.merging.is_none() => self.reopen(cow),
             (5, _) if self.merging.is_none() => {
                 let top = self.top.md.clone();
-                let table = format!("0 {SIZE} {}", self.stack.top(self.merging.as_ref()));
+                let table = format!("0 {} {}", self.top.history.len(), self.stack.top(self.merging.as_ref()));
                 let done = suspend(&top).and_then(|()| load(&top, &table));
                 self.expect("the origin again", done);
             }
@@ -320,7 +325,7 @@ impl Life {
                     snap.kind.store = "PO";
                 }
                 let (md, kind) = (snap.used.md.clone(), snap.kind);
-                let table = format!("0 {SIZE} {}", self.stack.snapshot(cow, &kind));
+                let table = format!("0 {} {}", snap.used.history.len(), self.stack.snapshot(cow, &kind));
                 self.expect("the same snapshot again", suspend(&md).and_then(|()| load(&md, &table)));
             }
         }
@@ -350,17 +355,14 @@ impl Life {
         // What is still out would be in it or not, and nobody here would know; and what the origin's disk may still lose, the
         // snapshot may lose, for its own flushes go to its own device.
         self.drain();
-        let flush = self.top.history.submit(0..0, Effect::Nothing);
-        let flushed = BlockingIo::new(&self.stack.domain, self.top.md.clone()).expect("a channel").flush();
         let size = self.setup.cows[cow];
-        let cleared = flushed.and_then(|()| self.stack.clear(cow, size, &mut self.rng));
-        if cleared.is_err() || self.stack.sim.is_off() {
+        if !self.flush() || self.stack.clear(cow, size, &mut self.rng).is_err() || self.stack.sim.is_off() {
             return false;
         }
-        self.top.history.flushed(&flush);
         let kind = kind(self.plan, size, &mut self.rng);
         let (name, table) = (self.name(), self.stack.snapshot(cow, &kind));
-        let Some(md) = self.expect("a new snapshot", self.stack.device(&name, &table)) else { return false };
+        let made = self.stack.device(&name, self.top.history.len(), &table);
+        let Some(md) = self.expect("a new snapshot", made) else { return false };
         if self.stack.sim.is_off() {
             // Nobody was told that it is there.
             return false;
@@ -368,6 +370,76 @@ impl Life {
         let history = self.top.history.snapshot();
         self.snaps.insert(cow, Snap { used: Used { at: self.channel.attach(md.clone()), md, history }, kind });
         true
+    }
+
+    /// Makes durable what the origin has, while the power is there.
+    fn flush(&mut self) -> bool {
+        let flush = self.top.history.submit(0..0, Effect::Nothing);
+        let done = BlockingIo::new(&self.stack.domain, self.top.md.clone()).expect("a channel").flush();
+        let done = done.is_ok() && !self.stack.sim.is_off();
+        if done {
+            self.top.history.flushed(&flush);
+        }
+        done
+    }
+
+    /// Has something grow: a COW device, the origin, a snapshot.
+    fn grow(&mut self, some: Option<usize>) {
+        match (self.rng.below(4), some) {
+            (0, _) => {
+                let cow = self.rng.below(self.setup.cows.len() as u64) as usize;
+                let size = (self.setup.cows[cow] + 1 + self.rng.below(200)).min(room_for(MOST));
+                self.grow_cow(cow, size);
+            }
+            (1, _) | (_, None) => self.grow_origin(),
+            (_, Some(cow)) if self.merging.is_none() => self.grow_snapshot(cow),
+            _ => {}
+        }
+    }
+
+    fn grow_cow(&mut self, cow: usize, size: u64) {
+        // What counts is what a table says, whether anybody has heard of it or not.
+        self.setup.cows[cow] = self.setup.cows[cow].max(size);
+        let done = self.stack.grow(&format!("c{cow}"), self.setup.cows[cow]);
+        self.expect("a larger COW device", done);
+    }
+
+    /// The origin, as far as COW devices have room for that; what shows it, unless something is merged into it.
+    fn grow_origin(&mut self) {
+        let step = if self.rng.one_in(4) { 1000 } else { 70 };
+        self.setup.size = (self.setup.size + 1 + self.rng.below(step)).min(MOST);
+        let size = self.setup.size;
+        (0..self.setup.cows.len()).for_each(|cow| self.grow_cow(cow, room_for(size)));
+        let done = self.stack.grow("o", size);
+        if self.expect("a larger origin", done).is_none() || self.merging.is_some() || self.stack.sim.is_off() {
+            return;
+        }
+        let top = self.top.md.clone();
+        let done = suspend(&top).and_then(|()| load(&top, &format!("0 {size} {}", self.stack.top(None))));
+        if self.expect("a longer table of the origin", done).is_some() && !self.stack.sim.is_off() {
+            self.top.history.grow(&untouched(size));
+        }
+    }
+
+    /// A snapshot, to the end of what shows the origin. What comes by there meanwhile is part of it or not; so nothing does. Elsewhere
+    /// everything goes on.
+    fn grow_snapshot(&mut self, cow: usize) {
+        let (old, new) = (self.snaps[&cow].used.history.len(), self.top.history.len());
+        let comes_by = |f: &Flight| f.cow.is_none() && f.op == Op::Write && f.range.end > old;
+        while self.flights.values().any(comes_by) {
+            self.pump();
+        }
+        if !self.flush() {
+            return;
+        }
+        let Snap { used, kind } = &self.snaps[&cow];
+        let (md, table) = (used.md.clone(), format!("0 {new} {}", self.stack.snapshot(cow, kind)));
+        let done = suspend(&md).and_then(|()| load(&md, &table));
+        if self.expect("a longer snapshot", done).is_some() && !self.stack.sim.is_off() {
+            let origin = self.top.history.clone();
+            self.used(Some(cow)).history.grow(&origin);
+            self.outcome.grown += u64::from(new > old);
+        }
     }
 
     /// Lets go of a device. Nothing of it may be out.
@@ -395,7 +467,7 @@ impl Life {
         let (name, snap) = (self.name(), &self.snaps[&cow]);
         let (source, kind) = (snap.used.md.clone(), snap.kind);
         let heir = self.stack.registry.create(&name, "", None).expect("a new name");
-        let table = format!("0 {SIZE} {}", self.stack.snapshot(cow, &kind));
+        let table = format!("0 {} {}", snap.used.history.len(), self.stack.snapshot(cow, &kind));
         let done = suspend(&source).and_then(|()| load(&heir, &table));
         let Some(()) = self.expect("an heir", done) else {
             // It comes back, or the power is gone.
@@ -420,7 +492,8 @@ impl Life {
         let Snap { used, kind } = self.snaps.remove(&cow).expect("it is there");
         let (history, gone) = self.remove(used);
         let (name, table) = (self.name(), self.stack.snapshot(cow, &kind));
-        if let Some(md) = self.expect("the same again", self.stack.device(&name, &table)).filter(|_| gone) {
+        let made = self.stack.device(&name, history.len(), &table);
+        if let Some(md) = self.expect("the same again", made).filter(|_| gone) {
             let used = Used { at: self.channel.attach(md.clone()), md, history };
             self.snaps.insert(cow, Snap { used, kind });
         }
@@ -438,7 +511,7 @@ impl Life {
                 }
             }
             Some(_) if is_merged(&status(&top)) => {
-                let table = format!("0 {SIZE} {}", self.stack.top(None));
+                let table = format!("0 {} {}", self.top.history.len(), self.stack.top(None));
                 if self.expect("to end a merge", suspend(&top).and_then(|()| load(&top, &table))).is_some()
                     && !self.stack.sim.is_off()
                 {
@@ -460,15 +533,19 @@ impl Life {
     fn begin_merge(&mut self, cow: usize) {
         self.drain();
         // What was still out may have been too much for it.
-        if self.stack.sim.is_off() || status(&self.snaps[&cow].used.md) == "Invalid" {
+        let size = self.top.history.len();
+        let grows = self.snaps[&cow].used.history.len() < size;
+        if (grows && !self.flush()) || self.stack.sim.is_off() || status(&self.snaps[&cow].used.md) == "Invalid" {
             return;
         }
         let Snap { used, kind } = self.snaps.remove(&cow).expect("it is there");
         let (top, source) = (self.top.md.clone(), used.md.clone());
         // From here on the origin may have more and more of the snapshot, and shows it as a whole.
-        let table = format!("0 {SIZE} {}", self.stack.top(Some(&(cow, kind))));
+        let table = format!("0 {} {}", size, self.stack.top(Some(&(cow, kind))));
         self.merging = Some((cow, kind));
-        self.top.history = used.history.clone();
+        let origin = std::mem::replace(&mut self.top.history, used.history.clone());
+        // If it is shorter, it grows to what it is merged into.
+        self.top.history.grow(&origin);
         let done = suspend(&source).and_then(|()| suspend(&top)).and_then(|()| load(&top, &table));
         self.expect("to begin a merge", done);
         drop(source);

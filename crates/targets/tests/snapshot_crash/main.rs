@@ -43,6 +43,11 @@ fn power_cuts_when_cow_devices_are_full() {
 }
 
 #[test]
+fn power_cuts_while_everything_grows() {
+    check(Plan::Growing, 6_000_000, 1500, |done| done.grown.min(done.merges));
+}
+
+#[test]
 fn power_cuts_over_a_thin_pool() {
     check(Plan::Thin, 4_000_000, 800, |done| done.controls);
 }

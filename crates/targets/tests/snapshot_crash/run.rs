@@ -1,7 +1,7 @@
 //! One seed: an origin and its snapshots in a few lives, each of which ends with a power cut.
 
 use crate::life::Life;
-use crate::stack::{self, All, Kind, Setup};
+use crate::stack::{self, All, Kind, SIZE, Setup, room_for};
 use std::collections::BTreeMap;
 use udm_sim::Rng;
 
@@ -18,6 +18,8 @@ pub(crate) enum Plan {
     Full,
     /// Origin and COW devices are volumes of one pool.
     Thin,
+    /// Everything grows.
+    Growing,
     /// One operation fails.
     Failing,
 }
@@ -44,6 +46,8 @@ pub(crate) struct Outcome {
     pub(crate) half_merged: u64,
     /// Snapshots that became invalid, or overflowed.
     pub(crate) invalid: u64,
+    /// Snapshots that grew.
+    pub(crate) grown: u64,
     pub(crate) errors: u64,
 }
 
@@ -57,6 +61,7 @@ impl std::ops::AddAssign for Outcome {
         self.merges += more.merges;
         self.half_merged += more.half_merged;
         self.invalid += more.invalid;
+        self.grown += more.grown;
         self.errors += more.errors;
     }
 }
@@ -67,7 +72,7 @@ const LIVES: u64 = 3;
 /// Runs one seed.
 pub(crate) fn run(plan: Plan, seed: u64) -> Outcome {
     let mut rng = Rng::new(seed);
-    let setup = setup(plan, &mut rng);
+    let mut setup = setup(plan, &mut rng);
     let (mut images, top) = stack::first(&setup);
     let mut known = All { top, merging: None, snapshots: BTreeMap::new() };
     let mut outcome = Outcome::default();
@@ -75,6 +80,7 @@ pub(crate) fn run(plan: Plan, seed: u64) -> Outcome {
         let mut life = Life::begin(plan, &setup, images, &known, &mut rng);
         life.lead();
         known = life.known();
+        setup = life.setup.clone();
         let (left, more) = life.end();
         images = left;
         outcome += more;
@@ -88,8 +94,14 @@ pub(crate) fn run(plan: Plan, seed: u64) -> Outcome {
 }
 
 fn setup(plan: Plan, rng: &mut Rng) -> Setup {
-    let size = |rng: &mut Rng| if plan == Plan::Full { 40 + 8 * rng.below(30) } else { 512 };
+    let size = |rng: &mut Rng| match plan {
+        Plan::Full => 40 + 8 * rng.below(30),
+        Plan::Growing => room_for(SIZE),
+        _ => 512,
+    };
     Setup {
+        size: SIZE,
+        grows: plan == Plan::Growing,
         cows: (0..4).map(|_| size(rng)).collect(),
         short: plan == Plan::Full,
         thin: plan == Plan::Thin,

@@ -10,8 +10,13 @@ use udm_sim::history::{History, fill, value};
 use udm_sim::{Image, Rng, Sim, SimDevice, SimOptions};
 use udm_targets::TARGETS;
 
-/// Sectors of the origin.
+/// Sectors of the origin, at first and when it has grown as far as it can: past what a table of its first size had places for.
 pub(crate) const SIZE: u64 = 192;
+pub(crate) const MOST: u64 = 1200;
+/// Sectors that every COW device can have, and has when the origin has grown.
+pub(crate) const fn room_for(size: u64) -> u64 {
+    3 * size + 256
+}
 /// Of a pool: sectors of a block, blocks of data, blocks of metadata.
 const BLOCK: u64 = 128;
 const DATA: u64 = 40;
@@ -22,7 +27,11 @@ const METADATA: u64 = 96;
 pub(crate) struct Setup {
     /// Sectors of each COW device.
     pub(crate) cows: Vec<u64>,
-    /// That is too few for all.
+    /// Of the origin.
+    pub(crate) size: u64,
+    /// Origin and COW devices are linears, which can grow.
+    pub(crate) grows: bool,
+    /// COW devices have too little room for all.
     pub(crate) short: bool,
     /// All of it are volumes of a pool.
     pub(crate) thin: bool,
@@ -83,15 +92,28 @@ pub(crate) struct Stack {
 pub(crate) fn first(setup: &Setup) -> (Vec<Image>, History) {
     let disks = if setup.thin { 2 } else { 1 + setup.cows.len() };
     let stack = Stack::open(setup, vec![Image::new(); disks], 0, true).unwrap_or_else(|e| panic!("{e}"));
-    let mut history = History::zeroes(SIZE);
-    (0..SIZE).for_each(|sector| history.settle(sector, sector + 1));
-    let mut bytes = vec![0; SIZE as usize * 512];
+    let mut bytes = vec![0; most(setup) as usize * 512];
     fill(&mut bytes, 1);
-    let md = stack.device("first", &format!("linear {} 0", stack.origin)).unwrap_or_else(|e| panic!("{e}"));
+    let origin = if setup.grows { "o" } else { &stack.origin };
+    let made = stack.device("first", most(setup), &format!("linear {origin} 0"));
+    let md = made.unwrap_or_else(|e| panic!("{e}"));
     let io = BlockingIo::new(&stack.domain, md).expect("a channel");
     io.write(Sector::ZERO, &bytes, OpFlags::NONE).expect("a write");
     io.flush().expect("a flush");
+    let mut history = History::zeroes(0);
+    history.grow(&untouched(SIZE));
     (stack.sim.power_cut(), history)
+}
+
+fn most(setup: &Setup) -> u64 {
+    if setup.grows { MOST } else { SIZE }
+}
+
+/// What the origin's disk holds at first, as far as sector `end`.
+pub(crate) fn untouched(end: u64) -> History {
+    let mut history = History::zeroes(end);
+    (0..end).for_each(|sector| history.settle(sector, sector + 1));
+    history
 }
 
 impl Stack {
@@ -102,8 +124,9 @@ impl Stack {
         let sizes: Vec<(String, u64)> = if setup.thin {
             vec![("meta".into(), METADATA * 8), ("data".into(), DATA * BLOCK)]
         } else {
-            let cows = setup.cows.iter().enumerate().map(|(i, size)| (format!("c{i}"), *size));
-            [("o".into(), SIZE)].into_iter().chain(cows).collect()
+            let size = |now: u64| if setup.grows { room_for(MOST) } else { now };
+            let cows = setup.cows.iter().enumerate().map(|(i, now)| (format!("c{i}"), size(*now)));
+            [("o".into(), most(setup))].into_iter().chain(cows).collect()
         };
         let limits = Limits { write_cache: true, fua: setup.fua, discard_granularity: 512, ..Limits::default() };
         let latency_ns = if fast { 0..1 } else { 10_000..500_000 };
@@ -134,13 +157,30 @@ impl Stack {
             cows = volumes.split_off(1);
             origin = volumes.remove(0);
         }
-        Ok(Self { sim, domain, registry, disks, origin, cows })
+        let stack = Self { sim, domain, registry, disks, origin, cows };
+        if !setup.grows {
+            return Ok(stack);
+        }
+        let linear = |size: u64, disk: &str| {
+            let md = stack.device(&format!("below{disk}"), size, &format!("linear {disk} 0"))?;
+            Ok(md.devt().to_string())
+        };
+        let origin = linear(setup.size, "o")?;
+        let cows = setup.cows.iter().zip(&stack.cows).map(|(size, disk)| linear(*size, disk));
+        let cows = cows.collect::<Result<_, Error>>()?;
+        Ok(Self { origin, cows, ..stack })
     }
 
-    /// A running device over the whole of the origin; or nothing when it cannot be made.
-    pub(crate) fn device(&self, name: &str, target: &str) -> Result<Arc<MappedDevice>, Error> {
+    /// Has the linear over a disk grow.
+    pub(crate) fn grow(&self, disk: &str, size: u64) -> Result<(), Error> {
+        let md = self.registry.by_name(&format!("below{disk}")).expect("devices that grow are linears");
+        load(&md, &format!("0 {size} linear {disk} 0"))
+    }
+
+    /// A running device; or nothing when it cannot be made.
+    pub(crate) fn device(&self, name: &str, size: u64, target: &str) -> Result<Arc<MappedDevice>, Error> {
         let md = self.registry.create(name, "", None)?;
-        let made = load(&md, &format!("0 {SIZE} {target}"));
+        let made = load(&md, &format!("0 {size} {target}"));
         if let Err(e) = made {
             self.registry.remove(&md, false)?;
             return Err(e);
@@ -208,7 +248,7 @@ pub(crate) fn look(setup: &Setup, images: Vec<Image>, known: &All, seed: u64) ->
         // The header's chunk counts.
         let kind = Kind { chunk: [it.kind.chunk, 0, 32][rng.below(3) as usize], ..it.kind };
         let what = format!("snapshot {cow}, {:?}", it.kind);
-        let md = stack.device(&what.replace([' ', '"'], ""), &stack.snapshot(*cow, &kind));
+        let md = stack.device(&what.replace([' ', '"'], ""), it.history.len(), &stack.snapshot(*cow, &kind));
         let md = md.unwrap_or_else(|e| panic!("{what}: {e}"));
         if status(&md) == "Invalid" {
             assert!(it.may_be_invalid, "{what} has become invalid");
@@ -221,13 +261,15 @@ pub(crate) fn look(setup: &Setup, images: Vec<Image>, known: &All, seed: u64) ->
     }
     if let Some((cow, kind)) = known.merging.filter(|_| rng.one_in(3)) {
         // As a snapshot it shows the same, however much has been merged.
-        let md = stack.device("half", &stack.snapshot(cow, &kind)).unwrap_or_else(|e| panic!("half merged: {e}"));
+        let md = stack.device("half", known.top.len(), &stack.snapshot(cow, &kind));
+        let md = md.unwrap_or_else(|e| panic!("half merged: {e}"));
         if status(&md) != "Invalid" {
             settled(&stack, &md, &known.top, "half merged");
         }
         stack.registry.remove(&md, false).expect("it is not open");
     }
-    let md = stack.device("top", &stack.top(known.merging.as_ref())).unwrap_or_else(|e| panic!("the origin: {e}"));
+    let md = stack.device("top", known.top.len(), &stack.top(known.merging.as_ref()));
+    let md = md.unwrap_or_else(|e| panic!("the origin: {e}"));
     found.top = settled(&stack, &md, &known.top, "the origin");
     devices.push((md.clone(), found.top.clone(), "the origin".into()));
     if known.merging.is_some() && rng.one_in(2) {
@@ -255,7 +297,7 @@ fn finish_merge(stack: &Stack, md: &Arc<MappedDevice>) {
 
 fn read(stack: &Stack, md: &Arc<MappedDevice>) -> Result<Vec<u8>, Status> {
     let io = BlockingIo::new(&stack.domain, md.clone()).expect("a channel");
-    let mut bytes = vec![0; SIZE as usize * 512];
+    let mut bytes = vec![0; md.sectors().as_len()];
     io.read(Sector::ZERO, &mut bytes)?;
     Ok(bytes)
 }

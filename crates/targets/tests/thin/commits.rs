@@ -41,6 +41,21 @@ fn a_commit_flushes_the_data_before_it_writes_metadata() {
     pool.check();
 }
 
+/// `pool_status`, `drivers/md/dm-thin.c`, 6.12: it commits, unless it is asked not to.
+#[test]
+fn a_status_commits_unless_it_is_asked_not_to() {
+    let pool = Pool::new(16, "");
+    let thin = pool.thin("thin", 0, 16);
+    write(&pool.rig.io(&thin), 0, 8, 1);
+    pool.rig.log();
+    let as_is = pool.md.table(udm_core::TableSlot::Active).unwrap().lines_as_is()[0].params.clone();
+    let wrote = |log: Vec<String>| log.iter().any(|l| l.starts_with("meta: Write"));
+    assert!(!wrote(pool.rig.log()));
+    assert_eq!(as_is.split(' ').nth(2), Some("1/16"), "what is allocated is told all the same");
+    assert_eq!(pool.status().split(' ').nth(2), Some("1/16"));
+    assert!(wrote(pool.rig.log()));
+}
+
 /// A write that fills its block is done before its mapping is: else a commit in between would show what lay there before.
 #[test]
 fn a_block_is_mapped_after_it_was_filled() {

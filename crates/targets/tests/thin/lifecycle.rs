@@ -3,6 +3,25 @@
 use super::pools::*;
 use super::rig::*;
 
+/// Trap: what looks whether a device is another pool's must not keep that pool open, nor take one for gone that is still
+/// being closed.
+#[test]
+fn pools_come_and_go_beside_each_other() {
+    let come_and_go = || {
+        let rig = Rig::default();
+        let (metadata, data) = (rig.disk("meta", 8192), rig.disk("data", 16 * BLOCK));
+        let mut pool = Pool::again(rig, metadata, data, 16);
+        for id in 0..60 {
+            pool.ok(&format!("create_thin {id}"));
+            pool.remove("pool");
+            let Pool { rig, metadata, data, md, .. } = pool;
+            drop(md);
+            pool = Pool::again(rig, metadata, data, 16);
+        }
+    };
+    std::thread::scope(|threads| (0..3).for_each(|_| drop(threads.spawn(come_and_go))));
+}
+
 #[test]
 fn a_pool_lives_on_after_it_was_closed() {
     let pool = Pool::new(64, "");
@@ -43,4 +62,33 @@ fn a_pool_lives_on_after_it_was_closed() {
     assert_eq!(read(&old, 120, 300), [pattern(120, 8, 4), pattern(128, 292, 2)].concat());
     drop((io, old, thin, snap));
     pool.check();
+}
+
+/// A pool whose metadata does not answer is its own trouble.
+#[test]
+fn a_pool_that_cannot_be_opened_yet_delays_no_other() {
+    let rig = Rig::default();
+    let (stuck, data) = (rig.disk("stuck", 1024 * 8), rig.disk("stuck data", 16 * BLOCK));
+    stuck.holding.store(true, std::sync::atomic::Ordering::Relaxed);
+    rig.add("stuckdata", data);
+    let table = format!("0 {} thin-pool stuck stuckdata {BLOCK} 0", 16 * BLOCK);
+    let [first, second] = ["first", "second"].map(|name| rig.registry.create(name, "", None).unwrap());
+    std::thread::scope(|s| {
+        let opening = s.spawn(|| rig.load(&first, &table, false));
+        while stuck.held() == 0 {
+            std::thread::yield_now();
+        }
+        let error = rig.load(&second, &table, false).unwrap_err();
+        assert_eq!(error.errno, udm_base::Errno::EBUSY, "{error}");
+        let (metadata, data) = (rig.disk("meta", 1024 * 8), rig.disk("data", 16 * BLOCK));
+        rig.reload(&second, &super::pools::table(16, ""));
+        drop((metadata, data));
+        stuck.holding.store(false, std::sync::atomic::Ordering::Relaxed);
+        while !opening.is_finished() {
+            stuck.release();
+            std::thread::yield_now();
+        }
+        opening.join().unwrap().unwrap();
+    });
+    resume(&first);
 }

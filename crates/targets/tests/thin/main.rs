@@ -4,6 +4,7 @@
 #[path = "../rig/mod.rs"]
 mod rig;
 
+mod channels;
 mod commits;
 mod discards;
 mod doubts;
@@ -15,6 +16,7 @@ mod pools;
 mod reuse;
 mod snapshots;
 mod space;
+mod stillness;
 mod suspension;
 mod tables;
 mod threads;

@@ -92,6 +92,44 @@ fn noflush_takes_back_what_waits() {
     pool.check();
 }
 
+/// The same of a request over several blocks, of which some are there, some are made, and some wait: it is one request.
+#[test]
+fn noflush_takes_back_a_request_of_which_a_part_waits() {
+    for (op, flags) in [(Op::Write, OpFlags::NONE), (Op::Write, OpFlags::FUA), (Op::WriteZeroes, OpFlags::NO_UNMAP)] {
+        let pool = Pool::new(3, "");
+        let thin = pool.thin("thin", 0, 16);
+        let top = pool.rig.device("top", &format!("0 {} linear {{thin}} 0", 16 * BLOCK));
+        let io = pool.rig.io(&thin);
+        write(&io, 0, BLOCK, 1);
+        write(&io, 8 * BLOCK, BLOCK, 1);
+        let mut client = Client::new(&pool.rig, &top);
+        let (count, data) = (3 * BLOCK, pattern(0, 3 * BLOCK, 2));
+        let waiting = match op {
+            Op::Write => client.write(0, data.clone(), flags),
+            _ => client.range(op, flags, 0, count),
+        };
+        assert_eq!(client.status(waiting), None);
+        assert!(pool.status().contains(" out_of_data_space "));
+        for _ in 0..2 {
+            thin.suspend(SuspendOptions { noflush: true, ..SuspendOptions::default() }, &|| false).unwrap();
+            assert_eq!(client.status(waiting), None, "{op:?}: the device has it");
+            resume(&thin);
+            assert_eq!(client.status(waiting), None, "{op:?}: it waits for space again");
+        }
+        thin.suspend(SuspendOptions { noflush: true, ..SuspendOptions::default() }, &|| false).unwrap();
+        let other = pool.activate("other", 0, 16);
+        discard(&pool.rig.io(&other), 8 * BLOCK, BLOCK);
+        drop(other);
+        resume(&thin);
+        assert_eq!(client.wait(waiting), Status::Ok, "{op:?} {flags:?}");
+        let expect = if op == Op::Write { data } else { zeroes(count) };
+        assert!(read(&io, 0, count) == expect, "{op:?}");
+        drop((client, io));
+        pool.remove("top");
+        pool.check();
+    }
+}
+
 /// Makes room by way of another table of the volume.
 fn discard_all_of(pool: &Pool) {
     let other = pool.activate("other", 0, 16);

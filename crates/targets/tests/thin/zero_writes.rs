@@ -90,7 +90,7 @@ fn allocation_is_told() {
     let io = pool.rig.io(&thin);
     write(&io, 2 * BLOCK, 2 * BLOCK, 1);
     let ask = |sector, count| {
-        let found = thin.extents(Sector::new(sector), Sectors::new(count));
+        let found = io.extents(Sector::new(sector), Sectors::new(count));
         found.into_iter().map(|e| (e.sectors.get(), e.kind)).collect::<Vec<_>>()
     };
     assert_eq!(ask(0, 16 * BLOCK), [(2 * BLOCK, ExtentKind::Hole)]);
@@ -100,10 +100,48 @@ fn allocation_is_told() {
     pool.rig.disk("origin", 5 * BLOCK);
     pool.ok("create_thin 1");
     let other = pool.rig.device("other", &format!("0 {} thin {{pool}} 1 origin", 8 * BLOCK));
-    let found = other.extents(Sector::ZERO, Sectors::new(8 * BLOCK));
+    let io = pool.rig.io(&other);
+    let found = io.extents(Sector::ZERO, Sectors::new(8 * BLOCK));
     assert_eq!(found[0].kind, ExtentKind::Data, "an origin shows through");
-    let found = other.extents(Sector::new(6 * BLOCK), Sectors::new(2 * BLOCK));
+    let found = io.extents(Sector::new(6 * BLOCK), Sectors::new(2 * BLOCK));
     assert_eq!(found[0].kind, ExtentKind::Hole);
     drop(other);
     pool.check();
+}
+
+/// A pool that waits for its metadata device is asked without waiting for it.
+#[test]
+fn who_asks_for_allocation_does_not_wait_for_the_pool() {
+    let pool = Pool::new(16, "");
+    let thin = pool.thin("thin", 0, 16);
+    write(&pool.rig.io(&thin), 0, BLOCK, 1);
+    *pool.metadata.hold_if.lock().unwrap() = Some(Box::new(|bio| bio.op().is_write()));
+    let channel = pool.rig.domain.channel().unwrap();
+    let dev = channel.attach(thin.clone());
+    assert!(channel.submit_range(dev, Op::Flush, OpFlags::NONE, Sector::ZERO, Sectors::ZERO, 0));
+    channel.poll();
+    assert!(pool.metadata.held() > 0, "the commit is under way");
+    let mut questions = Questions::new(&channel);
+    let asked = questions.ask(&channel, &*thin, Sector::ZERO, Sectors::new(2 * BLOCK));
+    channel.poll();
+    assert_eq!(questions.next_answer(), None);
+    *pool.metadata.hold_if.lock().unwrap() = None;
+    pool.metadata.release();
+    let answer = loop {
+        channel.poll();
+        if let Some(answer) = questions.next_answer() {
+            break answer;
+        }
+    };
+    assert_eq!(answer, (asked, vec![Extent { sectors: Sectors::new(BLOCK), kind: ExtentKind::Data }]));
+    while channel.completed().is_none() {
+        channel.poll();
+    }
+    channel.detach(dev);
+    drop(channel);
+    // A device that does not run knows nothing, and says so at once.
+    let io = pool.rig.io(&thin);
+    suspend(&thin);
+    let found = io.extents(Sector::ZERO, Sectors::new(16 * BLOCK));
+    assert_eq!(found, [Extent { sectors: Sectors::new(16 * BLOCK), kind: ExtentKind::Data }]);
 }

@@ -34,7 +34,7 @@ pub(super) fn perform(
     }
     let cwd = PathBuf::from(OsString::from_vec(cwd));
     let (command, device) = describe(&request);
-    let underway = daemon.underway.begin(&command, &device);
+    let underway = daemon.underway.begin(&command, &device, u32::try_from(peer.pid).ok());
     let kept = RefCell::new(Vec::new());
     let reap = || kept.borrow_mut().extend(daemon.reap(&request));
     let caller = Caller { cwd: &cwd, cancel: &|| daemon.stop.is_set() || hung_up(stream), reap: &reap };

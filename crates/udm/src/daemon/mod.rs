@@ -14,6 +14,7 @@ mod control;
 mod conversation;
 mod flush;
 mod handover;
+mod late;
 mod lock;
 mod log;
 mod lost;
@@ -29,6 +30,7 @@ mod stop;
 mod tcp;
 mod ublk;
 mod vhost;
+mod watchdog;
 
 pub(crate) use flush::flush_all;
 pub(crate) use lock::Lock;
@@ -40,14 +42,16 @@ pub(crate) use tcp::{parse_address, tcp_uri};
 use crate::connect;
 use crate::exports::MappedExports;
 use crate::places::Places;
+use beneath::Beneath;
 use clients::Clients;
 use conversation::Left;
 use handover::{Given, Giving, HandOver, Parcel, Settings, Taken, Way};
+use late::Group;
 use lock::LockError;
 use lost::LostDevices;
 use nbd::{MainServer, Ready};
 use nodes::{NodeSettings, Nodes, ReadyNodes};
-use restore::{FromDisk, Problem};
+use restore::Problem;
 use rustix::process::{Resource, getrlimit, setrlimit, setsid};
 use socket::{Listener, Peer};
 use state::{Keeper, NodeState, State, Unsaved, VhostUserState, What};
@@ -61,7 +65,7 @@ use tcp::TcpExports;
 use tracing::{error, info, warn};
 use udm_control::second::{NodeKind, UnderwayList};
 use udm_core::Registry;
-use udm_io::PollPolicy;
+use udm_io::{Claims, PollPolicy};
 use vhost::VhostExports;
 
 /// The exit code of a daemon that found another in its directory.
@@ -81,6 +85,8 @@ const LOOK: Duration = Duration::from_secs(1);
 pub(crate) struct Daemon {
     places: Places,
     registry: Registry,
+    /// The block devices beneath, which this process has for itself.
+    claims: Claims,
     nbd: MainServer,
     tcp: TcpExports,
     vhost: VhostExports,
@@ -157,20 +163,25 @@ pub(crate) fn run(places: Places, begin: Begin) -> Result<(), StartError> {
     if let Some(us) = poll_budget {
         domain.poll_as(PollPolicy { budget: Duration::from_micros(us.into()), ..PollPolicy::default() });
     }
-    let registry = udm_stack::registry_over(domain.clone(), beneath::opener(&domain, places.nodes()));
     let (lost, tcp, vhost) = (LostDevices::default(), TcpExports::default(), VhostExports::default());
+    let claims = Claims::default();
+    let opener = Beneath::new(&domain, &claims, &places, tcp.listening()).opener();
+    let registry = udm_stack::registry_over(domain.clone(), opener);
     // Before anything is restored: loop devices of the daemon before still hold what they had.
     let nodes = Nodes::new(&registry, &places, NodeSettings { node, rings });
-    if fresh {
+    let late = if fresh {
         put_last_state_aside(&places, "it was asked not to restore them");
+        Vec::new()
     } else {
-        restore_last(&places, &registry, &lost, &tcp, &vhost, &nodes);
-    }
+        restore_last(&places, &registry, &lost, &tcp, &vhost, &nodes)
+    };
     let nbd = MainServer::new(&registry, &places.nbd())?;
     let ended = stop::ended_by_signal().map_err(|e| format!("cannot wait for signals: {e}"))?;
-    let daemon = Daemon::new(&places, registry, Serving { nbd, tcp, vhost, nodes }, lost, ended)?;
+    let daemon = Daemon::new(&places, registry, claims, Serving { nbd, tcp, vhost, nodes }, lost, ended)?;
+    let daemon = Arc::new(daemon);
     let (second, control) = (bind(&places.second())?, bind(&places.control())?);
-    live(Life { daemon: Arc::new(daemon), control, second, conversations: Vec::new() }, &lock)
+    daemon.open_late(late);
+    live(Life { daemon, control, second, conversations: Vec::new() }, &lock)
 }
 
 /// Goes on in the place of the daemon that runs in the directory; `Ok(false)` when none does. `taken_over` is called once
@@ -236,6 +247,8 @@ fn detach() {
 /// A daemon that has everything to serve with, and serves nobody yet.
 struct Rising {
     registry: Registry,
+    claims: Claims,
+    served: TcpExports,
     lost: LostDevices,
     lock: Option<OwnedFd>,
     control: OwnedFd,
@@ -275,11 +288,13 @@ impl Rising {
             }
         }
         let settings = taken.all("settings").first().ok_or("the settings have not come")?.read()?;
-        let Taken { registry, lost, state, .. } = taken;
+        let Taken { registry, claims, tcp: served, lost, state, .. } = taken;
         let described = state.vhost_user;
         let nodes = state.devices.into_iter().filter_map(|device| Some((device.name, device.node?))).collect();
         Ok(Self {
             registry,
+            claims,
+            served,
             lost,
             lock,
             control,
@@ -303,7 +318,7 @@ impl Rising {
         };
         let (control, second) = (adopt(places.control(), self.control)?, adopt(places.second(), self.second)?);
         let nbd = MainServer::start(self.nbd, &self.registry, &places.nbd())?;
-        let tcp = TcpExports::default();
+        let tcp = self.served;
         tcp.start(&self.registry, self.tcp)?;
         let vhost = VhostExports::default();
         vhost.start(&self.registry, self.vhost, &self.described);
@@ -316,7 +331,8 @@ impl Rising {
                 error!("{name} has no node again: {}", e.message);
             }
         }
-        let daemon = Daemon::new(places, self.registry, Serving { nbd, tcp, vhost, nodes }, self.lost, ended)?;
+        let daemon =
+            Daemon::new(places, self.registry, self.claims, Serving { nbd, tcp, vhost, nodes }, self.lost, ended)?;
         Ok(Life { daemon: Arc::new(daemon), control, second, conversations: self.conversations })
     }
 }
@@ -335,6 +351,7 @@ impl Life {
         let Self { daemon, control, second, conversations } = self;
         // What is wrong is in the log; commands that change something are refused until it is written.
         let _ = daemon.changed(What::Everything);
+        daemon.watch();
         let mut clients = Clients::new(daemon.clone(), control, second)?;
         clients.take(conversations);
         info!(
@@ -374,6 +391,7 @@ impl Daemon {
     fn new(
         places: &Places,
         registry: Registry,
+        claims: Claims,
         serving: Serving,
         lost: LostDevices,
         ended: Arc<AtomicBool>,
@@ -388,6 +406,7 @@ impl Daemon {
         Ok(Self {
             places,
             registry,
+            claims,
             nbd,
             tcp,
             vhost,
@@ -434,6 +453,12 @@ impl Daemon {
 
     /// Gives everything to another daemon. `Err`: nothing has changed. `left`: so many commands are not done.
     fn give(&self, clients: &mut Clients, left: usize, lock: &Lock, giving: &Giving) -> Result<Given, String> {
+        let late = self.lost.late().names();
+        if !late.is_empty() {
+            let why = format!("these are still being opened: {}", late.join(", "));
+            giving.refuse(&why);
+            return Err(why);
+        }
         if left > 0 {
             let why = format!("{left} commands are not done after {} s", PATIENCE.as_secs());
             giving.refuse(&why);
@@ -530,9 +555,9 @@ fn restore_last(
     tcp: &TcpExports,
     vhost: &VhostExports,
     nodes: &Nodes,
-) {
+) -> Vec<Group> {
     let state = match State::read(places.dir()) {
-        Ok(None) => return,
+        Ok(None) => return Vec::new(),
         Ok(Some((state, None))) => state,
         Ok(Some((state, Some(left_out)))) => {
             warn!("{left_out}; as a kill or a power cut leaves it. It is kept in {}", places.last_log().display());
@@ -541,9 +566,12 @@ fn restore_last(
             }
             state
         }
-        Err(why) => return put_last_state_aside(places, &why),
+        Err(why) => {
+            put_last_state_aside(places, &why);
+            return Vec::new();
+        }
     };
-    let mut problems = restore::restore(registry, lost, &state, &FromDisk::new());
+    let (mut problems, late) = restore::restore_what_answers(registry, lost, &state);
     for export in &state.exports {
         if let Err(e) = tcp.add(registry, &export.name, &export.tcp) {
             let text = format!("{} is not exported at {} again: {}", export.name, export.tcp, e.message);
@@ -558,7 +586,8 @@ fn restore_last(
             problems.push(Problem { text, known: false });
         }
     }
-    for device in &state.devices {
+    let is_late = |minor| late.iter().flatten().any(|(_, state)| state.minor == minor);
+    for device in state.devices.iter().filter(|device| !is_late(device.minor)) {
         let Some(node) = device.node else { continue };
         if let Err(e) = nodes.add(&device.name, node.kind, node.mapper) {
             let text = format!("{} has no node again: {}", device.name, e.message);
@@ -573,6 +602,7 @@ fn restore_last(
             Err(error) => warn!("{}: {error}", kept.display()),
         }
     }
+    late
 }
 
 /// Forgets the devices of a daemon that has ended.

@@ -276,8 +276,9 @@ impl Nodes {
         for (name, path) in self.ublk.links() {
             if let Some(md) = self.registry.by_name(&name) {
                 // It may be there from before.
-                let _ = server.add(&name, Box::new(Mapped(md)));
-                server.set_link(&name, Some(&path));
+                if server.add_link(&name, Box::new(Mapped(md)), &path).is_err() {
+                    server.set_link(&name, Some(&path));
+                }
             }
         }
     }
@@ -559,9 +560,10 @@ impl Inner {
     fn detach(&mut self, at: usize) -> Result<(), Error> {
         let (Some(server), node) = (&self.server, &mut self.nodes[at]) else { return Ok(()) };
         let Some(loopdev) = &node.loopdev else { return Ok(()) };
-        if node.md.info().suspended {
+        if is_held(&node.md) {
             // What the kernel still has to write would wait for the resume, and the resume for this.
-            return Err(failed(Errno::EBUSY, format!("{} is suspended: resume it first", node.name)));
+            let message = format!("{} is suspended, or what it is on: resume it first", node.name);
+            return Err(failed(Errno::EBUSY, message));
         }
         for attempt in 1.. {
             match loopdev.detach().map_err(|e| of_io(&e))? {

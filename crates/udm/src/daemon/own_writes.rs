@@ -17,14 +17,16 @@ use rustix::mm::{MlockAllFlags, mlockall};
 use std::hint::black_box;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use tracing::info;
 use udm_io::{Domain, DomainBuilder, Executor, Joiner, ThreadExecutor};
 
 /// Whether memory is to be touched ahead: set once, before there are threads.
 static AHEAD: AtomicBool = AtomicBool::new(false);
-/// Whether the heap has been.
-static RESERVED: AtomicBool = AtomicBool::new(false);
+/// Bytes of the heap that have been, for data.
+static RESERVED: AtomicUsize = AtomicUsize::new(0);
+/// It grows by so much at a time: each node wants a little more.
+const STEP: usize = 16 << 20;
 /// What a thread may need of its stack, of 2 MiB.
 const STACK: usize = 256 << 10;
 /// What requests of nodes may need beside their data, and pools for their metadata.
@@ -73,9 +75,11 @@ pub(super) fn domain() -> Domain {
     DomainBuilder::default().executor(Arc::new(Ahead)).build()
 }
 
-/// Sets memory aside for nodes' requests with `data` bytes of data under way, once. Blocks, for as long as touching takes.
+/// Sets memory aside for nodes' requests with `data` bytes of data under way, if there is not as much. Blocks, for as long as touching
+/// takes.
 pub(super) fn reserve(data: usize) {
-    if !AHEAD.load(Ordering::Relaxed) || RESERVED.swap(true, Ordering::Relaxed) {
+    let data = data.next_multiple_of(STEP);
+    if !AHEAD.load(Ordering::Relaxed) || RESERVED.fetch_max(data, Ordering::Relaxed) >= data {
         return;
     }
     let pieces: Vec<Vec<u8>> = (0..(HEAP + data).div_ceil(PIECE)).map(|_| vec![1; PIECE]).collect();

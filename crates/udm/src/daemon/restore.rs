@@ -6,10 +6,11 @@
 //!   table of its size, and its own table is kept in the state.
 //! - Nothing is suspended before everything is up: a constructor above may read through any device.
 
+use super::late::{self, Group};
 use super::lost::{Lost, LostDevices};
 use super::secret::HIDDEN;
 use super::state::{DeviceState, State, TableState};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -45,20 +46,28 @@ pub(crate) trait Maker {
 const LOCKED: Duration = Duration::from_secs(5);
 
 /// After a crash: tables come from what is on disk.
-pub(crate) struct FromDisk {
+pub(crate) struct FromDisk<'a> {
     deadline: Instant,
+    /// Whether the device is not wanted any more.
+    cancel: &'a dyn Fn(&Arc<MappedDevice>) -> bool,
 }
 
-impl FromDisk {
+impl FromDisk<'static> {
     pub(crate) fn new() -> Self {
-        Self { deadline: Instant::now() + LOCKED }
+        Self::unless(&|_| false)
     }
 }
 
-impl Maker for FromDisk {
+impl<'a> FromDisk<'a> {
+    pub(crate) fn unless(cancel: &'a dyn Fn(&Arc<MappedDevice>) -> bool) -> Self {
+        Self { deadline: Instant::now() + LOCKED, cancel }
+    }
+}
+
+impl Maker for FromDisk<'_> {
     fn load(&self, md: &Arc<MappedDevice>, lines: &[TableLine], read_only: bool, _: bool) -> Result<(), Error> {
         loop {
-            match md.load(lines, read_only, Path::new("/")) {
+            match md.load_unless(lines, read_only, Path::new("/"), &|| (self.cancel)(md)) {
                 Err(e) if e.errno == Errno::EBUSY && Instant::now() < self.deadline => {
                     std::thread::sleep(Duration::from_millis(10));
                 }
@@ -72,11 +81,33 @@ impl Maker for FromDisk {
     }
 }
 
+/// Devices that there are, by their minors, and what they are to be.
+pub(crate) type Made<'a> = BTreeMap<u32, (Arc<MappedDevice>, &'a DeviceState)>;
+
 /// Makes the devices in a registry that has none. Blocks: it opens what lies beneath. What goes wrong is told in the
 /// log, and in the answer.
 pub(crate) fn restore(registry: &Registry, lost: &LostDevices, state: &State, maker: &dyn Maker) -> Vec<Problem> {
+    restore_but(registry, lost, state, maker, &[]).0
+}
+
+/// As [`restore`], but devices above remote exports are only there: what they are to be is returned, in groups.
+pub(crate) fn restore_what_answers(
+    registry: &Registry,
+    lost: &LostDevices,
+    state: &State,
+) -> (Vec<Problem>, Vec<Group>) {
+    restore_but(registry, lost, state, &FromDisk::new(), &late::groups(state))
+}
+
+fn restore_but(
+    registry: &Registry,
+    lost: &LostDevices,
+    state: &State,
+    maker: &dyn Maker,
+    later: &[BTreeSet<u32>],
+) -> (Vec<Problem>, Vec<Group>) {
     let mut problems = Vec::new();
-    let mut made = BTreeMap::new();
+    let mut made = Made::new();
     for device in &state.devices {
         match registry.create(&device.name, &device.uuid, Some(device.minor)) {
             Ok(md) => drop(made.insert(device.minor, (md, device))),
@@ -84,17 +115,50 @@ pub(crate) fn restore(registry: &Registry, lost: &LostDevices, state: &State, ma
         }
     }
     let order = in_order(state);
-    for minor in &order {
+    let groups = late::put_off(lost, &mut made, &order, later);
+    problems.extend(bring_up_all(registry, lost, &mut made, &order, maker, &|_| false));
+    problems.iter().for_each(|problem| error!("{}", problem.text));
+    if !state.devices.is_empty() {
+        let (all, lost, late) = (state.devices.len(), problems.len(), groups.iter().map(Vec::len).sum::<usize>());
+        info!("{all} devices restored, with {lost} problems; {late} of them are above remote exports, and follow");
+    }
+    (problems, groups)
+}
+
+/// Makes devices that there are what they were, in that order. `leave`: whether one is to be left as it is after all; it goes
+/// from `made`.
+pub(crate) fn bring_up_all(
+    registry: &Registry,
+    lost: &LostDevices,
+    made: &mut Made<'_>,
+    order: &[u32],
+    maker: &dyn Maker,
+    leave: &dyn Fn(&Arc<MappedDevice>) -> bool,
+) -> Vec<Problem> {
+    let mut problems = Vec::new();
+    let mut held = BTreeSet::new();
+    for minor in order {
         let Some((md, device)) = made.get_mut(minor) else { continue };
+        if leave(md) {
+            made.remove(minor);
+            continue;
+        }
+        if device.suspended || md.info().suspended {
+            held.insert(*minor);
+        }
         let Some(table) = &device.active else { continue };
-        if let Err(reason) = bring_up(md, device, table, maker) {
+        if let Err(NotUp { reason, loaded }) = bring_up(md, device, table, maker) {
+            if !loaded && leave(md) {
+                made.remove(minor);
+                continue;
+            }
             let text = format!("{} comes back as error: {reason}", device.name);
             problems.push(Problem { text, known: device.lost.is_some() });
             replace_by_error(registry, md, device, table, &mut problems);
             lost.add(md, Lost { reason, was: table.clone() });
         }
     }
-    for minor in &order {
+    for minor in order {
         let Some((md, device)) = made.get(minor) else { continue };
         settings(md, device, &mut problems);
         if let Some(table) = &device.inactive {
@@ -110,7 +174,7 @@ pub(crate) fn restore(registry: &Registry, lost: &LostDevices, state: &State, ma
     // From the top, as who suspends a stack does it.
     for minor in order.iter().rev() {
         let Some((md, device)) = made.get(minor) else { continue };
-        if device.suspended
+        if held.contains(minor)
             && device.active.is_some()
             && let Err(e) = md.suspend(SuspendOptions::default(), &|| false)
         {
@@ -121,27 +185,45 @@ pub(crate) fn restore(registry: &Registry, lost: &LostDevices, state: &State, ma
             info!("{} is removed at its last close, as asked before", device.name);
         }
     }
-    problems.iter().for_each(|problem| error!("{}", problem.text));
-    if !state.devices.is_empty() {
-        let (all, lost) = (state.devices.len(), problems.len());
-        info!("{all} devices restored, with {lost} problems");
-    }
     problems
 }
 
+/// Gives a lost device its own table again, or leaves it as it is.
+pub(crate) fn bring_back(md: &Arc<MappedDevice>, device: &DeviceState, maker: &dyn Maker) -> Result<(), String> {
+    let table = device.active.as_ref().ok_or("it had no table")?;
+    if let Err(NotUp { reason, loaded }) = bring_up(md, device, table, maker) {
+        if loaded {
+            md.clear();
+        }
+        return Err(reason);
+    }
+    let mut problems = Vec::new();
+    settings(md, device, &mut problems);
+    problems.iter().for_each(|problem| error!("{}", problem.text));
+    Ok(())
+}
+
+/// Why a device is not what it was.
+struct NotUp {
+    reason: String,
+    /// It has the table, and could not be resumed with it.
+    loaded: bool,
+}
+
 /// Makes the device what it was.
-fn bring_up(md: &Arc<MappedDevice>, device: &DeviceState, table: &TableState, maker: &dyn Maker) -> Result<(), String> {
+fn bring_up(md: &Arc<MappedDevice>, device: &DeviceState, table: &TableState, maker: &dyn Maker) -> Result<(), NotUp> {
+    let not_loaded = |reason: String| NotUp { reason, loaded: false };
     if let Some(reason) = &device.lost
         && (table.transient || table.lines.iter().any(|line| is_snapshot(line)))
     {
         // While it was away its origin may have been written to, and it would show that as its own.
-        return Err(reason.clone());
+        return Err(not_loaded(reason.clone()));
     }
     if table.transient && !maker.has_memory() {
-        return Err("its data was in the memory of a daemon that has ended".into());
+        return Err(not_loaded("its data was in the memory of a daemon that has ended".into()));
     }
-    load(md, table, maker, true)?;
-    md.resume(SuspendOptions::default(), &|| false).map_err(|e| e.message)
+    load(md, table, maker, true).map_err(not_loaded)?;
+    md.resume(SuspendOptions::default(), &|| false).map_err(|e| NotUp { reason: e.message, loaded: true })
 }
 
 fn is_snapshot(line: &str) -> bool {
@@ -237,7 +319,7 @@ fn in_order(state: &State) -> Vec<u32> {
 }
 
 /// The minors of udm's own devices that the active table names. More than there are does no harm.
-fn named_by(device: &DeviceState) -> Vec<u32> {
+pub(super) fn named_by(device: &DeviceState) -> Vec<u32> {
     let words = device.active.iter().flat_map(|table| &table.lines).flat_map(|line| line.split_ascii_whitespace());
     let numbers = words.filter_map(|word| word.parse::<DevT>().ok());
     numbers.filter(|devt| devt.major == MAJOR).map(|devt| devt.minor).collect()

@@ -75,7 +75,12 @@ impl Service for Daemon {
     }
 
     fn underway(&self) -> Vec<Underway> {
-        self.underway.list()
+        let mut list = self.underway.list();
+        // Who waits for an event waits for nobody in particular.
+        for command in list.iter_mut().filter(|command| command.command != "DM_DEV_WAIT") {
+            command.waits_for = self.registry.waits_for(&command.device);
+        }
+        list
     }
 
     fn log_tail(&self, lines: usize) -> Vec<String> {

@@ -195,6 +195,10 @@ impl State {
 impl DeviceState {
     fn of(md: &std::sync::Arc<MappedDevice>, lost: &LostDevices, nodes: &Nodes) -> Self {
         let info = md.info();
+        if let Some(late) = lost.late().of(md) {
+            // What it is to be; but its names are those that it has now.
+            return Self { name: info.name, uuid: info.uuid, ..late };
+        }
         let minor = info.devt.minor;
         let table = |slot| md.table(slot).map(|table| TableState::of(&table, secret::is_secret(minor, &table)));
         let lost = lost.of(md);

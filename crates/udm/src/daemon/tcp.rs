@@ -5,7 +5,7 @@ use super::nbd::{self, Ready};
 use crate::exports::MappedExports;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 use udm_base::Errno;
 use udm_control::second::ExportEntry;
@@ -26,11 +26,26 @@ struct TcpExport {
 
 /// All of them.
 #[derive(Default)]
-pub(crate) struct TcpExports(Mutex<Vec<TcpExport>>);
+pub(crate) struct TcpExports(Arc<Mutex<Vec<TcpExport>>>);
+
+/// Where they listen, for who must not keep them alive.
+pub(crate) struct Listening(Weak<Mutex<Vec<TcpExport>>>);
+
+impl Listening {
+    /// The addresses now.
+    pub(crate) fn addresses(&self) -> Vec<SocketAddr> {
+        let exports = self.0.upgrade().map(TcpExports);
+        exports.map_or_else(Vec::new, |exports| exports.lock().iter().map(|export| export.address).collect())
+    }
+}
 
 impl TcpExports {
     fn lock(&self) -> MutexGuard<'_, Vec<TcpExport>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn listening(&self) -> Listening {
+        Listening(Arc::downgrade(&self.0))
     }
 
     /// Begins to serve the device. Blocks until it listens.

@@ -125,9 +125,9 @@ impl VhostExports {
     }
 
     pub(crate) fn reap_hangups(&self) {
-        self.lock().iter().for_each(|e| {
-            e.server.reap_hangups();
-        });
+        let reaping = Server::reap_all(self.lock().iter().map(|exported| &exported.server));
+        // Without the lock, which others want meanwhile.
+        reaping.wait();
     }
 
     /// Ends all.

@@ -9,7 +9,9 @@ use std::ffi::OsStr;
 const SCRIPT: &str = r#"
 udm=$1
 modprobe ublk_drv
-modprobe brd rd_nr=2 rd_size=131072
+modprobe brd rd_nr=3 rd_size=131072
+# What lies on what stands there.
+mount -o bind /sys /host/sys
 export UDM_DIR=/tmp/udm
 u() { chroot /host "$udm" "$@"; }
 serve() {
@@ -36,6 +38,26 @@ head -c 8000000 /dev/urandom > /mnt/before
 sum=$(sha256sum < /mnt/before)
 u remove vol 2> refused && exit 1
 grep -q "in use" refused
+# No table of the daemon's lies on it: named, by its number, or by a loop device on a file of its file system, whose path the
+# daemon does not even see.
+head -c 1048576 /dev/zero > /mnt/image
+image=$(losetup --find --show /mnt/image)
+for spec in $disk $(cat /sys/block/$name/dev) $image; do
+    u create up --table "0 8 linear $spec 0" 2> refused && exit 1
+    grep -q "lies on a node of this daemon (by .*$name)" refused || { cat refused; exit 1; }
+done
+losetup -d $image
+rm /mnt/image
+# Nor on what the kernel has claimed; and it claims nothing that a table names.
+modprobe dm-mod
+dmsetup create kernel --table "0 8 linear /dev/ram2 0"
+u create up --table "0 8 linear /dev/ram2 0" 2> refused && exit 1
+grep -q "is in use by dm-" refused || { cat refused; exit 1; }
+dmsetup remove kernel
+u create up --table "0 8 linear /dev/ram2 0"
+dmsetup create kernel --table "0 8 linear /dev/ram2 0" 2> /dev/null && exit 1
+u remove up
+echo "claimed"
 load() {
     fio --name=load --directory=/mnt --size=8m --rw=randwrite --bs=4k --iodepth=16 --ioengine=libaio --direct=1 \
         --verify=crc32c --numjobs=2 --time_based=0 --loops=8 --fsync=64 --minimal > fio.out
@@ -116,6 +138,7 @@ pub(crate) fn a_device() {
     for line in [
         "kind ublk",
         "cache write back, fua 1",
+        "claimed",
         "killed 0 ",
         "replaced 0 ",
         "still the same",

@@ -193,14 +193,81 @@ fn a_table_on_a_node_of_its_own_daemon() {
     for spec in [device.to_str().expect("text"), &format!("7:{number}")] {
         refused(&udm, &["load", "a", "--table", &format!("0 8 linear {spec} 0")], WHY);
     }
+    // On a loop device of somebody else's, whose file's name has become another's.
+    let upper = disk.path("upper");
+    std::os::unix::fs::symlink(device.to_str().expect("text"), &upper).expect("a link");
+    let stacked = run("losetup", &["--find", "--show", upper.to_str().expect("text")]);
+    fs::remove_file(&upper).expect("a link");
+    let said = udm.run(&["load", "a", "--table", &format!("0 8 linear {} 0", stacked.trim())]);
+    run("losetup", &["-d", stacked.trim()]);
+    assert!(said.code != 0 && said.stderr.contains(WHY), "{}", said.stderr);
     run("mkfs.ext4", &["-q", &node_text(&udm, "a")]);
     let mounted = disk.path("mnt");
     fs::create_dir(&mounted).expect("a directory");
     run("mount", &[&node_text(&udm, "a"), mounted.to_str().expect("text")]);
-    fs::write(mounted.join("image"), [0; 4096]).expect("room");
-    let said = udm.run(&["create", "b", "--table", &format!("0 8 linear {} 0", mounted.join("image").display())]);
+    let image = mounted.join("image");
+    fs::write(&image, [0; 8192]).expect("room");
+    let stacked = run("losetup", &["--find", "--show", image.to_str().expect("text")]);
+    let said = [image.to_str().expect("text"), stacked.trim()]
+        .map(|spec| udm.run(&["create", "b", "--table", &format!("0 8 linear {spec} 0")]).stderr);
+    // It is found by the file, not by its name.
+    fs::remove_file(&image).expect("a file");
+    let unnamed = udm.run(&["create", "b", "--table", &format!("0 8 linear {} 0", stacked.trim())]).stderr;
+    run("losetup", &["-d", stacked.trim()]);
     run("umount", &[mounted.to_str().expect("text")]);
-    assert!(said.code != 0 && said.stderr.contains(WHY), "{}", said.stderr);
+    for said in said.iter().chain([&unnamed]) {
+        assert!(said.contains(WHY), "{said}");
+    }
+    assert!(said[1].contains("(by loop") && said[1].contains(mounted.to_str().expect("text")), "{}", said[1]);
+}
+
+#[test]
+fn a_table_on_an_export_of_its_own_daemon() {
+    const WHY: &str = "is an export of this daemon, which would wait for itself";
+    let (udm, other, disk) = (Udm::new(), Udm::new(), Disk::of_build());
+    udm.create("a", "0 65536 ram");
+    // By whatever path it is named.
+    let (link, hard) = (disk.path("link"), udm.nbd_socket().with_file_name("hard"));
+    std::os::unix::fs::symlink(udm.nbd_socket(), &link).expect("a link");
+    let port = |udm: &Udm, address: &str| {
+        let uri = udm.ok(&["export", "a", "--tcp", address]);
+        uri.trim().rsplit_once(':').and_then(|(_, at)| at.split('/').next()).expect("a port").to_owned()
+    };
+    let (local, any) = (port(&udm, "127.0.0.1:0"), port(&udm, "0.0.0.0:0"));
+    let unix = |path: &std::path::Path| format!("nbd+unix:///a?socket={}", path.display());
+    let own = [
+        unix(&udm.nbd_socket()),
+        unix(&link),
+        unix(&hard),
+        format!("nbd://127.0.0.1:{local}/a"),
+        format!("nbd://localhost:{local}/a"),
+        format!("nbd://127.0.0.1:{any}/a"),
+        format!("nbd://127.9.9.9:{any}/a"),
+    ];
+    for round in ["made", "replaced", "made anew"] {
+        // After a kill the socket is another.
+        let _ = fs::remove_file(&hard);
+        fs::hard_link(udm.nbd_socket(), &hard).expect("a link");
+        for uri in &own {
+            let table = format!("0 8 linear {uri} 0");
+            refused(&udm, &["load", "a", "--table", &table], WHY);
+            refused(&udm, &["create", "b", "--table", &table], WHY);
+        }
+        match round {
+            "made" => drop(udm.ok(&["daemon", "--replace"])),
+            _ => udm.kill(),
+        }
+        udm.ok(&["ls"]);
+    }
+    // Another daemon's are others, and what is no longer exported is nobody's.
+    other.create("a", "0 65536 ram");
+    let far = port(&other, "127.0.0.1:0");
+    for uri in [other.uri("a"), format!("nbd://127.0.0.1:{far}/a")] {
+        udm.create("b", &format!("0 8 linear {uri} 0"));
+        udm.ok(&["remove", "b"]);
+    }
+    udm.ok(&["export", "a", "--remove"]);
+    refused(&udm, &["create", "b", "--table", &format!("0 8 linear nbd://127.0.0.1:{local}/a 0")], "cannot connect");
 }
 
 #[test]

@@ -3,7 +3,9 @@
 
 mod bad_nodes;
 mod book;
+mod claims;
 mod disks;
+mod experiments;
 mod ext4;
 mod hardship;
 mod idle;
@@ -15,7 +17,6 @@ mod postgres;
 mod programs;
 mod refusals;
 mod replace;
-mod seeds;
 mod stacks;
 mod swaps;
 mod udm;

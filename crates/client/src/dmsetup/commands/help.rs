@@ -34,10 +34,12 @@ Taken and without effect: --uid, --gid, --mode, --addnodeon..., --udev..., --nou
 const OWN: &str = "
 Commands of udm's own, each with a --help:
   run [--nbd SOCKET] [--tcp ADDR[:PORT]] DEVICES
-  daemon [--stop | --status]
-  export [DEVICE [--tcp ADDR[:PORT]] [--remove]]
+  daemon [--stop | --replace | --status]
+  export [DEVICE [--tcp ADDR[:PORT] | --vhost-user SOCKET] [--remove]]
   node [add DEVICE [--kind KIND] [--mapper] | remove DEVICE]
   set DEVICE KEY=VALUE...
+  snapshot info|ls|diff|merge
+  thin check|dump|restore|repair|delta|ls|rmap|metadata-size
   bench --device DEVICE [OPTIONS]
 create takes --node[=auto|ublk|fuse|loop|none], too.
 With --dir DIRECTORY any command goes to the daemon of that directory.

@@ -2,18 +2,20 @@
 //!
 //! # Invariants
 //! - Memory that a bio refers to stays until the bio has completed.
-//! - A request is answered on the descriptor that it was read from, or with the entry that it has come in.
+//! - A request is answered on the connection that it came by, or with the entry that it has come in.
 //! - A device stays attached until its last bio here has completed.
 
+use super::links::{LEAST, Links};
+use super::search::{Found, Search};
 use super::steps::{Part, Range, Step};
 use super::tree::{Node, lock};
 use super::uring::Uring;
-use super::wire::{OutHeader, WriteOut};
-use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use super::wire::{LseekOut, OutHeader, WriteOut};
+use std::collections::HashMap;
 use std::io::{self, IoSlice};
 use std::sync::Arc;
 use udm_base::{AlignedBuf, Errno, Sector, Sectors};
-use udm_io::{Attached, BlockDevice, Channel, Completion, Domain, ExtentKind, Limits, Op, OpFlags, Status};
+use udm_io::{Attached, BlockDevice, Channel, Completion, Domain, Limits, Op, OpFlags, Question, Questions, Status};
 use zerocopy::IntoBytes;
 
 /// The most bytes that one request reads or writes.
@@ -31,9 +33,6 @@ const KEEP_SMALL: usize = 256;
 const KEEP_LARGE: usize = 32;
 /// The channel's slots.
 const DEPTH: usize = 1 << 16;
-/// Questions to a device about one range.
-const MAX_QUESTIONS: usize = 1024;
-
 /// A request's memory.
 pub(super) struct Buf {
     memory: AlignedBuf,
@@ -46,6 +45,8 @@ pub(super) struct Buf {
 /// Which request an answer is for.
 #[derive(Clone, Copy)]
 pub(super) struct Tag {
+    /// The connection that it came by.
+    pub(super) link: u32,
     pub(super) unique: u64,
     /// Where it has come by io_uring.
     pub(super) entry: Option<u32>,
@@ -66,6 +67,8 @@ enum Answer {
     },
     /// A write's length.
     Written(u32),
+    /// A place.
+    At(u64),
     Empty,
 }
 
@@ -77,6 +80,8 @@ struct Job {
     /// What follows, the next at the end.
     rest: Vec<Step>,
     buf: Option<Buf>,
+    /// What the device is asked.
+    search: Option<Search>,
     /// The block of which a part changes.
     block: Option<AlignedBuf>,
     /// How it has entered its node's gate: whether alone.
@@ -111,7 +116,7 @@ pub(super) struct Shape {
 /// A worker's channel, its memory, and what is under way.
 pub(super) struct Engine {
     pub(super) channel: Channel,
-    fuse: OwnedFd,
+    pub(super) links: Links,
     /// Requests by io_uring, where that can be.
     pub(super) uring: Option<Uring>,
     /// The worker's number, by which gates know it.
@@ -121,19 +126,25 @@ pub(super) struct Engine {
     free: Vec<u32>,
     small: Vec<AlignedBuf>,
     large: Vec<AlignedBuf>,
-    held: usize,
+    /// What devices were asked, and for which jobs.
+    questions: Questions,
+    asked: HashMap<Question, u32>,
     /// Writes that other workers' jobs have waited for, to be told: worker and slot.
     pub(super) admitted: Vec<(usize, u32)>,
 }
 
 impl Engine {
-    pub(super) fn new(domain: &Domain, fuse: OwnedFd, number: usize) -> io::Result<Self> {
+    /// That of worker `number` of `workers`.
+    pub(super) fn new(domain: &Domain, (number, workers): (usize, usize)) -> io::Result<Self> {
         let channel = domain.channel()?;
         channel.set_depth(DEPTH);
         channel.set_adaptive(true);
+        let questions = Questions::new(&channel);
         Ok(Self {
             channel,
-            fuse,
+            questions,
+            asked: HashMap::new(),
+            links: Links::new((number, workers)),
             uring: None,
             number,
             devices: Vec::new(),
@@ -141,23 +152,13 @@ impl Engine {
             free: Vec::new(),
             small: Vec::new(),
             large: Vec::new(),
-            held: 0,
             admitted: Vec::new(),
         })
-    }
-
-    pub(super) fn fuse(&self) -> BorrowedFd<'_> {
-        self.fuse.as_fd()
     }
 
     /// Requests under way.
     pub(super) fn len(&self) -> usize {
         self.jobs.len() - self.free.len()
-    }
-
-    /// Bytes of data of the requests under way.
-    pub(super) fn held(&self) -> usize {
-        self.held
     }
 
     /// Memory to receive into.
@@ -198,12 +199,14 @@ impl Engine {
         self.large = Vec::new();
     }
 
-    /// The node's device as it is now.
-    pub(super) fn shape(&mut self, node: &Arc<Node>) -> Shape {
+    /// The node's device as it is now, for a request that came by `link`.
+    pub(super) fn shape(&mut self, link: u32, node: &Arc<Node>) -> Shape {
         let version = node.version();
-        let found =
-            self.devices.iter().position(|d| d.as_ref().is_some_and(|d| d.current && Arc::ptr_eq(&d.node, node)));
-        let index = match found {
+        let is = |used: &Option<Use>| used.as_ref().is_some_and(|used| used.current && Arc::ptr_eq(&used.node, node));
+        // A connection is mostly that of one device.
+        let last = self.links.of_request(link).device;
+        let known = self.devices.get(last).filter(|used| is(used)).map(|_| last);
+        let index = match known.or_else(|| self.devices.iter().position(is)) {
             Some(index) => {
                 let used = self.devices[index].as_mut().expect("found above");
                 if used.version == version && used.device.sectors() == used.attached.sectors() {
@@ -216,6 +219,7 @@ impl Engine {
             }
             None => self.attach(node, version),
         };
+        self.links.of_request(link).device = index;
         let used = self.devices[index].as_ref().expect("attached");
         Shape {
             device: index,
@@ -314,6 +318,22 @@ impl Engine {
         self.begin(tag, node, shape, (first, rest), None, Some(!whole), Answer::Empty);
     }
 
+    /// Finds where data, or a hole, is next from a byte on.
+    pub(super) fn seek(
+        &mut self,
+        tag: Tag,
+        node: &Arc<Node>,
+        shape: Shape,
+        from: u64,
+        hole: bool,
+    ) -> Result<(), Errno> {
+        let device = &self.devices[shape.device].as_ref().expect("its shape was asked for").device;
+        // Refused before anything is under way.
+        Search::next(device.sectors(), from, hole)?;
+        self.begin(tag, node, shape, (Step::Seek(from, hole), Vec::new()), None, None, Answer::Empty);
+        Ok(())
+    }
+
     pub(super) fn flush(&mut self, tag: Tag, node: &Arc<Node>, shape: Shape) {
         self.begin(tag, node, shape, (Step::Flush, Vec::new()), None, None, Answer::Empty);
     }
@@ -332,9 +352,10 @@ impl Engine {
         let (device, (step, rest)) = (shape.device, steps);
         self.devices[device].as_mut().expect("its shape was asked for").jobs += 1;
         // An entry's payload is there anyway.
-        let held = buf.as_ref().filter(|buf| !buf.lent).map_or(0, Buf::len);
-        self.held += held;
-        let job = Job { tag, node: node.clone(), device, step, rest, buf, block: None, gate, held, answer };
+        let held = buf.as_ref().filter(|buf| !buf.lent).map_or(0, Buf::len).max(LEAST);
+        self.links.begin(tag.link, held);
+        let job =
+            Job { tag, node: node.clone(), device, step, rest, buf, search: None, block: None, gate, held, answer };
         let slot = match self.free.pop() {
             Some(slot) => slot,
             None => {
@@ -396,14 +417,45 @@ impl Engine {
             Step::Zero(Range { start, sectors }, flags) => {
                 channel.submit_range(device, Op::WriteZeroes, flags, start, sectors, token)
             }
-            // Only after a discard: `step_done` turns it into others.
-            Step::ZeroData(Range { start, sectors }) => {
-                channel.submit_range(device, Op::WriteZeroes, OpFlags::NONE, start, sectors, token)
+            Step::ZeroData(range) => {
+                job.search = Some(Search::runs(range));
+                return self.ask(slot);
+            }
+            Step::Seek(from, hole) => {
+                let size = self.devices[job.device].as_ref().expect("a device with jobs").device.sectors();
+                // It may have become smaller.
+                let Ok(search) = Search::next(size, from, hole) else { return self.finish(slot, Err(Errno::ENXIO)) };
+                job.search = Some(search);
+                return self.ask(slot);
             }
             Step::Flush => channel.submit_range(device, Op::Flush, OpFlags::NONE, Sector::ZERO, Sectors::ZERO, token),
         };
         // One bio a job, and no more jobs than the channel has slots.
         assert!(submitted, "the channel has a slot for each request");
+    }
+
+    /// Asks the device what the job has to know next, or goes on with what it found. Does not wait.
+    fn ask(&mut self, slot: u32) {
+        let job = self.jobs[slot as usize].as_mut().expect("a slot in use");
+        let search = job.search.as_mut().expect("it has something to ask");
+        if let Some((sector, sectors)) = search.question() {
+            let device = &self.devices[job.device].as_ref().expect("a device with jobs").device;
+            let question = self.questions.ask(&self.channel, &**device, sector, sectors);
+            self.asked.insert(question, slot);
+            return;
+        }
+        match job.search.take().map(Search::found) {
+            Some(Found::Runs(runs)) => {
+                job.rest.extend(runs.into_iter().map(|range| Step::Zero(range, OpFlags::NONE)));
+                self.next_step(slot);
+            }
+            Some(Found::At(Ok(at))) => {
+                job.answer = Answer::At(at);
+                self.finish(slot, Ok(()));
+            }
+            Some(Found::At(Err(error))) => self.finish(slot, Err(error)),
+            None => unreachable!("it was there above"),
+        }
     }
 
     /// Completes what is done: answers, or goes on with the next step. Returns how many bios had completed.
@@ -415,26 +467,33 @@ impl Engine {
             // Tokens are slots.
             self.step_done(token as u32, status);
         }
+        while let Some((question, extents)) = self.questions.next_answer() {
+            count += 1;
+            let slot = self.asked.remove(&question).expect("each question is a job's");
+            let job = self.jobs[slot as usize].as_mut().expect("a job stays until it is answered");
+            job.search.as_mut().expect("it has asked").answered(&extents);
+            self.ask(slot);
+        }
         count
     }
 
     fn step_done(&mut self, slot: u32, status: Status) {
         let job = self.jobs[slot as usize].as_mut().expect("a completion belongs to a job");
-        let next = match (job.step, status) {
-            (Step::Load(part), Status::Ok) => Some(Step::Store(part)),
-            // A hint: what is left is zeroed.
-            (Step::Discard(_), Status::NotSupported) | (_, Status::Ok) => job.rest.pop(),
-            _ => return self.finish(slot, Err(errno(status))),
-        };
-        let next = match next {
-            Some(Step::ZeroData(range)) => {
-                let device = &self.devices[job.device].as_ref().expect("a device with jobs").device;
-                job.rest.extend(data_in(&**device, range).map(|range| Step::Zero(range, OpFlags::NONE)));
-                job.rest.pop()
+        match (job.step, status) {
+            (Step::Load(part), Status::Ok) => {
+                job.step = Step::Store(part);
+                self.submit(slot);
             }
-            next => next,
-        };
-        match next {
+            // A hint: what is left is zeroed.
+            (Step::Discard(_), Status::NotSupported) | (_, Status::Ok) => self.next_step(slot),
+            _ => self.finish(slot, Err(errno(status))),
+        }
+    }
+
+    /// Goes on with the next step, if there is one.
+    fn next_step(&mut self, slot: u32) {
+        let job = self.jobs[slot as usize].as_mut().expect("a slot in use");
+        match job.rest.pop() {
             Some(step) => {
                 job.step = step;
                 self.submit(slot);
@@ -446,7 +505,6 @@ impl Engine {
     fn finish(&mut self, slot: u32, result: Result<(), Errno>) {
         let job = self.jobs[slot as usize].take().expect("a job that ends");
         self.free.push(slot);
-        self.held -= job.held;
         if let Some(alone) = job.gate {
             // Before the answer: who has it may write the same place again.
             let next = lock(&job.node.gate).leave(alone);
@@ -470,11 +528,13 @@ impl Engine {
                 self.answer(job.tag, &buf.memory[buf.at + skip..][..*len]);
             }
             (Ok(()), Answer::Written(size)) => self.answer(job.tag, WriteOut { size: *size, pad: 0 }.as_bytes()),
+            (Ok(()), Answer::At(offset)) => self.answer(job.tag, LseekOut { offset: *offset }.as_bytes()),
             (Ok(()), Answer::Empty) => self.answer(job.tag, &[]),
         }
         if let Some(buf) = buf {
             self.give(buf);
         }
+        self.links.finish(job.tag.link, job.held);
         let used = self.devices[job.device].as_mut().expect("a device with jobs");
         used.jobs -= 1;
         if !used.current || !used.node.is_open() {
@@ -492,7 +552,7 @@ impl Engine {
         self.send(tag, Some(error), &[]);
     }
 
-    fn send(&mut self, Tag { unique, entry }: Tag, error: Option<Errno>, data: &[u8]) {
+    fn send(&mut self, Tag { link, unique, entry }: Tag, error: Option<Errno>, data: &[u8]) {
         if let (Some(uring), Some(entry)) = (&mut self.uring, entry) {
             uring.answer(entry, unique, error, data);
             return;
@@ -501,7 +561,8 @@ impl Engine {
         // At most MAX_TRANSFER.
         let header = OutHeader { len: (size_of::<OutHeader>() + data.len()) as u32, error, unique };
         let parts = [IoSlice::new(header.as_bytes()), IoSlice::new(data)];
-        match rustix::io::retry_on_intr(|| rustix::io::writev(&self.fuse, &parts)) {
+        let Some(link) = self.links.get(link) else { return };
+        match rustix::io::retry_on_intr(|| rustix::io::writev(link.connection.fd(), &parts)) {
             Ok(_) => {}
             // Who asked was killed, or everything is unmounted.
             Err(rustix::io::Errno::NOENT | rustix::io::Errno::NODEV) => {}
@@ -517,65 +578,6 @@ fn errno(status: Status) -> Errno {
         Status::Again | Status::Requeue => Errno::EIO,
         other => other.errno().unwrap_or(Errno::EIO),
     }
-}
-
-/// The runs of data in a range, as the device tells.
-fn data_in(device: &dyn BlockDevice, range: Range) -> impl Iterator<Item = Range> {
-    let mut found: Vec<Range> = Vec::new();
-    let (mut at, mut left) = (range.start, range.sectors);
-    let mut add = |start: Sector, sectors: Sectors| match found.last_mut() {
-        Some(last) if last.start + last.sectors == start => last.sectors += sectors,
-        _ => found.push(Range { start, sectors }),
-    };
-    for _ in 0..MAX_QUESTIONS {
-        if left.is_zero() {
-            break;
-        }
-        let extents = device.extents(at, left);
-        if extents.is_empty() {
-            break;
-        }
-        for extent in extents {
-            let sectors = extent.sectors.min(left);
-            if extent.kind == ExtentKind::Data {
-                add(at, sectors);
-            }
-            at += sectors;
-            left -= sectors;
-        }
-    }
-    if !left.is_zero() {
-        add(at, left);
-    }
-    found.into_iter()
-}
-
-/// Where data, or a hole, is next from byte `offset` on: SEEK_DATA and SEEK_HOLE. The end of the device is a hole.
-/// After many questions the device is taken to hold data.
-pub(super) fn seek(device: &dyn BlockDevice, offset: u64, hole: bool) -> Result<u64, Errno> {
-    let size = device.sectors();
-    let bytes = size.checked_bytes().unwrap_or(!0x1ff);
-    if offset >= bytes {
-        return Err(Errno::ENXIO);
-    }
-    let mut at = Sector::containing(offset);
-    for _ in 0..MAX_QUESTIONS {
-        let Some(left) = size.from_start().checked_since(at).filter(|left| !left.is_zero()) else {
-            return if hole { Ok(bytes) } else { Err(Errno::ENXIO) };
-        };
-        let extents = device.extents(at, left);
-        if extents.is_empty() {
-            break;
-        }
-        for extent in extents {
-            let data = extent.kind == ExtentKind::Data;
-            if data != hole {
-                return Ok(at.bytes().max(offset));
-            }
-            at += extent.sectors.min(left);
-        }
-    }
-    Ok(if hole { bytes } else { at.bytes().max(offset) })
 }
 
 impl Drop for Engine {

@@ -11,28 +11,23 @@ use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
 use std::ffi::CString;
 use std::fs;
 use std::io::{self, IoSliceMut};
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use udm_base::DevT;
+use udm_io::{Mount, mounts};
 
 /// The type that our mounts have in /proc/self/mountinfo.
 const TYPE: &str = "fuse.udm";
 const HELPER: &str = "fusermount3";
+/// What the root of a mount is (`rootmode`, in octal).
+const DIRECTORY: &str = "40000";
+const FILE: &str = "100000";
 
 /// A mount of this process.
 #[derive(Debug)]
 pub(super) struct Mounted {
-    dir: PathBuf,
+    path: PathBuf,
     helper: bool,
-}
-
-/// A mount point with something on it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Found {
-    /// Major and minor of its file system, as `st_dev` has them.
-    pub(crate) dev: (u32, u32),
-    /// The file system's type.
-    pub(crate) kind: String,
 }
 
 /// Mounts on `dir`, which is made if it is not there. What a dead daemon has left there goes before. Blocks.
@@ -47,11 +42,11 @@ pub(super) fn mount(dir: &Path) -> io::Result<(OwnedFd, Mounted)> {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(at(error)),
         _ => {}
     }
-    match directly(&dir) {
-        Ok(fd) => Ok((fd, Mounted { dir, helper: false })),
+    match directly(&dir, DIRECTORY) {
+        Ok(fd) => Ok((fd, Mounted { path: dir, helper: false })),
         Err(Errno::PERM | Errno::ACCESS) => {
             let fd = by_helper(&dir).map_err(at)?;
-            Ok((fd, Mounted { dir, helper: true }))
+            Ok((fd, Mounted { path: dir, helper: true }))
         }
         Err(Errno::NOENT | Errno::NXIO | Errno::NODEV) => {
             let message = "this system has no FUSE: load the kernel's module with `modprobe fuse`";
@@ -59,6 +54,16 @@ pub(super) fn mount(dir: &Path) -> io::Result<(OwnedFd, Mounted)> {
         }
         Err(errno) => Err(at(errno.into())),
     }
+}
+
+/// Mounts on a file of such a mount, on top of it; `helper` as for that. Blocks, and asks the mount's server for the file.
+///
+/// # Errors
+/// What the system says.
+pub(super) fn mount_file(path: &Path, helper: bool) -> io::Result<(OwnedFd, Mounted)> {
+    let path = real_path(path)?;
+    let fd = if helper { by_helper(&path)? } else { directly(&path, FILE)? };
+    Ok((fd, Mounted { path, helper }))
 }
 
 /// The path as the kernel shows it. The last component is not looked at: what is mounted there may be dead.
@@ -73,21 +78,22 @@ fn open_fuse() -> rustix::io::Result<OwnedFd> {
     rustix::fs::open("/dev/fuse", OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK, Mode::empty())
 }
 
-fn directly(dir: &Path) -> rustix::io::Result<OwnedFd> {
+fn directly(path: &Path, kind: &str) -> rustix::io::Result<OwnedFd> {
     use rustix::fd::AsRawFd;
     let fd = open_fuse()?;
     let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
-    let options = format!("fd={},rootmode=40000,user_id={uid},group_id={gid},default_permissions", fd.as_raw_fd());
+    let fd_number = fd.as_raw_fd();
+    let options = format!("fd={fd_number},rootmode={kind},user_id={uid},group_id={gid},default_permissions");
     let options = CString::new(options).map_err(|_| Errno::INVAL)?;
-    rustix::mount::mount("udm", dir, TYPE, MountFlags::NOSUID | MountFlags::NODEV, &*options)?;
+    rustix::mount::mount("udm", path, TYPE, MountFlags::NOSUID | MountFlags::NODEV, &*options)?;
     Ok(fd)
 }
 
-fn by_helper(dir: &Path) -> io::Result<OwnedFd> {
+fn by_helper(path: &Path) -> io::Result<OwnedFd> {
     let (ours, theirs) = std::os::unix::net::UnixStream::pair()?;
     let child = Command::new(HELPER)
         .args(["-o", "rw,nosuid,nodev,fsname=udm,subtype=udm,default_permissions", "--"])
-        .arg(dir)
+        .arg(path)
         .env("_FUSE_COMMFD", "0")
         .stdin(Stdio::from(OwnedFd::from(theirs)))
         .stdout(Stdio::null())
@@ -129,53 +135,20 @@ fn receive_descriptor(socket: &std::os::unix::net::UnixStream) -> io::Result<Own
 ///
 /// # Errors
 /// Of reading /proc/self/mountinfo, and of the directory above.
-pub(crate) fn find(dir: &Path) -> io::Result<Vec<Found>> {
+pub(crate) fn find(dir: &Path) -> io::Result<Vec<Mount>> {
     let dir = match real_path(dir) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         other => other?,
     };
-    Ok(mounts_on(&fs::read("/proc/self/mountinfo")?, dir.as_os_str().as_bytes()))
+    Ok(mounts()?.into_iter().filter(|mount| mount.point == dir).collect())
 }
 
-/// Major and minor of the topmost file system of ours on `dir`, as `st_dev` has them. It is not touched: its server may be
+/// The numbers of the file systems of ours on `dir` and in it, as `st_dev` has them. They are not touched: their server may be
 /// about to change.
-pub fn mounted(dir: &Path) -> Option<(u32, u32)> {
-    find(dir).ok()?.last().filter(|found| found.kind == TYPE).map(|found| found.dev)
-}
-
-/// Lines of `ID PARENT MAJOR:MINOR ROOT POINT OPTIONS [FIELDS…] - TYPE SOURCE OPTIONS` (proc_pid_mountinfo(5)).
-fn mounts_on(mountinfo: &[u8], dir: &[u8]) -> Vec<Found> {
-    let line = |line: &[u8]| {
-        let mut words = line.split(|b| *b == b' ');
-        let dev = std::str::from_utf8(words.nth(2)?).ok()?;
-        let (major, minor) = dev.split_once(':')?;
-        if unescape(words.nth(1)?) != dir {
-            return None;
-        }
-        let kind = words.skip_while(|word| *word != b"-").nth(1)?;
-        let kind = String::from_utf8_lossy(kind).into_owned();
-        Some(Found { dev: (major.parse().ok()?, minor.parse().ok()?), kind })
-    };
-    mountinfo.split(|b| *b == b'\n').filter_map(line).collect()
-}
-
-/// `\NNN` stands for a byte in octal.
-fn unescape(text: &[u8]) -> Vec<u8> {
-    let (mut out, mut rest) = (Vec::with_capacity(text.len()), text);
-    while let Some((&first, tail)) = rest.split_first() {
-        let digits = (first == b'\\').then(|| tail.get(..3)).flatten().and_then(|d| std::str::from_utf8(d).ok());
-        match digits.and_then(|d| u8::from_str_radix(d, 8).ok()) {
-            Some(byte) => {
-                out.push(byte);
-                rest = &tail[3..];
-            }
-            None => {
-                out.push(first);
-                rest = tail;
-            }
-        }
-    }
-    out
+pub fn mounted(mounts: &[Mount], dir: &Path) -> Vec<DevT> {
+    let Ok(dir) = real_path(dir) else { return Vec::new() };
+    let ours = mounts.iter().filter(|mount| mount.kind == TYPE && mount.point.starts_with(&dir));
+    ours.map(|mount| mount.dev).collect()
 }
 
 /// Unmounts what daemons before have left on `dir`. To be called by who knows that none runs there.
@@ -222,28 +195,32 @@ fn unmount_by_helper(dir: &Path) -> io::Result<()> {
 
 impl Mounted {
     /// A mount of a server before, which had it by the helper or without.
-    pub(super) fn adopt(dir: &Path, helper: bool) -> io::Result<Self> {
-        Ok(Self { dir: real_path(dir)?, helper })
+    pub(super) fn adopt(path: &Path, helper: bool) -> io::Result<Self> {
+        Ok(Self { path: real_path(path)?, helper })
     }
 
-    /// Leaves it mounted. Whether it is the helper's.
-    pub(super) fn leave(mut self) -> bool {
-        self.dir = PathBuf::new();
+    /// Whether it is the helper's.
+    pub(super) fn by_helper(&self) -> bool {
         self.helper
+    }
+
+    /// Leaves it mounted.
+    pub(super) fn leave(mut self) {
+        self.path = PathBuf::new();
     }
 }
 
 impl Drop for Mounted {
     fn drop(&mut self) {
-        if self.dir.as_os_str().is_empty() {
+        if self.path.as_os_str().is_empty() {
             return;
         }
-        let result = if self.helper { unmount_by_helper(&self.dir) } else { unmount(&self.dir) };
+        let result = if self.helper { unmount_by_helper(&self.path) } else { unmount(&self.path) };
         if let Err(error) = result
             // Somebody else has unmounted it.
             && error.raw_os_error() != Some(Errno::INVAL.raw_os_error())
         {
-            tracing::warn!("{} stays mounted: {error}", self.dir.display());
+            tracing::warn!("{} stays mounted: {error}", self.path.display());
         }
     }
 }
@@ -251,18 +228,6 @@ impl Drop for Mounted {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn mountinfo() {
-        let text = b"36 35 98:0 /mnt1 /run/a\\040b/dev rw,noatime master:1 - ext3 /dev/root rw\n\
-            40 1 0:52 / /run/a\\040b/dev rw,nosuid shared:7 propagate_from:2 - fuse.udm udm rw,user_id=0\n\
-            41 1 0:53 / /run/a rw - tmpfs tmpfs rw\nnonsense\n\n";
-        let found = mounts_on(text, b"/run/a b/dev");
-        let expect = [((98, 0), "ext3"), ((0, 52), "fuse.udm")];
-        assert_eq!(found.iter().map(|f| (f.dev, &*f.kind)).collect::<Vec<_>>(), expect);
-        assert_eq!(mounts_on(text, b"/run"), []);
-        assert_eq!(unescape(b"a\\134\\12"), b"a\\\\12");
-    }
 
     #[test]
     fn a_path_that_is_not_there_has_no_mounts() {

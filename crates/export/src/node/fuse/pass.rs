@@ -3,20 +3,21 @@
 //! A connection of FUSE is its descriptor: whoever has it reads requests from it and writes answers to it. Requests that
 //! nobody has read stay in the kernel meanwhile, so that those who made them notice only that it takes longer.
 //!
-//! What passes is the descriptor and a [`Plan`]. Workers of the next server make descriptors of their own from it.
+//! What passes is the descriptors, the directory's first, and a [`Plan`].
 
+use super::connection::Connection;
 use super::mount::Mounted;
 use super::server::FuseServer;
-use super::tree::{Tree, TreePlan};
+use super::tree::{Node, Tree, TreePlan, lock};
 use super::worker::Command;
 use crate::node::NodeDevice;
 use rustix::fd::OwnedFd;
 use serde::{Deserialize, Serialize};
 use std::io;
 use std::path::Path;
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
-use udm_io::{Domain, Joiner};
+use udm_io::Domain;
 
 /// What the next server has to know beside the descriptor.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -25,6 +26,21 @@ pub struct Plan {
     /// Whether fusermount3 has mounted, and must unmount.
     helper: bool,
     tree: TreePlan,
+    /// Those of nodes, in the order of their descriptors. A server before this one had none.
+    #[serde(default)]
+    connections: Vec<ConnectionPlan>,
+}
+
+/// A node's connection.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ConnectionPlan {
+    /// The node's number.
+    node: u64,
+    /// Its mount is to be seen.
+    mounted: bool,
+    /// What is open by way of it.
+    handles: Vec<u64>,
 }
 
 /// A mount that was taken over. It is not served yet, and stays as it is when this is dropped.
@@ -32,6 +48,7 @@ pub struct Adopted {
     fuse: OwnedFd,
     helper: bool,
     tree: Tree,
+    connections: Vec<(OwnedFd, Arc<Node>, ConnectionPlan)>,
 }
 
 impl FuseServer {
@@ -64,19 +81,31 @@ impl FuseServer {
         self.shared().tree.open_devices()
     }
 
-    /// After a pause: ends the threads, and leaves the mount and its connection to another server. Devices are closed.
+    /// After a pause: ends the threads, and leaves the mounts and their connections to another server. Devices are closed.
     ///
     /// # Errors
     /// It is no longer mounted.
-    pub fn give(&self) -> io::Result<(OwnedFd, Plan)> {
+    pub fn give(&self) -> io::Result<(Vec<OwnedFd>, Plan)> {
         let gone = || io::Error::new(io::ErrorKind::NotConnected, "it was unmounted");
-        let (mounted, fuse, joiners) = self.take_apart();
-        let (mounted, fuse) = (mounted.ok_or_else(gone)?, fuse.ok_or_else(gone)?);
-        let plan = Plan { helper: mounted.leave(), tree: self.shared().tree.plan() };
-        let now = self.domain().clock().now();
-        self.tell_all(|| Command::End(now));
-        joiners.into_iter().for_each(Joiner::join);
-        Ok((fuse, plan))
+        let tree = self.shared().tree.plan();
+        let connections = std::mem::take(&mut *lock(&self.shared().connections));
+        let (mut directory, nodes): (Vec<_>, Vec<_>) = connections.into_iter().partition(|c| c.node.is_none());
+        let directory = directory.pop().ok_or_else(gone)?;
+        let helper = directory.take_mounted().map(|mounted| (mounted.by_helper(), mounted.leave()).0);
+        let plan = |connection: &Arc<Connection>| {
+            let node = connection.node.as_ref().expect("the directory's is not among them");
+            let mounted = connection.take_mounted().map(Mounted::leave).is_some();
+            ConnectionPlan { node: node.number(), mounted, handles: node.handles_by(connection.id) }
+        };
+        let connections = nodes.iter().map(plan).collect();
+        self.end_threads(self.domain().clock().now());
+        // The threads' ends of them have gone.
+        let descriptor = |connection: Arc<Connection>| match Arc::try_unwrap(connection) {
+            Ok(connection) => Ok(connection.into_fd()),
+            Err(shared) => shared.fd().try_clone_to_owned(),
+        };
+        let fds = std::iter::once(directory).chain(nodes).map(descriptor).collect::<io::Result<Vec<_>>>()?;
+        Ok((fds, Plan { helper: helper.ok_or_else(gone)?, tree, connections }))
     }
 }
 
@@ -87,13 +116,22 @@ impl Adopted {
     /// # Errors
     /// What does not fit.
     pub fn new(
-        fuse: OwnedFd,
+        fds: Vec<OwnedFd>,
         plan: Plan,
         device: impl FnMut(&str) -> Option<Box<dyn NodeDevice>>,
         problems: &mut Vec<String>,
     ) -> Result<Self, String> {
-        let Plan { helper, tree } = plan;
-        Ok(Self { fuse, helper, tree: Tree::of_plan(tree, device, problems)? })
+        let Plan { helper, tree, connections } = plan;
+        if fds.len() != connections.len() + 1 {
+            return Err(format!("{} descriptors of a mount and {} in it", fds.len(), connections.len()));
+        }
+        let tree = Tree::of_plan(tree, device, problems)?;
+        let mut fds = fds.into_iter();
+        let fuse = fds.next().ok_or("no descriptor of a mount")?;
+        // A node that is missing is among the problems: its connection ends, and its file fails.
+        let connections = fds.zip(connections).filter_map(|(fd, plan)| Some((fd, tree.numbered(plan.node)?, plan)));
+        let connections = connections.collect();
+        Ok(Self { fuse, helper, tree, connections })
     }
 
     /// Serves what is mounted on `dir`, with `threads` threads (at least 1). Nobody else may serve it any more.
@@ -101,8 +139,17 @@ impl Adopted {
     /// # Errors
     /// Threads cannot be started. It is unmounted then.
     pub fn serve(self, domain: &Domain, dir: &Path, threads: usize) -> io::Result<FuseServer> {
-        let mounted = Mounted::adopt(dir, self.helper)?;
+        let Self { fuse, helper, tree, connections } = self;
+        let mounted = Mounted::adopt(dir, helper)?;
         // What was agreed upon with the kernel stays.
-        FuseServer::serve(domain, dir, threads, (self.fuse, mounted), self.tree, None)
+        let server = FuseServer::new(domain, dir, threads, helper, tree, None)?;
+        server.connect(fuse, None, Some(mounted), &[]);
+        for (fuse, node, ConnectionPlan { mounted, handles, .. }) in connections {
+            let name = server.shared().tree.name_of(&node).filter(|_| mounted);
+            let mounted = name.as_ref().map(|name| Mounted::adopt(&server.file(name), helper)).transpose()?;
+            server.shared().tree.set_mounted(&node, name.as_deref());
+            server.connect(fuse, Some(node), mounted, &handles);
+        }
+        Ok(server)
     }
 }

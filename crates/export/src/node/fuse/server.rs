@@ -1,19 +1,18 @@
 //! The server: its threads, its mount, and how it starts and stops.
 
+use super::connection::Connection;
 use super::mount::{self, Mounted};
-use super::tree::{FILES, Owner, Tree};
+use super::tree::{DIRECTORY_ID, FILES, Node, Owner, Tree, lock};
 use super::uring;
-use super::wire::{InvalInode, NOTIFY_INVAL_INODE, OutHeader};
-use super::worker::{Command, Handle, MOST_MEMORY, Shared, Worker};
-use crate::node::{NodeDevice, sys};
-use rustix::fd::{AsFd, OwnedFd};
-use std::io::{self, IoSlice};
+use super::worker::{Command, Handle, MOST_MEMORY, MOST_SURE, Shared, Worker};
+use crate::node::NodeDevice;
+use rustix::fd::OwnedFd;
+use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
-use udm_io::{Domain, Joiner};
-use zerocopy::IntoBytes;
+use udm_io::{Domain, Joiner, Nanos};
 
 /// How long [`FuseServer::reap`] waits.
 const REAP: Duration = Duration::from_secs(1);
@@ -37,16 +36,18 @@ impl Transport {
     }
 }
 
-/// A mount, and the threads that serve it. Dropping it unmounts, without patience.
+/// A mount with mounts on its files, and the threads that serve them. Dropping it unmounts, without patience.
 ///
 /// No thread that serves a mount may use a file of it: that would wait for itself.
 pub struct FuseServer {
     domain: Domain,
     dir: PathBuf,
+    /// The helper mounts.
+    helper: bool,
     shared: Arc<Shared>,
-    /// For messages to the kernel. The last descriptor of the connection: when it is closed, the connection ends.
-    fuse: Mutex<Option<OwnedFd>>,
-    mounted: Mutex<Option<Mounted>>,
+    next_connection: AtomicU64,
+    /// How many connections may have their requests come by io_uring.
+    most_rings: usize,
     joiners: Mutex<Vec<Joiner>>,
 }
 
@@ -69,41 +70,42 @@ impl FuseServer {
     pub fn start_by(domain: &Domain, dir: &Path, threads: usize, owner: Owner, rings: bool) -> io::Result<Self> {
         let queues = if rings && uring::is_allowed() { uring::queues().ok() } else { None };
         let (fuse, mounted) = mount::mount(dir)?;
-        Self::serve(domain, dir, threads, (fuse, mounted), Tree::new(owner), queues)
+        let server = Self::new(domain, dir, threads, mounted.by_helper(), Tree::new(owner), queues)?;
+        server.connect(fuse, None, Some(mounted), &[]);
+        Ok(server)
     }
 
-    /// Serves a mount.
-    pub(super) fn serve(
+    /// Starts the threads, which serve nothing yet.
+    pub(super) fn new(
         domain: &Domain,
         dir: &Path,
         threads: usize,
-        (fuse, mounted): (OwnedFd, Mounted),
+        helper: bool,
         tree: Tree,
         queues: Option<usize>,
     ) -> io::Result<Self> {
-        let shared = Arc::new(Shared::new(tree));
-        let mut server = Self {
+        let threads = threads.max(1);
+        let server = Self {
             domain: domain.clone(),
             dir: dir.to_owned(),
-            shared,
-            fuse: Mutex::default(),
-            mounted: Mutex::new(Some(mounted)),
+            helper,
+            shared: Arc::new(Shared::new(tree)),
+            next_connection: AtomicU64::new(DIRECTORY_ID),
+            most_rings: queues.map_or(0, |queues| uring::most_connections(queues, threads)),
             joiners: Mutex::default(),
         };
-        let started = server.spawn_all(&fuse, threads.max(1), queues);
-        server.fuse = Mutex::new(Some(fuse));
-        started.map(|()| server)
+        server.spawn_all(threads, queues)?;
+        Ok(server)
     }
 
-    fn spawn_all(&self, fuse: &OwnedFd, threads: usize, queues: Option<usize>) -> io::Result<()> {
+    fn spawn_all(&self, threads: usize, queues: Option<usize>) -> io::Result<()> {
         let (told, handles) = mpsc::channel();
         let mut begin = Vec::new();
-        let mut joiners = self.joiners.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut joiners = lock(&self.joiners);
         for number in 0..threads {
-            let clone = sys::clone_fuse(fuse.as_fd())?;
             let (domain, shared, told) = (self.domain.clone(), self.shared.clone(), told.clone());
             let (start, started) = mpsc::channel::<()>();
-            let work = move || match Worker::new(&domain, shared, clone, (number, threads), queues) {
+            let work = move || match Worker::new(&domain, shared, (number, threads), queues) {
                 Ok(worker) => {
                     let known = told.send((number, Ok(worker.handle()))).is_ok();
                     drop(told);
@@ -130,6 +132,39 @@ impl FuseServer {
         Ok(())
     }
 
+    /// Serves a connection, by which `handles` are open already. The first one is the directory's.
+    pub(super) fn connect(&self, fuse: OwnedFd, node: Option<Arc<Node>>, mounted: Option<Mounted>, handles: &[u64]) {
+        let id = self.next_connection.fetch_add(1, Ordering::Relaxed);
+        let mut connections = lock(&self.shared.connections);
+        let rings = connections.len() < self.most_rings && self.shared.ringless.load(Ordering::Acquire) == 0;
+        if let Some(node) = &node {
+            node.give_handles(handles, id);
+        }
+        let connection = Arc::new(Connection::new(id, fuse, node, mounted, rings));
+        connections.push(connection.clone());
+        drop(connections);
+        self.tell_all(|| Command::Serve(connection.clone()));
+    }
+
+    /// Mounts the node's file on top of itself, so that its requests have a connection of their own. Without that they wait behind those
+    /// of other nodes that have none.
+    fn mount_file(&self, name: &str, node: &Arc<Node>) {
+        match mount::mount_file(&self.file(name), self.helper) {
+            Ok((fuse, mounted)) => {
+                self.connect(fuse, Some(node.clone()), Some(mounted), &[]);
+                self.shared.tree.set_mounted(node, Some(name));
+            }
+            Err(error) => tracing::warn!("the node of {name} shares its requests' way with others: {error}"),
+        }
+    }
+
+    /// Takes the mount of a node's file out of sight: who has it open keeps it.
+    fn unmount_file(&self, node: &Arc<Node>) {
+        let all = lock(&self.shared.connections).clone();
+        all.iter().filter(|connection| connection.is_of(node)).for_each(|connection| drop(connection.take_mounted()));
+        self.shared.tree.set_mounted(node, None);
+    }
+
     /// Where it is mounted.
     pub fn dir(&self) -> &Path {
         &self.dir
@@ -145,29 +180,47 @@ impl FuseServer {
         self.dir.join(FILES).join(name)
     }
 
-    /// Whether it is still mounted: somebody may have unmounted it.
+    /// Whether it is still mounted: somebody may have unmounted it. Out of sight it lasts for as long as a file of it is open.
     pub fn is_mounted(&self) -> bool {
-        !self.shared.gone.load(Ordering::Acquire)
+        let connections = lock(&self.shared.connections);
+        let there = connections.iter().any(|connection| connection.node.is_none());
+        // Dead and to be seen: it was ended by force, and what is open is to end with it.
+        there || !connections.is_empty() && mount::find(&self.dir).is_ok_and(|found| found.is_empty())
     }
 
-    /// How requests come from the kernel. It is agreed upon when the mount is first used.
+    /// How requests come from the kernel. It is agreed upon when a mount is first used.
     pub fn transport(&self) -> Transport {
-        match self.shared.by_ring.load(Ordering::Acquire) {
+        match lock(&self.shared.connections).iter().any(|connection| connection.by_ring()) {
             true => Transport::IoUring,
             false => Transport::Descriptor,
         }
     }
 
-    /// Adds a node.
+    /// Adds a node. Blocks until its file is mounted.
     ///
     /// # Errors
     /// The name is taken, or cannot be that of a file.
     pub fn add(&self, name: &str, device: Box<dyn NodeDevice>) -> Result<(), String> {
-        self.shared.tree.add(name, device)
+        let node = self.shared.tree.add(name, device)?;
+        self.mount_file(name, &node);
+        Ok(())
+    }
+
+    /// Adds a name that is a link to a block device of another kind; nobody is to use its file.
+    ///
+    /// # Errors
+    /// As [`add`](Self::add).
+    pub fn add_link(&self, name: &str, device: Box<dyn NodeDevice>, target: &Path) -> Result<(), String> {
+        self.shared.tree.add(name, device)?;
+        self.set_link(name, Some(target));
+        Ok(())
     }
 
     /// Takes a node's name away; who has it open keeps it. Whether there was one.
     pub fn remove(&self, name: &str) -> bool {
+        if let Some(node) = self.shared.tree.named(name) {
+            self.unmount_file(&node);
+        }
         self.shared.tree.remove(name)
     }
 
@@ -176,7 +229,12 @@ impl FuseServer {
     /// # Errors
     /// There is no such node, or the new name is taken, or cannot be that of a file.
     pub fn rename(&self, old: &str, new: &str) -> Result<(), String> {
-        self.shared.tree.rename(old, new)
+        let node = self.shared.tree.named(old).ok_or_else(|| format!("no node is named {old:?}"))?;
+        // A mount cannot be moved where mounts are shared with others, as they mostly are.
+        self.unmount_file(&node);
+        let renamed = self.shared.tree.rename(old, new);
+        self.mount_file(if renamed.is_ok() { new } else { old }, &node);
+        renamed
     }
 
     /// Makes the node's name a link to a block device, or the file again. Whether there is such a node.
@@ -191,7 +249,7 @@ impl FuseServer {
 
     /// The most bytes of memory that requests under way take for their data.
     pub fn most_data(&self) -> usize {
-        self.shared.handles.get().map_or(0, Vec::len) * MOST_MEMORY
+        self.handles().len() * MOST_MEMORY + lock(&self.shared.connections).len() * MOST_SURE
     }
 
     /// The nodes' names.
@@ -201,15 +259,10 @@ impl FuseServer {
 
     /// A node's device has another size, table or mode: what was known of it is forgotten, here and in the kernel.
     pub fn changed(&self, name: &str) {
-        let Some(ino) = self.shared.tree.changed(name) else { return };
-        // Attributes alone; there are no pages but of shared mappings, which stay.
-        let message = InvalInode { ino, off: -1, len: 0 };
-        let len = size_of::<OutHeader>() + size_of::<InvalInode>();
-        let header = OutHeader { len: len as u32, error: NOTIFY_INVAL_INODE, unique: 0 };
-        if let Some(fuse) = &*self.fuse.lock().unwrap_or_else(PoisonError::into_inner) {
-            // Fails when the kernel does not know the inode, which is as well.
-            let _ = rustix::io::writev(fuse, &[IoSlice::new(header.as_bytes()), IoSlice::new(message.as_bytes())]);
-        }
+        let Some(node) = self.shared.tree.changed(name) else { return };
+        let all = lock(&self.shared.connections);
+        let knows = |connection: &&Arc<Connection>| connection.node.is_none() || connection.is_of(&node);
+        all.iter().filter(knows).for_each(|connection| connection.forget_attributes(&node));
     }
 
     /// Sees that files that were closed before the call no longer count as open. Blocks, at most a second. Whether it is
@@ -230,19 +283,23 @@ impl FuseServer {
     /// Unmounts, finishes what is under way, and ends the threads; blocks at most `patience` for devices that do not
     /// finish. Files that are still open fail from then on. Further calls do nothing.
     pub fn shut_down(&self, patience: Duration) {
-        let (mounted, fuse, joiners) = self.take_apart();
-        drop(mounted);
+        let all = lock(&self.shared.connections).clone();
+        // With it go those on its files.
+        let directory = all.iter().find(|connection| connection.node.is_none());
+        drop(directory.and_then(|directory| directory.take_mounted()));
+        all.iter().filter_map(|connection| connection.take_mounted()).for_each(Mounted::leave);
+        drop(all);
         let deadline = self.domain.clock().now().after(u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX));
-        self.tell_all(|| Command::End(deadline));
-        joiners.into_iter().for_each(Joiner::join);
-        drop(fuse);
+        self.end_threads(deadline);
+        lock(&self.shared.connections).clear();
     }
 
-    /// What is there only once: the mount, the descriptor and the threads.
-    pub(super) fn take_apart(&self) -> (Option<Mounted>, Option<OwnedFd>, Vec<Joiner>) {
-        let mounted = self.mounted.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let fuse = self.fuse.lock().unwrap_or_else(PoisonError::into_inner).take();
-        (mounted, fuse, std::mem::take(&mut *self.joiners.lock().unwrap_or_else(PoisonError::into_inner)))
+    /// Ends the threads, once.
+    pub(super) fn end_threads(&self, deadline: Nanos) {
+        let joiners = std::mem::take(&mut *lock(&self.joiners));
+        self.tell_all(|| Command::End(deadline));
+        joiners.into_iter().for_each(Joiner::join);
+        self.handles().iter().for_each(|handle| handle.clear());
     }
 
     pub(super) fn domain(&self) -> &Domain {

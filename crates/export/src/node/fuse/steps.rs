@@ -35,8 +35,10 @@ pub(super) enum Step {
     /// Writes it.
     Store(Part),
     Discard(Range),
-    /// Makes zero what the device says holds data: not a bio, but a question and the steps that follow from it.
+    /// Makes zero what the device says holds data: not a bio, but questions and the steps that follow from them.
     ZeroData(Range),
+    /// Finds data, or a hole, from a byte on: no bio either.
+    Seek(u64, bool),
     Zero(Range, OpFlags),
     Flush,
 }

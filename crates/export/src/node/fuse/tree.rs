@@ -1,8 +1,8 @@
 //! The directory: names, inodes and open files. No I/O.
 //!
 //! ```text
-//! /            1   .files, and each node by its name: its file, or a link to the block device on top of it
-//! /.files      2   the files themselves
+//! /            1   .files, and each node by its name: its file, or a link to the block device on top of it, or to the file
+//! /.files      2   the files themselves; on each lies a mount of its own, where that could be
 //! a node's file 2n, its link 2n+1
 //! ```
 //!
@@ -24,6 +24,8 @@ use udm_base::Errno;
 /// The directory of the files.
 pub const FILES: &str = ".files";
 const FILES_INO: u64 = 2;
+/// By what handles know the directory's connection.
+pub(super) const DIRECTORY_ID: u64 = 0;
 /// The first node's number.
 const FIRST: u64 = 2;
 
@@ -41,7 +43,10 @@ pub(super) struct Node {
     number: u64,
     pub(super) device: Box<dyn NodeDevice>,
     link: Mutex<Option<PathBuf>>,
-    handles: Mutex<HashMap<u64, Box<dyn Any + Send>>>,
+    /// Where its own mount is, from the root: its name leads there then, unless there is a link.
+    at: Mutex<Option<PathBuf>>,
+    /// With the connection that each came by.
+    handles: Mutex<HashMap<u64, (u64, Box<dyn Any + Send>)>>,
     /// How many handles there are.
     open: AtomicUsize,
     lookups: Mutex<u64>,
@@ -61,6 +66,32 @@ impl Node {
 
     pub(super) fn is_open(&self) -> bool {
         self.open.load(Ordering::Acquire) > 0
+    }
+
+    /// Where its name leads, if it is not the file itself.
+    fn link(&self) -> Option<PathBuf> {
+        lock(&self.link).clone().or_else(|| lock(&self.at).clone())
+    }
+
+    /// By what its file is known among all.
+    pub(super) fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// The handles that came by a connection.
+    pub(super) fn handles_by(&self, connection: u64) -> Vec<u64> {
+        let handles = lock(&self.handles);
+        handles.iter().filter(|(_, (by, _))| *by == connection).map(|(handle, _)| *handle).collect()
+    }
+
+    /// These handles belong to a connection.
+    pub(super) fn give_handles(&self, of: &[u64], connection: u64) {
+        let mut handles = lock(&self.handles);
+        of.iter().for_each(|handle| {
+            if let Some((by, _)) = handles.get_mut(handle) {
+                *by = connection;
+            }
+        });
     }
 
     pub(super) fn size(&self) -> u64 {
@@ -174,7 +205,7 @@ impl Tree {
                 problems.push(format!("{known_as} has a node, and is not there"));
                 continue;
             };
-            let opened = handles.into_iter().map(|handle| Ok((handle, device.open()?))).collect();
+            let opened = handles.into_iter().map(|handle| Ok((handle, (DIRECTORY_ID, device.open()?)))).collect();
             let opened: HashMap<_, _> = match opened {
                 Ok(opened) => opened,
                 Err(error) => {
@@ -187,6 +218,7 @@ impl Tree {
                 number,
                 device,
                 link: Mutex::new(link),
+                at: Mutex::default(),
                 open: AtomicUsize::new(opened.len()),
                 handles: Mutex::new(opened),
                 lookups: Mutex::new(lookups),
@@ -213,7 +245,7 @@ impl Tree {
     }
 
     /// Adds a node. Fails when the name is taken, or none for a file.
-    pub(super) fn add(&self, name: &str, device: Box<dyn NodeDevice>) -> Result<(), String> {
+    pub(super) fn add(&self, name: &str, device: Box<dyn NodeDevice>) -> Result<Arc<Node>, String> {
         let mut inner = lock(&self.inner);
         check_name(&inner, name)?;
         let number = inner.next;
@@ -222,6 +254,7 @@ impl Tree {
             number,
             device,
             link: Mutex::default(),
+            at: Mutex::default(),
             handles: Mutex::default(),
             open: AtomicUsize::new(0),
             lookups: Mutex::default(),
@@ -229,8 +262,8 @@ impl Tree {
             version: AtomicU64::new(0),
         });
         inner.names.insert(name.to_owned(), node.clone());
-        inner.by_number.insert(number, node);
-        Ok(())
+        inner.by_number.insert(number, node.clone());
+        Ok(node)
     }
 
     /// Takes a name away. Files that are open stay so.
@@ -264,11 +297,27 @@ impl Tree {
         node.is_some()
     }
 
-    /// The device's table may have changed. Returns the file's inode.
-    pub(super) fn changed(&self, name: &str) -> Option<u64> {
+    /// A mount of its own lies on the node's file, which has that name, or no longer.
+    pub(super) fn set_mounted(&self, node: &Node, name: Option<&str>) {
+        *lock(&node.at) = name.map(|name| Path::new(FILES).join(name));
+    }
+
+    /// The device's table may have changed.
+    pub(super) fn changed(&self, name: &str) -> Option<Arc<Node>> {
         let node = self.named(name)?;
         node.version.fetch_add(1, Ordering::AcqRel);
-        Some(node.file_ino())
+        Some(node)
+    }
+
+    /// The name that a node has.
+    pub(super) fn name_of(&self, node: &Arc<Node>) -> Option<String> {
+        let inner = lock(&self.inner);
+        inner.names.iter().find(|(_, other)| Arc::ptr_eq(other, node)).map(|(name, _)| name.clone())
+    }
+
+    /// The node of a number that was given out.
+    pub(super) fn numbered(&self, number: u64) -> Option<Arc<Node>> {
+        lock(&self.inner).by_number.get(&number).cloned()
     }
 
     pub(super) fn named(&self, name: &str) -> Option<Arc<Node>> {
@@ -286,8 +335,7 @@ impl Tree {
         if ino.is_multiple_of(2) {
             return Ok(Inode::File(node));
         }
-        let link = lock(&node.link).clone();
-        link.map(Inode::Link).ok_or(Errno::ENOENT)
+        node.link().map(Inode::Link).ok_or(Errno::ENOENT)
     }
 
     pub(super) fn file(&self, ino: u64) -> Result<Arc<Node>, Errno> {
@@ -311,7 +359,7 @@ impl Tree {
         let inner = lock(&self.inner);
         let node = inner.names.get(name).ok_or(Errno::ENOENT)?;
         *lock(&node.lookups) += 1;
-        let link = (parent == ROOT).then(|| lock(&node.link).clone()).flatten();
+        let link = (parent == ROOT).then(|| node.link()).flatten();
         let node = node.clone();
         drop(inner);
         Ok(match link {
@@ -374,7 +422,7 @@ impl Tree {
         self.attr_of(ino, DIRECTORY | 0o700, 0)
     }
 
-    fn regular(&self, node: &Node) -> Attr {
+    pub(super) fn regular(&self, node: &Node) -> Attr {
         let mode = if node.device.read_only() { 0o400 } else { 0o600 };
         self.attr_of(node.file_ino(), REGULAR | mode, node.size())
     }
@@ -392,7 +440,7 @@ impl Tree {
             all.push((FILES_INO + 1, DIRECTORY, FILES.to_owned()));
         }
         for (name, node) in &inner.names {
-            let linked = directory == ROOT && lock(&node.link).is_some();
+            let linked = directory == ROOT && node.link().is_some();
             let (ino, kind) = if linked { (node.file_ino() + 1, LINK) } else { (node.file_ino(), REGULAR) };
             all.push((ino, kind, name.clone()));
         }
@@ -401,11 +449,11 @@ impl Tree {
         all
     }
 
-    /// Opens a node's file. Returns the handle.
-    pub(super) fn open(&self, node: &Arc<Node>) -> Result<u64, Errno> {
+    /// Opens a node's file for who came by a connection. Returns the handle.
+    pub(super) fn open(&self, node: &Arc<Node>, connection: u64) -> Result<u64, Errno> {
         let guard = node.device.open()?;
         let handle = self.next_handle.fetch_add(1, Ordering::Relaxed);
-        lock(&node.handles).insert(handle, guard);
+        lock(&node.handles).insert(handle, (connection, guard));
         node.open.fetch_add(1, Ordering::AcqRel);
         Ok(handle)
     }
@@ -422,6 +470,13 @@ impl Tree {
             self.let_go(node);
         }
         last
+    }
+
+    /// Closes what came by a connection, which has gone.
+    pub(super) fn close_by(&self, node: &Arc<Node>, connection: u64) {
+        for handle in node.handles_by(connection) {
+            self.release(node, handle);
+        }
     }
 
     /// Closes everything: the mount has gone.
@@ -491,7 +546,7 @@ mod tests {
             assert!(tree.add(name, ram()).is_err(), "{name:?}");
         }
         tree.add("a", ram()).unwrap();
-        assert!(tree.add("a", ram()).unwrap_err().contains("already"));
+        assert!(tree.add("a", ram()).err().unwrap().contains("already"));
         tree.add("b", ram()).unwrap();
         assert!(tree.rename("a", "b").is_err() && tree.rename("c", "d").is_err());
         tree.rename("a", "c").unwrap();
@@ -525,6 +580,25 @@ mod tests {
         assert!(matches!(tree.inode(link.ino), Ok(Inode::Link(to)) if to == Path::new("/dev/loop7")));
         tree.set_link("a", None);
         assert!(matches!(tree.inode(link.ino), Err(Errno::ENOENT)));
+        // With a mount of its own, that is where its name leads.
+        let node = tree.named("a").unwrap();
+        tree.set_mounted(&node, Some("a"));
+        assert!(matches!(tree.inode(link.ino), Ok(Inode::Link(to)) if to == Path::new(".files/a")));
+        assert_eq!(tree.lookup(ROOT, b"a").unwrap().ino, link.ino);
+        assert_eq!(tree.lookup(FILES_INO, b"a").unwrap().ino, file.ino);
+    }
+
+    #[test]
+    fn a_connection_that_ends_closes_what_came_by_it() {
+        let tree = tree();
+        tree.add("a", ram()).unwrap();
+        let node = tree.named("a").unwrap();
+        let (one, _, three) = (tree.open(&node, 0), tree.open(&node, 7), tree.open(&node, 0));
+        node.give_handles(&[three.unwrap()], 7);
+        tree.close_by(&node, 7);
+        assert_eq!((node.is_open(), node.handles_by(0)), (true, vec![one.unwrap()]));
+        tree.close_by(&node, 0);
+        assert!(!node.is_open());
     }
 
     #[test]
@@ -533,7 +607,7 @@ mod tests {
         tree.add("a", ram()).unwrap();
         let ino = tree.lookup(ROOT, b"a").unwrap().ino;
         let node = tree.file(ino).unwrap();
-        let handle = tree.open(&node).unwrap();
+        let handle = tree.open(&node, 0).unwrap();
         assert!(tree.remove("a") && !tree.remove("a"));
         assert!(tree.lookup(ROOT, b"a").is_err());
         tree.add("a", ram()).unwrap();
@@ -556,7 +630,8 @@ mod tests {
         tree.set_link("b", Some(Path::new("/dev/loop7")));
         let inos = ["a", "b", "gone"].map(|name| tree.lookup(FILES_INO, name.as_bytes()).unwrap().ino);
         let [a, b, gone] = inos.map(|ino| tree.file(ino).unwrap());
-        let (first, second, last) = (tree.open(&a).unwrap(), tree.open(&a).unwrap(), tree.open(&gone).unwrap());
+        let (first, second, last) =
+            (tree.open(&a, 0).unwrap(), tree.open(&a, 7).unwrap(), tree.open(&gone, 0).unwrap());
         tree.remove("gone");
         let text = serde_json::to_string(&tree.plan()).unwrap();
         let plan = serde_json::from_str(&text).unwrap();
@@ -572,7 +647,7 @@ mod tests {
         // Numbers go on.
         next.add("new", ram()).unwrap();
         assert!(!inos.contains(&next.lookup(FILES_INO, b"new").unwrap().ino));
-        assert!(next.open(&a).unwrap() > last);
+        assert!(next.open(&a, 0).unwrap() > last);
     }
 
     #[test]

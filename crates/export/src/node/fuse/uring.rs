@@ -2,16 +2,16 @@
 //! returns, and an answer takes the next request with it.
 //!
 //! # How it goes
-//! The kernel has a queue for each possible CPU, and takes that of the CPU on which a request was made. A worker serves some
-//! of the queues, through one ring. Each queue has entries: memory for one request's headers and one for its payload, which the
+//! The kernel has a queue of each connection for each possible CPU, and takes that of the CPU on which a request was made. A worker serves some
+//! of the queues, through one ring for all connections. Each queue has entries: memory for one request's headers and one for its payload, which the
 //! kernel was told of once. An entry is with the kernel until a completion says that it holds a request, and with us until its answer is
 //! submitted. A device reads and writes the payload where it lies.
 //!
 //! FORGET, INTERRUPT and INIT still come from the descriptor, and so does everything until all queues have an entry.
 //!
 //! # Invariants
-//! - The kernel may touch an entry's memory as long as the thread that has registered it lives: it is freed after that
-//!   ([`Remains`]).
+//! - The kernel may touch an entry's memory until it has completed the entry's last command, or the thread that has registered it has
+//!   ended: it is freed after that ([`Remains`]).
 
 use super::wire::{InHeader, OutHeader, RING_COMMIT_AND_FETCH, RING_REGISTER, RingCommand, RingHeader};
 use io_uring::types::Fd;
@@ -56,65 +56,78 @@ fn last_cpu(text: &str) -> Option<usize> {
     text.trim().rsplit([',', '-']).next()?.parse().ok()
 }
 
+/// Completions that the ring has room for, and so the most entries of a worker.
+const COMPLETIONS: u32 = 1 << 14;
+/// Submissions that it has room for; with more it submits in between.
+const SUBMISSIONS: u32 = 256;
+
 /// Room for one request.
 struct Entry {
+    link: u32,
+    fuse: RawFd,
     queue: u16,
     header: Box<RingHeader>,
     /// Not here while a device uses it.
     payload: Option<AlignedBuf>,
+    /// The kernel may touch its memory.
+    with_kernel: bool,
+    /// Its connection has ended.
+    ended: bool,
 }
 
 /// What stays of a ring: memory that the kernel may touch until the thread has ended.
 pub(super) struct Remains {
-    _entries: Vec<Entry>,
+    _entries: Vec<Option<Entry>>,
 }
 
 /// A request that has come.
 pub(super) struct Came {
     pub(super) entry: u32,
+    /// By which connection.
+    pub(super) link: u32,
     pub(super) header: InHeader,
     /// The bytes of its payload.
     pub(super) payload: usize,
 }
 
+/// How many entries a queue has, of which a worker serves so many.
+fn depth(queues: usize) -> usize {
+    (ENTRIES / queues.max(1)).clamp(DEPTH_LEAST, DEPTH)
+}
+
+/// How many connections a worker's ring has room for.
+pub(super) fn most_connections(queues: usize, workers: usize) -> usize {
+    let mine = queues.div_ceil(workers.max(1));
+    COMPLETIONS as usize / (mine * depth(mine)).max(1)
+}
+
 /// A worker's ring and entries.
 pub(super) struct Uring {
     ring: IoUring<squeue::Entry128, cqueue::Entry>,
-    fuse: RawFd,
-    entries: Vec<Entry>,
-    registered: bool,
+    entries: Vec<Option<Entry>>,
+    free: Vec<u32>,
+    /// The queues of each connection that are served here.
+    queues: Vec<usize>,
+    /// Bytes of each payload.
+    payload: usize,
     unsubmitted: usize,
-    /// The kernel refuses entries.
-    refused: bool,
+    /// Connections of which the kernel refuses entries.
+    refused: Vec<u32>,
 }
 
 impl Uring {
-    /// A ring for queues `first`, `first + step` and so on, of the connection that `fuse` has; payloads have `payload` bytes.
-    /// The kernel is told nothing yet.
+    /// A ring for queues `first`, `first + step` and so on of each connection; payloads have `payload` bytes.
     ///
     /// # Errors
     /// The kernel has no io_uring for us.
-    pub(super) fn new(
-        fuse: BorrowedFd<'_>,
-        (first, step): (usize, usize),
-        queues: usize,
-        payload: usize,
-    ) -> io::Result<Self> {
-        let mine: Vec<_> = (first..queues).step_by(step).collect();
-        let depth = (ENTRIES / mine.len().max(1)).clamp(DEPTH_LEAST, DEPTH);
-        let count = mine.len() * depth;
+    pub(super) fn new((first, step): (usize, usize), queues: usize, payload: usize) -> io::Result<Self> {
         let mut builder = IoUring::<squeue::Entry128, cqueue::Entry>::builder();
         // The thread takes requests in when it is in the kernel anyway, and is woken only from sleep.
-        builder.dontfork().setup_clamp().setup_coop_taskrun().setup_taskrun_flag();
-        let ring = builder.build((count.max(1)).next_power_of_two() as u32)?;
-        let entries = mine.iter().flat_map(|queue| std::iter::repeat_n(*queue, depth)).map(|queue| Entry {
-            // Below QUEUES_MAX.
-            queue: queue as u16,
-            header: Box::new(RingHeader::new_zeroed()),
-            payload: Some(AlignedBuf::zeroed(payload)),
-        });
-        let entries = entries.collect();
-        Ok(Self { ring, fuse: fuse.as_raw_fd(), entries, registered: false, unsubmitted: 0, refused: false })
+        builder.dontfork().setup_clamp().setup_coop_taskrun().setup_taskrun_flag().setup_cqsize(COMPLETIONS);
+        let ring = builder.build(SUBMISSIONS)?;
+        let queues = (first..queues).step_by(step).collect();
+        let (entries, free, refused) = (Vec::new(), Vec::new(), Vec::new());
+        Ok(Self { ring, entries, free, queues, payload, unsubmitted: 0, refused })
     }
 
     /// Readable when requests have come.
@@ -123,18 +136,30 @@ impl Uring {
         unsafe { BorrowedFd::borrow_raw(self.ring.as_raw_fd()) }
     }
 
-    /// Whether the kernel has refused entries: it goes on with the descriptor.
-    pub(super) fn is_refused(&self) -> bool {
-        self.refused
+    /// A connection of which the kernel has refused entries: it goes on with the descriptor.
+    pub(super) fn refused(&mut self) -> Option<u32> {
+        self.refused.pop()
     }
 
-    /// Offers all entries to the kernel, once.
-    pub(super) fn register(&mut self) {
-        if std::mem::replace(&mut self.registered, true) {
-            return;
-        }
-        for number in 0..self.entries.len() {
-            let entry = &mut self.entries[number];
+    /// Offers entries of a connection to the kernel: `fuse`, which stays open until [`end`](Self::end).
+    pub(super) fn register(&mut self, link: u32, fuse: BorrowedFd<'_>) {
+        let depth = depth(self.queues.len());
+        for at in 0..self.queues.len() * depth {
+            let entry = Entry {
+                link,
+                fuse: fuse.as_raw_fd(),
+                // Below QUEUES_MAX.
+                queue: self.queues[at / depth] as u16,
+                header: Box::new(RingHeader::new_zeroed()),
+                payload: Some(AlignedBuf::zeroed(self.payload)),
+                with_kernel: true,
+                ended: false,
+            };
+            let number = self.free.pop().unwrap_or_else(|| {
+                self.entries.push(None);
+                (self.entries.len() - 1) as u32
+            });
+            let entry = self.entries[number as usize].insert(entry);
             let payload = entry.payload.as_mut().expect("nothing is under way");
             let (header, payload) = (entry.header.as_mut_bytes(), &mut payload[..]);
             // Read by the kernel during the submission, which is before it goes out of scope.
@@ -148,12 +173,41 @@ impl Uring {
         }
     }
 
-    fn command(&self, number: usize, command: u32, commit_id: u64, list: u64, len: u32) -> squeue::Entry128 {
-        let asked = RingCommand { flags: 0, commit_id, queue: self.entries[number].queue, pad: [0; 6] };
+    /// The connection has ended: what is with us is freed, what the kernel has when it comes back. Nothing more is said of it.
+    pub(super) fn end(&mut self, link: u32) {
+        // What waits to be submitted names its descriptor.
+        self.submit();
+        for number in 0..self.entries.len() as u32 {
+            if let Some(entry) = self.entries[number as usize].as_mut().filter(|entry| entry.link == link) {
+                entry.ended = true;
+                self.free_if_over(number);
+            }
+        }
+    }
+
+    fn free_if_over(&mut self, number: u32) {
+        let entry = &mut self.entries[number as usize];
+        if entry.as_ref().is_some_and(|entry| entry.ended && !entry.with_kernel && entry.payload.is_some()) {
+            *entry = None;
+            self.free.push(number);
+        }
+    }
+
+    fn entry(&self, number: u32) -> &Entry {
+        self.entries[number as usize].as_ref().expect("an entry outlives its request")
+    }
+
+    fn entry_mut(&mut self, number: u32) -> &mut Entry {
+        self.entries[number as usize].as_mut().expect("an entry outlives its request")
+    }
+
+    fn command(&self, number: u32, command: u32, commit_id: u64, list: u64, len: u32) -> squeue::Entry128 {
+        let Entry { fuse, queue, .. } = *self.entry(number);
+        let asked = RingCommand { flags: 0, commit_id, queue, pad: [0; 6] };
         let mut bytes = [0; 80];
         bytes[..size_of::<RingCommand>()].copy_from_slice(asked.as_bytes());
-        let submission = opcode::UringCmd80::new(Fd(self.fuse), command).cmd(bytes).addr(Some(list)).build();
-        let mut submission = submission.user_data(number as u64);
+        let submission = opcode::UringCmd80::new(Fd(fuse), command).cmd(bytes).addr(Some(list)).build();
+        let mut submission = submission.user_data(number.into());
         const { assert!(size_of::<squeue::Entry128>() == 128 && LEN_AT.is_multiple_of(4)) };
         // SAFETY: a submission is the kernel's `struct io_uring_sqe`, plain memory of 128 bytes, whose `len` is here.
         unsafe { (&raw mut submission).cast::<u8>().add(LEN_AT).cast::<u32>().write_unaligned(len) };
@@ -161,9 +215,12 @@ impl Uring {
     }
 
     fn push(&mut self, submission: squeue::Entry128) {
-        // SAFETY: the entry's memory stays until the thread has ended, whatever the kernel does with it.
-        let pushed = unsafe { self.ring.submission().push(&submission) };
-        assert!(pushed.is_ok(), "the ring holds a submission of each entry");
+        // SAFETY: the entry's memory stays while the kernel has it, or until the thread has ended.
+        while unsafe { self.ring.submission().push(&submission) }.is_err() {
+            let before = self.unsubmitted;
+            self.submit();
+            assert!(self.unsubmitted < before, "the kernel takes none of {before} submissions");
+        }
         self.unsubmitted += 1;
     }
 
@@ -194,64 +251,70 @@ impl Uring {
     pub(super) fn next(&mut self) -> Option<Came> {
         loop {
             let done = self.ring.completion().next()?;
-            let number = done.user_data() as usize;
-            let Some(entry) = self.entries.get(number) else { continue };
-            if done.result() < 0 {
-                self.lost(-done.result());
+            let number = done.user_data() as u32;
+            let Some(Some(entry)) = self.entries.get_mut(number as usize) else { continue };
+            entry.with_kernel = false;
+            let (link, ended) = (entry.link, entry.ended);
+            if done.result() < 0 || ended {
+                // It is not used any more. When the connection has ended its descriptor tells.
+                let expected = [libc::ENOTCONN, libc::ECONNABORTED, libc::ECANCELED, libc::ENODEV];
+                if !ended && !expected.contains(&-done.result()) {
+                    tracing::warn!("requests to nodes by io_uring: {}", io::Error::from_raw_os_error(-done.result()));
+                    self.refused.push(link);
+                }
+                entry.ended = true;
+                self.free_if_over(number);
                 continue;
             }
+            let payload = entry.header.payload as usize;
             let Ok((header, _)) = InHeader::read_from_prefix(&entry.header.in_out) else { continue };
-            return Some(Came { entry: number as u32, header, payload: entry.header.payload as usize });
-        }
-    }
-
-    /// An entry is not used any more.
-    fn lost(&mut self, errno: i32) {
-        // The connection has ended, which the descriptor tells.
-        let ended = [libc::ENOTCONN, libc::ECONNABORTED, libc::ECANCELED, libc::ENODEV].contains(&errno);
-        if !ended && !std::mem::replace(&mut self.refused, true) {
-            tracing::warn!("requests to nodes by io_uring: {}", io::Error::from_raw_os_error(errno));
+            return Some(Came { entry: number, link, header, payload });
         }
     }
 
     /// The operation's struct of a request that has come.
     pub(super) fn operation(&self, entry: u32) -> &[u8] {
-        &self.entries[entry as usize].header.op_in
+        &self.entry(entry).header.op_in
     }
 
     /// The payload, unless it is taken.
     pub(super) fn payload(&self, entry: u32) -> &[u8] {
-        self.entries[entry as usize].payload.as_deref().unwrap_or_default()
+        self.entry(entry).payload.as_deref().unwrap_or_default()
     }
 
     /// Takes the payload's memory, for a device.
     pub(super) fn take(&mut self, entry: u32) -> Option<AlignedBuf> {
-        self.entries[entry as usize].payload.take()
+        self.entry_mut(entry).payload.take()
     }
 
     /// Gives the payload's memory back.
     pub(super) fn give(&mut self, entry: u32, payload: AlignedBuf) {
-        self.entries[entry as usize].payload = Some(payload);
+        self.entry_mut(entry).payload = Some(payload);
     }
 
     /// Answers with bytes, which are copied.
     pub(super) fn answer(&mut self, entry: u32, unique: u64, error: Option<Errno>, data: &[u8]) {
-        if let Some(payload) = &mut self.entries[entry as usize].payload {
+        if let Some(payload) = &mut self.entry_mut(entry).payload {
             payload[..data.len()].copy_from_slice(data);
         }
         self.commit(entry, unique, error, data.len());
     }
 
     /// Answers with the first bytes of the payload.
-    pub(super) fn commit(&mut self, entry: u32, unique: u64, error: Option<Errno>, len: usize) {
-        let number = entry as usize;
-        let header = &mut self.entries[number].header;
+    pub(super) fn commit(&mut self, number: u32, unique: u64, error: Option<Errno>, len: usize) {
+        let entry = self.entry_mut(number);
+        if entry.ended {
+            // Nobody waits for it.
+            return self.free_if_over(number);
+        }
+        let header = &mut entry.header;
         // A payload has at most MAX_TRANSFER bytes.
         let total = (size_of::<OutHeader>() + len) as u32;
         let out = OutHeader { len: total, error: error.map_or(0, |error| -error.get()), unique };
         header.in_out[..size_of::<OutHeader>()].copy_from_slice(out.as_bytes());
         header.payload = len as u32;
         let id = header.commit_id;
+        entry.with_kernel = true;
         let submission = self.command(number, RING_COMMIT_AND_FETCH, id, 0, 0);
         self.push(submission);
     }
@@ -265,7 +328,6 @@ impl Uring {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rustix::fd::AsFd;
 
     #[test]
     fn cpus() {
@@ -280,12 +342,10 @@ mod tests {
 
     #[test]
     fn entries_are_bounded_however_many_queues() {
-        let file = std::fs::File::open("/dev/null").unwrap();
-        for (queues, step, expect) in [(1, 1, 32), (2, 2, 32), (4, 1, 128), (100, 4, 125), (1024, 4, 512)] {
-            match Uring::new(file.as_fd(), (0, step), queues, 1) {
-                Ok(ring) => assert_eq!(ring.entries.len(), expect, "{queues} by {step}"),
-                Err(error) => return println!("SKIP no io_uring: {error}"),
-            }
+        for (queues, workers, expect) in [(1, 1, 32), (2, 2, 32), (4, 1, 128), (100, 4, 125), (1024, 4, 512)] {
+            let mine = queues / workers;
+            assert_eq!(mine * depth(mine), expect, "{queues} by {workers}");
+            assert_eq!(most_connections(queues, workers), (1 << 14) / expect);
         }
     }
 }

@@ -1,53 +1,46 @@
-//! One thread of the server: a channel, a queue of the kernel's requests, and the loop that drives both.
+//! One thread of the server: a channel, the kernel's queues of requests, and the loop that drives them.
 
-use super::engine::{DATA_AT, Engine, MAX_TRANSFER, RECEIVE_LEN, Tag, seek};
+use super::connection::Connection;
+use super::engine::{DATA_AT, Engine, MAX_TRANSFER, RECEIVE_LEN, Tag};
+use super::links::{MEMORY, SURE, of_key};
+use super::mount::Mounted;
 use super::request::{HEAD, Request, parse};
-use super::steps;
-use super::tree::{Inode, Node, Tree};
+use super::tree::{Tree, lock};
 use super::uring::{Came, Remains, Uring};
-use super::wire::{
-    Attr, AttrOut, Dirent, EntryOut, FallocateIn, InHeader, InitIn, InitOut, LseekIn, LseekOut, MAJOR, MINOR,
-    MINOR_LEAST, OpenIn, OpenOut, ReadIn, SetattrIn, StatfsOut, WriteIn, fattr, fopen, init, op,
-};
-use rustix::fd::OwnedFd;
+use super::wire::{InHeader, op};
 use std::collections::VecDeque;
 use std::io;
-use std::os::unix::ffi::OsStrExt;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, mpsc};
 use std::time::Duration;
 use udm_base::{AlignedBuf, Errno};
-use udm_io::{Domain, Nanos, OpFlags, Waker, Woken};
-use zerocopy::{FromBytes, IntoBytes};
+use udm_io::{Domain, Nanos, Waker, Woken};
+use zerocopy::FromBytes;
 
-/// The key of the connection's descriptor.
-const FUSE: u64 = 0;
-/// The key of the ring's.
-const RING: u64 = 1;
+/// The key of the ring's descriptor; those of connections are small.
+const RING: u64 = u64::MAX - 1;
 /// Requests that are taken in before the device is asked to go on.
 const BATCH: usize = 32;
 /// How long memory is kept after the last request.
 const WARM: Duration = Duration::from_secs(1);
 /// How often a worker looks for requests before it sleeps.
 const LINGER: usize = 24;
-/// Bytes of data under way in one worker, beyond which it takes no more requests in: enough for any device here, and little
-/// enough to be set aside.
-const MEMORY: usize = 8 << 20;
-/// With the last request that was taken in, and what is received into.
+/// Memory of one worker for data, apart from what each connection is sure of: with the last request that was taken in, and what is
+/// received into.
 pub(super) const MOST_MEMORY: usize = MEMORY + 4 * (1 << 20);
-/// Requests of asynchronous callers that the kernel lets be under way; 12 unless asked for.
-const MAX_BACKGROUND: u16 = 512;
+/// The most that a connection is sure of, with its last request.
+pub(super) const MOST_SURE: usize = SURE + (1 << 20);
 /// Pages of one request.
-const MAX_PAGES: u16 = (MAX_TRANSFER / 4096) as u16;
-/// `fallocate` modes (`include/uapi/linux/falloc.h`).
-const KEEP_SIZE: u32 = 1;
-const PUNCH_HOLE: u32 = 2;
-const ZERO_RANGE: u32 = 16;
+pub(super) const MAX_PAGES: u16 = (MAX_TRANSFER / 4096) as u16;
 
 /// What a worker is told by other threads.
 pub(super) enum Command {
-    /// Take requests by io_uring, too: the kernel has agreed.
-    Register,
+    /// Take requests of this connection, too.
+    Serve(Arc<Connection>),
+    /// Take its requests by io_uring, too: the kernel has agreed.
+    Register(Arc<Connection>),
+    /// Requests of this connection may wait that another has no room for.
+    Look(Arc<Connection>),
     /// A write may begin that has waited for others.
     Admit(u32),
     /// Take in every request that the kernel has by now, then answer.
@@ -64,12 +57,17 @@ pub(super) enum Command {
 pub(super) struct Handle {
     commands: Mutex<VecDeque<Command>>,
     pending: AtomicBool,
-    waker: Waker,
+    pub(super) waker: Waker,
 }
 
 impl Handle {
     fn lock(&self) -> MutexGuard<'_, VecDeque<Command>> {
         self.commands.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Forgets what a worker that has ended was told.
+    pub(super) fn clear(&self) {
+        self.lock().clear();
     }
 
     /// Tells the worker something and wakes it. One that has ended hears nothing.
@@ -83,14 +81,14 @@ impl Handle {
 /// What all workers of a server share.
 pub(super) struct Shared {
     pub(super) tree: Tree,
+    /// Of the directory, and of nodes.
+    pub(super) connections: Mutex<Vec<Arc<Connection>>>,
     /// Changes when a node's last file is closed.
     pub(super) closed: AtomicUsize,
-    /// The kernel has ended the connection: it is unmounted.
+    /// The kernel has ended all connections: it is unmounted.
     pub(super) gone: AtomicBool,
     /// Workers without a ring, each of which keeps all from using theirs.
     pub(super) ringless: AtomicUsize,
-    /// Requests come by io_uring.
-    pub(super) by_ring: AtomicBool,
     /// What rings have left, to be dropped when their threads have ended.
     pub(super) remains: Mutex<Vec<Remains>>,
     /// Workers that have not ended.
@@ -102,40 +100,32 @@ impl Shared {
     pub(super) fn new(tree: Tree) -> Self {
         Self {
             tree,
+            connections: Mutex::default(),
             closed: AtomicUsize::new(0),
             gone: AtomicBool::new(false),
             ringless: AtomicUsize::new(0),
-            by_ring: AtomicBool::new(false),
             remains: Mutex::default(),
             running: AtomicUsize::new(0),
             handles: OnceLock::new(),
         }
     }
 
-    /// Known before the first request.
-    fn has_rings(&self) -> bool {
-        self.ringless.load(Ordering::Acquire) == 0
-    }
-
-    fn handles(&self) -> &[Arc<Handle>] {
+    pub(super) fn handles(&self) -> &[Arc<Handle>] {
         self.handles.get().map_or(&[], Vec::as_slice)
     }
 }
 
 pub(super) struct Worker {
-    engine: Engine,
-    shared: Arc<Shared>,
+    pub(super) engine: Engine,
+    pub(super) shared: Arc<Shared>,
     handle: Arc<Handle>,
     number: usize,
     /// What is received into. Out only while a request refers to it.
     staging: Option<AlignedBuf>,
     /// `Shared::closed` as it was last seen.
     closed: usize,
-    watching: bool,
     /// The ring is in use.
     ring: bool,
-    /// There may be requests on the descriptor, although they come by the ring.
-    look: bool,
     ending: Option<Nanos>,
     paused: bool,
     /// Who waits for the pause.
@@ -149,6 +139,8 @@ enum Received {
     Some,
     /// There are no more now.
     Dry,
+    /// There may be more, for which there is no room.
+    Full,
     /// There will be none.
     Gone,
 }
@@ -158,14 +150,13 @@ impl Worker {
     pub(super) fn new(
         domain: &Domain,
         shared: Arc<Shared>,
-        fuse: OwnedFd,
         (number, workers): (usize, usize),
         queues: Option<usize>,
     ) -> io::Result<Self> {
-        let mut engine = Engine::new(domain, fuse, number)?;
+        let mut engine = Engine::new(domain, (number, workers))?;
         if let Some(queues) = queues {
             let payload = MAX_TRANSFER.max(usize::from(MAX_PAGES) * rustix::param::page_size());
-            match Uring::new(engine.fuse(), (number, workers), queues, payload) {
+            match Uring::new((number, workers), queues, payload) {
                 Ok(uring) => engine.uring = Some(uring),
                 Err(error) => tracing::warn!("requests to nodes do not come by io_uring: {error}"),
             }
@@ -178,8 +169,8 @@ impl Worker {
         let handle = Arc::new(Handle { commands: Mutex::default(), pending: AtomicBool::new(false), waker });
         let staging = Some(engine.take_large());
         let closed = shared.closed.load(Ordering::Acquire);
-        let (watching, ring, look, ending, paused, pausing) = (false, false, true, None, false, None);
-        Ok(Self { engine, shared, handle, number, staging, closed, watching, ring, look, ending, paused, pausing })
+        let (ring, ending, paused, pausing) = (false, None, false, None);
+        Ok(Self { engine, shared, handle, number, staging, closed, ring, ending, paused, pausing })
     }
 
     pub(super) fn handle(&self) -> Arc<Handle> {
@@ -193,10 +184,8 @@ impl Worker {
             if self.handle.pending.swap(false, Ordering::AcqRel) {
                 self.commands();
             }
-            let open = self.ending.is_none() && !self.shared.gone.load(Ordering::Acquire);
-            let room = self.engine.held() < MEMORY;
-            let takes = open && room && !self.paused;
-            let received = if takes { self.receive_all(MEMORY) } else { Received::Dry };
+            let takes = self.ending.is_none() && !self.paused;
+            let more = takes && self.receive_all();
             let done = self.engine.work();
             self.tell_admitted();
             self.see_closed();
@@ -207,23 +196,18 @@ impl Worker {
                 // Who asked may have stopped waiting.
                 let _ = pausing.send(());
             }
-            if received == Received::Gone {
-                self.shared.gone.store(true, Ordering::Release);
-                self.shared.handles().iter().for_each(|other| other.waker.wake());
-            }
-            let open = open && received != Received::Gone;
-            if !open && self.is_over() {
+            if (self.ending.is_some() || self.shared.gone.load(Ordering::Acquire)) && self.is_over() {
                 return;
             }
-            if received == Received::Some || done > 0 || came {
+            if more || done > 0 || came {
                 continue;
             }
             woken.clear();
-            if let Err(error) = self.watch(takes).and_then(|()| self.sleep(takes, &mut woken)) {
+            if let Err(error) = self.sleep(takes, &mut woken) {
                 tracing::error!("cannot wait for requests to nodes: {error}");
                 return;
             }
-            self.look |= woken.iter().any(|woken| woken.key == FUSE);
+            woken.iter().filter_map(|woken| of_key(woken.key)).for_each(|link| self.engine.links.look(link));
         }
     }
 
@@ -231,20 +215,9 @@ impl Worker {
         self.engine.len() == 0 || self.ending.is_some_and(|at| self.engine.channel.now() >= at)
     }
 
-    fn watch(&mut self, wanted: bool) -> io::Result<()> {
-        if wanted != self.watching {
-            match wanted {
-                // Of the workers that sleep one is enough for a request.
-                true => self.engine.channel.watch_shared(self.engine.fuse(), FUSE)?,
-                false => self.engine.channel.unwatch(self.engine.fuse())?,
-            }
-            self.watching = wanted;
-        }
-        Ok(())
-    }
-
     /// Looks for news a few times before it sleeps: whoever waits for an answer asks again at once.
     fn sleep(&mut self, takes: bool, woken: &mut Vec<Woken>) -> io::Result<()> {
+        self.engine.links.settle(&self.engine.channel, takes)?;
         let idle = self.engine.len() == 0;
         for _ in 0..if idle && takes { LINGER } else { 0 } {
             std::thread::yield_now();
@@ -269,14 +242,16 @@ impl Worker {
         let commands = std::mem::take(&mut *self.handle.lock());
         for command in commands {
             match command {
-                Command::Register => self.register(),
+                Command::Serve(connection) => self.serve_connection(connection),
+                Command::Register(connection) => self.register(&connection),
+                Command::Look(connection) => {
+                    if let Some(link) = self.engine.links.of(&connection) {
+                        self.engine.links.look(link);
+                    }
+                }
                 Command::Admit(slot) => self.engine.admit(slot),
                 Command::Reap(answer) => {
-                    self.look = true;
-                    let _ = self.engine.uring.as_mut().is_some_and(Uring::submit);
-                    while !self.paused && self.receive_all(usize::MAX) == Received::Some {
-                        self.engine.work();
-                    }
+                    self.reap();
                     // Who asked may have stopped waiting.
                     let _ = answer.send(());
                 }
@@ -308,50 +283,118 @@ impl Worker {
         }
     }
 
-    /// From now on requests come by the ring.
-    fn register(&mut self) {
+    /// From now on requests of a connection are taken.
+    fn serve_connection(&mut self, connection: Arc<Connection>) {
+        if let Err(error) = self.engine.links.add(&self.engine.channel, connection) {
+            tracing::error!("cannot wait for requests to a node: {error}");
+        }
+    }
+
+    /// From now on requests of a connection come by the ring.
+    fn register(&mut self, connection: &Arc<Connection>) {
+        let Some(link) = self.engine.links.of(connection) else { return };
         let Some(uring) = &mut self.engine.uring else { return };
-        uring.register();
-        self.ring = true;
-        if let Err(error) = self.engine.channel.watch(uring.fd(), RING, true, false) {
+        uring.register(link, connection.fd());
+        if !std::mem::replace(&mut self.ring, true)
+            && let Err(error) = self.engine.channel.watch(uring.fd(), RING, true, false)
+        {
             tracing::error!("cannot wait for requests by io_uring: {error}");
         }
     }
 
-    /// Takes in some of the requests that there are, and none beyond so many bytes of data under way.
-    fn receive_all(&mut self, memory: usize) -> Received {
+    /// Takes in all requests that the kernel has by now and that there is room for, of the connections that are at home here.
+    fn reap(&mut self) {
+        let home: Vec<_> = self.engine.links.at_home().collect();
+        home.into_iter().for_each(|link| self.engine.links.look(link));
+        let _ = self.engine.uring.as_mut().is_some_and(Uring::submit);
+        while !self.paused && self.receive_all() {
+            self.engine.work();
+        }
+    }
+
+    /// Takes in some of the requests that there are, as far as there is room. Whether there may be more.
+    fn receive_all(&mut self) -> bool {
         let mut more = false;
         if self.ring {
             for _ in 0..BATCH {
-                if self.engine.held() >= memory {
-                    return Received::Dry;
-                }
                 let came = self.engine.uring.as_mut().and_then(Uring::next);
                 more = came.is_some();
                 let Some(came) = came else { break };
                 self.take_ring(&came);
             }
-            if self.engine.uring.as_ref().is_some_and(Uring::is_refused) {
-                self.shared.by_ring.store(false, Ordering::Release);
-            }
-            // Little comes by the descriptor then, and a look costs a system call.
-            if !std::mem::take(&mut self.look) && self.shared.by_ring.load(Ordering::Acquire) {
-                return if more { Received::Some } else { Received::Dry };
+            while let Some(link) = self.engine.uring.as_mut().and_then(Uring::refused) {
+                if let Some(link) = self.engine.links.get(link) {
+                    link.connection.set_by_ring(false);
+                }
             }
         }
-        match self.receive(BATCH, memory) {
-            Received::Dry if more => Received::Some,
-            received => {
-                self.look |= received == Received::Some;
-                received
+        let ready = match self.engine.links.to_look_at(&self.engine.channel) {
+            Ok(ready) => ready,
+            Err(error) => {
+                tracing::error!("cannot wait for requests to a node: {error}");
+                0
+            }
+        };
+        for _ in 0..ready {
+            let Some(link) = self.engine.links.next() else { break };
+            match self.receive(link, BATCH) {
+                Received::Some => {
+                    self.engine.links.look(link);
+                    more = true;
+                }
+                Received::Dry => {}
+                Received::Full => self.full(link),
+                Received::Gone => self.gone(link),
             }
         }
+        more
+    }
+
+    /// A connection has no room here for what may be there. The one that was woken for it may be this worker alone: so it is
+    /// looked at where it is at home.
+    fn full(&mut self, link: u32) {
+        self.engine.links.is_full(link);
+        let home = self.engine.links.home(link);
+        if let (Some(link), Some(home)) = (self.engine.links.get(link), self.shared.handles().get(home))
+            && !Arc::ptr_eq(home, &self.handle)
+        {
+            home.tell(Command::Look(link.connection.clone()));
+        }
+    }
+
+    /// The kernel has ended a connection.
+    fn gone(&mut self, link: u32) {
+        let Some(connection) = self.engine.links.get(link).map(|link| link.connection.clone()) else { return };
+        if let Some(uring) = &mut self.engine.uring {
+            uring.end(link);
+        }
+        self.engine.links.gone(&self.engine.channel, link);
+        if !connection.set_gone() {
+            return;
+        }
+        // Nothing is there to unmount any more, and what is there may be another's.
+        connection.take_mounted().into_iter().for_each(Mounted::leave);
+        let mut connections = lock(&self.shared.connections);
+        connections.retain(|other| !Arc::ptr_eq(other, &connection));
+        let last = connections.is_empty();
+        drop(connections);
+        if let Some(node) = &connection.node {
+            self.shared.tree.close_by(node, connection.id);
+        }
+        self.shared.gone.fetch_or(last, Ordering::AcqRel);
+        self.tell_closed();
+    }
+
+    /// Has all let go of devices that nobody has open any more.
+    pub(super) fn tell_closed(&self) {
+        self.shared.closed.fetch_add(1, Ordering::AcqRel);
+        self.shared.handles().iter().filter(|h| !Arc::ptr_eq(h, &self.handle)).for_each(|h| h.waker.wake());
     }
 
     /// Serves a request that has come by the ring.
     fn take_ring(&mut self, came: &Came) {
-        let Came { entry, header, payload } = came;
-        let tag = Tag { unique: header.unique, entry: Some(*entry) };
+        let Came { entry, link, header, payload } = came;
+        let tag = Tag { link: *link, unique: header.unique, entry: Some(*entry) };
         let Some(uring) = &self.engine.uring else { return };
         // Names are the only payload that is looked at here; longer ones than there are find nothing.
         let mut body = [0; 512];
@@ -376,16 +419,17 @@ impl Worker {
         }
     }
 
-    /// Takes in at most `most` requests from the descriptor, and none beyond so many bytes of data under way.
-    fn receive(&mut self, most: usize, memory: usize) -> Received {
+    /// Takes in at most `most` requests from a connection's descriptor, as far as it has room.
+    fn receive(&mut self, link: u32, most: usize) -> Received {
         for _ in 0..most {
-            if self.engine.held() >= memory {
-                return Received::Dry;
+            if !self.engine.links.has_room(link) {
+                return Received::Full;
             }
+            let Some(found) = self.engine.links.get(link) else { return Received::Dry };
             let mut staging = self.staging.take().expect("it is back after each request");
-            let received = rustix::io::read(self.engine.fuse(), &mut staging[DATA_AT - HEAD..RECEIVE_LEN]);
+            let received = rustix::io::read(found.connection.fd(), &mut staging[DATA_AT - HEAD..RECEIVE_LEN]);
             if let Ok(len) = received {
-                self.take(&mut staging, len);
+                self.take(link, &mut staging, len);
             }
             self.staging = Some(staging);
             match received {
@@ -404,10 +448,10 @@ impl Worker {
     }
 
     /// Serves the request of `len` bytes that was received.
-    fn take(&mut self, staging: &mut AlignedBuf, len: usize) {
+    fn take(&mut self, link: u32, staging: &mut AlignedBuf, len: usize) {
         let received = &staging[DATA_AT - HEAD..][..len];
         let Ok((header, body)) = InHeader::read_from_prefix(received) else { return };
-        let tag = Tag { unique: header.unique, entry: None };
+        let tag = Tag { link, unique: header.unique, entry: None };
         let result = match parse(&header, body) {
             Some(Request::Write(write)) => {
                 let data = body.len().saturating_sub(HEAD - size_of::<InHeader>());
@@ -420,199 +464,11 @@ impl Worker {
             self.engine.fail(tag, error);
         }
     }
-
-    fn serve(&mut self, tag: Tag, header: &InHeader, request: &Request<'_>) -> Result<(), Errno> {
-        let ino = header.nodeid;
-        let tree = &self.shared.tree;
-        match request {
-            Request::Init(init, more) => return self.init(tag, init, *more),
-            Request::Lookup(name) => {
-                let entry = entry(tree.lookup(ino, name)?);
-                self.engine.answer(tag, entry.as_bytes());
-            }
-            Request::Forget(forgets) => forgets.as_slice().iter().for_each(|f| tree.forget(f.nodeid, f.nlookup)),
-            Request::Getattr => self.engine.answer(tag, attr_out(tree.attr(ino)?).as_bytes()),
-            Request::Setattr(set) => {
-                let attr = tree.attr(ino)?;
-                check_setattr(set, &attr)?;
-                self.engine.answer(tag, attr_out(attr).as_bytes());
-            }
-            Request::Readlink => match tree.inode(ino)? {
-                Inode::Link(target) => self.engine.answer(tag, target.as_os_str().as_bytes()),
-                _ => return Err(Errno::EINVAL),
-            },
-            Request::Open(open) => return self.open(tag, &tree.file(ino)?, open),
-            Request::Release(release) => {
-                if let Ok(node) = tree.file(ino)
-                    && tree.release(&node, release.fh)
-                {
-                    self.shared.closed.fetch_add(1, Ordering::AcqRel);
-                    self.shared.handles().iter().filter(|h| !Arc::ptr_eq(h, &self.handle)).for_each(|h| h.waker.wake());
-                }
-                self.engine.answer(tag, &[]);
-            }
-            Request::Read(read) => return self.read(tag, &tree.file(ino)?, read),
-            Request::Fsync => {
-                let node = tree.file(ino)?;
-                let shape = self.engine.shape(&node);
-                self.engine.flush(tag, &node, shape);
-            }
-            Request::Fallocate(fallocate) => return self.fallocate(tag, &tree.file(ino)?, fallocate),
-            Request::Lseek(LseekIn { offset, whence, .. }) => {
-                let node = tree.file(ino)?;
-                let hole = match *whence as i32 {
-                    libc::SEEK_DATA => false,
-                    libc::SEEK_HOLE => true,
-                    _ => return Err(Errno::EINVAL),
-                };
-                let offset = seek(&*node.device.device(), *offset, hole)?;
-                self.engine.answer(tag, LseekOut { offset }.as_bytes());
-            }
-            Request::Statfs => self.engine.answer(tag, STATFS.as_bytes()),
-            Request::Opendir => {
-                let out = OpenOut { fh: 0, open_flags: 0, backing_id: 0 };
-                self.engine.answer(tag, out.as_bytes());
-            }
-            Request::Readdir(read) => {
-                let entries = directory(tree, ino, read);
-                self.engine.answer(tag, &entries);
-            }
-            Request::Releasedir | Request::Destroy => self.engine.answer(tag, &[]),
-            Request::Interrupt => {}
-            Request::Change => return Err(Errno::EPERM),
-            // What is answered so is not asked again.
-            Request::Unknown | Request::Write(_) => return Err(Errno::ENOSYS),
-        }
-        Ok(())
-    }
-
-    fn init(&mut self, tag: Tag, asked: &InitIn, more: u32) -> Result<(), Errno> {
-        if asked.major != MAJOR || asked.minor < MINOR_LEAST {
-            tracing::error!(
-                "the kernel speaks version {}.{} of FUSE: expected {MAJOR}.{MINOR_LEAST} or later, of Linux 4.20",
-                asked.major,
-                asked.minor
-            );
-            return Err(Errno::EPROTO);
-        }
-        let by_ring = u64::from(more) << 32 & init::OVER_IO_URING != 0 && self.shared.has_rings();
-        let wanted = init::ASYNC_READ
-            | init::BIG_WRITES
-            | init::ASYNC_DIO
-            | init::PARALLEL_DIROPS
-            | init::MAX_PAGES
-            | init::INIT_EXT
-            | init::DIRECT_IO_ALLOW_MMAP
-            | if by_ring { init::OVER_IO_URING } else { 0 };
-        // Those of the first word are offered; what the second has is unknown here, and ignored where it is not known.
-        let first = wanted as u32 & asked.flags;
-        let extended = u64::from(first) & init::INIT_EXT != 0;
-        let out = InitOut {
-            major: MAJOR,
-            minor: MINOR.min(asked.minor),
-            max_readahead: 0,
-            flags: first,
-            max_background: MAX_BACKGROUND,
-            congestion_threshold: MAX_BACKGROUND / 4 * 3,
-            max_write: MAX_TRANSFER as u32,
-            time_gran: 1,
-            max_pages: MAX_PAGES,
-            map_alignment: 0,
-            flags2: if extended { (wanted >> 32) as u32 } else { 0 },
-            unused: [0; 7],
-        };
-        self.engine.answer(tag, out.as_bytes());
-        if by_ring {
-            // Until all have done so the kernel keeps requests.
-            self.shared.by_ring.store(true, Ordering::Release);
-            self.shared.handles().iter().for_each(|handle| handle.tell(Command::Register));
-        }
-        Ok(())
-    }
-
-    fn open(&mut self, tag: Tag, node: &Arc<Node>, open: &OpenIn) -> Result<(), Errno> {
-        let writes = open.flags & libc::O_ACCMODE as u32 != libc::O_RDONLY as u32;
-        if writes && node.device.read_only() {
-            return Err(Errno::EROFS);
-        }
-        let fh = self.shared.tree.open(node)?;
-        let out = OpenOut { fh, open_flags: fopen::DIRECT_IO | fopen::PARALLEL_DIRECT_WRITES, backing_id: 0 };
-        self.engine.answer(tag, out.as_bytes());
-        Ok(())
-    }
-
-    fn read(&mut self, tag: Tag, node: &Arc<Node>, read: &ReadIn) -> Result<(), Errno> {
-        let shape = self.engine.shape(node);
-        let len = u64::from(read.size).min(shape.size.saturating_sub(read.offset));
-        if read.size as usize > MAX_TRANSFER {
-            return Err(Errno::EINVAL);
-        }
-        if len == 0 {
-            self.engine.answer(tag, &[]);
-            return Ok(());
-        }
-        let (range, skip) = steps::covering(read.offset, len, shape.block);
-        self.engine.read(tag, node, shape, range, skip, len as usize)
-    }
-
-    fn write(
-        &mut self,
-        tag: Tag,
-        header: &InHeader,
-        write: &WriteIn,
-        received: usize,
-        staging: &mut AlignedBuf,
-    ) -> Result<(), Errno> {
-        let node = self.shared.tree.file(header.nodeid)?;
-        if write.size as usize > received || received > MAX_TRANSFER {
-            return Err(Errno::EIO);
-        }
-        let shape = self.engine.shape(&node);
-        let len = u64::from(write.size).min(shape.size.saturating_sub(write.offset));
-        if len == 0 {
-            return Err(if write.size == 0 { Errno::EINVAL } else { Errno::ENOSPC });
-        }
-        // O_SYNC has the bit of O_DSYNC, too.
-        let sync = write.flags & libc::O_DSYNC as u32 != 0;
-        let flags = if sync && shape.fua { OpFlags::FUA } else { OpFlags::NONE };
-        let mut steps = steps::write(write.offset, len, shape.block, flags);
-        if sync && !shape.fua {
-            // The last on a stack.
-            steps.1.insert(0, steps::Step::Flush);
-        }
-        self.engine.write(tag, &node, shape, steps, staging, len as usize);
-        Ok(())
-    }
-
-    /// As a block device does it (`blkdev_fallocate`, `block/fops.c`, 6.12).
-    fn fallocate(&mut self, tag: Tag, node: &Arc<Node>, asked: &FallocateIn) -> Result<(), Errno> {
-        let FallocateIn { offset, length, mode, .. } = *asked;
-        let free = match mode {
-            m if m == PUNCH_HOLE | KEEP_SIZE => true,
-            m if m & !KEEP_SIZE == ZERO_RANGE => false,
-            _ => return Err(Errno::EOPNOTSUPP),
-        };
-        let shape = self.engine.shape(node);
-        if node.device.read_only() {
-            return Err(Errno::EROFS);
-        }
-        let end = offset.checked_add(length).ok_or(Errno::EINVAL)?;
-        if offset >= shape.size || length == 0 || end > shape.size && mode & KEEP_SIZE == 0 {
-            return Err(Errno::EINVAL);
-        }
-        let length = end.min(shape.size) - offset;
-        let steps = steps::zero(offset, length, shape.block, free, shape.discards);
-        self.engine.change(tag, node, shape, steps);
-        Ok(())
-    }
 }
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        if self.watching {
-            // Closing it does the same, when its clones are closed as well.
-            let _ = self.engine.channel.unwatch(self.engine.fuse());
-        }
+        self.engine.links.clear(&self.engine.channel);
         if let Some(uring) = self.engine.uring.take() {
             let mut remains = self.shared.remains.lock().unwrap_or_else(PoisonError::into_inner);
             remains.push(uring.close());
@@ -622,67 +478,4 @@ impl Drop for Worker {
         }
         self.engine.let_go_of_closed();
     }
-}
-
-/// The unit of what can be given back, which a loop device takes over.
-const STATFS: StatfsOut = StatfsOut {
-    blocks: 0,
-    bfree: 0,
-    bavail: 0,
-    files: 0,
-    ffree: 0,
-    bsize: 4096,
-    namelen: 255,
-    frsize: 4096,
-    pad: 0,
-    spare: [0; 6],
-};
-
-fn entry(attr: Attr) -> EntryOut {
-    EntryOut {
-        nodeid: attr.ino,
-        generation: 0,
-        entry_valid: 0,
-        attr_valid: 0,
-        entry_valid_nsec: 0,
-        attr_valid_nsec: 0,
-        attr,
-    }
-}
-
-fn attr_out(attr: Attr) -> AttrOut {
-    AttrOut { attr_valid: 0, attr_valid_nsec: 0, dummy: 0, attr }
-}
-
-/// A device's size is not changed by its node, but who opens it with O_TRUNC means no harm: a block device ignores
-/// that. Times are ignored.
-fn check_setattr(set: &SetattrIn, attr: &Attr) -> Result<(), Errno> {
-    let sets = |bit| set.valid & bit != 0;
-    let truncates = set.size == 0 && !sets(fattr::FH);
-    if sets(fattr::SIZE) && set.size != attr.size && !truncates {
-        return Err(Errno::EINVAL);
-    }
-    let mode = sets(fattr::MODE) && set.mode & 0o7777 != attr.mode & 0o7777;
-    if mode || sets(fattr::UID) && set.uid != attr.uid || sets(fattr::GID) && set.gid != attr.gid {
-        return Err(Errno::EPERM);
-    }
-    Ok(())
-}
-
-fn directory(tree: &Tree, ino: u64, read: &ReadIn) -> Vec<u8> {
-    let most = (read.size as usize).min(MAX_TRANSFER);
-    let mut out = Vec::new();
-    for (number, kind, name) in tree.entries(ino, read.offset) {
-        // Names have at most 255 bytes.
-        let dirent = Dirent { ino: number, off: number, namelen: name.len() as u32, kind: kind >> 12 };
-        let len = (size_of::<Dirent>() + name.len()).next_multiple_of(8);
-        if out.len() + len > most {
-            break;
-        }
-        let end = out.len() + len;
-        out.extend_from_slice(dirent.as_bytes());
-        out.extend_from_slice(name.as_bytes());
-        out.resize(end, 0);
-    }
-    out
 }

@@ -287,6 +287,29 @@ impl FrontEnd {
         Ok(base as u16)
     }
 
+    /// Another driver takes the rings over where they are, as after firmware or a reboot: it knows of no cache, or of one.
+    pub fn change_driver(&mut self, write_through: bool) -> Result<(), FrontError> {
+        let bases = (0..self.rings.len()).map(|index| self.stop_ring(index)).collect::<Result<Vec<_>, _>>()?;
+        self.set_features(if write_through {
+            self.features & !feature::FLUSH
+        } else {
+            self.features | feature::FLUSH
+        })?;
+        bases.into_iter().enumerate().try_for_each(|(index, base)| self.start_ring(index, base))
+    }
+
+    /// The features that the back end was told of.
+    pub fn features(&self) -> u64 {
+        self.features
+    }
+
+    /// Tells the back end which features there are from now on.
+    pub fn set_features(&mut self, features: u64) -> Result<(), FrontError> {
+        self.tell(request::SET_FEATURES, &features.to_ne_bytes(), &[])?;
+        self.features = features;
+        Ok(())
+    }
+
     /// Shares more memory, at the address `guest` of the guest.
     pub fn add_memory(&mut self, bytes: u64, guest: u64) -> Result<Arc<SharedMemory>, FrontError> {
         let system = |error| FrontError::System("sharing memory".into(), error);

@@ -194,9 +194,10 @@ impl Metadata {
         self.health == Health::Failed
     }
 
-    /// Whether an operation failed, so that everything fails until [`abort`](Self::abort).
+    /// Whether an operation failed, so that everything fails until [`abort`](Self::abort). A look-up may have: to make room for what
+    /// it reads, changed blocks are written.
     pub fn is_in_doubt(&self) -> bool {
-        self.health != Health::Good
+        self.health != Health::Good || self.store.is_poisoned()
     }
 
     /// Whether there is anything to commit.

@@ -6,7 +6,7 @@ use super::request_flags;
 use crate::nbd::wire::consts::transmission;
 use crate::nbd::wire::request::{REQUEST_LEN, Request};
 use crate::nbd::wire::{Command, NbdError, WireError};
-use crate::{Bio, Extent, Op, OpFlags, Segments, Status};
+use crate::{Bio, Clock, Extent, ExtentsReply, Nanos, Op, OpFlags, Outstanding, Segments, Status};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
@@ -14,7 +14,7 @@ use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg};
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError, mpsc};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use udm_base::{Sector, Sectors};
 
 /// Requests that are under way at most; more wait here.
@@ -28,15 +28,22 @@ const TURNS: usize = 4;
 pub(super) enum Item {
     Bio(Bio),
     /// The extents of a range are asked for.
-    Status(Sector, Sectors, mpsc::Sender<Vec<Extent>>),
+    Status(Sector, Sectors, ExtentsReply),
+    /// How the driver stands. Nothing is sent for it.
+    Report(mpsc::Sender<Outstanding>),
 }
 
 impl Item {
     fn fail(self) {
         match self {
             Self::Bio(bio) => bio.end(Status::Io),
-            // Who asked finds the channel closed.
+            // Nothing is known.
             Self::Status(..) => {}
+            Self::Report(answer) => {
+                let lost = Outstanding { requests: 0, queued: 0, oldest_ns: 0, silent_ns: 0, lost: true };
+                // Who asked may have stopped waiting.
+                let _ = answer.send(lost);
+            }
         }
     }
 }
@@ -44,6 +51,8 @@ impl Item {
 #[derive(Default)]
 struct Waiting {
     items: VecDeque<Item>,
+    /// Of the items, those that are answered before all others.
+    reports: usize,
     stop: bool,
     /// The connection is lost.
     dead: bool,
@@ -75,6 +84,7 @@ impl Queue {
             drop(waiting);
             return item.fail();
         }
+        waiting.reports += usize::from(matches!(item, Item::Report(_)));
         waiting.items.push_back(item);
         drop(waiting);
         self.rouse();
@@ -99,6 +109,8 @@ struct InFlight {
     item: Item,
     /// What was sent last for it.
     command: Command,
+    /// When the driver took it.
+    begun: Nanos,
     /// It has not been sent whole.
     unsent: bool,
     /// Bytes of data received.
@@ -113,6 +125,7 @@ impl InFlight {
         match &self.item {
             Item::Bio(bio) => (bio.sector().bytes(), bio.sectors().bytes()),
             Item::Status(start, length, _) => (start.bytes(), length.bytes()),
+            Item::Report(_) => (0, 0),
         }
     }
 }
@@ -141,7 +154,7 @@ pub(super) enum Lost {
 pub(super) struct Driver {
     socket: OwnedFd,
     agreed: Agreed,
-    queue: std::sync::Arc<Queue>,
+    queue: Arc<Queue>,
     name: String,
     slots: Vec<Option<InFlight>>,
     free: Vec<usize>,
@@ -149,10 +162,14 @@ pub(super) struct Driver {
     /// How much of the first one has been sent.
     sent: usize,
     receiver: Receiver,
+    clock: Arc<dyn Clock>,
+    /// When something came last, or was asked for after nothing had been.
+    heard: Nanos,
 }
 
 impl Driver {
-    pub(super) fn new(socket: OwnedFd, agreed: Agreed, queue: std::sync::Arc<Queue>, name: String) -> Self {
+    pub(super) fn new(socket: OwnedFd, agreed: Agreed, queue: Arc<Queue>, name: String, clock: Arc<dyn Clock>) -> Self {
+        let heard = clock.now();
         Self {
             socket,
             agreed,
@@ -163,6 +180,8 @@ impl Driver {
             outgoing: VecDeque::new(),
             sent: 0,
             receiver: Receiver::new(),
+            clock,
+            heard,
         }
     }
 
@@ -175,7 +194,7 @@ impl Driver {
                 Err(lost) => break lost,
             }
         };
-        let under_way = self.slots.len() - self.free.len();
+        let under_way = self.under_way();
         tracing::error!("{}: connection lost, {under_way} requests fail: {lost}", self.name);
         let items = {
             let mut waiting = self.queue.lock();
@@ -191,16 +210,22 @@ impl Driver {
     fn turn(&mut self) -> Result<bool, Lost> {
         let stop = self.take_items();
         let mut moved = self.send()?;
+        let mut heard = false;
         for _ in 0..TURNS {
             if !self.receive()? {
                 break;
             }
+            heard = true;
+        }
+        if heard {
+            // Once for all that has come: a clock costs more than to look at a reply.
+            self.heard = self.clock.now();
             moved = true;
         }
         if moved {
             return Ok(true);
         }
-        if stop && self.free.len() == self.slots.len() {
+        if stop && self.under_way() == 0 {
             return Ok(false);
         }
         self.sleep()?;
@@ -211,7 +236,9 @@ impl Driver {
         self.queue.sleeping.store(true, Ordering::SeqCst);
         let has_news = {
             let waiting = self.queue.lock();
-            (!waiting.items.is_empty() && self.has_room()) || (waiting.stop && self.free.len() == self.slots.len())
+            waiting.reports > 0
+                || (!waiting.items.is_empty() && self.has_room())
+                || (waiting.stop && self.under_way() == 0)
         };
         if !has_news {
             let mut events = PollFlags::IN;
@@ -233,17 +260,62 @@ impl Driver {
         Ok(())
     }
 
+    fn under_way(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
     fn has_room(&self) -> bool {
-        self.slots.len() - self.free.len() < DEPTH
+        self.under_way() < DEPTH
+    }
+
+    /// Answers who asks how it stands, before anything else: they must not wait for a server that does not answer.
+    #[cold]
+    fn report(&self, waiting: &mut Waiting) {
+        let (mut asked, mut others) = (Vec::new(), VecDeque::new());
+        for item in waiting.items.drain(..) {
+            match item {
+                Item::Report(answer) => asked.push(answer),
+                other => others.push_back(other),
+            }
+        }
+        waiting.items = others;
+        waiting.reports = 0;
+        let now = self.clock.now();
+        let oldest = self.slots.iter().flatten().map(|request| now.since(request.begun)).max();
+        let requests = self.under_way();
+        let silent_ns = if requests == 0 { 0 } else { now.since(self.heard) };
+        let report = Outstanding {
+            requests,
+            queued: waiting.items.len(),
+            oldest_ns: oldest.unwrap_or_default(),
+            silent_ns,
+            lost: false,
+        };
+        // Who asked may have stopped waiting.
+        for answer in asked {
+            let _ = answer.send(report);
+        }
     }
 
     /// Makes requests of what waits. Returns whether the driver is to stop.
     fn take_items(&mut self) -> bool {
         let queue = self.queue.clone();
         let mut waiting = queue.lock();
+        if waiting.reports > 0 {
+            self.report(&mut waiting);
+        }
+        if waiting.items.is_empty() {
+            return waiting.stop;
+        }
+        let now = self.clock.now();
+        if self.under_way() == 0 {
+            self.heard = now;
+        }
         while self.has_room() {
             let Some(item) = waiting.items.pop_front() else { break };
             let command = match &item {
+                // Answered above.
+                Item::Report(_) => continue,
                 Item::Status(..) => Command::BlockStatus,
                 Item::Bio(bio) => match bio.op() {
                     Op::Read => Command::Read,
@@ -253,7 +325,8 @@ impl Driver {
                     Op::WriteZeroes => Command::WriteZeroes,
                 },
             };
-            let request = InFlight { item, command, unsent: true, received: 0, error: None, extents: Vec::new() };
+            let request =
+                InFlight { item, command, begun: now, unsent: true, received: 0, error: None, extents: Vec::new() };
             let slot = self.free.pop().unwrap_or_else(|| {
                 self.slots.push(None);
                 self.slots.len() - 1
@@ -395,7 +468,7 @@ impl Driver {
         // A server without FUA is sent a flush after the write.
         let wants_flush = match &request.item {
             Item::Bio(bio) => flushes && bio.op().is_write() && bio.flags().contains(OpFlags::FUA) && !knows_fua,
-            Item::Status(..) => false,
+            Item::Status(..) | Item::Report(_) => false,
         };
         if wants_flush && status.is_ok() && request.command != Command::Flush {
             self.enqueue(slot, Command::Flush);
@@ -404,8 +477,8 @@ impl Driver {
         if let Some(InFlight { item, extents, .. }) = self.slots[slot].take() {
             match item {
                 Item::Bio(bio) => bio.end(status),
-                // Who asked may have stopped waiting.
-                Item::Status(_, _, answer) => drop(answer.send(extents)),
+                Item::Status(_, _, reply) => reply.give(extents),
+                Item::Report(_) => {}
             }
         }
         self.free.push(slot);

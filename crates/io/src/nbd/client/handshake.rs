@@ -35,7 +35,11 @@ pub(super) enum HandshakeError {
     #[error("{0}")]
     Io(#[from] io::Error),
     #[error("not an NBD server, or not one that speaks newstyle: {0}")]
+    Greeting(WireError),
+    #[error("the server breaks the protocol: {0}")]
     Wire(#[from] WireError),
+    #[error("the server asks for block sizes that cannot be: {0}")]
+    Sizes(String),
     #[error("the server does not know the export {0:?}; `nbdinfo --list` shows those it has")]
     Unknown(String),
     #[error("the server refuses the export {name:?}: {message} (error {kind:#x})")]
@@ -50,7 +54,7 @@ pub(super) enum HandshakeError {
 pub(super) fn negotiate(stream: &mut (impl Read + Write), name: &str) -> Result<Agreed, HandshakeError> {
     let mut greeting = [0; GREETING_LEN];
     stream.read_exact(&mut greeting)?;
-    let offered = decode_greeting(&greeting)?;
+    let offered = decode_greeting(&greeting).map_err(HandshakeError::Greeting)?;
     let flags = offered & (handshake::FIXED_NEWSTYLE | handshake::NO_ZEROES);
     stream.write_all(&u32::from(flags).to_be_bytes())?;
     if flags & handshake::FIXED_NEWSTYLE == 0 {
@@ -81,7 +85,7 @@ pub(super) fn negotiate(stream: &mut (impl Read + Write), name: &str) -> Result<
         if kind == rep::INFO {
             match Info::decode(data)? {
                 Info::Export { size, flags } => export = Some((size, flags)),
-                Info::BlockSize(sizes) => block_sizes = Some(check(sizes)?),
+                Info::BlockSize(sizes) => block_sizes = Some(sizes),
                 Info::Name(_) | Info::Description(_) | Info::Other(_) => {}
             }
         }
@@ -90,6 +94,7 @@ pub(super) fn negotiate(stream: &mut (impl Read + Write), name: &str) -> Result<
     match outcome {
         Ok(()) => {
             let (size, flags) = export.ok_or(HandshakeError::Protocol("GO was granted without a size"))?;
+            block_sizes.map_or(Ok(()), check).map_err(HandshakeError::Sizes)?;
             Ok(Agreed { size, flags, block_sizes, structured, allocation })
         }
         // A server older than GO.
@@ -163,19 +168,20 @@ fn ask(
     Err(HandshakeError::Protocol("an option without an end of replies"))
 }
 
-/// Checks the size constraints against what the protocol demands of them.
-fn check(sizes: BlockSizes) -> Result<BlockSizes, WireError> {
+/// Checks the size constraints against what the protocol demands of them, and says what is wrong.
+fn check(sizes: BlockSizes) -> Result<(), String> {
     let BlockSizes { minimum, preferred, maximum } = sizes;
     if !minimum.is_power_of_two() || minimum > 65536 {
-        return Err(WireError::Range { field: "minimum block size", found: minimum.into() });
+        return Err(format!("the minimum is {minimum} bytes, expected a power of two of at most 65536"));
     }
     if !preferred.is_power_of_two() || preferred < minimum.max(512) {
-        return Err(WireError::Range { field: "preferred block size", found: preferred.into() });
+        let least = minimum.max(512);
+        return Err(format!("the preferred size is {preferred} bytes, expected a power of two of at least {least}"));
     }
     if maximum < preferred {
-        return Err(WireError::Range { field: "maximum payload", found: maximum.into() });
+        return Err(format!("the maximum is {maximum} bytes, less than the preferred size of {preferred}"));
     }
-    Ok(sizes)
+    Ok(())
 }
 
 /// Flags that stand for no more than a hint, or are not used here, are not looked at.

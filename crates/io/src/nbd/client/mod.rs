@@ -4,6 +4,7 @@
 //! under way at once, and each is ended from the driver's thread, so that it completes on its own channel by mailbox.
 //! A connection that is lost stays lost: what was under way and what comes later fails with EIO, and the log says why.
 
+mod connect;
 mod driver;
 pub(super) mod fuzz;
 mod handshake;
@@ -11,23 +12,18 @@ mod receive;
 
 use super::uri::{Endpoint, Uri};
 use super::wire::consts::{MAX_PAYLOAD, transmission};
-use crate::{Bio, BlockDevice, Cx, DeviceId, Executor, Extent, ExtentKind, Joiner, Limits, Op, OpFlags, Status};
+use crate::{Bio, BlockDevice, Cx, DeviceId, Domain, ExtentsReply, Joiner, Limits, Op, OpFlags, Outstanding, Status};
+use connect::{Deadline, Timed};
 use driver::{Driver, Item, Queue};
 use handshake::{Agreed, HandshakeError, has, negotiate};
-use rustix::fd::OwnedFd;
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 use std::any::Any;
 use std::io;
-use std::net::{TcpStream, ToSocketAddrs};
-use std::os::unix::ffi::OsStrExt;
-use std::os::unix::net::UnixStream;
-use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::time::Duration;
 use udm_base::{Sector, Sectors};
 
-/// How long [`BlockDevice::extents`] waits for the server's answer.
-const STATUS_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long [`BlockDevice::outstanding`] waits for the driver.
+const REPORT_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// Why a remote export cannot be opened.
 #[derive(Debug, thiserror::Error)]
@@ -77,30 +73,32 @@ pub struct NbdDevice {
 }
 
 impl NbdDevice {
-    /// Connects and negotiates, at most `timeout` for each of both, and starts the thread that drives the
-    /// connection. Blocks meanwhile.
-    pub fn connect(uri: &Uri, timeout: Duration, executor: &dyn Executor) -> Result<Arc<Self>, ConnectError> {
+    /// Connects and negotiates, within `timeout` for all of it, and starts the thread that drives the connection. Blocks
+    /// meanwhile, but not for long once `cancel` holds, which is asked now and then.
+    pub fn connect(
+        uri: &Uri,
+        domain: &Domain,
+        timeout: Duration,
+        cancel: &dyn Fn() -> bool,
+    ) -> Result<Arc<Self>, ConnectError> {
         let connect = |source| ConnectError::Connect { uri: uri.clone(), source };
-        let handshake =
-            |e: HandshakeError| ConnectError::Handshake { uri: uri.clone(), message: timed(e, timeout).to_string() };
-        let (socket, agreed): (OwnedFd, _) = match &uri.endpoint {
-            Endpoint::Unix(path) => {
-                let mut stream = connect_unix(path).map_err(connect)?;
-                set_timeouts(&stream, timeout).map_err(connect)?;
-                let agreed = negotiate(&mut stream, &uri.export).map_err(handshake)?;
-                (stream.into(), agreed)
-            }
-            Endpoint::Tcp { host, port } => {
-                let mut stream = connect_tcp(host, *port, timeout).map_err(connect)?;
-                set_timeouts(&stream, timeout).map_err(connect)?;
-                let agreed = negotiate(&mut stream, &uri.export).map_err(handshake)?;
-                (stream.into(), agreed)
-            }
+        let (clock, executor) = (domain.clock(), domain.executor());
+        let deadline = Deadline::new(&**clock, timeout, cancel);
+        let socket = match &uri.endpoint {
+            Endpoint::Unix(path) => connect::unix(path, &deadline),
+            Endpoint::Tcp { host, port } => connect::tcp(host, *port, &deadline, &**executor),
         };
-        rustix::io::ioctl_fionbio(&socket, true).map_err(|e| connect(e.into()))?;
+        let socket = socket.map_err(connect)?;
+        let agreed = negotiate(&mut Timed { socket: &socket, deadline: &deadline }, &uri.export).map_err(|error| {
+            let (uri, message) = (uri.clone(), hung_up(&error).unwrap_or_else(|| error.to_string()));
+            match error {
+                HandshakeError::Sizes(_) => ConnectError::Unusable { uri, message },
+                _ => ConnectError::Handshake { uri, message },
+            }
+        })?;
         let limits = limits(&agreed).map_err(|message| ConnectError::Unusable { uri: uri.clone(), message })?;
         let queue = Arc::new(Queue::new().map_err(connect)?);
-        let driver = Driver::new(socket, agreed, queue.clone(), uri.to_string());
+        let driver = Driver::new(socket, agreed, queue.clone(), uri.to_string(), clock.clone());
         let joiner = executor.spawn("udm-nbd-client", Box::new(move || driver.run()));
         let joiner = joiner.map_err(|source| ConnectError::Thread { uri: uri.clone(), source })?;
         Ok(Arc::new(Self {
@@ -171,15 +169,17 @@ impl BlockDevice for NbdDevice {
         has(self.agreed.flags, transmission::READ_ONLY)
     }
 
-    fn extents(&self, sector: Sector, sectors: Sectors) -> Vec<Extent> {
-        let unknown = || vec![Extent { sectors, kind: ExtentKind::Data }];
-        if self.agreed.allocation.is_none() || sectors.is_zero() {
-            return unknown();
+    fn extents(&self, _: &Cx<'_>, sector: Sector, sectors: Sectors, reply: ExtentsReply) {
+        if self.agreed.allocation.is_some() && !sectors.is_zero() {
+            self.queue.push(Item::Status(sector, sectors, reply));
         }
+    }
+
+    fn outstanding(&self) -> Option<Outstanding> {
         let (answer, answers) = mpsc::channel();
-        self.queue.push(Item::Status(sector, sectors, answer));
-        // No answer, be it late or an error, is no knowledge.
-        answers.recv_timeout(STATUS_TIMEOUT).ok().filter(|found| !found.is_empty()).unwrap_or_else(unknown)
+        self.queue.push(Item::Report(answer));
+        // The driver never waits for its server, so that it answers soon.
+        answers.recv_timeout(REPORT_TIMEOUT).ok()
     }
 
     fn as_any(&self) -> &dyn Any {
@@ -196,18 +196,10 @@ impl Drop for NbdDevice {
     }
 }
 
-/// A read that timed out says nothing of time by itself.
-fn timed(error: HandshakeError, timeout: Duration) -> HandshakeError {
-    match error {
-        HandshakeError::Io(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
-            let message = format!("the server did not answer within {} s", timeout.as_secs_f32());
-            io::Error::new(io::ErrorKind::TimedOut, message).into()
-        }
-        HandshakeError::Io(e) if e.kind() == io::ErrorKind::UnexpectedEof => {
-            io::Error::new(e.kind(), "the server hung up during the handshake").into()
-        }
-        other => other,
-    }
+/// What a stream's end means here.
+fn hung_up(error: &HandshakeError) -> Option<String> {
+    let HandshakeError::Io(e) = error else { return None };
+    (e.kind() == io::ErrorKind::UnexpectedEof).then(|| "the server hung up during the handshake".to_owned())
 }
 
 /// The limits that an export's size constraints and flags amount to.
@@ -237,44 +229,6 @@ fn limits(agreed: &Agreed) -> Result<Limits, String> {
         fua: can(transmission::SEND_FUA),
         ..Limits::default()
     })
-}
-
-/// Connects to a path, or to an abstract name if it starts with NUL.
-fn connect_unix(path: &Path) -> io::Result<UnixStream> {
-    let bytes = path.as_os_str().as_bytes();
-    let address = match bytes.split_first() {
-        Some((0, name)) => SocketAddrUnix::new_abstract_name(name),
-        _ => SocketAddrUnix::new(path),
-    };
-    let address = address.map_err(|_| {
-        io::Error::new(io::ErrorKind::InvalidInput, "the path of a unix socket has at most 107 bytes and no NUL")
-    })?;
-    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-    rustix::net::connect(&socket, &address)?;
-    Ok(socket.into())
-}
-
-/// Tries each address of a host in turn.
-fn connect_tcp(host: &str, port: u16, timeout: Duration) -> io::Result<TcpStream> {
-    let mut last = io::Error::new(io::ErrorKind::NotFound, "the host has no address");
-    for address in (host, port).to_socket_addrs()? {
-        match TcpStream::connect_timeout(&address, timeout) {
-            Ok(stream) => {
-                // Requests are gathered here: the kernel need not wait for more.
-                stream.set_nodelay(true)?;
-                sockopt::set_socket_keepalive(&stream, true)?;
-                return Ok(stream);
-            }
-            Err(error) => last = error,
-        }
-    }
-    Err(last)
-}
-
-fn set_timeouts(stream: &impl rustix::fd::AsFd, timeout: Duration) -> io::Result<()> {
-    sockopt::set_socket_timeout(stream, sockopt::Timeout::Recv, Some(timeout))?;
-    sockopt::set_socket_timeout(stream, sockopt::Timeout::Send, Some(timeout))?;
-    Ok(())
 }
 
 /// The flags of a bio as those of a request; FUA only if the server knows it.

@@ -4,7 +4,7 @@ use super::{AfterCommit, Event, Worker};
 use crate::thin::flight;
 use crate::thin::mapping::{Known, Place};
 use crate::thin::outbox::Outgoing;
-use crate::thin::pool::PoolMode;
+use crate::thin::pool::{Gate, PoolMode};
 use crate::thin::volume::{Durability, ThinDevice, Volume};
 use std::sync::Arc;
 use udm_base::{Sector, Sectors};
@@ -33,7 +33,7 @@ impl Worker {
         if volume.requeue.load(std::sync::atomic::Ordering::Acquire) {
             return bio.end(Status::Requeue);
         }
-        if self.suspended {
+        if self.pool.gate() == Gate::Suspended {
             return self.parked.push((volume, bio));
         }
         if self.pool.mode() == PoolMode::Fail {
@@ -77,7 +77,7 @@ impl Worker {
 
     /// Sends a bio back to its volume, which knows its block by now.
     pub(super) fn again(&mut self, volume: &Arc<Volume>, bio: Bio, committed: Option<u64>) {
-        self.pool.put(Outgoing::Bio(volume.again(bio, committed)));
+        self.pool.put(Outgoing::Again(volume.again(bio, committed)));
     }
 
     async fn within(&mut self, io: Within) {

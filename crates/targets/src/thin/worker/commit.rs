@@ -2,7 +2,7 @@
 
 use super::{AfterCommit, COMMIT_PERIOD_NS, Job, Worker};
 use crate::thin::outbox::{Memory, Operation};
-use crate::thin::pool::{Gate, PoolMode, pause};
+use crate::thin::pool::{PoolMode, pause};
 use crate::thin::volume::Durability;
 use std::ops::Range;
 use udm_formats::thin::Error;
@@ -125,6 +125,15 @@ impl Worker {
         }
     }
 
+    /// A look-up may have written changed metadata to make room for what it read, and failed: then nothing can be looked up before
+    /// an abort. Those that failed changes have seen to it themselves.
+    pub(super) async fn check_doubt(&mut self) {
+        if self.metadata.is_in_doubt() && !self.metadata.is_failed() {
+            let error = Error::from(udm_pdata::Error::Poisoned);
+            self.metadata_failed("making room for metadata", &error).await;
+        }
+    }
+
     /// `abort_transaction`
     async fn abort(&mut self) {
         if let Err(e) = self.metadata.abort().await {
@@ -169,7 +178,7 @@ impl Worker {
         match mode {
             PoolMode::Fail => {
                 self.metadata.set_read_only(true);
-                self.pool.set_gate(Gate::Failed);
+                self.pool.fail_gate();
                 self.end_waiting(Some(Status::Io));
                 self.lose_holds();
             }

@@ -6,10 +6,10 @@ use crate::thin::inflight::Ticket;
 use crate::thin::pool::{Gate, Pool, PoolMode};
 use crate::thin::volume::{Durability, ThinDevice, Volume};
 use std::sync::{Arc, Mutex, PoisonError};
-use udm_base::Errno;
+use udm_base::{Errno, Sectors};
 use udm_core::Error;
 use udm_formats::thin;
-use udm_io::Status;
+use udm_io::{Cx, Extent, ExtentKind, ExtentsReply, Status};
 
 /// What most commands answer.
 pub(in crate::thin) type Done = Result<(), Error>;
@@ -68,12 +68,13 @@ pub(in crate::thin) enum Command {
     /// With a commit before, or without.
     Status(bool, Reply<PoolStatus>),
     VolumeStatus(u32, Reply<Result<VolumeStatus, Error>>),
-    /// How far from a block on blocks are mapped, or not.
+    /// How far from a block on blocks are mapped, or not. The answer begins at a sector of the first.
     Extent {
         id: u32,
         from: u64,
         to: u64,
-        reply: Reply<Result<(bool, u64), Error>>,
+        into: u64,
+        reply: ExtentsReply,
     },
     /// Gives back what waits for a volume.
     Requeue(Arc<Volume>, Reply<Done>),
@@ -102,24 +103,31 @@ impl<T> Reply<T> {
 impl Pool {
     /// Asks the worker and waits for the answer, running it if nobody does. Blocks. Not from inside a channel.
     pub(in crate::thin) fn call<T>(&self, command: impl FnOnce(Reply<T>) -> Command) -> Result<T, Error> {
-        let channel = self.domain.channel();
-        let channel = channel.map_err(|e| Error::new(Errno::of(&e), format!("the pool cannot be asked: {e}")))?;
         let reply = Reply(Arc::default());
         self.push(Event::Command(command(reply.clone())));
-        self.wait_for(&channel, &reply)
+        self.wait_for(&reply)
+    }
+
+    /// Asks the worker, whose answer comes by itself. Does not block.
+    pub(in crate::thin) fn ask(&self, cx: &Cx<'_>, command: Command) {
+        self.push(Event::Command(command));
+        self.kick(cx);
+        if self.has_ended() {
+            self.forget_questions();
+        }
     }
 
     /// Waits for an answer to what has been left to the worker. Meanwhile it is run from here, and channels whose threads sleep
     /// elsewhere are served: bios of theirs may be what it waits for.
-    fn wait_for<T>(&self, channel: &udm_io::Channel, reply: &Reply<T>) -> Result<T, Error> {
-        let mut answer = None;
-        self.domain.drain(|| {
-            channel.with_cx(|cx| self.kick_patiently(cx));
-            channel.poll();
-            answer = reply.take();
-            answer.is_some() || self.has_ended()
+    fn wait_for<T>(&self, reply: &Reply<T>) -> Result<T, Error> {
+        let answer = self.domain.drain_with(|cx| {
+            self.kick_patiently(cx);
+            match reply.take() {
+                Some(answer) => Some(Some(answer)),
+                None => self.has_ended().then(|| reply.take()),
+            }
         });
-        answer.or_else(|| reply.take()).ok_or_else(|| Error::new(Errno::ENXIO, "the pool is closed"))
+        answer.ok_or_else(|| Error::new(Errno::ENXIO, "the pool is closed"))
     }
 
     /// Opens the metadata, as a worker that will answer; then serves the pool until it is closed.
@@ -130,7 +138,6 @@ impl Pool {
         format: bool,
     ) -> Result<(), Error> {
         let cannot = |e: std::io::Error| Error::new(Errno::of(&e), format!("the pool cannot be started: {e}"));
-        let channel = self.domain.channel().map_err(cannot)?;
         let reply = Reply::<Done>(Arc::default());
         let (pool, opened) = (self.clone(), reply.clone());
         let io = super::super::metadata_io::MetadataIo::new(Arc::downgrade(self), self.metadata.clone());
@@ -152,7 +159,7 @@ impl Pool {
             }
         };
         self.start(Box::pin(worker)).map_err(cannot)?;
-        self.wait_for(&channel, &reply)?
+        self.wait_for(&reply)?
     }
 }
 
@@ -189,7 +196,6 @@ impl Worker {
                 reply.give(Ok(()));
             }
             Command::Suspend(reply) => {
-                self.suspended = true;
                 let ticket = self.pool.ask_drain();
                 self.suspending.push(Suspending { reply, ticket });
             }
@@ -203,7 +209,7 @@ impl Worker {
                 reply.give(opened);
             }
             Command::Status(commit, reply) => {
-                if commit && !self.suspended {
+                if commit && self.pool.gate() != Gate::Suspended {
                     self.commit().await;
                 }
                 reply.give(self.status());
@@ -212,9 +218,13 @@ impl Worker {
                 let status = self.volume_status(id).await;
                 reply.give(status.map_err(|e| refused(&e)));
             }
-            Command::Extent { id, from, to, reply } => {
-                let extent = self.extent(id, from, to).await;
-                reply.give(extent.map_err(|e| refused(&e)));
+            Command::Extent { id, from, to, into, reply } => {
+                // What cannot be read is not known.
+                if let Ok((mapped, end)) = self.extent(id, from, to).await {
+                    let sectors = Sectors::new((end - from) * self.pool.block.get() - into);
+                    reply
+                        .give(vec![Extent { sectors, kind: if mapped { ExtentKind::Data } else { ExtentKind::Hole } }]);
+                }
             }
             Command::Requeue(volume, reply) => {
                 self.requeue(&volume);
@@ -295,10 +305,8 @@ impl Worker {
     }
 
     fn resume(&mut self) {
-        self.suspended = false;
         self.low_water_told = false;
-        let failed = self.pool.mode() == PoolMode::Fail;
-        self.pool.set_gate(if failed { Gate::Failed } else { Gate::Open });
+        self.pool.resume_gate();
         self.end_waiting(None);
         let parked = std::mem::take(&mut self.parked);
         self.events.extend(parked.into_iter().map(|(volume, bio)| Event::Bio(volume, bio)));

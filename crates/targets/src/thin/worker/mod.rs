@@ -24,6 +24,9 @@ use udm_io::{Bio, Nanos, Status};
 /// A commit is made this long after the one before while there is something to commit (`COMMIT_PERIOD`).
 const COMMIT_PERIOD_NS: u64 = 1_000_000_000;
 
+/// Turns without a pause, while others leave more and more: what is in the outbox waits for one.
+const TURNS: usize = 16;
+
 /// What the worker is left.
 pub(super) enum Event {
     /// A bio that its volume could not map. Its sector counts from the volume's start.
@@ -73,7 +76,6 @@ pub(super) struct Worker {
     retry: Vec<(Arc<Volume>, Bio)>,
     /// Bios that wait for the pool to be resumed.
     parked: Vec<(Arc<Volume>, Bio)>,
-    suspended: bool,
     suspending: Vec<control::Suspending>,
     /// Data blocks with a reference that nothing durable may account for, besides those of jobs.
     holding: Vec<std::ops::Range<u64>>,
@@ -111,7 +113,6 @@ impl Worker {
             after_commit: Vec::new(),
             retry: Vec::new(),
             parked: Vec::new(),
-            suspended: true,
             suspending: Vec::new(),
             holding: Vec::new(),
             freed: false,
@@ -126,6 +127,7 @@ impl Worker {
 
     /// Serves the pool until it is closed.
     pub(super) async fn run(mut self) {
+        let mut turns = 0;
         loop {
             self.pool.take_events(&mut self.events);
             let mut busy = !self.events.is_empty();
@@ -144,9 +146,15 @@ impl Worker {
             if self.close_if_asked().await {
                 return;
             }
+            turns += 1;
             if !busy {
                 self.pool.set_deadline(self.next_deadline());
                 pause().await;
+                turns = 0;
+            } else if turns == TURNS {
+                self.pool.poll_again();
+                pause().await;
+                turns = 0;
             }
         }
     }
@@ -159,6 +167,7 @@ impl Worker {
             Event::Command(command) => self.command(command).await,
             Event::Closed(id) => self.closed(id),
         }
+        self.check_doubt().await;
     }
 
     async fn job_done(&mut self, id: u64, status: Status) {

@@ -1,6 +1,6 @@
 //! The old daemon's side.
 
-use super::{HandOver, Parcel, Settings, VERSION, Way};
+use super::{CLAIM, HandOver, Parcel, Settings, VERSION, Way};
 use crate::daemon::nodes::NodeSettings;
 use crate::daemon::socket::Listener;
 use crate::daemon::state::State;
@@ -132,6 +132,7 @@ pub(crate) fn give(
     let mut parcels = vec![Parcel::new("state", "", &still.state).map_err(refused)?];
     parcels.extend(fixed_parcels(daemon, sockets, lock).map_err(refused)?);
     parcels.extend(memories(daemon).map_err(refused)?);
+    parcels.extend(claims(daemon).map_err(refused)?);
     // From here on what goes on goes on from the parcels, in whichever process.
     still.leave();
     for giver in daemon.givers() {
@@ -147,7 +148,7 @@ pub(crate) fn give(
         }
     }
     take_down(daemon);
-    match send(giving, &parcels, lock) {
+    match send(giving, &mut parcels, lock) {
         Ok(()) => {
             info!("all is passed on, after {} ms", begun.elapsed().as_millis());
             Ok(Given::Gone)
@@ -316,6 +317,12 @@ fn memories(daemon: &Daemon) -> Result<Vec<Parcel>, String> {
     Ok(parcels)
 }
 
+/// The claims on block devices beneath.
+fn claims(daemon: &Daemon) -> Result<Vec<Parcel>, String> {
+    let shared = daemon.claims.share().map_err(|e| format!("the claims on block devices cannot be passed on: {e}"))?;
+    shared.into_iter().map(|fd| Ok(Parcel::new(CLAIM, "", ())?.with(fd))).collect()
+}
+
 /// Removes every device, so that nothing beneath is open any more.
 fn take_down(daemon: &Daemon) {
     let mut left = daemon.registry.list();
@@ -327,9 +334,9 @@ fn take_down(daemon: &Daemon) {
     }
 }
 
-fn send(giving: &Giving, parcels: &[Parcel], lock: &Lock) -> Result<(), String> {
+fn send(giving: &Giving, parcels: &mut Vec<Parcel>, lock: &Lock) -> Result<(), String> {
     let gone = |e: std::io::Error| format!("it has gone: {e}");
-    for parcel in parcels {
+    for parcel in &*parcels {
         giving.way.send(parcel, answer_within()).map_err(gone)?;
     }
     giving.way.send(&Parcel::new("end", "", ())?, answer_within()).map_err(gone)?;
@@ -339,6 +346,8 @@ fn send(giving: &Giving, parcels: &[Parcel], lock: &Lock) -> Result<(), String> 
         "refused" => return Err(answer.read().unwrap_or_default()),
         other => return Err(format!("it answers {other:?}")),
     }
+    // It has them. Kept here they would outlive, for a moment, what it lets go of.
+    parcels.retain(|parcel| parcel.kind != CLAIM);
     // Before the word, so that the new one need not wait. When it does not get the word it is the old one's again.
     lock.yield_right().map_err(|e| format!("the right to serve cannot be given up: {e}"))?;
     giving.way.send(&Parcel::new("go", "", ())?, answer_within()).map_err(gone)

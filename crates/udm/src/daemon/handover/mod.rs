@@ -36,7 +36,10 @@ use udm_control::second::NodeKind;
 use udm_core::Registry;
 
 /// The version of all this: both must have the same.
-pub(crate) const VERSION: u32 = 2;
+pub(crate) const VERSION: u32 = 3;
+
+/// What parcels are called that have a claim on a block device. Both daemons then have it, so that nobody comes in between.
+const CLAIM: &str = "claim";
 
 /// Something that passes from one daemon to the next.
 pub(crate) struct Parcel {

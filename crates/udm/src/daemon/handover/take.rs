@@ -1,14 +1,15 @@
 //! The new daemon's side.
 
 use super::give::{Counts, FirstWords};
-use super::{Parcel, VERSION, Way};
+use super::{CLAIM, Parcel, VERSION, Way};
 use crate::connect;
-use crate::daemon::beneath;
+use crate::daemon::beneath::Beneath;
 use crate::daemon::lost::LostDevices;
 use crate::daemon::own_writes;
 use crate::daemon::restore::{Maker, Problem, restore};
 use crate::daemon::secret::{self, HIDDEN};
 use crate::daemon::state::State;
+use crate::daemon::tcp::TcpExports;
 use crate::places::Places;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::io::{Read, Write};
@@ -22,7 +23,7 @@ use std::time::{Duration, Instant};
 use udm_base::Errno;
 use udm_control::second::{self, ClientError};
 use udm_core::{Error, MappedDevice, Polls, Registry, TableLine, TableSlot, Totals};
-use udm_io::{BlockDevice, Domain};
+use udm_io::{BlockDevice, Claims, Domain};
 
 /// How long the old daemon may take to stop and to give everything.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -34,6 +35,9 @@ const MAX_PARCELS: usize = 1 << 20;
 /// What was taken over. Nothing of it serves anybody yet.
 pub(crate) struct Taken {
     pub(crate) registry: Registry,
+    pub(crate) claims: Claims,
+    /// None yet, but where the devices' opener looks.
+    pub(crate) tcp: TcpExports,
     pub(crate) lost: LostDevices,
     pub(crate) state: State,
     /// What is left of the parcels, by their kinds.
@@ -177,8 +181,17 @@ pub(crate) fn take_over(mut parcels: Vec<Parcel>, places: &Places) -> Result<Tak
     let state = state.ok_or("the state has not come")?;
     let domain = own_writes::domain();
     let armed = Arc::new(Armed::default());
+    let (claims, tcp) = (Claims::default(), TcpExports::default());
+    // Until the devices that they are for are open.
+    let _claimed = by_kind
+        .remove(CLAIM)
+        .unwrap_or_default()
+        .into_iter()
+        .map(|mut parcel| claims.adopt(parcel.fd()?).map_err(|e| format!("a claim on a block device: {e}")));
+    let _claimed = _claimed.collect::<Result<Vec<_>, String>>()?;
     let registry = {
-        let (armed, open) = (armed.clone(), beneath::opener(&domain, places.nodes()));
+        let open = Beneath::new(&domain, &claims, places, tcp.listening()).opener();
+        let armed = armed.clone();
         udm_stack::registry_over(
             domain,
             Box::new(move |request| {
@@ -208,7 +221,7 @@ pub(crate) fn take_over(mut parcels: Vec<Parcel>, places: &Places) -> Result<Tak
         }
         registry.carry_events(events);
     }
-    Ok(Taken { registry, lost, state, parcels: by_kind, problems })
+    Ok(Taken { registry, claims, tcp, lost, state, parcels: by_kind, problems })
 }
 
 /// Memory for the `null:` devices that the table which is being loaded names, by their names.

@@ -21,7 +21,10 @@ use udm_export::node::loopdev::LoopDevice;
 /// The word of its parcel.
 const KIND: &str = "node";
 
-/// What passes beside the connection.
+/// Descriptors of one parcel; more are in parcels behind it.
+const FDS: usize = 60;
+
+/// What passes beside the connections.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Passed {
@@ -52,14 +55,16 @@ pub(crate) struct ReadyNodes {
 impl ReadyNodes {
     /// Opens again what is open. `None` when no nodes were passed on.
     pub(crate) fn prepare(registry: &Registry, parcels: Vec<Parcel>, problems: &mut Vec<String>) -> Option<Self> {
-        let parcel = parcels.into_iter().next()?;
+        let mut parcels = parcels.into_iter();
+        let mut parcel = parcels.next()?;
+        parcel.fds.extend(parcels.flat_map(|more| more.fds));
         Self::of_parcel(registry, parcel, problems).map_err(|why| problems.push(format!("nodes: {why}"))).ok()
     }
 
-    fn of_parcel(registry: &Registry, mut parcel: Parcel, problems: &mut Vec<String>) -> Result<Self, String> {
+    fn of_parcel(registry: &Registry, parcel: Parcel, problems: &mut Vec<String>) -> Result<Self, String> {
         let Passed { mount, nodes, without } = parcel.read()?;
         let device = |name: &str| registry.by_name(name).map(|md| Box::new(Mapped(md)) as Box<dyn NodeDevice>);
-        Ok(Self { mount: Adopted::new(parcel.fd()?, mount, device, problems)?, nodes, without })
+        Ok(Self { mount: Adopted::new(parcel.fds, mount, device, problems)?, nodes, without })
     }
 }
 
@@ -159,18 +164,26 @@ impl HandOver for Nodes {
             self.end_files(PATIENCE);
             return Ok(Vec::new());
         };
-        let parcel = server.give().map_err(|e| failed(Errno::ENODEV, e.to_string())).and_then(|(fuse, mount)| {
+        let parcels = server.give().map_err(|e| failed(Errno::ENODEV, e.to_string())).and_then(|(fds, mount)| {
             let nodes = std::mem::take(&mut inner.nodes).into_iter().map(|node| {
                 let Node { name, wanted, kind, loopdev, mapper, note, .. } = node;
                 PassedNode { name, wanted, kind, loopdev, mapper, note }
             });
             let without = inner.without.drain(..).filter_map(|md| Some(md.upgrade()?.device_name()));
             let passed = Passed { mount, nodes: nodes.collect(), without: without.collect() };
-            let parcel = Parcel::new(KIND, "", passed).map_err(|e| failed(Errno::EINVAL, e))?;
-            Ok::<_, Error>(parcel.with(fuse))
+            let parcel = |state| Parcel::new(KIND, "", state).map_err(|e| failed(Errno::EINVAL, e));
+            let mut parcels =
+                vec![parcel(serde_json::to_value(passed).map_err(|e| failed(Errno::EINVAL, e.to_string()))?)?];
+            for (at, fd) in fds.into_iter().enumerate() {
+                if at / FDS == parcels.len() {
+                    parcels.push(parcel(serde_json::Value::Null)?);
+                }
+                parcels[at / FDS].fds.push(fd);
+            }
+            Ok::<_, Error>(parcels)
         });
-        match parcel {
-            Ok(parcel) => Ok(vec![parcel]),
+        match parcels {
+            Ok(parcels) => Ok(parcels),
             Err(e) => {
                 // Somebody has unmounted it: what is left goes as it does then.
                 warn!("{}: {}", self.dir.display(), e.message);

@@ -105,10 +105,15 @@ fn servers_that_refuse_or_babble() {
     check(&go(rep::ERR_POLICY, b"closed"), "closed");
     check(&go(rep::ERR_TLS_REQD, b""), "TLS");
     check(&go(rep::ACK, b""), "without a size");
-    check(&go(rep::INFO, &SIZES[..9]), "preferred block size: 4 bytes expected, 3 left");
-    check(&go(rep::INFO, &[0, 3, 0, 0, 3, 0, 0, 0, 16, 0, 2, 0, 0, 0]), "minimum block size: 768");
-    check(&go(rep::INFO, &[0, 3, 0, 0, 2, 0, 0, 0, 1, 0, 2, 0, 0, 0]), "preferred block size: 256");
-    check(&go(rep::INFO, &[0, 3, 0, 0, 2, 0, 0, 0, 16, 0, 0, 0, 8, 0]), "maximum payload: 2048");
+    check(&go(rep::INFO, &SIZES[..9]), "breaks the protocol: preferred block size: 4 bytes expected, 3 left");
+    let sized = |sizes| {
+        let go = [(opt::GO, rep::INFO, SIZE), (opt::GO, rep::INFO, sizes), (opt::GO, rep::ACK, b"")];
+        says(NEW, &[&[(SR, rep::ERR_UNSUP, &b""[..])], &go[..]].concat())
+    };
+    let sizes = "block sizes that cannot be: ";
+    check(&sized(&[0, 3, 0, 0, 3, 0, 0, 0, 16, 0, 2, 0, 0, 0]), &format!("{sizes}the minimum is 768 bytes"));
+    check(&sized(&[0, 3, 0, 0, 2, 0, 0, 0, 1, 0, 2, 0, 0, 0]), &format!("{sizes}the preferred size is 256 bytes"));
+    check(&sized(&[0, 3, 0, 0, 2, 0, 0, 0, 16, 0, 0, 0, 8, 0]), &format!("{sizes}the maximum is 2048 bytes"));
     check(&says(NEW, &[(opt::LIST, rep::ACK, b"")]), "another option");
     check(&says(NEW, &[(SR, rep::INFO, &vec![0; MAX_OPTION_DATA + 1])]), "more than 64 KiB");
     check(&says(NEW, &vec![(SR, rep::INFO, &b""[..]); MAX_REPLIES]), "without an end");

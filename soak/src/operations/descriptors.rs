@@ -1,0 +1,44 @@
+//! The daemon comes to the end of its descriptors.
+
+use super::{Operation, Outcome};
+use crate::client::nbd::dial;
+use crate::report;
+use crate::world::Turn;
+use rustix::process::{Resource, Rlimit, prlimit};
+
+pub(super) const OPERATION: Operation = Operation {
+    name: "descriptors",
+    what: "lets the daemon run out of descriptors: commands are served or say what is missing, the load goes on",
+    weight: 1,
+    alone: true,
+    run,
+};
+
+/// Descriptors that it may still open.
+const LEFT: u64 = 40;
+
+fn run(turn: &mut Turn<'_>) -> Result<Outcome, String> {
+    let pid = turn.world.daemon.pid().ok_or("no daemon")?;
+    let open: u64 = report::descriptors(pid).values().sum();
+    let usual = prlimit(Some(pid), Resource::Nofile, Rlimit { current: Some(open + LEFT), maximum: None });
+    // Without the right to lower it there is nothing to see.
+    let Ok(usual) = usual else { return Ok(Outcome::Skipped) };
+    let mut clients = Vec::new();
+    for _ in 0..2 * LEFT {
+        turn.actor.begin("descriptors: opens connections");
+        match dial(&turn.world.daemon.nbd()) {
+            Ok(stream) => clients.push(stream),
+            Err(error) => turn.world.stats.refused(turn.name, &error.to_string()),
+        }
+    }
+    let said = turn.run(&["ls"])?;
+    if !said.ok {
+        turn.world.stats.refused(turn.name, said.error());
+    }
+    turn.others_go_on("at the end of descriptors", &[])?;
+    drop(clients);
+    let back = prlimit(Some(pid), Resource::Nofile, usual);
+    back.map_err(|e| format!("the limit cannot be set back: {e}"))?;
+    turn.ok(&["ls"])?;
+    Ok(Outcome::Done)
+}
