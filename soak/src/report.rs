@@ -93,6 +93,13 @@ pub fn descriptors(pid: Pid) -> std::collections::BTreeMap<String, u64> {
     kinds
 }
 
+/// Threads of a process, without those that the kernel starts for io_uring, which come and go.
+pub fn count_threads(pid: Pid) -> u64 {
+    let tasks = fs::read_dir(format!("/proc/{}/task", pid.as_raw_nonzero())).into_iter().flatten().flatten();
+    let names = tasks.filter_map(|task| fs::read_to_string(task.path().join("comm")).ok());
+    names.filter(|name| !name.starts_with("iou-")).count() as u64
+}
+
 /// A number of `/proc/PID/status`, in its unit.
 pub fn status(pid: Pid, key: &str) -> u64 {
     let text = fs::read_to_string(format!("/proc/{}/status", pid.as_raw_nonzero())).unwrap_or_default();

@@ -222,7 +222,7 @@ impl Measure {
         Some(Self {
             pid,
             descriptors: report::descriptors(pid),
-            threads: report::status(pid, "Threads"),
+            threads: report::count_threads(pid),
             memory: report::status(pid, "VmRSS"),
             loops: report::loops(&world.root),
         })

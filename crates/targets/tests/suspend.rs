@@ -38,6 +38,44 @@ fn bios_of_a_suspended_device_are_held_and_go_on() {
     assert_eq!(disk.log().len(), 2);
 }
 
+/// A target that can serve nothing before it is resumed, as a snapshot that takes over from another table.
+struct Late(AtomicBool);
+
+impl Target for Late {
+    fn map(&self, _: &Cx<'_>, bio: Bio, _: Sectors) -> Map<'_> {
+        let status = if self.0.load(Ordering::SeqCst) { Status::Ok } else { Status::Io };
+        Map::Ended(bio, status)
+    }
+    fn status(&self, _: StatusKind) -> String {
+        String::new()
+    }
+    fn resume(&self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
+static LATE: TargetType = TargetType {
+    name: "late",
+    version: [1, 0, 0],
+    features: TargetFeatures { singleton: false, always_writeable: false, immutable: false },
+    ctr: |_| Ok(Box::new(Late(AtomicBool::new(false)))),
+};
+
+#[test]
+fn no_bio_comes_before_the_targets_are_resumed() {
+    static TYPES: [&TargetType; 1] = [&LATE];
+    let rig = Rig::with_types(&TYPES);
+    let md = rig.device("x", "0 100 late");
+    let channel = rig.domain.channel().unwrap();
+    let dev = channel.attach(md.clone());
+    suspend(&md);
+    assert!(channel.submit_range(dev, Op::Flush, OpFlags::NONE, Sector::ZERO, Sectors::ZERO, 1));
+    assert!(channel.submit_range(dev, Op::WriteZeroes, OpFlags::NONE, Sector::ZERO, Sectors::new(8), 2));
+    assert_eq!(token(&channel), None);
+    rig.reload(&md, "0 100 late");
+    assert_eq!([token(&channel), token(&channel), token(&channel)], [Some(1), Some(2), None]);
+}
+
 #[test]
 fn suspend_waits_for_bios_in_flight_by_every_path() {
     for compile in [true, false] {

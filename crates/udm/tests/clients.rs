@@ -379,6 +379,30 @@ fn other_users() {
     assert_eq!(place.ok("ls"), "vol\t(600:0)\n");
 }
 
+#[test]
+fn a_command_that_waits_says_for_what() {
+    use std::io::{BufRead, BufReader};
+    let place = Place::new();
+    let silent = std::os::unix::net::UnixListener::bind(place.root().join("far.sock")).unwrap();
+    let table = format!("0 8 linear nbd+unix:///disk?socket={} 0", place.root().join("far.sock").display());
+    let mut waiting = place.command("udm");
+    waiting.args(["create", "far", "--table", &table]).stderr(std::process::Stdio::piped());
+    let mut waiting = waiting.spawn().unwrap();
+    let mut told = String::new();
+    let mut stderr = BufReader::new(waiting.stderr.take().unwrap());
+    stderr.read_line(&mut told).unwrap();
+    assert!(told.starts_with("udm: ") && told.contains(" opens nbd+unix:///disk?socket="), "{told:?}");
+    // Others are served meanwhile, and can ask.
+    place.zero("near");
+    assert!(place.ok("daemon --status").contains(": opens nbd+unix:///disk"));
+    let dump: serde_json::Value = serde_json::from_str(&place.ok("debug dump --json")).unwrap();
+    assert_eq!(dump["commands"][0]["command"], "DM_TABLE_LOAD");
+    assert_eq!(dump["devices"][1]["name"], "near");
+    drop(silent);
+    assert!(!waiting.wait().unwrap().success());
+    assert_eq!(place.ok("ls --noheadings").lines().count(), 1, "what could not be loaded is not left");
+}
+
 /// Before a client says anything it looks whose directory it is, and who answers there.
 #[test]
 fn daemons_of_other_users() {
@@ -445,28 +469,4 @@ fn daemons_of_other_users() {
         refused(0, words, &link, &format!("is a link of user {OTHER}"));
     }
     assert!(run(OTHER, &["daemon", "--stop"], &theirs).status.success());
-}
-
-#[test]
-fn a_command_that_waits_says_for_what() {
-    use std::io::{BufRead, BufReader};
-    let place = Place::new();
-    let silent = std::os::unix::net::UnixListener::bind(place.root().join("far.sock")).unwrap();
-    let table = format!("0 8 linear nbd+unix:///disk?socket={} 0", place.root().join("far.sock").display());
-    let mut waiting = place.command("udm");
-    waiting.args(["create", "far", "--table", &table]).stderr(std::process::Stdio::piped());
-    let mut waiting = waiting.spawn().unwrap();
-    let mut told = String::new();
-    let mut stderr = BufReader::new(waiting.stderr.take().unwrap());
-    stderr.read_line(&mut told).unwrap();
-    assert!(told.starts_with("udm: ") && told.contains(" opens nbd+unix:///disk?socket="), "{told:?}");
-    // Others are served meanwhile, and can ask.
-    place.zero("near");
-    assert!(place.ok("daemon --status").contains(": opens nbd+unix:///disk"));
-    let dump: serde_json::Value = serde_json::from_str(&place.ok("debug dump --json")).unwrap();
-    assert_eq!(dump["commands"][0]["command"], "DM_TABLE_LOAD");
-    assert_eq!(dump["devices"][1]["name"], "near");
-    drop(silent);
-    assert!(!waiting.wait().unwrap().success());
-    assert_eq!(place.ok("ls --noheadings").lines().count(), 1, "what could not be loaded is not left");
 }

@@ -370,6 +370,48 @@ fn a_state_without_a_log_is_read() {
     assert_eq!(place.ok("ls"), "vol\t(600:0)\n");
 }
 
+#[test]
+fn a_server_that_does_not_answer_delays_no_start() {
+    let far = Place::new();
+    let disk = far.file("disk", 1 << 20);
+    far.create(&["disk"], &format!("0 {SECTORS} linear {} 0", disk.display()));
+    let socket = far.dir().join("nbd.sock");
+    let place = Place::new();
+    place.create(&["low"], &format!("0 1024 linear nbd+unix:///disk?socket={} 0", socket.display()));
+    place.create(&["top"], "0 1024 linear /dev/mapper/low 0");
+    place.create(&["near"], "0 8 zero");
+    place.ok("set top read_ahead=77");
+    place.ok("suspend top");
+    let before = place.ok("table");
+    kill(&place);
+
+    // From now on who listens there says nothing.
+    far.ok("daemon --stop");
+    let silent = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+    assert_eq!(place.ok("table"), "low: \nnear: 0 8 zero \ntop: \n");
+    place.create(&["more"], "0 8 zero");
+    until("it is told what is waited for", || {
+        let dump = place.ok("debug dump");
+        dump.contains("command RESTORE low") && dump.contains(": opens nbd+unix:///disk")
+    });
+    let refused = place.udm(["daemon", "--replace"]);
+    assert!(!refused.status.success() && stderr(&refused).contains("still being opened: low, top"), "{refused:?}");
+    // One that nobody wants any more is not waited for.
+    place.ok("remove more");
+    kill(&place);
+
+    // Killed in the middle, it has forgotten nothing.
+    drop(silent);
+    std::fs::remove_file(&socket).unwrap();
+    far.ok("ls");
+    place.ok("ls");
+    until("all is there again", || place.ok("table") == before);
+    until("as it was", || place.ok("info -c --noheadings -o suspended top").trim() == "Suspended");
+    assert!(place.ok("info --json top").contains(r#""read_ahead":77"#));
+    place.ok("resume top");
+    hold(&place, "top").request(0, &Nbd::Read(512)).unwrap();
+}
+
 /// A table that is loaded with DM_SECURE_DATA may have a key in it: it is in no file and in no log.
 #[test]
 fn secret_tables_are_in_no_file() {
@@ -423,46 +465,4 @@ fn secret_tables_are_in_no_file() {
     assert_eq!(hold(&place, "vol").request(0, &Nbd::Read(512)).unwrap(), [9; 512]);
     place.ok("daemon --stop");
     is_nowhere("after the end");
-}
-
-#[test]
-fn a_server_that_does_not_answer_delays_no_start() {
-    let far = Place::new();
-    let disk = far.file("disk", 1 << 20);
-    far.create(&["disk"], &format!("0 {SECTORS} linear {} 0", disk.display()));
-    let socket = far.dir().join("nbd.sock");
-    let place = Place::new();
-    place.create(&["low"], &format!("0 1024 linear nbd+unix:///disk?socket={} 0", socket.display()));
-    place.create(&["top"], "0 1024 linear /dev/mapper/low 0");
-    place.create(&["near"], "0 8 zero");
-    place.ok("set top read_ahead=77");
-    place.ok("suspend top");
-    let before = place.ok("table");
-    kill(&place);
-
-    // From now on who listens there says nothing.
-    far.ok("daemon --stop");
-    let silent = std::os::unix::net::UnixListener::bind(&socket).unwrap();
-    assert_eq!(place.ok("table"), "low: \nnear: 0 8 zero \ntop: \n");
-    place.create(&["more"], "0 8 zero");
-    until("it is told what is waited for", || {
-        let dump = place.ok("debug dump");
-        dump.contains("command RESTORE low") && dump.contains(": opens nbd+unix:///disk")
-    });
-    let refused = place.udm(["daemon", "--replace"]);
-    assert!(!refused.status.success() && stderr(&refused).contains("still being opened: low, top"), "{refused:?}");
-    // One that nobody wants any more is not waited for.
-    place.ok("remove more");
-    kill(&place);
-
-    // Killed in the middle, it has forgotten nothing.
-    drop(silent);
-    std::fs::remove_file(&socket).unwrap();
-    far.ok("ls");
-    place.ok("ls");
-    until("all is there again", || place.ok("table") == before);
-    until("as it was", || place.ok("info -c --noheadings -o suspended top").trim() == "Suspended");
-    assert!(place.ok("info --json top").contains(r#""read_ahead":77"#));
-    place.ok("resume top");
-    hold(&place, "top").request(0, &Nbd::Read(512)).unwrap();
 }

@@ -33,6 +33,7 @@ fn tcp(turn: &mut Turn<'_>) -> Result<Outcome, String> {
         let said = turn.ok(&["export", name, "--tcp", "127.0.0.1:0"])?;
         let address = said.split("nbd://").nth(1).and_then(|rest| rest.split('/').next()).unwrap_or_default();
         let address: SocketAddr = address.parse().map_err(|_| format!("no address in {said:?}"))?;
+        turn.actor.begin(format!("tcp: connects to {name} at {address}"));
         let client = Nbd::tcp(address, name).map_err(|e| format!("{name} over TCP: {e}"))?;
         Ok((Box::new(client) as Box<dyn Client>, vec!["export", "--remove"]))
     })
@@ -41,6 +42,7 @@ fn tcp(turn: &mut Turn<'_>) -> Result<Outcome, String> {
 fn node(turn: &mut Turn<'_>) -> Result<Outcome, String> {
     with_device(turn, |turn, name| {
         let said = turn.ok(&["node", "add", name, "--kind", "fuse"])?;
+        turn.actor.begin(format!("node: opens {}", said.trim()));
         let node = Node::open(said.trim().as_ref()).map_err(|e| format!("{}: {e}", said.trim()))?;
         Ok((Box::new(node) as Box<dyn Client>, vec!["node", "remove"]))
     })

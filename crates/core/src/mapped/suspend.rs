@@ -187,8 +187,10 @@ impl MappedDevice {
         for placed in table.placed() {
             placed.target.preresume()?;
         }
-        self.open_gate(registry, &table);
+        // Before any bio comes (`__dm_resume`, `drivers/md/dm.c`, 6.12): a snapshot takes over from the table before here, which may
+        // wait for other devices, and until then it has nothing to serve bios from.
         table.each(Target::resume);
+        self.open_gate(registry, &table);
         Ok(())
     }
 

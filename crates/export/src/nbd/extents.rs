@@ -3,97 +3,100 @@
 use udm_base::{Sector, Sectors};
 use udm_io::nbd::wire::consts::base_allocation::{STATE_HOLE, STATE_ZERO};
 use udm_io::nbd::wire::reply::{MAX_EXTENTS, StatusExtent};
-use udm_io::{BlockDevice, Channel, ExtentKind, Questions};
+use udm_io::{Extent, ExtentKind};
 
 /// Most sectors in one extent of the protocol, whose lengths are 32-bit bytes: a multiple of 64 KiB, so that pieces
 /// end on block borders.
 const MAX_SECTORS: u64 = (u32::MAX as u64 & !0xffff) >> 9;
 
-/// Most questions to the device for one request. Stripes of one sector would take millions for 4 GiB of one kind, and
-/// the other clients of this thread would wait meanwhile.
+/// Most questions to the device for one request. Stripes of one sector would take millions for 4 GiB of one kind.
 const MAX_QUESTIONS: usize = 1024;
 
-/// The extents of a range that is not empty; the first alone if `one`. Neighbours of a kind are merged. May stop
-/// short of the range when there are many, or many questions were needed. Blocks until the device has answered.
-pub(super) fn collect(
-    channel: &Channel,
-    device: &dyn BlockDevice,
-    start: Sector,
-    length: Sectors,
-    one: bool,
-) -> Vec<StatusExtent> {
-    let mut found: Vec<StatusExtent> = Vec::new();
-    let mut at = start;
-    let mut left = length.get();
-    let most = if one { 1 } else { MAX_EXTENTS };
-    for _ in 0..MAX_QUESTIONS {
-        let before = left;
-        for extent in Questions::wait_for(channel, device, at, Sectors::new(left)) {
-            let flags = match extent.kind {
-                ExtentKind::Data => 0,
-                ExtentKind::Zero => STATE_ZERO,
-                ExtentKind::Hole => STATE_HOLE | STATE_ZERO,
-            };
-            let mut sectors = extent.sectors.get().min(left);
-            at += Sectors::new(sectors);
-            left -= sectors;
-            while sectors > 0 {
-                let piece = sectors.min(MAX_SECTORS);
-                sectors -= piece;
-                // At most MAX_SECTORS: fits 32 bits of bytes.
-                let bytes = (piece << 9) as u32;
-                let same = found.last_mut().filter(|last| last.flags == flags);
-                if let Some((length, last)) = same.and_then(|last| Some((last.length.checked_add(bytes)?, last))) {
-                    last.length = length;
-                    continue;
-                }
-                if found.len() == most {
-                    return found;
-                }
-                found.push(StatusExtent { length: bytes, flags });
-            }
-        }
-        // A device that says nothing more is taken to hold data: the reply must not be empty.
-        if left == before {
-            if found.is_empty() {
-                found.push(StatusExtent { length: (left.min(MAX_SECTORS) << 9) as u32, flags: 0 });
-            }
-            break;
-        }
-        if left == 0 {
-            break;
-        }
+/// The extents of a range, as far as the device has told.
+pub(super) struct Survey {
+    at: Sector,
+    left: u64,
+    most: usize,
+    questions: usize,
+    found: Vec<StatusExtent>,
+}
+
+impl Survey {
+    /// Of a range that is not empty; its first extent alone if `one`.
+    pub(super) fn new(start: Sector, length: Sectors, one: bool) -> Self {
+        let most = if one { 1 } else { MAX_EXTENTS };
+        Self { at: start, left: length.get(), most, questions: 0, found: Vec::new() }
     }
-    found
+
+    /// Whether the first extent is all that is asked for.
+    pub(super) fn is_one(&self) -> bool {
+        self.most == 1
+    }
+
+    /// What is to be asked next.
+    pub(super) fn question(&self) -> (Sector, Sectors) {
+        (self.at, Sectors::new(self.left))
+    }
+
+    /// Takes an answer. Whether there is nothing more to ask: neighbours of a kind are merged, and the survey may stop short
+    /// of the range when there are many extents, or many questions were needed.
+    pub(super) fn answer(&mut self, extents: &[Extent]) -> bool {
+        let before = self.left;
+        for extent in extents {
+            if !self.add(extent) {
+                return true;
+            }
+        }
+        self.questions += 1;
+        self.left == 0 || self.left == before || self.questions == MAX_QUESTIONS
+    }
+
+    /// Adds a run. False when there is no room for it.
+    fn add(&mut self, extent: &Extent) -> bool {
+        let flags = match extent.kind {
+            ExtentKind::Data => 0,
+            ExtentKind::Zero => STATE_ZERO,
+            ExtentKind::Hole => STATE_HOLE | STATE_ZERO,
+        };
+        let mut sectors = extent.sectors.get().min(self.left);
+        self.at += Sectors::new(sectors);
+        self.left -= sectors;
+        while sectors > 0 {
+            let piece = sectors.min(MAX_SECTORS);
+            sectors -= piece;
+            // At most MAX_SECTORS: fits 32 bits of bytes.
+            let bytes = (piece << 9) as u32;
+            let same = self.found.last_mut().filter(|last| last.flags == flags);
+            if let Some((length, last)) = same.and_then(|last| Some((last.length.checked_add(bytes)?, last))) {
+                last.length = length;
+                continue;
+            }
+            if self.found.len() == self.most {
+                return false;
+            }
+            self.found.push(StatusExtent { length: bytes, flags });
+        }
+        true
+    }
+
+    /// The reply, which is not empty: where the device has told nothing, there is data.
+    pub(super) fn found(mut self) -> Vec<StatusExtent> {
+        if self.found.is_empty() {
+            self.found.push(StatusExtent { length: (self.left.min(MAX_SECTORS) << 9) as u32, flags: 0 });
+        }
+        self.found
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::any::Any;
-    use udm_io::{Bio, Cx, DeviceId, Domain, Extent, ExtentsReply, Limits, Status};
 
-    /// A device that answers from a list, at most `step` extents a call.
+    /// A device that answers from a list, at most so many extents a call.
     struct Listed(Vec<(u64, ExtentKind)>, usize);
 
-    impl BlockDevice for Listed {
-        fn submit(&self, _: &Cx<'_>, bio: Bio) -> Option<Bio> {
-            bio.end(Status::Io);
-            None
-        }
-        fn sectors(&self) -> Sectors {
-            Sectors::new(self.0.iter().map(|e| e.0).sum())
-        }
-        fn limits(&self) -> Limits {
-            Limits::default()
-        }
-        fn id(&self) -> DeviceId {
-            DeviceId::Anonymous(1)
-        }
-        fn name(&self) -> String {
-            "listed".into()
-        }
-        fn extents(&self, _: &Cx<'_>, sector: Sector, sectors: Sectors, reply: ExtentsReply) {
+    impl Listed {
+        fn extents(&self, (sector, sectors): (Sector, Sectors)) -> Vec<Extent> {
             let (mut pos, mut out) = (0, Vec::new());
             let (start, end) = (sector.get(), sector.get() + sectors.get());
             for &(len, kind) in &self.0 {
@@ -103,17 +106,15 @@ mod tests {
                     out.push(Extent { sectors: Sectors::new(to - from), kind });
                 }
             }
-            reply.give(out);
-        }
-        fn as_any(&self) -> &dyn Any {
-            self
+            out
         }
     }
 
     #[track_caller]
     fn check(device: &Listed, start: u64, length: u64, one: bool, expect: &[(u32, u32)]) {
-        let channel = Domain::default().channel().unwrap();
-        let found = collect(&channel, device, Sector::new(start), Sectors::new(length), one);
+        let mut survey = Survey::new(Sector::new(start), Sectors::new(length), one);
+        while !survey.answer(&device.extents(survey.question())) {}
+        let found = survey.found();
         assert_eq!(found.iter().map(|e| (e.length / 512, e.flags)).collect::<Vec<_>>(), expect);
     }
 

@@ -79,7 +79,7 @@ fn feed(mut bytes: &[u8]) {
     let mut engine = Engine::new(domain, 64 << 20).expect("a channel");
     let (mut client, server) = UnixStream::pair().expect("two descriptors");
     client.set_nonblocking(true).expect("a socket can be set so");
-    let mut connection = Connection::new(0, server.into(), Client::Internal);
+    let mut connection = Connection::new(0, server.into(), Client::Internal, None, engine.channel.now());
     // Every round moves bytes one way or the other, and there is a bounded number of both: a request of 28 bytes is
     // answered with 1 MiB at most.
     let mut idle = 0;
@@ -110,7 +110,8 @@ fn feed(mut bytes: &[u8]) {
     }
     assert_eq!(connection.in_flight(), 0, "a connection that is over has nothing under way");
     connection.close(&mut engine);
-    assert_eq!((engine.len(), engine.pool.in_use()), (0, 0), "memory was not given back");
+    let held = (engine.len(), engine.pool.in_use(), engine.pool.budget.used());
+    assert_eq!(held, (0, 0, 0), "memory was not given back");
     engine.pool.trim();
     assert!(!engine.pool.is_warm() && engine.pool.chunks_in_use() == 0, "a chunk was not given back");
 }
@@ -128,7 +129,15 @@ fn turn(connection: &mut Connection, engine: &mut Engine, exports: &dyn Exports)
         connection.finish(finished, engine);
         moved = true;
     }
+    while let Some((_, long, extents)) = engine.next_answer() {
+        connection.answered(long, &extents, engine);
+        moved = true;
+    }
     connection.send(engine);
+    if connection.wants_turn() {
+        connection.go_on(engine);
+        moved = true;
+    }
     if connection.resume(engine, exports).is_err() {
         connection.end(engine);
     }

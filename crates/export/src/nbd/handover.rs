@@ -1,19 +1,24 @@
 //! What it takes to go on with a connection in another process.
 //!
 //! A server is paused: it takes no connection and no request, and finishes what is under way. Then every connection is
-//! between two requests, and what there is to know of it is what was agreed on, what has been received of the next request,
-//! and the replies that its client has not taken. The client notices nothing.
+//! between two requests, or between two pieces of long ones, and what there is to know of it is what was agreed on, what is left
+//! of long requests, what has been received of the next, and the replies that its client has not taken. The client notices nothing.
 
 use super::exports::{Client, Export, Exports};
+use super::extents::Survey;
 use super::listener::Listen;
+use super::long::{Kind, Long};
 use super::negotiate::NegotiationState;
 use super::pool::CHUNK;
 use super::session::{Durability, Session};
+use super::transmission::CONNECTION_REQUESTS;
 use rustix::fd::OwnedFd;
 use serde::{Deserialize, Serialize};
+use udm_base::{Sector, Sectors};
 use udm_io::nbd::wire::consts::{MAX_OPTION_DATA, MAX_PAYLOAD};
 use udm_io::nbd::wire::option::{BlockSizes, OPTION_LEN};
 use udm_io::nbd::wire::request::REQUEST_LEN;
+use udm_io::{Op, OpFlags};
 
 /// Replies that wait may be that long: what a connection may hold, and one request that is larger.
 const MAX_UNSENT: usize = 64 << 20;
@@ -61,7 +66,45 @@ pub(super) enum ClientState {
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub(super) enum PhaseState {
     Handshake(NegotiationState),
-    Transmission { export: String, session: SessionState, receiving: ReceivingState },
+    Transmission {
+        export: String,
+        session: SessionState,
+        receiving: ReceivingState,
+        /// Not told by servers that finished all requests first.
+        #[serde(default)]
+        longs: Vec<LongState>,
+    },
+}
+
+/// What is left of a long request, in sectors.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct LongState {
+    cookie: u64,
+    start: u64,
+    length: u64,
+    durability: Durability,
+    what: LongKind,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+enum LongKind {
+    /// A read that is answered in chunks, or else in one.
+    Read {
+        chunks: bool,
+    },
+    Trim,
+    /// `keep`: what is zeroed stays allocated. `fast`: zeroes must not be written.
+    Zero {
+        keep: bool,
+        fast: bool,
+    },
+    /// Zeroes that are written.
+    Written,
+    Status {
+        one: bool,
+    },
 }
 
 /// What was agreed on.
@@ -90,6 +133,9 @@ pub(super) enum ReceivingState {
         start: u64,
         length: u64,
         durability: Durability,
+        /// What a piece before has failed with.
+        #[serde(default)]
+        failed: Option<u32>,
     },
     /// The rest of the payload of a write that is refused, some of which may be in the input.
     Skip {
@@ -119,7 +165,7 @@ pub struct Prepared {
 
 pub(super) enum PreparedPhase {
     Handshake(NegotiationState),
-    Transmission { export: Box<dyn Export>, session: Session, receiving: ReceivingState },
+    Transmission { export: Box<dyn Export>, session: Session, receiving: ReceivingState, longs: Vec<LongState> },
 }
 
 impl HandedConnection {
@@ -138,11 +184,15 @@ impl HandedConnection {
                 }
                 PreparedPhase::Handshake(negotiation)
             }
-            PhaseState::Transmission { export, session, receiving } => {
+            PhaseState::Transmission { export, session, receiving, longs } => {
                 let session = session.check().map_err(fail)?;
                 receiving.check(&session, input.len()).map_err(fail)?;
+                if longs.len() > CONNECTION_REQUESTS {
+                    return Err(fail(format!("{} long requests", longs.len())));
+                }
+                longs.iter().try_for_each(|long| long.check(&session)).map_err(fail)?;
                 let export = exports.open(&export, &client).map_err(|e| fail(e.to_string()))?;
-                PreparedPhase::Transmission { export, session, receiving }
+                PreparedPhase::Transmission { export, session, receiving, longs }
             }
         };
         Ok(Prepared { socket, client, ended, phase, input, unsent })
@@ -166,6 +216,60 @@ impl SessionState {
         }
         let block_sizes = BlockSizes { minimum, preferred, maximum };
         Ok(Session { size, read_only, structured, allocation, block_sizes, trim, fast_zero, fua })
+    }
+}
+
+impl LongState {
+    /// What another process has to do of a request that has nothing under way; `None` of a write, which goes along as what is
+    /// received.
+    pub(super) fn of(long: &Long) -> Option<Self> {
+        let mut start = long.next;
+        let what = match &long.kind {
+            Kind::Write { .. } => return None,
+            Kind::Chunks => LongKind::Read { chunks: true },
+            // Read once more.
+            Kind::Whole { start: from, .. } => {
+                start = *from;
+                LongKind::Read { chunks: false }
+            }
+            Kind::Range { op: Op::Discard, .. } => LongKind::Trim,
+            Kind::Range { flags, fast, .. } => LongKind::Zero { keep: flags.contains(OpFlags::NO_UNMAP), fast: *fast },
+            Kind::Zeroes => LongKind::Written,
+            Kind::Status(survey) => LongKind::Status { one: survey.is_one() },
+        };
+        let length = long.end.checked_since(start)?.get();
+        Some(Self { cookie: long.cookie, start: start.get(), length, durability: long.durability, what })
+    }
+
+    fn check(&self, session: &Session) -> Result<(), String> {
+        let end = self.start.checked_add(self.length).and_then(|end| end.checked_mul(512));
+        let most = match self.what {
+            LongKind::Read { .. } => u64::from(MAX_PAYLOAD) >> 9,
+            _ => u64::from(u32::MAX) >> 9,
+        };
+        let sound = end.is_some_and(|end| end <= session.size) && (1..=most).contains(&self.length);
+        let writes = !matches!(self.what, LongKind::Read { .. } | LongKind::Status { .. });
+        match sound && !(writes && session.read_only) {
+            true => Ok(()),
+            false => Err(format!("a request of {} sectors at {}", self.length, self.start)),
+        }
+    }
+
+    /// The request, to be gone on with. It has been checked.
+    pub(super) fn begin(&self) -> Long {
+        let (start, length) = (Sector::new(self.start), Sectors::new(self.length));
+        let kind = match self.what {
+            LongKind::Read { chunks: false } => return Long::whole(self.cookie, start, length),
+            LongKind::Read { chunks: true } => Kind::Chunks,
+            LongKind::Trim => Kind::Range { op: Op::Discard, flags: OpFlags::NONE, fast: false },
+            LongKind::Zero { keep, fast } => {
+                let flags = if keep { OpFlags::NO_UNMAP } else { OpFlags::NONE };
+                Kind::Range { op: Op::WriteZeroes, flags, fast }
+            }
+            LongKind::Written => Kind::Zeroes,
+            LongKind::Status { one } => Kind::Status(Survey::new(start, length, one)),
+        };
+        Long::new(self.cookie, kind, start, length, self.durability)
     }
 }
 

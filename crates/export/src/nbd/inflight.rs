@@ -1,5 +1,6 @@
-//! Requests under way: from the first bio to the reply.
+//! Requests under way: from the first bio to the reply. A long request is several here, its parts.
 
+use super::budget::Budget;
 use super::pool::{Buf, ChunkId, Pool};
 use super::session::Durability;
 use std::io;
@@ -7,24 +8,28 @@ use std::ops::Range;
 use std::sync::Arc;
 use udm_base::{AlignedBuf, Sector, Sectors};
 use udm_io::nbd::wire::NbdError;
-use udm_io::{Attached, BlockDevice, Channel, Completion, Domain, Op, OpFlags, Segment, Status};
+use udm_io::{Attached, BlockDevice, Channel, Completion, Domain, Extent, Nanos, Op, OpFlags, Question, Questions};
+use udm_io::{Segment, Status};
 
-/// Buffers up to this size are given out even beyond the limit of a worker's memory: a few large requests that do not
-/// get on must not stop everybody.
-const SMALL: usize = 64 * 1024;
 /// The channel's slots. Connections bound their requests, so that those of a suspended device leave room for others.
 const DEPTH: usize = 1 << 20;
 /// Zeroes that are written at a time for a device that cannot make them itself.
-const ZERO_STEP: usize = 1024 * 1024;
+pub(super) const ZERO_STEP: usize = 1024 * 1024;
 const ZERO_PIECE: usize = 64 * 1024;
+/// What a request costs besides its bytes, as bytes.
+const EACH: usize = 512;
+/// What it costs at most to unmap a range.
+const UNMAP: usize = 1024 * 1024;
+/// How long a device may take to say what a range holds before it counts as data.
+const PATIENCE_NS: u64 = 5_000_000_000;
 
 /// What a request has still to do.
 enum Work {
     Read(Buf),
     Write(Payload, Durability),
     Range(Op, OpFlags, Durability),
-    /// Zeroes are being written out, up to the request's end.
-    Zeroes(Sector, Durability),
+    /// Zeroes are being written out.
+    Zeroes(Durability),
     Flush,
 }
 
@@ -64,6 +69,7 @@ impl Payload {
 struct Request {
     /// The connection's number.
     conn: usize,
+    part: Option<u32>,
     cookie: u64,
     device: Device,
     start: Sector,
@@ -79,12 +85,16 @@ struct Request {
 pub(super) struct Finished {
     /// The connection's number.
     pub(super) conn: usize,
+    /// The long request that it is a part of.
+    pub(super) part: Option<u32>,
     /// The request's cookie.
     pub(super) cookie: u64,
-    /// Its first byte.
-    pub(super) offset: u64,
+    /// Its first sector.
+    pub(super) start: Sector,
     /// Bytes that no longer count against the connection.
     pub(super) freed: usize,
+    /// How its last bio ended.
+    pub(super) status: Status,
     /// How it ended.
     pub(super) outcome: Outcome,
 }
@@ -113,8 +123,11 @@ struct Use {
 pub(super) struct Engine {
     pub(super) channel: Channel,
     pub(super) pool: Pool,
-    /// Bytes of buffers that connections may hold together.
-    memory: usize,
+    /// What was started since it was asked last, as bytes.
+    cost: usize,
+    questions: Questions,
+    /// What was asked: by which connection, for which of its long requests, and when.
+    asked: Vec<(Question, usize, u32, Nanos)>,
     devices: Vec<Option<Use>>,
     slots: Vec<Option<Request>>,
     free: Vec<u32>,
@@ -136,11 +149,13 @@ impl Zeroes {
     }
 }
 
-/// A read or write of whole sectors that is about to start.
+/// An operation on whole sectors that is about to start.
 #[derive(Clone, Copy)]
 pub(super) struct Target {
     /// The connection's number.
     pub(super) conn: usize,
+    /// The long request that it is a part of.
+    pub(super) part: Option<u32>,
     /// The request's cookie.
     pub(super) cookie: u64,
     /// The device.
@@ -156,14 +171,63 @@ impl Engine {
         let channel = domain.channel()?;
         channel.set_depth(DEPTH);
         channel.set_adaptive(true);
-        let pool = Pool::default();
-        Ok(Self { channel, pool, memory, devices: Vec::new(), slots: Vec::new(), free: Vec::new(), zeroes: None })
+        Ok(Self {
+            questions: Questions::new(&channel),
+            channel,
+            pool: Pool::new(Budget::new(memory)),
+            cost: 0,
+            asked: Vec::new(),
+            devices: Vec::new(),
+            slots: Vec::new(),
+            free: Vec::new(),
+            zeroes: None,
+        })
     }
 
-    /// Whether there is memory for a request with `len` bytes of data. One that is alone always has it.
-    pub(super) fn has_memory(&self, len: usize) -> bool {
-        let in_use = self.pool.in_use();
-        len <= SMALL || in_use == 0 || in_use + Pool::size_for(len) <= self.memory
+    /// What was started so far, as bytes; only differences mean something.
+    pub(super) fn cost(&self) -> usize {
+        self.cost
+    }
+
+    /// Something was done that cost as much as so many bytes.
+    pub(super) fn charge(&mut self, bytes: usize) {
+        self.cost = self.cost.wrapping_add(bytes);
+    }
+
+    /// Asks the device of a connection what a range holds, for one of its long requests.
+    pub(super) fn ask(&mut self, device: &dyn BlockDevice, conn: usize, part: u32, (start, length): (Sector, Sectors)) {
+        self.charge(16 * EACH);
+        let question = self.questions.ask(&self.channel, device, start, length);
+        self.asked.push((question, conn, part, self.channel.now()));
+    }
+
+    /// The next answer of a device, with who asked: connection and long request. No runs at all when the device took too long.
+    pub(super) fn next_answer(&mut self) -> Option<(usize, u32, Vec<Extent>)> {
+        while let Some((question, extents)) = self.questions.next_answer() {
+            // Others have been given up.
+            if let Some(asked) = self.asked.iter().position(|asked| asked.0 == question) {
+                let (_, conn, part, _) = self.asked.swap_remove(asked);
+                return Some((conn, part, extents));
+            }
+        }
+        None
+    }
+
+    /// A question that a device has not answered in time; it is given up.
+    pub(super) fn next_late(&mut self, now: Nanos) -> Option<(usize, u32)> {
+        let late = self.asked.iter().position(|asked| now.since(asked.3) >= PATIENCE_NS)?;
+        let (_, conn, part, _) = self.asked.swap_remove(late);
+        Some((conn, part))
+    }
+
+    /// Whether devices have been asked and have not answered.
+    pub(super) fn is_asking(&self) -> bool {
+        !self.asked.is_empty()
+    }
+
+    /// Gives up what a connection has asked.
+    pub(super) fn forget_questions(&mut self, conn: usize) {
+        self.asked.retain(|asked| asked.1 != conn);
     }
 
     /// Holds a device, so that requests can be made of it.
@@ -202,34 +266,39 @@ impl Engine {
         self.len() > self.channel.outstanding()
     }
 
-    /// Starts a read. Returns the bytes that count against the connection until they are sent.
-    pub(super) fn read(&mut self, target: Target) -> usize {
-        let buf = self.pool.take(target.length.as_len());
-        let held = buf.capacity();
+    /// Starts a read into a buffer that is long enough.
+    pub(super) fn read(&mut self, target: Target, buf: Buf) {
+        self.charge(target.length.as_len());
         self.start(target, Work::Read(buf), false);
-        held
     }
 
     /// Starts a write. The payload is at least as long as the range.
     pub(super) fn write(&mut self, target: Target, payload: Payload, durability: Durability) {
+        self.charge(target.length.as_len());
         self.start(target, Work::Write(payload, durability), false);
     }
 
-    /// Starts an operation without payload. `fast_zero`: zeroes must not be written out.
+    /// Starts an operation without payload. `fast_zero`: zeroes must not be written out. A part that the device cannot zero
+    /// fails with [`Status::NotSupported`]; for a request, zeroes are written, for which it must be short enough.
     pub(super) fn range(&mut self, target: Target, op: Op, flags: OpFlags, durability: Durability, fast_zero: bool) {
+        let unmaps = op == Op::Discard || op == Op::WriteZeroes && !flags.contains(OpFlags::NO_UNMAP);
+        let bytes = usize::try_from(target.length.bytes()).unwrap_or(usize::MAX);
+        self.charge(if unmaps { bytes.min(UNMAP) } else { bytes });
         let work = if op == Op::Flush { Work::Flush } else { Work::Range(op, flags, durability) };
         self.start(target, work, fast_zero);
     }
 
-    /// Starts to write zeroes for a device that cannot make them.
+    /// Starts to write zeroes for a device that cannot make them: at most [`ZERO_STEP`] bytes.
     pub(super) fn write_zeroes(&mut self, target: Target, durability: Durability) {
-        self.start(target, Work::Zeroes(target.start, durability), false);
+        self.charge(target.length.as_len());
+        self.start(target, Work::Zeroes(durability), false);
     }
 
     fn start(&mut self, target: Target, work: Work, fast_zero: bool) {
-        let Target { conn, cookie, device, start, length } = target;
+        let Target { conn, part, cookie, device, start, length } = target;
+        self.charge(EACH);
         self.device(device).requests += 1;
-        let request = Request { conn, cookie, device, start, length, work, fast_zero, freed: 0 };
+        let request = Request { conn, part, cookie, device, start, length, work, fast_zero, freed: 0 };
         let slot = match self.free.pop() {
             Some(slot) => slot as usize,
             None => {
@@ -269,12 +338,11 @@ impl Engine {
                 }
             }
             Work::Range(op, flags, _) => channel.submit_range(device, *op, *flags, start, length, token),
-            Work::Zeroes(next, _) => {
+            Work::Zeroes(_) => {
                 let zeroes = self.zeroes.get_or_insert_with(Zeroes::new);
-                let left = (start + length).checked_since(*next).unwrap_or(Sectors::ZERO);
-                let step = left.min(Sectors::in_bytes(ZERO_STEP as u64));
+                assert!(bytes <= ZERO_STEP, "more zeroes than are written at a time");
                 // SAFETY: the list and its memory live in the engine, and nobody writes them.
-                unsafe { channel.submit_vectored(device, Op::Write, OpFlags::NONE, *next, step, &zeroes.list, token) }
+                unsafe { channel.submit_vectored(device, Op::Write, OpFlags::NONE, start, length, &zeroes.list, token) }
             }
             Work::Flush => channel.submit_range(device, Op::Flush, OpFlags::NONE, Sector::ZERO, Sectors::ZERO, token),
         };
@@ -308,7 +376,7 @@ impl Engine {
     }
 
     fn finish(&mut self, request: Request, status: Status) -> Finished {
-        let Request { conn, cookie, start, length, mut freed, fast_zero, work, .. } = request;
+        let Request { conn, part, cookie, start, length, mut freed, fast_zero, work, .. } = request;
         let failed = failure(status, fast_zero);
         let outcome = match (work, failed) {
             (Work::Read(buf), None) => Outcome::Data(buf, length.as_len()),
@@ -324,7 +392,7 @@ impl Engine {
             }
             (_, failed) => failed.unwrap_or(Outcome::Done),
         };
-        Finished { conn, cookie, offset: start.bytes(), freed, outcome }
+        Finished { conn, part, cookie, start, freed, status, outcome }
     }
 }
 
@@ -346,17 +414,12 @@ fn next_work(request: &Request, status: Status) -> Option<Work> {
         (Work::Write(_, Durability::FlushAfter) | Work::Range(_, _, Durability::FlushAfter), Status::Ok) => {
             Some(Work::Flush)
         }
-        (Work::Range(Op::WriteZeroes, _, durability), Status::NotSupported) if !request.fast_zero => {
-            Some(Work::Zeroes(request.start, *durability))
+        (Work::Range(Op::WriteZeroes, _, durability), Status::NotSupported)
+            if !request.fast_zero && request.part.is_none() =>
+        {
+            Some(Work::Zeroes(*durability))
         }
-        (Work::Zeroes(at, durability), Status::Ok) => {
-            let next = *at + Sectors::in_bytes(ZERO_STEP as u64);
-            if next < request.start + request.length {
-                Some(Work::Zeroes(next, *durability))
-            } else {
-                (*durability != Durability::Cached).then_some(Work::Flush)
-            }
-        }
+        (Work::Zeroes(Durability::Fua | Durability::FlushAfter), Status::Ok) => Some(Work::Flush),
         _ => None,
     }
 }

@@ -3,8 +3,9 @@
 //! # Layout
 //! - [`exports`]: what a server asks of those who have devices
 //! - [`negotiate`], [`session`], `extents`: the protocol without I/O
-//! - `pool`, `outbox`, `inflight`: memory, replies to send, requests under way
-//! - `transmission`, `connection`, `worker`: one connection's requests, its socket, and a thread's event loop
+//! - `budget`, `pool`, `outbox`, `inflight`: memory, replies to send, requests under way
+//! - `turns`, `long`: who goes on next, and requests that are done in pieces
+//! - `transmission`, `connection`, `worker`: one connection's requests, its socket, and a thread's event loop; `crew`: all of them
 //! - `listener`, [`server`]: sockets to accept on, threads, start and stop
 //! - `handover`: a connection goes on in another process
 //! - [`fuzz`]: entries for fuzzers
@@ -15,25 +16,36 @@
 //! worker's pool. Requests complete in any order; their replies are gathered and leave in one vectored send. In a
 //! steady state nothing of this allocates.
 //!
+//! What is long goes in pieces. A worker works in rounds: what is short of all clients, then pieces of long requests, in turns
+//! by bytes, and after 1 MiB it looks at its sockets again. So what one client asks for delays another by about one piece of each
+//! that has a long request.
+//!
 //! # Invariants
 //! - Memory that a bio refers to stays until the bio has completed, whatever becomes of its connection.
-//! - A connection holds no more than `CONNECTION_BYTES` of buffers, but for one request that is larger; and nothing
+//! - A connection holds no more than `CONNECTION_BYTES` of buffers, but for one reply that must be a whole; and nothing
 //!   but a few kilobytes while it is idle. What is received beyond that waits in the socket.
+//! - Memory that a client holds and does nothing with is not what another's write waits for (`budget`).
+//! - Nothing begins for a client that has gone. Nobody was told that it would be done.
 //! - A connection's device stays attached, and its export open, until its last bio has completed.
+//! - Nothing here waits for a device: what it holds it tells when it knows.
 
+mod budget;
 mod connection;
+mod crew;
 pub mod exports;
 mod extents;
 pub mod fuzz;
 mod handover;
 mod inflight;
 pub(crate) mod listener;
+mod long;
 pub mod negotiate;
 mod outbox;
 mod pool;
 pub mod server;
 pub mod session;
 mod transmission;
+mod turns;
 mod worker;
 
 pub use exports::{Client, Export, ExportInfo, Exports, OpenError};

@@ -76,6 +76,8 @@ pub struct Negotiation {
     /// The export that `base:allocation` was selected for.
     allocation: Option<String>,
     shutdown: bool,
+    /// Why the client gets nothing.
+    refusal: Option<String>,
 }
 
 impl Negotiation {
@@ -88,6 +90,7 @@ impl Negotiation {
             structured: false,
             allocation: None,
             shutdown: false,
+            refusal: None,
         };
         (this, greeting(SERVER_FLAGS))
     }
@@ -101,7 +104,7 @@ impl Negotiation {
             (_, _, true) => State::Option,
             _ => State::Flags,
         };
-        Self { state, client, no_zeroes, structured, allocation, shutdown: false }
+        Self { state, client, no_zeroes, structured, allocation, shutdown: false, refusal: None }
     }
 
     /// Where it is.
@@ -124,6 +127,11 @@ impl Negotiation {
     /// From now on every option but `ABORT` is answered `REP_ERR_SHUTDOWN`.
     pub fn shut_down(&mut self) {
         self.shutdown = true;
+    }
+
+    /// Every option but `ABORT` is answered with why the client gets nothing; then the server hangs up.
+    pub fn refuse(&mut self, why: String) {
+        self.refusal = Some(why);
     }
 
     /// Handles the message at the front of `input`, appending what is to be sent to `out`. Returns how many bytes
@@ -192,6 +200,11 @@ impl Negotiation {
             put_reply(out, option, rep::ERR_SHUTDOWN, b"the server is shutting down");
             return Ok(Step::Again);
         }
+        if let Some(why) = &self.refusal {
+            put_reply(out, option, rep::ERR_POLICY, why.as_bytes());
+            self.state = State::Done;
+            return Ok(Step::Close);
+        }
         let before = out.len();
         match self.reply(option, data, out, exports) {
             Ok(step) => Ok(step),
@@ -249,6 +262,9 @@ impl Negotiation {
     fn export_name(&mut self, data: &[u8], out: &mut Vec<u8>, exports: &dyn Exports) -> Result<Step, Refusal> {
         if self.shutdown {
             return Err(OpenError::Refused("the server is shutting down".into()).into());
+        }
+        if let Some(why) = &self.refusal {
+            return Err(OpenError::Refused(why.clone()).into());
         }
         let name = Cursor::new(data).string(data.len(), "export name")?;
         let started = self.open(name, exports)?;

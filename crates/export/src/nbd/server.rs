@@ -1,9 +1,10 @@
 //! The server: its threads, and how it starts and stops.
 
+use super::crew::{Command, Handle, Shared};
 use super::exports::Exports;
 use super::handover::{Handed, Prepared};
 use super::listener::{Listen, Listener};
-use super::worker::{Command, Handle, Shared, Worker};
+use super::worker::Worker;
 use rustix::fd::OwnedFd;
 use std::io;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, mpsc};
@@ -52,16 +53,17 @@ impl ServerBuilder {
         self
     }
 
-    /// Clients that may be connected at a time; 4096 unless set. Further ones are hung up on.
+    /// Clients that may be connected at a time; 4096 unless set. Further ones are told so, and hung up on. Where the server
+    /// listens on a unix socket too, a sixteenth of them are kept from clients over TCP.
     #[must_use]
     pub fn max_connections(mut self, connections: usize) -> Self {
         self.max_connections = connections;
         self
     }
 
-    /// Bytes of buffers that the connections of one thread may hold together; 512 MiB unless set. A request of more
-    /// than 64 KiB waits while there are no such; a client that stops in the middle of a large write for 30 s while
-    /// others wait for its memory is hung up on.
+    /// Bytes of buffers that the connections of one thread may hold together; 512 MiB unless set. When they are held, requests
+    /// of more than 64 KiB go through in pieces of that size. Reads that must be answered as a whole wait instead; a client that
+    /// stops in the middle of a request for 30 s while others wait for its memory is hung up on.
     #[must_use]
     pub fn memory(mut self, bytes: usize) -> Self {
         self.memory = bytes;
@@ -77,7 +79,10 @@ impl ServerBuilder {
         }
         let bound = listeners.iter().map(|l| l.bound().clone()).collect();
         let Self { max_connections, memory, .. } = self;
-        let shared = Arc::new(Shared { exports, max_connections, memory, handles: OnceLock::new() });
+        // Clients over TCP leave some for those on this machine.
+        let local = bound_locally(&listeners);
+        let reserved = if local { max_connections / 16 } else { 0 };
+        let shared = Arc::new(Shared { exports, max_connections, reserved, memory, handles: OnceLock::new() });
         let mut server = Server { domain: domain.clone(), handles: Vec::new(), joiners: Mutex::default(), bound };
         let mut listeners = Some(listeners);
         // The first worker accepts for all; it is started last, when the others can take connections.
@@ -87,6 +92,10 @@ impl ServerBuilder {
         }
         Ok(server)
     }
+}
+
+fn bound_locally(listeners: &[Listener]) -> bool {
+    listeners.iter().any(|listener| matches!(listener.bound(), Listen::Unix(_)))
 }
 
 /// A running server. Dropping it shuts it down without patience.

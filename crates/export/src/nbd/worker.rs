@@ -1,112 +1,42 @@
 //! One thread of the server: a channel, the connections that it serves, and the loop that drives both.
 
+mod late;
+
 use super::connection::{Connection, Interest};
-use super::exports::{Client, Exports};
+use super::crew::{Admission, Command, Handle, Shared};
+use super::exports::Client;
 use super::handover::{Handed, Prepared};
 use super::inflight::Engine;
 use super::listener::Listener;
+use super::turns::Turns;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fd::OwnedFd;
 use std::collections::VecDeque;
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
-use udm_io::{Domain, Nanos, Waker, Woken};
+use udm_io::{Domain, Extent, Nanos, Woken};
 
 /// Keys of listeners lie above those of connections.
 const LISTENER: u64 = 1 << 62;
-/// How long memory is kept after the last request.
+/// How often memory that is not used any more is given back.
 const WARM: Duration = Duration::from_secs(1);
 /// How long accepting pauses when descriptors have run out.
 const PAUSE: Duration = Duration::from_millis(100);
-/// How often held back connections are looked at when nothing else happens.
+/// How often clients that do not get on, and devices that do not answer, are looked at.
 const LOOK: Duration = Duration::from_secs(1);
-/// How long a client may stop in the middle of a payload while others wait for the memory that it holds.
-const STALL: Duration = Duration::from_secs(30);
 /// Receives from one connection before the others get their turn.
 const TURNS: usize = 4;
+/// What is started before the sockets are looked at again, as bytes.
+const ROUND: usize = 1024 * 1024;
+/// Receives from one connection when the server shuts down.
+const LAST_RECEIVES: usize = 64;
+/// Connections that are accepted at a time.
+const ACCEPTS: usize = 64;
 
 /// How often a worker looks for news before it sleeps: some 20 microseconds.
 const LINGER: usize = 24;
-
-/// What a worker is told by other threads.
-pub(super) enum Command {
-    /// Serve a connection.
-    Adopt(OwnedFd, Client),
-    /// Handle the hang-ups of clients that have closed by now, then answer.
-    Reap(mpsc::Sender<()>),
-    /// Hang up on the clients of an export, then answer how many there were.
-    Disconnect(String, mpsc::Sender<usize>),
-    /// Go on with a connection of another process.
-    Take(Box<Prepared>),
-    /// Answer the names of the exports that are open.
-    Exports(mpsc::Sender<Vec<String>>),
-    /// Take nothing new, finish what is under way; answer when nothing is.
-    Pause(mpsc::Sender<()>),
-    /// Go on after a pause.
-    Resume,
-    /// After a pause: give everything away, and end.
-    HandOver(mpsc::Sender<Handed>),
-    /// Refuse what is new, finish what is under way, and end; at the latest at this time.
-    ShutDown(Nanos),
-}
-
-/// The side of a worker that other threads see.
-pub(super) struct Handle {
-    /// `None` once the worker has ended.
-    commands: Mutex<Option<VecDeque<Command>>>,
-    pending: AtomicBool,
-    waker: Waker,
-    /// Connections, those on their way to the worker included.
-    pub(super) connections: AtomicUsize,
-}
-
-impl Handle {
-    fn lock(&self) -> MutexGuard<'_, Option<VecDeque<Command>>> {
-        self.commands.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Tells the worker something and wakes it. When it has ended, what it is told is dropped: who waits for an answer
-    /// finds that there will be none.
-    pub(super) fn tell(&self, command: Command) {
-        match &mut *self.lock() {
-            Some(commands) => commands.push_back(command),
-            None => return,
-        }
-        self.pending.store(true, Ordering::Release);
-        self.waker.wake();
-    }
-}
-
-/// What all workers of a server share.
-pub(super) struct Shared {
-    pub(super) exports: Arc<dyn Exports>,
-    pub(super) max_connections: usize,
-    /// Bytes of buffers that the connections of one worker may hold together.
-    pub(super) memory: usize,
-    /// Set once, before the first connection.
-    pub(super) handles: std::sync::OnceLock<Vec<Arc<Handle>>>,
-}
-
-impl Shared {
-    fn handles(&self) -> &[Arc<Handle>] {
-        self.handles.get().map_or(&[], Vec::as_slice)
-    }
-
-    fn connections(&self) -> usize {
-        self.handles().iter().map(|h| h.connections.load(Ordering::Relaxed)).sum()
-    }
-
-    /// Gives a connection to the worker that has the fewest.
-    fn spread(&self, socket: OwnedFd, client: Client) {
-        let fewest = self.handles().iter().min_by_key(|h| h.connections.load(Ordering::Relaxed));
-        if let Some(handle) = fewest {
-            handle.connections.fetch_add(1, Ordering::Relaxed);
-            handle.tell(Command::Adopt(socket, client));
-        }
-    }
-}
 
 struct Slot {
     connection: Option<Box<Connection>>,
@@ -115,6 +45,8 @@ struct Slot {
     watched: Option<Interest>,
     /// In the list of connections to look at.
     marked: bool,
+    /// In the line of those whose long requests go on.
+    in_line: bool,
 }
 
 pub(super) struct Worker {
@@ -124,17 +56,25 @@ pub(super) struct Worker {
     slots: Vec<Slot>,
     free: Vec<usize>,
     /// Connections to look at before the next sleep.
-    marked: Vec<usize>,
-    /// The memory of the last such list.
-    spare: Vec<usize>,
-    /// Connections that may hold no more for now.
+    marked: VecDeque<usize>,
+    /// Connections with long requests that may go on.
+    turns: Turns,
+    /// Connections that wait for memory that others hold.
     waiting: Vec<usize>,
+    /// How much was held when that was looked at last.
+    used: usize,
+    /// Connections that negotiate, by number and generation.
+    talking: VecDeque<(usize, u32)>,
     listeners: Vec<Listener>,
+    /// A descriptor that is given up for a moment when there is no other.
+    spare: Option<OwnedFd>,
     accepting: bool,
     /// When accepting goes on after it failed.
     accept_at: Nanos,
-    /// When stalled clients are looked for again.
+    /// When clients and devices that do not get on are looked for again.
     look_at: Nanos,
+    /// When memory is looked at again.
+    settle_at: Nanos,
     deadline: Option<Nanos>,
     /// Nothing new is taken.
     paused: bool,
@@ -159,25 +99,24 @@ impl Worker {
     /// A worker for the calling thread, and its handle.
     pub(super) fn new(domain: &Domain, shared: Arc<Shared>, listeners: Vec<Listener>) -> io::Result<Self> {
         let engine = Engine::new(domain, shared.memory)?;
-        let handle = Arc::new(Handle {
-            commands: Mutex::new(Some(VecDeque::new())),
-            pending: AtomicBool::new(false),
-            waker: engine.channel.waker(),
-            connections: AtomicUsize::new(0),
-        });
+        let handle = Arc::new(Handle::new(engine.channel.waker()));
         let mut this = Self {
             engine,
             shared,
             handle,
             slots: Vec::new(),
             free: Vec::new(),
-            marked: Vec::new(),
-            spare: Vec::new(),
+            marked: VecDeque::new(),
+            turns: Turns::default(),
             waiting: Vec::new(),
+            used: 0,
+            talking: VecDeque::new(),
             listeners,
+            spare: None,
             accepting: false,
             accept_at: Nanos::default(),
             look_at: Nanos::default(),
+            settle_at: Nanos::default(),
             deadline: None,
             paused: false,
             quiet: None,
@@ -198,7 +137,7 @@ impl Worker {
             if self.handle.pending.swap(false, Ordering::Acquire) {
                 self.commands();
             }
-            self.work();
+            let more = self.work();
             self.answer_reaps();
             self.answer_pause();
             if self.deadline.is_some_and(|at| self.is_empty() || self.engine.channel.now() >= at) {
@@ -206,12 +145,17 @@ impl Worker {
             }
             let timeout = self.timeout();
             woken.clear();
-            if let Err(error) = self.linger(&mut woken).and_then(|()| self.sleep(timeout, &mut woken)) {
+            let slept = match more {
+                // Those who have sent something meanwhile come before what is left.
+                true => self.engine.channel.wait(Some(Duration::ZERO), &mut woken),
+                false => self.linger(&mut woken).and_then(|()| self.sleep(timeout, &mut woken)),
+            };
+            if let Err(error) = slept {
                 tracing::error!("cannot wait for NBD clients: {error}");
                 return;
             }
             if timeout.is_some() {
-                self.tick(woken.is_empty());
+                self.tick(woken.is_empty() && !more);
             }
             for event in &woken {
                 self.ready(event);
@@ -259,10 +203,15 @@ impl Worker {
         if !self.accepting && !self.paused && !self.listeners.is_empty() {
             return until(self.accept_at);
         }
-        if !self.waiting.is_empty() {
+        if self.looks() {
             return Some(LOOK);
         }
-        (self.engine.len() == 0 && self.engine.pool.is_warm()).then_some(WARM)
+        self.engine.pool.is_warm().then_some(WARM)
+    }
+
+    /// Whether there is somebody to look after who may not get on.
+    fn looks(&self) -> bool {
+        !self.waiting.is_empty() || !self.talking.is_empty() || self.engine.is_asking()
     }
 
     /// Does what is done at times rather than at events. `idle`: nothing has happened meanwhile.
@@ -270,10 +219,13 @@ impl Worker {
         let now = self.engine.channel.now();
         if idle && self.engine.len() == 0 {
             self.engine.pool.trim();
+        } else if now >= self.settle_at {
+            self.settle_at = now.after(WARM.as_nanos() as u64);
+            self.engine.pool.settle();
         }
-        if !self.waiting.is_empty() && now >= self.look_at {
+        if self.looks() && now >= self.look_at {
             self.look_at = now.after(LOOK.as_nanos() as u64);
-            self.end_stalled(now);
+            self.look(now);
         }
         let due = !self.accepting && !self.paused && self.deadline.is_none() && now >= self.accept_at;
         if due && let Err(error) = self.accept_again() {
@@ -281,22 +233,17 @@ impl Worker {
         }
     }
 
-    /// Hangs up on clients that keep others waiting for memory into which they do not send.
-    fn end_stalled(&mut self, now: Nanos) {
-        if self.waiting.iter().all(|n| self.slots[*n].connection.as_ref().is_none_or(|c| !c.lacks_memory(&self.engine)))
-        {
-            return;
-        }
-        let stalled =
-            |connection: &Connection| connection.payload_stalled(now).is_some_and(|ns| ns > STALL.as_nanos() as u64);
-        let count = self.end_where(stalled);
-        if count > 0 {
-            tracing::warn!("{count} NBD clients are hung up on: they stopped in the middle of a write");
+    fn answered(&mut self, number: usize, long: u32, extents: &[Extent]) {
+        if let Some(connection) = &mut self.slots[number].connection {
+            connection.answered(long, extents, &mut self.engine);
+            self.mark(number);
         }
     }
 
-    /// Completes, answers and goes on until there is nothing left to do but sleep.
-    fn work(&mut self) {
+    /// Completes, answers and goes on, as much as is done before sockets are looked at again. Whether there is more to do: what
+    /// is short comes first, long requests have what is left of the round, in turns.
+    fn work(&mut self) -> bool {
+        let start = self.engine.cost();
         loop {
             self.engine.channel.poll();
             while let Some(finished) = self.engine.next_finished() {
@@ -305,22 +252,47 @@ impl Worker {
                 connection.finish(finished, &mut self.engine);
                 self.mark(number);
             }
-            if self.marked.is_empty() {
-                return;
-            }
-            self.mark_waiting();
-            let in_use = self.engine.pool.in_use();
-            let mut turn = std::mem::replace(&mut self.marked, std::mem::take(&mut self.spare));
-            for number in turn.drain(..) {
+            for _ in 0..self.marked.len() {
+                if self.engine.cost().wrapping_sub(start) >= ROUND {
+                    break;
+                }
+                let Some(number) = self.marked.pop_front() else { break };
                 self.slots[number].marked = false;
                 self.service(number);
             }
-            self.spare = turn;
-            if self.engine.pool.in_use() < in_use {
+            self.go_on(start);
+            // A device may have answered at once.
+            while let Some((number, long, extents)) = self.engine.next_answer() {
+                self.answered(number, long, &extents);
+            }
+            let used = self.engine.pool.budget.used();
+            if used < std::mem::replace(&mut self.used, used) {
                 self.mark_waiting();
             }
+            if self.engine.cost().wrapping_sub(start) >= ROUND {
+                return true;
+            }
             if self.marked.is_empty() && !self.engine.has_completions() {
-                return;
+                return false;
+            }
+        }
+    }
+
+    /// Goes on with long requests, those of one connection after those of another, until the round is over.
+    fn go_on(&mut self, start: usize) {
+        while !self.paused && self.engine.cost().wrapping_sub(start) < ROUND {
+            let Some(number) = self.turns.first() else { return };
+            let before = self.engine.cost();
+            let slot = &mut self.slots[number];
+            match slot.connection.as_mut().filter(|connection| connection.wants_turn()) {
+                Some(connection) => {
+                    connection.go_on(&mut self.engine);
+                    self.turns.charge(self.engine.cost().wrapping_sub(before));
+                }
+                None => {
+                    slot.in_line = false;
+                    self.turns.leave();
+                }
             }
         }
     }
@@ -336,7 +308,7 @@ impl Worker {
         let slot = &mut self.slots[number];
         if !slot.marked && slot.connection.is_some() {
             slot.marked = true;
-            self.marked.push(number);
+            self.marked.push_back(number);
         }
     }
 
@@ -358,14 +330,18 @@ impl Worker {
             connection.send(&mut self.engine);
         }
         let (over, waits, held_back) = (connection.is_over(), connection.is_waiting(), connection.is_held_back());
+        let (turn, lacks) = (connection.wants_turn(), held_back && connection.lacks_memory(&self.engine));
         if over {
             return self.close(number);
+        }
+        if turn && !std::mem::replace(&mut self.slots[number].in_line, true) {
+            self.turns.join(number);
         }
         if waits && !held_back {
             // Its next turn comes at once: what it watches need not change for it.
             return self.mark(number);
         }
-        if held_back {
+        if lacks {
             self.waiting.push(number);
         }
         self.watch(number);
@@ -376,8 +352,8 @@ impl Worker {
         let Some(connection) = &slot.connection else { return };
         let mut interest = connection.interest();
         interest.read &= !self.paused;
-        // A hang-up wakes whoever watches at all: nobody must watch who would not act on it.
-        let wanted = (interest.read || interest.write).then_some(interest);
+        // That the client has gone wakes whoever watches at all: nobody must watch who would not act on it.
+        let wanted = (!connection.is_broken()).then_some(interest);
         if wanted == slot.watched {
             return;
         }
@@ -408,6 +384,9 @@ impl Worker {
         slot.generation = slot.generation.wrapping_add(1);
         self.free.push(number);
         self.waiting.retain(|n| *n != number);
+        if std::mem::take(&mut slot.in_line) {
+            self.turns.remove(number);
+        }
         connection.close(&mut self.engine);
         self.handle.connections.fetch_sub(1, Ordering::Relaxed);
     }
@@ -419,6 +398,11 @@ impl Worker {
         let (number, generation) = ((event.key >> 32) as usize, event.key as u32);
         let Some(slot) = self.slots.get_mut(number).filter(|slot| slot.generation == generation) else { return };
         let Some(connection) = slot.connection.as_mut() else { return };
+        if event.gone {
+            // Whatever it has sent, nobody was told that it would be done.
+            connection.break_off(&mut self.engine);
+            return self.mark(number);
+        }
         if event.readable && !self.paused {
             for _ in 0..TURNS {
                 match connection.receive(&mut self.engine, &*self.shared.exports) {
@@ -437,21 +421,39 @@ impl Worker {
 
     fn accept(&mut self, index: usize) {
         let Some(listener) = self.listeners.get(index) else { return };
-        loop {
+        for _ in 0..ACCEPTS {
             match listener.accept() {
-                Ok(Some((socket, client))) if self.shared.connections() >= self.shared.max_connections => {
-                    tracing::warn!("{client} is refused: {} NBD clients are connected", self.shared.max_connections);
-                    drop(socket);
-                }
-                Ok(Some((socket, client))) => self.shared.spread(socket, client),
+                Ok(Some((socket, client))) => match self.shared.admit(&client) {
+                    Admission::Serve => self.shared.spread(socket, client, None),
+                    Admission::Refuse(why) => {
+                        tracing::warn!("{client} is refused: {why}");
+                        self.shared.spread(socket, client, Some(why));
+                    }
+                    Admission::HangUp(why) => tracing::warn!("{client} is hung up on: {why}"),
+                },
                 Ok(None) => return,
+                Err(error) if error.raw_os_error().is_some_and(|e| [libc::EMFILE, libc::ENFILE].contains(&e)) => {
+                    return self.refuse_without_descriptor(index, &error);
+                }
                 Err(error) => {
-                    // Most likely no descriptor is left. The listener stays readable: look away for a while.
+                    // The listener stays readable: look away for a while.
                     tracing::warn!("cannot accept an NBD client: {error}");
                     return self.stop_accepting();
                 }
             }
         }
+    }
+
+    /// Tells a client that there is no descriptor for it, with one that was kept for that. The next is told a while later.
+    fn refuse_without_descriptor(&mut self, index: usize, error: &io::Error) {
+        tracing::warn!("cannot accept an NBD client: {error}");
+        if self.spare.take().is_some()
+            && let Ok(Some((socket, client))) = self.listeners[index].accept()
+        {
+            self.handle.connections.fetch_add(1, Ordering::Relaxed);
+            self.adopt(socket, client, Some("the server has no descriptor left".into()));
+        }
+        self.stop_accepting();
     }
 
     fn stop_accepting(&mut self) {
@@ -464,6 +466,10 @@ impl Worker {
     }
 
     fn accept_again(&mut self) -> io::Result<()> {
+        if self.spare.is_none() && !self.listeners.is_empty() {
+            // While there is none, whoever was refused last has it.
+            self.spare = self.listeners[0].socket().try_clone_to_owned().ok();
+        }
         if !self.accepting {
             for (listener, index) in self.listeners.iter().zip(0..) {
                 self.engine.channel.watch(listener.socket(), LISTENER + index, true, false)?;
@@ -474,10 +480,9 @@ impl Worker {
     }
 
     fn commands(&mut self) {
-        let commands = self.handle.lock().as_mut().map(std::mem::take);
-        for command in commands.into_iter().flatten() {
+        for command in self.handle.take() {
             match command {
-                Command::Adopt(socket, client) => self.adopt(socket, client),
+                Command::Adopt(socket, client, refusal) => self.adopt(socket, client, refusal),
                 Command::Reap(answer) => self.reap(answer),
                 Command::Disconnect(name, answer) => {
                     let count = self.end_where(|connection| connection.export().as_deref() == Some(&name));
@@ -509,19 +514,20 @@ impl Worker {
         }
     }
 
-    fn adopt(&mut self, socket: OwnedFd, client: Client) {
+    fn adopt(&mut self, socket: OwnedFd, client: Client, refusal: Option<String>) {
         if self.deadline.is_some() {
             self.handle.connections.fetch_sub(1, Ordering::Relaxed);
             return;
         }
-        let number = self.free_slot();
-        self.slots[number].connection = Some(Box::new(Connection::new(number, socket, client)));
+        let (number, now) = (self.free_slot(), self.engine.channel.now());
+        self.slots[number].connection = Some(Box::new(Connection::new(number, socket, client, refusal, now)));
+        self.talking.push_back((number, self.slots[number].generation));
         self.mark(number);
     }
 
     fn free_slot(&mut self) -> usize {
         self.free.pop().unwrap_or_else(|| {
-            self.slots.push(Slot { connection: None, generation: 0, watched: None, marked: false });
+            self.slots.push(Slot { connection: None, generation: 0, watched: None, marked: false, in_line: false });
             self.slots.len() - 1
         })
     }
@@ -531,12 +537,13 @@ impl Worker {
         let number = self.free_slot();
         let connection = Connection::resume_from(number, prepared, &mut self.engine);
         self.slots[number].connection = Some(Box::new(connection));
+        self.talking.push_back((number, self.slots[number].generation));
         self.mark(number);
     }
 
     /// Tells who waits for the pause that nothing is under way. What clients do not take of their replies goes along.
     fn answer_pause(&mut self) {
-        let busy = |slot: &Slot| slot.connection.as_ref().is_some_and(|c| c.in_flight() > 0);
+        let busy = |slot: &Slot| slot.connection.as_ref().is_some_and(|c| c.bios() > 0);
         if self.quiet.is_some()
             && !self.slots.iter().any(busy)
             && let Some(answer) = self.quiet.take()
@@ -562,6 +569,9 @@ impl Worker {
             }
             slot.generation = slot.generation.wrapping_add(1);
             self.free.push(number);
+            if std::mem::take(&mut slot.in_line) {
+                self.turns.remove(number);
+            }
             self.handle.connections.fetch_sub(1, Ordering::Relaxed);
             handed.connections.extend(connection.hand_over(&mut self.engine));
         }
@@ -590,8 +600,10 @@ impl Worker {
         for number in 0..self.slots.len() {
             if let Some(connection) = &mut self.slots[number].connection {
                 connection.shut_down();
-                // What was sent before is still received, and refused.
-                while let Ok(true) = connection.receive(&mut self.engine, &*self.shared.exports) {}
+                // What was sent before is still received, and refused; not what goes on to come.
+                for _ in 0..LAST_RECEIVES {
+                    let Ok(true) = connection.receive(&mut self.engine, &*self.shared.exports) else { break };
+                }
                 connection.finish_input(&mut self.engine, &*self.shared.exports);
                 self.mark(number);
             }
@@ -629,11 +641,10 @@ impl Worker {
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        let unheard = self.handle.lock().take();
-        drop(unheard);
+        self.handle.close();
         for number in 0..self.slots.len() {
             let Some(connection) = &mut self.slots[number].connection else { continue };
-            if connection.in_flight() == 0 {
+            if connection.bios() == 0 {
                 self.close(number);
                 continue;
             }

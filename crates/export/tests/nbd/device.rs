@@ -2,7 +2,7 @@
 
 use std::any::Any;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 use udm_base::{Sector, Sectors};
 use udm_io::{Bio, BlockDevice, Cx, DeviceId, Extent, ExtentKind, ExtentsReply, Limits, Memory, Op, OpFlags, Status};
@@ -16,6 +16,9 @@ pub(crate) struct Seen {
     pub(crate) sectors: u64,
 }
 
+/// What is called before a bio.
+pub(crate) type Before = Box<dyn Fn(usize) + Send>;
+
 /// Memory that can hold its bios back, and writes down what it was asked.
 pub(crate) struct Recorder {
     memory: Memory,
@@ -23,6 +26,11 @@ pub(crate) struct Recorder {
     held: Mutex<Held>,
     pub(crate) seen: Mutex<Vec<Seen>>,
     waiting: AtomicUsize,
+    /// Called in the server's thread before a bio is served, with its number.
+    pub(crate) before: Mutex<Option<Before>>,
+    /// Questions are kept from now on.
+    pub(crate) silent: AtomicBool,
+    pub(crate) questions: Mutex<Vec<ExtentsReply>>,
 }
 
 #[derive(Default)]
@@ -34,7 +42,16 @@ struct Held {
 impl Recorder {
     pub(crate) fn new(bytes: u64, limits: Limits) -> Self {
         let memory = Memory::new(Sectors::in_bytes(bytes)).expect("memory");
-        Self { memory, limits, held: Mutex::default(), seen: Mutex::default(), waiting: AtomicUsize::new(0) }
+        Self {
+            memory,
+            limits,
+            held: Mutex::default(),
+            seen: Mutex::default(),
+            waiting: AtomicUsize::new(0),
+            before: Mutex::default(),
+            silent: AtomicBool::new(false),
+            questions: Mutex::default(),
+        }
     }
 
     /// From now on bios are kept.
@@ -51,6 +68,18 @@ impl Recorder {
             std::thread::sleep(Duration::from_millis(1));
         }
         panic!("{} of {count} bios arrived", self.waiting.load(Ordering::SeqCst));
+    }
+
+    /// Waits until a question is kept.
+    #[allow(dead_code, reason = "not every test that uses this file asks")]
+    pub(crate) fn await_question(&self) {
+        for _ in 0..20_000 {
+            if !self.questions.lock().expect("unpoisoned").is_empty() {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        panic!("no question arrived");
     }
 
     /// How many bios are kept.
@@ -85,7 +114,14 @@ impl Recorder {
 impl BlockDevice for Recorder {
     fn submit(&self, _: &Cx<'_>, bio: Bio) -> Option<Bio> {
         let seen = Seen { op: bio.op(), flags: bio.flags(), sector: bio.sector().get(), sectors: bio.sectors().get() };
-        self.seen.lock().expect("unpoisoned").push(seen);
+        let number = {
+            let mut all = self.seen.lock().expect("unpoisoned");
+            all.push(seen);
+            all.len()
+        };
+        if let Some(before) = &*self.before.lock().expect("unpoisoned") {
+            before(number);
+        }
         let mut held = self.held.lock().expect("unpoisoned");
         if held.hold {
             held.bios.push(bio);
@@ -110,6 +146,9 @@ impl BlockDevice for Recorder {
     }
     /// 4 KiB of data, then a hole, then zeroes to the end.
     fn extents(&self, _: &Cx<'_>, sector: Sector, sectors: Sectors, reply: ExtentsReply) {
+        if self.silent.load(Ordering::SeqCst) {
+            return self.questions.lock().expect("unpoisoned").push(reply);
+        }
         let (from, to) = (sector.get(), sector.get() + sectors.get());
         let runs = [(0, 8, ExtentKind::Data), (8, 64, ExtentKind::Hole), (64, u64::MAX, ExtentKind::Zero)];
         let cut = runs.into_iter().map(|(start, end, kind)| (start.max(from), end.min(to), kind));
@@ -144,5 +183,15 @@ impl BlockDevice for Failing {
     }
     fn as_any(&self) -> &dyn Any {
         self
+    }
+}
+
+/// A clock that a test moves.
+#[allow(dead_code, reason = "not every test that uses this file has one")]
+pub(crate) struct ByHand(pub(crate) std::sync::atomic::AtomicU64);
+
+impl udm_io::Clock for ByHand {
+    fn now(&self) -> udm_io::Nanos {
+        udm_io::Nanos(self.0.load(Ordering::SeqCst))
     }
 }

@@ -6,6 +6,7 @@ use crate::served::{SIZE, Served};
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 use udm_export::nbd::ConnectionState;
 use udm_io::Limits;
@@ -189,6 +190,40 @@ fn what_cannot_be_paused_goes_on() {
     assert_eq!(other.read(0, 4096), [1; 4096]);
 }
 
+/// A read that its client does not take, a write of which a part has come, and a question that the device does not answer: the next
+/// server goes on with what is left of each, and a pause waits for none.
+#[test]
+fn long_requests_go_on() {
+    let device = Arc::new(Recorder::new(SIZE, Limits::default()));
+    let mut served = Served::timeless(device.clone());
+    let place = |at: u64, len: usize| (0..len as u64).map(|i| ((at + i) / 512 * 7) as u8).collect::<Vec<u8>>();
+    let mut raw = Raw::go(&served.socket(), "dev", true);
+    raw.write(0, &place(0, 16 << 20));
+    let mut whole = Raw::go(&served.socket(), "dev", false);
+    let read = raw.send(Command::Read, 0, 0, 16 << 20, b"");
+    whole.send(Command::Read, 0, 4096, 15 << 20, b"");
+    let mut writer = Raw::go(&served.socket(), "dev", true);
+    let data = place(1, 5 << 20);
+    let header = writer.header(Command::Write as u16, cmd_flag::FUA, 32 << 20, data.len() as u32);
+    writer.stream.write_all(&header).expect("sent");
+    device.silent.store(true, Ordering::SeqCst);
+    let mut asker = Raw::go(&served.socket(), "dev", true);
+    asker.send(Command::BlockStatus, cmd_flag::REQ_ONE, 0, 1 << 20, b"");
+    let cuts = [0, 1000, (2 << 20) - 100, (4 << 20) + 5000];
+    for cut in cuts.windows(2) {
+        writer.stream.write_all(&data[cut[0]..cut[1]]).expect("sent");
+        served.hand_over(1);
+    }
+    writer.stream.write_all(&data[cuts[3]..]).expect("sent");
+    assert_eq!(writer.answer().1, Answer::Done);
+    assert!(writer.read(32 << 20, data.len() as u32) == data, "the write's bytes differ");
+    assert!(raw.answer() == (read, Answer::Data(place(0, 16 << 20))), "the read's bytes differ");
+    assert!(whole.answer().1 == Answer::Data(place(4096, 15 << 20)), "the bytes of the whole read differ");
+    assert_eq!(asker.send(Command::Flush, 0, 0, 0, b""), asker.answer().0);
+    drop(std::mem::take(&mut *device.questions.lock().expect("unpoisoned")));
+    assert!(matches!(asker.answer().1, Answer::Status(found) if found[0].length == 1 << 20));
+}
+
 /// What another process says is checked.
 #[test]
 fn states_that_cannot_be() {
@@ -220,6 +255,13 @@ fn states_that_cannot_be() {
             0,
         ),
         ("\"export\":\"mem\"", "\"export\":\"gone\"", 0),
+        ("\"longs\":[]", r#""longs":[{"cookie":1,"start":0,"length":0,"durability":"cached","what":"trim"}]"#, 0),
+        ("\"longs\":[]", r#""longs":[{"cookie":1,"start":131071,"length":2,"durability":"cached","what":"trim"}]"#, 0),
+        (
+            "\"longs\":[]",
+            r#""longs":[{"cookie":1,"start":0,"length":65537,"durability":"cached","what":{"read":{"chunks":false}}}]"#,
+            0,
+        ),
     ] {
         assert!(text.contains(from), "{text} lacks {from}");
         let Ok(state) = serde_json::from_str::<ConnectionState>(&text.replace(from, to)) else { continue };

@@ -1,16 +1,17 @@
 //! Starting, stopping and hanging up.
 
-use crate::device::Recorder;
+use crate::device::{ByHand, Recorder};
 use crate::raw::{Answer, Raw};
 use crate::served::{Devices, Served};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 use udm_export::nbd::{Listen, Server};
 use udm_io::nbd::wire::consts::{opt, rep};
 use udm_io::nbd::wire::{Command, NbdError};
-use udm_io::{Domain, Limits};
+use udm_io::{Domain, DomainBuilder, Limits};
 
 #[test]
 fn hangups_are_reaped_before_the_call_returns() {
@@ -168,15 +169,39 @@ fn the_socket_is_the_owners_and_a_stale_one_is_replaced() {
 }
 
 #[test]
-fn too_many_clients_are_turned_away() {
+fn too_many_clients_are_told_so() {
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("s");
     let builder = Server::builder().listen(Listen::Unix(path.clone())).max_connections(2);
     let _server = builder.start(&Domain::default(), Arc::new(Devices::none())).expect("a server");
     let mut first = Raw::connect(&path);
     let second = Raw::connect(&path);
-    let mut third = std::os::unix::net::UnixStream::connect(&path).expect("the kernel takes it");
-    assert_eq!(std::io::Read::read(&mut third, &mut [0; 1]).expect("hung up"), 0);
+    let mut third = Raw::connect(&path);
+    let told = third.option(opt::STRUCTURED_REPLY, b"");
+    assert_eq!(told, [(rep::ERR_POLICY, b"2 NBD clients are connected, of 2 that may be".to_vec())]);
+    assert!(third.is_hung_up());
     drop(second);
     assert_eq!(first.option(opt::LIST, b""), [(rep::ACK, vec![])]);
+}
+
+/// A client that does not get on with its handshake is hung up on; one that has an export may be silent.
+#[test]
+fn a_handshake_ends_in_time() {
+    let clock = Arc::new(ByHand(1.into()));
+    let domain = DomainBuilder::default().clock(clock.clone()).build();
+    let device = Arc::new(Recorder::new(1 << 20, Limits::default()));
+    let devices = vec![("dev".into(), device as Arc<dyn udm_io::BlockDevice>, false)];
+    let served = Served::start(domain, Server::builder().threads(1), devices);
+    let mut quiet = Raw::go(&served.socket(), "dev", true);
+    let mut silent = std::os::unix::net::UnixStream::connect(served.socket()).expect("the kernel takes it");
+    let mut talking = Raw::connect(&served.socket());
+    talking.option(opt::LIST, b"");
+    clock.0.store(9_000_000_000, Ordering::SeqCst);
+    let mut late = Raw::connect(&served.socket());
+    assert_eq!(late.option(opt::LIST, b"").len(), 2);
+    clock.0.store(11_000_000_000, Ordering::SeqCst);
+    assert!(talking.is_hung_up());
+    std::io::Read::read_to_end(&mut silent, &mut Vec::new()).expect("a greeting, then the end");
+    assert_eq!(late.option(opt::LIST, b"").len(), 2);
+    assert_eq!(quiet.read(0, 512), vec![0; 512]);
 }

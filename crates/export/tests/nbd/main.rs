@@ -4,6 +4,7 @@
 mod bad_input;
 mod client;
 mod device;
+mod fairness;
 mod handover;
 mod lifecycle;
 mod programs;

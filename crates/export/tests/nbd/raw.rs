@@ -21,14 +21,17 @@ pub(crate) enum Answer {
     Failed(NbdError),
 }
 
+/// A read: cookie, length, and the data that came in chunks, by offset.
+type Pending = (u64, u32, Vec<(u64, Vec<u8>)>);
+
 pub(crate) struct Raw {
     pub(crate) stream: UnixStream,
     pub(crate) size: u64,
     pub(crate) flags: u16,
     structured: bool,
     cookie: u64,
-    /// Reads that are not answered yet: cookie and length.
-    reads: Vec<(u64, u32)>,
+    /// Reads that are not answered yet.
+    reads: Vec<Pending>,
 }
 
 impl Raw {
@@ -50,6 +53,11 @@ impl Raw {
         let mut bytes = Vec::new();
         put_option(&mut bytes, option, data);
         self.stream.write_all(&bytes).expect("sent");
+        self.replies(option)
+    }
+
+    /// The replies to an option that was sent.
+    pub(crate) fn replies(&mut self, option: u32) -> Vec<(u32, Vec<u8>)> {
         let mut replies = Vec::new();
         loop {
             let mut header = [0; OPTION_REPLY_LEN];
@@ -93,7 +101,7 @@ impl Raw {
     pub(crate) fn header(&mut self, kind: u16, flags: u16, offset: u64, length: u32) -> Vec<u8> {
         self.cookie += 1;
         if kind == Command::Read as u16 {
-            self.reads.push((self.cookie, length));
+            self.reads.push((self.cookie, length, Vec::new()));
         }
         Request { flags, kind, cookie: self.cookie, offset, length }.encode().to_vec()
     }
@@ -114,6 +122,15 @@ impl Raw {
 
     /// The next answer, whichever request it is to.
     pub(crate) fn answer(&mut self) -> (u64, Answer) {
+        loop {
+            if let Some(answer) = self.reply() {
+                return answer;
+            }
+        }
+    }
+
+    /// The next reply; `None` for a chunk that is not the last of its answer.
+    fn reply(&mut self) -> Option<(u64, Answer)> {
         let mut bytes = self.bytes(16);
         let header = match ReplyHeader::decode(&bytes).expect("a reply") {
             Some((header, _)) => header,
@@ -124,22 +141,31 @@ impl Raw {
         };
         match header {
             ReplyHeader::Simple { error, cookie } => {
-                let read = self.reads.iter().position(|(c, _)| *c == cookie);
+                let read = self.reads.iter().position(|(c, ..)| *c == cookie);
                 let length = read.map(|i| self.reads.swap_remove(i).1);
                 assert!(length.is_none() || !self.structured, "a simple reply to a read");
-                match (error, length) {
+                Some(match (error, length) {
                     (0, Some(length)) => (cookie, Answer::Data(self.bytes(length as usize))),
                     (0, None) => (cookie, Answer::Done),
                     (error, _) => (cookie, Answer::Failed(NbdError::from_wire(error))),
-                }
+                })
             }
             ReplyHeader::Chunk(ChunkHeader { flags, kind, cookie, length }) => {
                 assert!(self.structured, "a chunk that was not agreed on");
-                assert_eq!(flags, chunk::FLAG_DONE, "udm answers with one chunk");
-                self.reads.retain(|(c, _)| *c != cookie);
                 let payload = self.bytes(length as usize);
+                let last = flags & chunk::FLAG_DONE != 0;
+                let read = self.reads.iter().position(|(c, ..)| *c == cookie);
+                assert!(last || kind == chunk::OFFSET_DATA, "only data comes in several chunks");
+                if let (chunk::OFFSET_DATA, Some(read)) = (kind, read) {
+                    let at = u64::from_be_bytes(payload[..8].try_into().expect("eight bytes"));
+                    self.reads[read].2.push((at, payload[8..].to_vec()));
+                }
+                if !last {
+                    return None;
+                }
+                let read = read.map(|i| self.reads.swap_remove(i));
                 let answer = match kind {
-                    chunk::OFFSET_DATA => Answer::Data(payload[8..].to_vec()),
+                    chunk::OFFSET_DATA => Answer::Data(whole(read.expect("a read"))),
                     chunk::NONE => Answer::Done,
                     chunk::BLOCK_STATUS => Answer::Status(block_status(&payload).expect("a status").1.collect()),
                     kind => {
@@ -148,7 +174,7 @@ impl Raw {
                         Answer::Failed(error)
                     }
                 };
-                (cookie, answer)
+                Some((cookie, answer))
             }
         }
     }
@@ -178,4 +204,18 @@ impl Raw {
         matches!(self.stream.read(&mut [0; 1]), Ok(0))
             || self.stream.read(&mut [0; 1]).is_err_and(|e| e.kind() == std::io::ErrorKind::ConnectionReset)
     }
+}
+
+/// The data of a read, whose chunks together are all of it, each byte once.
+fn whole((_, length, mut chunks): Pending) -> Vec<u8> {
+    chunks.sort_by_key(|(at, _)| *at);
+    for two in chunks.windows(2) {
+        assert_eq!(two[0].0 + two[0].1.len() as u64, two[1].0, "chunks are neighbours");
+    }
+    let data = match <[_; 1]>::try_from(chunks) {
+        Ok([(_, data)]) => data,
+        Err(chunks) => chunks.into_iter().map(|(_, data)| data).collect::<Vec<_>>().concat(),
+    };
+    assert_eq!(data.len(), length as usize);
+    data
 }

@@ -1,12 +1,13 @@
 //! A server for one test, in a directory of its own.
 
+use crate::device::ByHand;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use udm_base::Sectors;
 use udm_export::nbd::{Client, Export, ExportInfo, Exports, Listen, OpenError, Server, ServerBuilder};
-use udm_io::{BlockDevice, Domain, MemoryDevice};
+use udm_io::{BlockDevice, Domain, DomainBuilder, MemoryDevice};
 
 /// Bytes of [`Served::memory`].
 pub(crate) const SIZE: u64 = 64 << 20;
@@ -86,6 +87,12 @@ impl Served {
     /// Serves one device as `dev`, by one thread.
     pub(crate) fn device(device: Arc<dyn BlockDevice>) -> Self {
         Self::devices(1, vec![("dev".into(), device, false)])
+    }
+
+    /// The same, with a clock that stands still, so that nobody loses patience.
+    pub(crate) fn timeless(device: Arc<dyn BlockDevice>) -> Self {
+        let domain = DomainBuilder::default().clock(Arc::new(ByHand(1.into()))).build();
+        Self::start(domain, Server::builder().threads(1), vec![("dev".into(), device, false)])
     }
 
     pub(crate) fn devices(threads: usize, named: Vec<(String, Arc<dyn BlockDevice>, bool)>) -> Self {

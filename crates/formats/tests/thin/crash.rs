@@ -1,7 +1,7 @@
 //! The power goes at every write, and every write fails: afterwards the metadata are those of the last commit, or of the one that was
 //! under way; never others.
 
-use udm_formats::thin::{Error, Geometry, Metadata, Options};
+use udm_formats::thin::{Error, Geometry, Metadata, Options, REMAINS};
 use udm_pdata::block_on;
 
 use crate::audit::audit;
@@ -145,39 +145,48 @@ fn an_abort_that_cannot_read_leaves_metadata_that_always_fail() {
     assert!(matches!(block_on(pair.metadata.abort()), Err(Error::Failed)));
 }
 
+/// The device is there as a whole, or gone; then what it has left is found.
 #[test]
-fn a_power_cut_while_a_device_is_deleted_in_parts_leaves_some_of_it() {
+fn a_power_cut_while_a_device_is_deleted_in_parts_leaves_all_or_nothing_of_it() {
     let setup =
         [Op::CreateThin(1), Op::Write(1, 0, 9000), Op::CreateThin(2), Op::Write(2, 0, 300), Op::CreateSnap(3, 1)];
     let mut rng = Rng::new(9);
     let mut parts = 0;
     for cut in (0..).step_by(7) {
-        let mut pair = Pair::new(1024, 10_000, OPTIONS);
-        for op in setup.iter().chain(&[Op::Write(3, 100, 500), Op::Commit]) {
+        let mut pair = Pair::new(1024, 20_000, OPTIONS);
+        for op in setup.iter().chain(&[Op::Write(3, 0, 9000), Op::Commit]) {
             pair.apply(op).expect("a healthy device");
         }
         pair.disk.cut_at(cut);
         let done = pair.apply(&Op::Delete(3, true)).is_ok();
         let disk = pair.disk.after_power_cut(&mut rng);
-        let mut contents = audit(&disk.image());
-        let left = contents.devices.remove(&3);
         let before = pair.committed.devices.get(&3).map(|(_, blocks)| blocks.clone()).unwrap_or_default();
         let mut others = pair.committed.devices.clone();
         others.remove(&3);
-        assert_eq!(contents.devices, others, "the others are untouched");
-        if let Some((_, left)) = &left {
-            assert!(left.iter().all(|(block, value)| before.get(block) == Some(value)), "nothing else is mapped");
-            parts += usize::from(left.len() < before.len());
+        let mut contents = audit(&disk.image());
+        let whole = contents.devices.remove(&3);
+        if let Some((_, blocks)) = &whole {
+            assert!(!done && *blocks == before, "all of it");
         }
+        let left = contents.devices.remove(&REMAINS);
+        if let Some((_, left)) = &left {
+            assert!(whole.is_none() && left.len() < before.len(), "the rest of it");
+            assert!(left.iter().all(|(block, value)| before.get(block) == Some(value)), "nothing else is mapped");
+            parts += 1;
+        }
+        assert_eq!(contents.devices, others, "the others are untouched");
         if done {
             assert!(left.is_none());
             break;
         }
 
-        let geometry = Geometry { data_block: DATA_BLOCK, data_blocks: 10_000 };
+        let geometry = Geometry { data_block: DATA_BLOCK, data_blocks: 20_000 };
         let mut metadata = block_on(Metadata::open(disk.io(), &geometry, OPTIONS)).expect("it opens");
-        if left.is_some() {
-            let mut deletion = block_on(metadata.delete(3)).expect("it is there");
+        let mut deletion = match whole {
+            Some(_) => Some(block_on(metadata.delete(3)).expect("it is there")),
+            None => block_on(metadata.remains()).expect("what is left"),
+        };
+        if let Some(deletion) = &mut deletion {
             while !block_on(deletion.step(&mut metadata)).expect("a step") {}
             block_on(metadata.commit()).expect("a commit");
         }

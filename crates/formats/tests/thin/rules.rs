@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use udm_formats::thin::superblock::{Disk as Fields, LOCATION, SALT};
-use udm_formats::thin::{Error, Geometry, MAX_TIME, Metadata, Options};
+use udm_formats::thin::{Error, Geometry, MAX_TIME, Metadata, Options, REMAINS};
 use udm_pdata::layout::checksum;
 use udm_pdata::{Block, BlockIo, IoFuture, Space, block_on};
 use zerocopy::FromBytes;
@@ -274,12 +274,46 @@ fn a_snapshot_that_was_never_written_to_is_deleted_in_one_step() {
     let mut pair = Pair::new(2048, 20_000, Options::default());
     apply(&mut pair, &[Op::CreateThin(1), Op::Write(1, 0, 9000), Op::CreateSnap(2, 1), Op::Commit]);
     let mut deletion = block_on(pair.metadata.delete(2)).unwrap();
-    assert_eq!((deletion.device(), deletion.progress()), (2, (9000, 9000)));
-    assert!(block_on(deletion.step(&mut pair.metadata)).unwrap());
-    assert_eq!(deletion.progress(), (0, 9000));
-    let mut deletion = block_on(pair.metadata.delete(1)).unwrap();
-    assert!(!block_on(deletion.step(&mut pair.metadata)).unwrap(), "this one takes several");
-    assert!(deletion.progress().0 < 9000);
+    assert_eq!((deletion.is_over(), deletion.progress()), (true, (0, 9000)));
+    assert!(block_on(deletion.step(&mut pair.metadata)).unwrap(), "there is nothing to do");
+    let deletion = block_on(pair.metadata.delete(1)).unwrap();
+    assert!(!deletion.is_over() && (1..9000).contains(&deletion.progress().0), "this one takes several");
+}
+
+/// What is left of deleted devices is nobody's, whoever else is made meanwhile, and is found again.
+#[test]
+fn a_deleted_device_is_gone_at_once() {
+    let mut pair = Pair::new(2048, 40_000, Options::default());
+    apply(&mut pair, &[Op::CreateThin(1), Op::Write(1, 0, 9000), Op::CreateThin(2), Op::Write(2, 0, 9000), Op::Commit]);
+    let metadata = &mut pair.metadata;
+    let free = metadata.data_free();
+    for (dev, new) in [(1, 1), (2, 3)] {
+        assert!(!block_on(metadata.delete(dev)).unwrap().is_over());
+        let gone = [
+            block_on(metadata.delete(dev)).unwrap_err(),
+            block_on(metadata.details(dev)).unwrap_err(),
+            block_on(metadata.create_snap(7, dev)).unwrap_err(),
+        ];
+        assert!(gone.iter().all(|e| matches!(e, Error::NoDevice(found) if *found == dev)), "{gone:?}");
+        block_on(metadata.create_thin(new)).unwrap();
+    }
+    assert!(matches!(block_on(metadata.delete(REMAINS)), Err(Error::NoDevice(REMAINS))), "no device's id");
+    let ids: Vec<u32> = block_on(metadata.devices()).unwrap().into_iter().map(|(dev, _)| dev).collect();
+    assert_eq!(ids, [1, 3]);
+    block_on(metadata.commit()).unwrap();
+    audit(&pair.disk.image());
+    thin_check(&pair.disk.image());
+    pair.reopen();
+    let metadata = &mut pair.metadata;
+    let mut found = 0;
+    while let Some(mut left) = block_on(metadata.remains()).unwrap() {
+        while !block_on(left.step(metadata)).unwrap() {}
+        found += 1;
+    }
+    block_on(metadata.commit()).unwrap();
+    assert_eq!((found, metadata.data_free()), (2, free + 18_000));
+    audit(&pair.disk.image());
+    thin_check(&pair.disk.image());
 }
 
 #[test]

@@ -255,6 +255,16 @@ impl Bio {
     pub fn set_word(&mut self, word: u64) {
         self.record_mut().word = word;
     }
+
+    /// A second free word, for who needs one beside [`word`](Self::word).
+    pub fn note(&self) -> u64 {
+        self.record().note
+    }
+
+    /// Sets the second free word.
+    pub fn set_note(&mut self, note: u64) {
+        self.record_mut().note = note;
+    }
 }
 
 impl Drop for Bio {

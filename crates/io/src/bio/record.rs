@@ -50,6 +50,8 @@ pub(crate) struct Record {
     #[cfg(debug_assertions)]
     pub(crate) rounds: crate::channel::Rounds,
     pub(crate) stack: [std::mem::MaybeUninit<Frame>; FRAMES],
+    /// What goes with `word`.
+    pub(crate) note: u64,
 }
 
 #[cfg(not(debug_assertions))]

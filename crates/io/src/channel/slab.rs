@@ -110,6 +110,7 @@ impl Slab {
                 #[cfg(debug_assertions)]
                 rounds: super::Rounds::NONE,
                 stack: [MaybeUninit::uninit(); _],
+                note: 0,
             });
             self.free = slot.as_mut_ptr();
         }

@@ -22,6 +22,8 @@ pub struct Woken {
     pub writable: bool,
     /// The other side has closed (EPOLLRDHUP, EPOLLHUP, EPOLLERR).
     pub hangup: bool,
+    /// The other side takes nothing any more either (EPOLLHUP, EPOLLERR).
+    pub gone: bool,
 }
 
 /// Polls before it sleeps, at most: where a clock stands still, a budget never ends.
@@ -82,15 +84,15 @@ impl Waiter {
 }
 
 fn flags(read: bool, write: bool) -> epoll::EventFlags {
-    let mut flags = epoll::EventFlags::RDHUP;
-    flags.set(epoll::EventFlags::IN, read);
+    let mut flags = epoll::EventFlags::empty();
+    flags.set(epoll::EventFlags::IN | epoll::EventFlags::RDHUP, read);
     flags.set(epoll::EventFlags::OUT, write);
     flags
 }
 
 impl Channel {
     /// Watches a descriptor: [`wait`](Self::wait) also ends when it is ready. `key` comes back in [`Woken`]; it
-    /// must not be `u64::MAX`.
+    /// must not be `u64::MAX`. With neither `read` nor `write`, it ends when the other side has [gone](Woken::gone).
     pub fn watch(&self, fd: impl AsFd, key: u64, read: bool, write: bool) -> io::Result<()> {
         debug_assert_ne!(key, OWN, "that key is the channel's own");
         let mut waiter = self.waiter.borrow_mut();
@@ -239,6 +241,7 @@ impl Channel {
                 readable: is(F::IN | F::RDHUP | F::HUP | F::ERR),
                 writable: is(F::OUT | F::HUP | F::ERR),
                 hangup: is(F::RDHUP | F::HUP | F::ERR),
+                gone: is(F::HUP | F::ERR),
             });
         }
         Ok(())

@@ -1,12 +1,13 @@
 //! The mapping cache: what a volume's blocks are mapped to, as far as it is known, read without a lock.
 //!
 //! Each volume has a tree over its blocks: a directory of *nodes* (512 leaves each), a node of *slots*, and *leaves* (512
-//! blocks each). A leaf holds an entry for each block that differs from what it says of all others, *unmapped* or
+//! blocks each). The first nodes, of many a volume all, stand in the directory itself, others in *tops* of 512. A leaf holds an entry for each block that differs from what it says of all others, *unmapped* or
 //! *unknown*: a hole costs its slot, and a leaf with few entries a few cache lines. 4 million blocks, scattered over 16 TiB, take
 //! less than 64 MiB. All volumes of a pool share one budget; what was not used lately makes room for what is (second chance, page by page).
 //!
 //! # Invariants
-//! - Forgetting is always allowed: who finds nothing asks the metadata. So nothing here fails.
+//! - Forgetting is always allowed, and may come at once: who finds nothing asks the metadata, and uses what they say. So nothing here
+//!   fails.
 //! - Words only change under the pool's lock, but for the mark that something was used.
 //! - No memory is freed while the cache is there, only used anew. A reader looks at its slots again after it has read the
 //!   entry: each slot has a *stamp* that no other has, and it is changed before the memory behind it is.
@@ -14,10 +15,12 @@
 //!   ([`Drains`](super::inflight::Drains)) before relying on that nobody uses the old one.
 
 mod arena;
+mod image;
 #[cfg(test)]
 mod tests;
 
-use arena::{Arena, DENSE, FAN, NODE, Words, class_for};
+use arena::{Arena, DENSE, FAN, NODE, TOP, Words, class_for};
+use image::{Image, probe};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -44,8 +47,12 @@ pub(super) enum Known {
 
 /// Blocks that a node covers: 2^18.
 const NODE_BLOCKS: u64 = (FAN * FAN) as u64;
-/// Slots of a part of a directory, which is made when it is first needed.
-const PART: usize = 4096;
+/// Nodes in a directory itself: of a terabyte to 16 in blocks of 64 KiB.
+const NEAR: std::ops::RangeInclusive<u64> = 64..=1024;
+/// Blocks that a top covers: 2^27.
+const TOP_BLOCKS: u64 = NODE_BLOCKS * FAN as u64;
+/// Tops of a directory. What lies beyond is never known, and only slower.
+const TOPS: std::ops::RangeInclusive<u64> = 64..=4096;
 /// Leaves that one [`Mappings::fill`] writes at most.
 const FILL: u64 = 64;
 /// How often a lookup looks again when something moved beneath it.
@@ -98,21 +105,36 @@ mod entry {
     }
 }
 
-/// Slots of nodes. Their number is in the type, so that an index cut to it needs no check.
-type Part = [AtomicU64; PART];
-
-/// The directory of one volume.
+/// The directory of one volume. Some hundred bytes to 8 KiB (40 for the greatest), for as long as the volume is there.
 struct Directory {
-    parts: Box<[OnceLock<Box<Part>>]>,
+    near: Box<[AtomicU64]>,
+    /// Made when it is first needed.
+    tops: OnceLock<Box<[AtomicU64]>>,
+    tops_len: usize,
     /// Blocks that were exclusive in an earlier era are shared.
     era: AtomicU64,
+    /// How often something that was mapped has changed, or may have.
+    changes: AtomicU64,
+}
+
+/// Empty slots.
+fn slots(len: usize) -> Box<[AtomicU64]> {
+    (0..len).map(|_| AtomicU64::new(0)).collect()
 }
 
 impl Directory {
-    #[inline]
-    fn node(&self, block: u64) -> Option<&AtomicU64> {
-        let at = (block / NODE_BLOCKS) as usize;
-        Some(&self.parts.get(at / PART)?.get()?[at % PART])
+    /// The slot of the top that has a block's node.
+    fn top(&self, block: u64) -> Option<&AtomicU64> {
+        self.tops.get()?.get(usize::try_from(block / TOP_BLOCKS).ok()?)
+    }
+
+    /// The slot of a block's node, if there is a place for it now. Under the lock.
+    fn node<'a>(&'a self, words: &'a Words, block: u64) -> Option<&'a AtomicU64> {
+        let near = self.near.get(node_of(block));
+        near.or_else(|| {
+            let up = self.top(block)?.load(Ordering::Relaxed);
+            (up != 0).then(|| &words.of(slot::unit(up), TOP)[node_of(block) % FAN])
+        })
     }
 }
 
@@ -127,8 +149,8 @@ pub(super) struct MappingCache {
 struct Inner {
     arena: Arena,
     volumes: Vec<Option<Arc<Directory>>>,
-    /// Bytes of directories.
-    directories: usize,
+    /// Numbers of volumes that nobody has.
+    free: Vec<usize>,
     stamp: u64,
 }
 
@@ -148,12 +170,18 @@ impl MappingCache {
 
     /// The cache of a volume that has `blocks` blocks now. It may grow.
     pub(super) fn volume(self: &Arc<Self>, blocks: u64) -> Mappings {
-        // Room to grow to 4 PiB of 64 KiB blocks; what lies beyond is never known, and only slower.
-        let parts = (blocks.div_ceil(NODE_BLOCKS * PART as u64)).clamp(64, 1 << 17) as usize;
-        let parts = (0..parts).map(|_| OnceLock::new()).collect();
-        let directory = Arc::new(Directory { parts, era: AtomicU64::new(1) });
+        let near = blocks.div_ceil(NODE_BLOCKS).clamp(*NEAR.start(), *NEAR.end());
+        // Room to grow to eight times as much.
+        let tops = blocks.div_ceil(TOP_BLOCKS).saturating_mul(8).clamp(*TOPS.start(), *TOPS.end());
+        let directory = Arc::new(Directory {
+            near: slots(near as usize),
+            tops: OnceLock::new(),
+            tops_len: tops as usize,
+            era: AtomicU64::new(1),
+            changes: AtomicU64::new(0),
+        });
         let mut inner = self.lock();
-        let id = inner.volumes.iter().position(Option::is_none).unwrap_or(inner.volumes.len());
+        let id = inner.free.pop().unwrap_or(inner.volumes.len());
         if id == inner.volumes.len() {
             inner.volumes.push(None);
         }
@@ -163,8 +191,7 @@ impl MappingCache {
 
     /// Bytes in use.
     pub(super) fn bytes(&self) -> usize {
-        let inner = self.lock();
-        inner.arena.bytes() + inner.directories
+        self.lock().arena.bytes()
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -177,18 +204,40 @@ impl Mappings {
     /// asked in, and while the bio is counted in its epoch.
     #[inline]
     pub(super) fn lookup(&self, block: u64) -> Known {
-        let Some(node) = self.directory.node(block) else { return Known::Unknown };
-        match self.look(node, block) {
+        let found = match self.directory.near.get(node_of(block)) {
+            Some(node) => self.look(node, block),
+            None => self.look_far(block),
+        };
+        match found {
             Some(known) => known,
-            None => self.look_again(node, block),
+            None => self.look_again(block),
         }
     }
 
     /// After something moved beneath a lookup.
     #[cold]
     #[inline(never)]
-    fn look_again(&self, node: &AtomicU64, block: u64) -> Known {
-        (0..TRIES).find_map(|_| self.look(node, block)).unwrap_or(Known::Unknown)
+    fn look_again(&self, block: u64) -> Known {
+        let look = |_| match self.directory.near.get(node_of(block)) {
+            Some(node) => self.look(node, block),
+            None => self.look_far(block),
+        };
+        (0..TRIES).find_map(look).unwrap_or(Known::Unknown)
+    }
+
+    /// As [`look`](Self::look), for a block whose node is in a top.
+    #[inline(never)]
+    fn look_far(&self, block: u64) -> Option<Known> {
+        let Some(top) = self.directory.top(block) else { return Some(Known::Unknown) };
+        let up = look(top);
+        if up == 0 {
+            return Some(Known::Unknown);
+        }
+        #[cfg(test)]
+        tests::linger(tests::Step::Top);
+        let known = self.look(self.cache.words.word(slot::unit(up), node_of(block) % FAN), block)?;
+        // What was found was acquired: as in `look`.
+        unchanged(top, up).then_some(known)
     }
 
     /// What is known of a block, unless something moves meanwhile.
@@ -196,7 +245,8 @@ impl Mappings {
     fn look(&self, node: &AtomicU64, block: u64) -> Option<Known> {
         let words = &self.cache.words;
         let up = look(node);
-        if up == 0 {
+        // Nothing; or no slot, in a top that has changed meanwhile.
+        if up & slot::TAG == 0 {
             return Some(Known::Unknown);
         }
         #[cfg(test)]
@@ -214,7 +264,6 @@ impl Mappings {
         tests::linger(tests::Step::Entry);
         // Acquired what was found: if it is from another use of the memory, the slots are seen to have changed.
         fence(Ordering::Acquire);
-        let unchanged = |at: &AtomicU64, then: u64| (at.load(Ordering::Acquire) ^ then) & !slot::USED == 0;
         (unchanged(leaf, down) && unchanged(node, up)).then(|| self.meaning(down, found))
     }
 
@@ -246,7 +295,25 @@ impl Mappings {
             }
     }
 
-    /// Notes what a block is now. Takes the cache's lock, which is held for microseconds and never over I/O.
+    /// How often a mapping has changed, but for those of blocks that had none: what was found before may be true no more. Counted before
+    /// the drain that waits for whoever uses what was, so that who enters an epoch and finds the number unchanged may use it.
+    #[inline]
+    pub(super) fn changes(&self) -> u64 {
+        self.directory.changes.load(Ordering::Acquire)
+    }
+
+    fn count_change(&self) {
+        self.directory.changes.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Notes what a mapped block is from now on.
+    pub(super) fn replace(&self, block: u64, known: Known) {
+        self.count_change();
+        self.set(block, known);
+    }
+
+    /// Notes what a block is: what the metadata say, or said nothing of. Takes the cache's lock, which is held for microseconds and
+    /// never over I/O. It may be forgotten at once.
     pub(super) fn set(&self, block: u64, known: Known) {
         let mut inner = self.cache.lock();
         let entry = self.entry(block, known);
@@ -301,22 +368,24 @@ impl Mappings {
         }
     }
 
-    /// Forgets what is known of the blocks of `range`. Costs the more the more is known there.
+    /// Forgets what is known of the blocks of `range`, which change. Costs the more the more is known there.
     pub(super) fn clear(&self, range: Range<u64>) {
+        self.count_change();
         let mut inner = self.cache.lock();
         let mut at = range.start;
         while at < range.end {
             let node_end = (at / NODE_BLOCKS + 1).saturating_mul(NODE_BLOCKS);
-            let known = self.directory.node(at).is_some_and(|n| n.load(Ordering::Relaxed) != 0);
+            let place = self.directory.node(&self.cache.words, at).map(|node| node.load(Ordering::Relaxed));
+            let known = place.is_some_and(|node| node != 0);
             if known && at.is_multiple_of(NODE_BLOCKS) && node_end <= range.end {
                 self.drop_node(&mut inner, at);
             } else if known {
                 self.clear_in_node(&mut inner, at..range.end.min(node_end));
             }
-            at = match self.directory.parts.get((at / NODE_BLOCKS) as usize / PART) {
-                Some(part) if part.get().is_some() => node_end,
-                // A part that nobody has made, or none at all.
-                Some(_) => (at / (NODE_BLOCKS * PART as u64) + 1) * NODE_BLOCKS * PART as u64,
+            at = match place {
+                Some(_) => node_end,
+                None if self.directory.top(at).is_some() => (at / TOP_BLOCKS + 1) * TOP_BLOCKS,
+                // Beyond all tops, or there are none.
                 None => return,
             };
         }
@@ -339,6 +408,7 @@ impl Mappings {
 
     /// From now on every block that is mapped is shared, as when a snapshot is taken. One step, whatever is known.
     pub(super) fn share_all(&self) {
+        self.count_change();
         let mut inner = self.cache.lock();
         let era = self.directory.era.load(Ordering::Relaxed) + 1;
         if era == entry::ERAS {
@@ -351,14 +421,16 @@ impl Mappings {
 
     /// Forgets everything.
     pub(super) fn forget_all(&self) {
+        self.count_change();
         self.forget(&mut self.cache.lock());
     }
 
     fn forget(&self, inner: &mut Inner) {
-        for (part, nodes) in self.directory.parts.iter().enumerate() {
-            for at in 0..nodes.get().map_or(0, |nodes| nodes.len()) {
-                self.drop_node(inner, (part * PART + at) as u64 * NODE_BLOCKS);
-            }
+        for number in 0..self.directory.near.len() as u64 {
+            self.drop_node(inner, number * NODE_BLOCKS);
+        }
+        for number in 0..self.directory.tops.get().map_or(0, |tops| tops.len()) as u64 {
+            drop_top(&self.cache.words, inner, &self.directory, number * TOP_BLOCKS);
         }
     }
 
@@ -403,33 +475,34 @@ impl Mappings {
 
     /// Whether there is a node for the block's leaf, now.
     fn make_node(&self, inner: &mut Inner, block: u64) -> bool {
-        const BYTES: usize = PART * size_of::<AtomicU64>();
-        let at = (block / NODE_BLOCKS) as usize;
-        let Some(part) = self.directory.parts.get(at / PART) else { return false };
-        if part.get().is_none() {
-            // Parts stay as long as their volume, so they must not take all there is.
-            if inner.directories + BYTES > self.cache.budget / 4 {
-                return false;
+        let (words, directory) = (&self.cache.words, &self.directory);
+        if node_of(block) >= directory.near.len() {
+            directory.tops.get_or_init(|| slots(directory.tops_len));
+            let Some(top) = directory.top(block) else { return false };
+            if top.load(Ordering::Relaxed) == 0 {
+                let Some(piece) = self.take(inner, TOP, block) else { return false };
+                top.store(slot::new(TOP, piece, inner.stamp(), false) | slot::USED, Ordering::Release);
             }
-            inner.directories += BYTES;
         }
-        let part = part.get_or_init(|| {
-            let slots: Box<[AtomicU64]> = (0..PART).map(|_| AtomicU64::new(0)).collect();
-            slots.try_into().expect("as many as there are in the type")
-        });
-        if part[at % PART].load(Ordering::Relaxed) == 0 {
-            let Some(piece) = self.take(inner, NODE, block / NODE_BLOCKS * NODE_BLOCKS) else { return false };
-            part[at % PART].store(slot::new(NODE, piece, inner.stamp(), false), Ordering::Release);
+        if directory.node(words, block).is_some_and(|node| node.load(Ordering::Relaxed) != 0) {
+            return true;
         }
+        let Some(piece) = self.take(inner, NODE, block) else { return false };
+        let Some(node) = directory.node(words, block) else {
+            // To make room for the node, its top had to go.
+            inner.arena.give(piece, NODE);
+            return false;
+        };
+        // Not to go at once for what it is made for.
+        node.store(slot::new(NODE, piece, inner.stamp(), false) | slot::USED, Ordering::Release);
         true
     }
 
-    /// A piece for the leaf or node of `block`; others go if they must.
+    /// A piece for the leaf, node or top of `block`; others go if they must.
     fn take(&self, inner: &mut Inner, class: usize, block: u64) -> Option<usize> {
         let owner = ((self.id as u64) << OWNER_LEAF) | (block / FAN as u64);
         loop {
-            let budget = self.cache.budget.saturating_sub(inner.directories);
-            if let Some(piece) = inner.arena.take(&self.cache.words, class, owner, budget) {
+            if let Some(piece) = inner.arena.take(&self.cache.words, class, owner, self.cache.budget) {
                 return Some(piece);
             }
             if !make_room(&self.cache.words, inner) {
@@ -443,9 +516,8 @@ impl Drop for Mappings {
     fn drop(&mut self) {
         let mut inner = self.cache.lock();
         self.forget(&mut inner);
-        let parts = self.directory.parts.iter().filter(|part| part.get().is_some()).count();
-        inner.directories -= parts * PART * size_of::<AtomicU64>();
         inner.volumes[self.id] = None;
+        inner.free.push(self.id);
     }
 }
 
@@ -472,8 +544,7 @@ fn make_room(words: &Words, inner: &mut Inner) -> bool {
                 (volume.expect("pieces go before their volume"), (owner & ((1 << OWNER_LEAF) - 1)) * FAN as u64)
             })
             .collect();
-        let slot =
-            |directory, block| if class == NODE { node(directory, block) } else { leaf(words, directory, block) };
+        let slot = |directory, block| place(words, directory, class, block);
         let was_used = places.iter().fold(false, |used, (directory, block)| {
             let before = slot(directory, *block).map_or(0, |slot| slot.fetch_and(!slot::USED, Ordering::Relaxed));
             used | (before & slot::USED != 0)
@@ -482,10 +553,10 @@ fn make_room(words: &Words, inner: &mut Inner) -> bool {
             continue;
         }
         for (directory, block) in &places {
-            if class == NODE {
-                drop_node(words, inner, directory, *block);
-            } else {
-                drop_leaf(words, inner, directory, *block);
+            match class {
+                TOP => drop_top(words, inner, directory, *block),
+                NODE => drop_node(words, inner, directory, *block),
+                _ => drop_leaf(words, inner, directory, *block),
             }
         }
         return true;
@@ -493,13 +564,18 @@ fn make_room(words: &Words, inner: &mut Inner) -> bool {
     false
 }
 
-fn node(directory: &Directory, block: u64) -> Option<&AtomicU64> {
-    directory.node(block)
+/// The slot of a block's piece of a class.
+fn place<'a>(words: &'a Words, directory: &'a Directory, class: usize, block: u64) -> Option<&'a AtomicU64> {
+    match class {
+        TOP => directory.top(block),
+        NODE => directory.node(words, block),
+        _ => leaf(words, directory, block),
+    }
 }
 
 /// The slot of a block's leaf, if its node is there. Under the lock.
-fn leaf<'a>(words: &'a Words, directory: &Directory, block: u64) -> Option<&'a AtomicU64> {
-    let up = directory.node(block)?.load(Ordering::Relaxed);
+fn leaf<'a>(words: &'a Words, directory: &'a Directory, block: u64) -> Option<&'a AtomicU64> {
+    let up = directory.node(words, block)?.load(Ordering::Relaxed);
     (up != 0).then(|| &words.of(slot::unit(up), NODE)[leaf_of(block)])
 }
 
@@ -511,7 +587,7 @@ fn drop_leaf(words: &Words, inner: &mut Inner, directory: &Directory, block: u64
 }
 
 fn drop_node(words: &Words, inner: &mut Inner, directory: &Directory, block: u64) {
-    let Some(node) = directory.node(block) else { return };
+    let Some(node) = directory.node(words, block) else { return };
     let old = node.load(Ordering::Relaxed);
     if old != 0 {
         let first = block / NODE_BLOCKS * NODE_BLOCKS;
@@ -519,6 +595,26 @@ fn drop_node(words: &Words, inner: &mut Inner, directory: &Directory, block: u64
         node.store(0, Ordering::Release);
         inner.arena.give(slot::unit(old), NODE);
     }
+}
+
+fn drop_top(words: &Words, inner: &mut Inner, directory: &Directory, block: u64) {
+    let Some(top) = directory.top(block) else { return };
+    let old = top.load(Ordering::Relaxed);
+    if old != 0 {
+        let first = block / TOP_BLOCKS * TOP_BLOCKS;
+        let nodes = (0..FAN as u64).map(|node| first + node * NODE_BLOCKS);
+        // Those that the directory has itself are not in the top.
+        let nodes = nodes.filter(|block| node_of(*block) >= directory.near.len());
+        nodes.for_each(|block| drop_node(words, inner, directory, block));
+        top.store(0, Ordering::Release);
+        inner.arena.give(slot::unit(old), TOP);
+    }
+}
+
+/// Whether a slot is as it was, but for the mark.
+#[inline]
+fn unchanged(slot: &AtomicU64, then: u64) -> bool {
+    (slot.load(Ordering::Acquire) ^ then) & !slot::USED == 0
 }
 
 /// A slot's value; marks that it was used.
@@ -535,6 +631,12 @@ fn look(slot: &AtomicU64) -> u64 {
 fn mark(slot: &AtomicU64, found: u64) {
     // Should the word be another by now, then it stays.
     let _ = slot.compare_exchange(found, found | slot::USED, Ordering::Relaxed, Ordering::Relaxed);
+}
+
+/// The number of a block's node.
+#[inline]
+const fn node_of(block: u64) -> usize {
+    (block / NODE_BLOCKS) as usize
 }
 
 #[inline]
@@ -565,76 +667,4 @@ fn find(words: &Words, slot: u64, index: usize) -> (Option<usize>, u64) {
         return (Some(index), piece[index].load(Ordering::Acquire));
     }
     probe(piece, index)
-}
-
-/// The same in a piece that is searched from a hash of the index.
-fn probe(piece: &[AtomicU64], index: usize) -> (Option<usize>, u64) {
-    let start = (((index as u32).wrapping_mul(0x9e37_79b1) as u64 * piece.len() as u64) >> 32) as usize;
-    for at in (start..piece.len()).chain(0..start) {
-        let found = piece[at].load(Ordering::Acquire);
-        if found == 0 || entry::index(found) == index {
-            return (Some(at), found);
-        }
-    }
-    (None, 0)
-}
-
-/// A leaf while it is made.
-struct Image {
-    entries: [u64; FAN],
-    unmapped: bool,
-}
-
-impl Image {
-    const fn new(unmapped: bool) -> Self {
-        Self { entries: [0; FAN], unmapped }
-    }
-
-    fn read(words: &Words, slot: u64) -> Self {
-        let mut image = Self::new(slot & slot::UNMAPPED != 0);
-        if slot::class(slot) != 0 {
-            for word in words.of(slot::unit(slot), slot::class(slot)) {
-                let entry = word.load(Ordering::Relaxed);
-                if entry != 0 {
-                    image.entries[entry::index(entry)] = entry;
-                }
-            }
-        }
-        image
-    }
-
-    const fn put(&mut self, entry: u64) {
-        self.entries[entry::index(entry)] = entry;
-    }
-
-    /// Has the more frequent of unmapped and unknown said by the leaf.
-    fn settle(&mut self) {
-        let count = |state: u64| self.entries.iter().filter(|&&e| e != 0 && e & entry::STATE == state).count();
-        let silent = self.entries.iter().filter(|&&e| e == 0).count();
-        let (unmapped, unknown) = (count(entry::UNMAPPED), count(entry::UNKNOWN));
-        let (said, other) =
-            if self.unmapped { (entry::UNMAPPED, entry::UNKNOWN) } else { (entry::UNKNOWN, entry::UNMAPPED) };
-        let (silent, others) = if self.unmapped { (silent + unmapped, unknown) } else { (silent + unknown, unmapped) };
-        let flip = others > silent;
-        for (index, e) in self.entries.iter_mut().enumerate() {
-            let state = if *e == 0 { said } else { *e & entry::STATE };
-            if state == said {
-                *e = if flip { said | entry::at(index) } else { 0 };
-            } else if state == other && flip {
-                *e = 0;
-            }
-        }
-        self.unmapped ^= flip;
-    }
-
-    fn entries(&self) -> usize {
-        self.entries.iter().filter(|&&e| e != 0).count()
-    }
-
-    fn write(&self, piece: &[AtomicU64], class: usize) {
-        for (index, &entry) in self.entries.iter().enumerate().filter(|(_, e)| **e != 0) {
-            let at = if class == DENSE { Some(index) } else { probe(piece, index).0 };
-            piece[at.expect("the class was chosen to fit")].store(entry, Ordering::Release);
-        }
-    }
 }

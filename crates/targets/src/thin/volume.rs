@@ -2,7 +2,7 @@
 
 use super::flight;
 use super::inflight::Epoch;
-use super::mapping::{Known, Mappings};
+use super::mapping::{Known, Mappings, Place};
 use super::pool::{Gate, Pool};
 use super::worker::Event;
 use std::any::Any;
@@ -75,6 +75,49 @@ impl Origin {
     }
 }
 
+/// What the worker has found out for a bio, which carries it to its volume: what is known need not be in the mapping cache to
+/// be used.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Found {
+    /// Where its block lies, or that it lies nowhere.
+    pub(super) known: Known,
+    /// A commit was made since the bio came, when its block was there already.
+    pub(super) committed: bool,
+    /// [`Mappings::changes`] at that time: later, what was found may be so no more.
+    pub(super) changes: u64,
+}
+
+impl Found {
+    const UNMAPPED: u64 = 1;
+    const MAPPED: u64 = 2;
+    const SHARED: u64 = 4;
+    const COMMITTED: u64 = 8;
+    const DATA: u32 = 4;
+
+    /// As the words of a bio.
+    fn write(self, bio: &mut Bio) {
+        let known = match self.known {
+            Known::Unknown => 0,
+            Known::Unmapped => Self::UNMAPPED,
+            Known::At(Place { data, shared }) => {
+                Self::MAPPED | data << Self::DATA | if shared { Self::SHARED } else { 0 }
+            }
+        };
+        bio.set_word(known | if self.committed { Self::COMMITTED } else { 0 });
+        bio.set_note(self.changes);
+    }
+
+    fn read(bio: &Bio) -> Self {
+        let word = bio.word();
+        let known = match word & (Self::UNMAPPED | Self::MAPPED) {
+            Self::UNMAPPED => Known::Unmapped,
+            Self::MAPPED => Known::At(Place { data: word >> Self::DATA, shared: word & Self::SHARED != 0 }),
+            _ => Known::Unknown,
+        };
+        Self { known, committed: word & Self::COMMITTED != 0, changes: bio.note() }
+    }
+}
+
 /// One table's volume.
 pub(super) struct Volume {
     this: Weak<Volume>,
@@ -116,24 +159,24 @@ impl Volume {
         self.map_knowing(cx, bio, at, None)
     }
 
-    /// As [`map`](Self::map); a commit was made since the bio came, when its block was at `committed`.
+    /// As [`map`](Self::map), with what the worker has found.
     #[inline]
-    fn map_knowing(&self, cx: &Cx<'_>, mut bio: Bio, at: Sectors, committed: Option<u64>) -> Map<'_> {
+    fn map_knowing(&self, cx: &Cx<'_>, mut bio: Bio, at: Sectors, found: Option<Found>) -> Map<'_> {
         let pool = &*self.device.pool;
         if pool.gate() != Gate::Open {
             return self.gated(cx, bio, at);
         }
         let op = bio.op();
         if !op.has_payload() {
-            return self.without_payload(cx, bio, at, committed);
+            return self.without_payload(cx, bio, at, found);
         }
         let (block, into) = pool.block.split(at.get());
         // Before the look-up: see the module.
         let epoch = pool.inflight.enter(cx);
-        let known = self.device.mappings.lookup(block);
+        let known = self.known(block, found);
         if let Known::At(place) = known
             && (op == Op::Read || !place.shared)
-            && let Some(to) = self.way(&bio, place.data, committed)
+            && let Some(to) = self.way(&bio, place.data, found)
         {
             flight::enter(&mut bio, pool, epoch);
             bio.set_sector(pool.sector_of(place.data) + Sectors::new(into));
@@ -146,20 +189,40 @@ impl Volume {
         }
     }
 
+    /// What is known of a block, by a bio that has entered an epoch: what the mapping cache says, or else what the worker has found,
+    /// as long as nothing that was mapped has changed since. Who changes it counts that before the drain that would wait for
+    /// this bio, had it entered before.
+    #[inline]
+    fn known(&self, block: u64, found: Option<Found>) -> Known {
+        match (self.device.mappings.lookup(block), found) {
+            (Known::Unknown, Some(found)) if found.changes == self.device.mappings.changes() => found.known,
+            (known, _) => known,
+        }
+    }
+
     /// Which device takes a bio to its data block; none, when a commit has to come first.
     #[inline]
-    fn way(&self, bio: &Bio, data: u64, committed: Option<u64>) -> Option<&dyn BlockDevice> {
+    fn way(&self, bio: &Bio, data: u64, found: Option<Found>) -> Option<&dyn BlockDevice> {
         if bio.op() == Op::Read {
             return Some(&*self.pool().data);
         }
-        if committed.is_none() && self.pool().unmaps.load(Ordering::Relaxed) && self.may_unmap(bio) {
+        if found.is_none() && self.pool().unmaps.load(Ordering::Relaxed) && self.may_unmap(bio) {
             return None;
         }
         if !bio.flags().contains(OpFlags::FUA) {
             return Some(&*self.pool().data);
         }
-        let durable = self.device.durability() == Durability::Committed || committed == Some(data);
+        let durable = self.device.durability() == Durability::Committed || self.was_committed_at(data, found);
         durable.then_some(&*self.pool_device)
+    }
+
+    /// Whether the worker has seen to it that the bio's block lies there durably.
+    #[cold]
+    fn was_committed_at(&self, data: u64, found: Option<Found>) -> bool {
+        found.is_some_and(|found| {
+            let there = matches!(found.known, Known::At(place) if place.data == data);
+            found.committed && there && found.changes == self.device.mappings.changes()
+        })
     }
 
     /// Whether a write is for the worker, because it is zeroes over a whole block.
@@ -178,7 +241,7 @@ impl Volume {
 
     /// Flushes, discards and zeroes.
     #[cold]
-    fn without_payload(&self, cx: &Cx<'_>, mut bio: Bio, at: Sectors, committed: Option<u64>) -> Map<'_> {
+    fn without_payload(&self, cx: &Cx<'_>, mut bio: Bio, at: Sectors, found: Option<Found>) -> Map<'_> {
         let pool = &*self.device.pool;
         match bio.op() {
             // A commit would flush the data device, too; without one that is all there is to do.
@@ -187,8 +250,8 @@ impl Volume {
                 // One that the worker has sent back is to be written, within the block that it has looked up.
                 let (block, into) = pool.block.split(at.get());
                 let epoch = pool.inflight.enter(cx);
-                let place = match self.device.mappings.lookup(block) {
-                    Known::At(place) if !place.shared && committed == Some(place.data) => place,
+                let place = match self.known(block, found) {
+                    Known::At(place) if !place.shared && self.was_committed_at(place.data, found) => place,
                     _ => {
                         self.stay(cx, epoch);
                         return self.defer(cx, bio, at);
@@ -236,9 +299,14 @@ impl Volume {
         Map::Kept
     }
 
-    /// Has a bio that was deferred mapped again on its own channel. `committed`: where its block lies, if a commit was made since.
-    pub(super) fn again(&self, mut bio: Bio, committed: Option<u64>) -> Bio {
-        bio.set_word(committed.map_or(0, |data| data + 1));
+    /// What was found out just now, by the worker.
+    pub(super) fn found(&self, known: Known, committed: bool) -> Found {
+        Found { known, committed, changes: self.device.mappings.changes() }
+    }
+
+    /// Has a bio that was deferred mapped again on its own channel, with what was found.
+    pub(super) fn again(&self, mut bio: Bio, found: Found) -> Bio {
+        found.write(&mut bio);
         flight::point(&mut bio, self);
         bio
     }
@@ -258,8 +326,8 @@ impl Volume {
 impl BlockDevice for Volume {
     fn submit(&self, cx: &Cx<'_>, bio: Bio) -> Option<Bio> {
         let at = bio.sector() - Sector::ZERO;
-        let committed = bio.word().checked_sub(1);
-        match self.map_knowing(cx, bio, at, committed) {
+        let found = Found::read(&bio);
+        match self.map_knowing(cx, bio, at, Some(found)) {
             Map::Remapped(mut bio, to) => {
                 flight::point(&mut bio, to);
                 Some(bio)

@@ -78,9 +78,9 @@ impl Stack {
         resumed.unwrap_or_else(|e| panic!("{}: {e}", md.device_name()));
     }
 
-    /// After a cut: bios are let go, whether the device can be resumed or not.
-    pub(crate) fn resume_or_not(&self, md: &Arc<MappedDevice>) {
-        let _ = md.resume(SuspendOptions::default(), &|| false);
+    /// Whether a device can be resumed, after a cut.
+    pub(crate) fn resumes(&self, md: &Arc<MappedDevice>) -> bool {
+        md.resume(SuspendOptions::default(), &|| false).is_ok()
     }
 
     pub(crate) fn suspend(&self, md: &Arc<MappedDevice>, noflush: bool) {

@@ -6,10 +6,12 @@ mod rig;
 
 mod channels;
 mod commits;
+mod deletions;
 mod discards;
 mod doubts;
 mod failures;
 mod lifecycle;
+mod many;
 mod messages;
 mod origins;
 mod pools;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 use udm_base::{Sector, Sectors};
-use udm_core::MappedDevice;
+use udm_core::{MappedDevice, SuspendOptions};
 use udm_io::{Attached, Channel, Op, OpFlags, Status};
 use udm_sim::history::{Effect, History, Operation, fill};
 use udm_sim::{Fault, Image, Rng};
@@ -174,7 +174,8 @@ impl Life {
             match self.rng.below(100) {
                 0..50 => self.submit(),
                 50..85 => self.pump(),
-                85..96 if self.plan != Plan::Failing => self.look(),
+                85..94 if self.plan != Plan::Failing => self.look(),
+                94..96 => self.hold_still(),
                 _ if self.plan == Plan::Snapshots || self.rng.one_in(3) => self.message(),
                 _ => self.pump(),
             }
@@ -285,6 +286,28 @@ impl Life {
         while let Some(done) = self.channel.completed() {
             self.completed(done.token, done.status);
         }
+    }
+
+    /// Suspends the pool while bios are out: what has been answered holds, and nothing is written before the resume.
+    fn hold_still(&mut self) {
+        self.suspend("a suspension");
+        let writes = self.pool.sim.writes();
+        (0..10).for_each(|_| self.pump());
+        assert!(self.pool.sim.is_off() || self.pool.sim.writes() == writes, "something is written under a suspension");
+        if self.plan != Plan::Failing && self.rng.one_in(2) {
+            self.look();
+        }
+        self.resume("a resume");
+    }
+
+    fn suspend(&self, what: &str) {
+        let done = self.pool.md.suspend(SuspendOptions::default(), &|| false);
+        done.unwrap_or_else(|e| self.unless_expected(what, &e));
+    }
+
+    fn resume(&self, what: &str) {
+        let done = self.pool.md.resume(SuspendOptions::default(), &|| false);
+        done.unwrap_or_else(|e| self.unless_expected(what, &e));
     }
 
     /// Until nothing is out.
@@ -399,9 +422,16 @@ impl Life {
         let message = format!("delete {id}");
         let removed = self.pool.registry.remove(&md, false).map(drop);
         drop(md);
+        let suspended = self.rng.one_in(3);
+        if suspended {
+            self.suspend(&message);
+        }
         if let Err(e) = removed.and_then(|()| self.pool.message(&message)) {
             self.unless_expected(&message, &e);
             self.doubt.insert(id, history);
+        }
+        if suspended {
+            self.resume(&message);
         }
     }
 

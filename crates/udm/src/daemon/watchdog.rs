@@ -4,7 +4,7 @@ use super::Daemon;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tracing::warn;
 use udm_control::second::{DebugDump, Service};
 
@@ -88,9 +88,13 @@ impl Daemon {
     pub(super) fn watch(self: &Arc<Self>) {
         let resting = Resting::of(self);
         let work = move || {
-            let mut seen = Seen::default();
-            while let Some(daemon) = resting.rest(LOOK) {
-                let news = seen.look(&daemon.debug(), LOOK.as_millis() as u64);
+            let (mut seen, mut rest, mut last) = (Seen::default(), LOOK, Instant::now());
+            while let Some(daemon) = resting.rest(rest) {
+                let begun = Instant::now();
+                let passed = begun.duration_since(std::mem::replace(&mut last, begun));
+                let news = seen.look(&daemon.debug(), passed.as_millis() as u64);
+                // Thousands of devices take their time: a look is not to cost more than a 500th of a CPU.
+                rest = LOOK.max(begun.elapsed() * 500);
                 if !news.is_empty() {
                     news.iter().for_each(|text| warn!("{text}"));
                     warn!("`udm debug dump` tells what waits for what");

@@ -2,7 +2,7 @@
 
 use udm_pdata::{Root, btree};
 
-use super::{Device, MAX_DEVICE, Metadata};
+use super::{Device, MAX_DEVICE, Metadata, REMAINS};
 use crate::thin::error::Error;
 use crate::thin::superblock::LOCATION;
 use crate::thin::values::{BlockTime, Details, DiskDetails, MAX_TIME};
@@ -49,9 +49,9 @@ impl Metadata {
         self.open.time += 1;
         let time = self.open.time;
         let from = self.devices.get_mut(&origin).expect("it was loaded above");
-        from.changed = true;
         from.details.snapshotted_time = time;
         let mapped_blocks = from.details.mapped_blocks;
+        self.changed.insert(origin);
         let details = Details { mapped_blocks, ..self.new_details() };
         self.add(dev, details, root);
         Ok(())
@@ -64,7 +64,8 @@ impl Metadata {
 
     /// A device that was just made: its way in the upper tree was changed, so it is the transaction's own.
     fn add(&mut self, dev: u32, details: Details, root: u64) {
-        self.devices.insert(dev, Device { details, root, changed: true, owned_in: self.transaction });
+        self.devices.insert(dev, Device { details, root, owned_in: self.transaction });
+        self.changed.insert(dev);
     }
 
     async fn check_unused(&mut self, dev: u32) -> Result<(), Error> {
@@ -87,7 +88,7 @@ impl Metadata {
         Ok(self.device(dev).await?.details)
     }
 
-    /// All devices, by id, as they stand in the open transaction. Reads the whole details tree: 126 devices a block.
+    /// All devices, by id, as they stand in the open transaction; not what deleted ones have left. Reads the whole details tree: 126 devices a block.
     ///
     /// # Errors
     /// Those beneath; [`Error::DeviceId`] for an id that no device can have.
@@ -97,18 +98,19 @@ impl Metadata {
         let mut walk = btree::Walk::<DiskDetails>::new(self.open.details_root, 0..=u64::MAX);
         while let Some(entries) = walk.next(&mut self.store).await? {
             for (id, details) in entries {
-                let dev = u32::try_from(*id).ok().filter(|id| *id <= MAX_DEVICE).ok_or(Error::DeviceId(*id))?;
+                let dev = u32::try_from(*id).map_err(|_| Error::DeviceId(*id))?;
                 devices.insert(dev, Details::from(*details));
             }
         }
         devices.extend(self.devices.iter().map(|(dev, device)| (*dev, device.details)));
+        devices.retain(|dev, _| *dev < REMAINS);
         Ok(devices.into_iter().collect())
     }
 
     /// Forgets what is kept of a device that nobody uses any more, also that changes to it were aborted. Uncommitted changes are kept.
     pub fn close_device(&mut self, dev: u32) {
         self.aborted.remove(&dev);
-        if self.devices.get(&dev).is_some_and(|device| !device.changed) {
+        if !self.changed.contains(&dev) {
             self.devices.remove(&dev);
         }
     }
@@ -127,7 +129,7 @@ impl Metadata {
         if root == LOCATION {
             return Err(Error::Details { dev, what: "the root of its mappings is block 0, the superblock".into() });
         }
-        let device = Device { details: details.into(), root, changed: false, owned_in: 0 };
+        let device = Device { details: details.into(), root, owned_in: 0 };
         self.devices.insert(dev, device);
         Ok(device)
     }
@@ -153,7 +155,7 @@ impl Metadata {
     /// Keeps what a change made of a device's root and of its number of mappings.
     pub(super) async fn keep(&mut self, dev: u32, root: u64, mapped_blocks: u64) -> Result<(), Error> {
         let device = self.devices.get_mut(&dev).expect("it was owned");
-        device.changed = true;
+        self.changed.insert(dev);
         device.details.mapped_blocks = mapped_blocks;
         if std::mem::replace(&mut device.root, root) != root {
             self.set_root(dev, root).await?;

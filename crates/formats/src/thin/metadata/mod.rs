@@ -12,7 +12,7 @@
 //! first change of a transaction the way to the device in the upper tree is made the transaction's own, although nothing there changes yet:
 //! if a metadata snapshot shares that way, only copying it counts the references to the roots beneath ([`Metadata::own`]).
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use udm_base::Sectors;
@@ -29,7 +29,7 @@ mod open;
 mod space;
 mod transaction;
 
-pub use deletion::Deletion;
+pub use deletion::{Deletion, REMAINS};
 
 /// The highest thin device id (`MAX_DEV_ID`, `drivers/md/dm-thin.c`, 6.12).
 pub const MAX_DEVICE: u32 = (1 << 24) - 1;
@@ -108,8 +108,6 @@ impl Open {
 struct Device {
     details: Details,
     root: u64,
-    /// Differs from what was committed.
-    changed: bool,
     /// The transaction in which the way to it in the upper tree was made the transaction's own.
     owned_in: u64,
 }
@@ -140,6 +138,8 @@ pub struct Metadata {
     no_changes: bool,
     health: Health,
     devices: HashMap<u32, Device>,
+    /// Those of them that differ from what was committed: a commit costs nothing for the others.
+    changed: BTreeSet<u32>,
     aborted: HashSet<u32>,
     /// Entries of a leaf; kept for its memory.
     scratch: Vec<(u64, BlockTime)>,
@@ -212,7 +212,7 @@ impl Metadata {
 
     /// Whether `dev` changed since the last commit.
     pub fn changed_since_commit(&self, dev: u32) -> bool {
-        self.devices.get(&dev).is_some_and(|device| device.changed)
+        self.changed.contains(&dev)
     }
 
     /// Whether changes to `dev` were lost in an abort. It stays so until [`close_device`](Self::close_device).

@@ -1,6 +1,6 @@
 //! Making metadata, and opening them.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use udm_pdata::layout::{MAX_METADATA_BLOCKS, SpaceMapRoot};
@@ -110,6 +110,7 @@ impl Metadata {
             no_changes: false,
             health: Health::Good,
             devices: HashMap::new(),
+            changed: BTreeSet::new(),
             aborted: HashSet::new(),
             scratch: Vec::new(),
         }

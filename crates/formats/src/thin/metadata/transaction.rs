@@ -33,11 +33,8 @@ impl Metadata {
     }
 
     async fn try_commit(&mut self) -> Result<(), Error> {
-        let mut changed: Vec<_> = (self.devices.iter().filter(|(_, device)| device.changed))
-            .map(|(dev, device)| (*dev, DiskDetails::from(device.details)))
-            .collect();
-        changed.sort_unstable_by_key(|(dev, _)| *dev);
-        for (dev, details) in changed {
+        for &dev in &self.changed {
+            let details = DiskDetails::from(self.devices[&dev].details);
             btree::insert(&mut self.store, &mut self.open.details_root, dev.into(), details).await?;
         }
         let roots = self.store.prepare_commit().await?;
@@ -48,9 +45,7 @@ impl Metadata {
         self.dirty = false;
         self.grown = false;
         self.transaction += 1;
-        for device in self.devices.values_mut() {
-            device.changed = false;
-        }
+        self.changed.clear();
         Ok(())
     }
 
@@ -81,8 +76,7 @@ impl Metadata {
             return Err(Error::Failed);
         }
         self.health = Health::Failed;
-        let changed = self.devices.iter().filter(|(_, device)| device.changed).map(|(dev, _)| *dev);
-        self.aborted.extend(changed);
+        self.aborted.extend(std::mem::take(&mut self.changed));
         let block = self.io.read(LOCATION, Block::zeroed()).await.map_err(read_error)?;
         let superblock = Superblock::read(block, LOCATION)?;
         let fresh = Self::open_superblock(self.io.clone(), superblock, self.options).await?;
@@ -127,7 +121,7 @@ impl Metadata {
         if let Some(held) = self.snap_root() {
             return Err(Error::SnapHeld(held));
         }
-        let in_trees = self.open != Open::of(&self.committed) || self.devices.values().any(|device| device.changed);
+        let in_trees = self.open != Open::of(&self.committed) || !self.changed.is_empty();
         if in_trees || self.grown {
             self.commit().await?;
         }

@@ -16,7 +16,7 @@ use super::emit::{Emit, Head, Run};
 use super::tag::{Form, Tag, Tags, bad};
 use super::{Error, Progress};
 use crate::thin::superblock::{LOCATION, Superblock, VERSION, is_data_block_size};
-use crate::thin::{BlockTime, Details, DiskDetails, MAX_DATA_BLOCKS, MAX_DEVICE, MAX_TIME};
+use crate::thin::{BlockTime, Details, DiskDetails, MAX_DATA_BLOCKS, MAX_TIME};
 
 /// Memory for blocks.
 const CACHE: usize = 16 << 20;
@@ -144,7 +144,7 @@ fn head(tag: &Tag<'_>) -> Result<Head, Error> {
 
 fn device(tag: &Tag<'_>) -> Result<(u32, Details), Error> {
     let u32 = |number: u64| u32::try_from(number).expect("at most as much was asked for");
-    let dev = u32(tag.number("dev_id", MAX_DEVICE.into())?);
+    let dev = u32(tag.number("dev_id", u32::MAX.into())?);
     let details = Details {
         mapped_blocks: tag.number("mapped_blocks", u64::MAX)?,
         transaction_id: tag.number("transaction", u64::MAX)?,

@@ -105,8 +105,13 @@ pub fn simple(error: Option<NbdError>, cookie: u64) -> [u8; SIMPLE_LEN] {
 /// Encodes what precedes the data of the only chunk of a successful read: chunk header and offset.
 /// `data_len` is the length of the data alone, at most `u32::MAX - 8`.
 pub fn only_data_chunk(cookie: u64, offset: u64, data_len: u32) -> [u8; DATA_CHUNK_LEN] {
-    let header =
-        ChunkHeader { flags: chunk::FLAG_DONE, kind: chunk::OFFSET_DATA, cookie, length: data_len.saturating_add(8) };
+    data_chunk(cookie, offset, data_len, true)
+}
+
+/// As [`only_data_chunk`], for one of several chunks, of which the `last` ends the reply.
+pub fn data_chunk(cookie: u64, offset: u64, data_len: u32, last: bool) -> [u8; DATA_CHUNK_LEN] {
+    let flags = if last { chunk::FLAG_DONE } else { 0 };
+    let header = ChunkHeader { flags, kind: chunk::OFFSET_DATA, cookie, length: data_len.saturating_add(8) };
     let mut bytes = [0; DATA_CHUNK_LEN];
     bytes[..CHUNK_LEN].copy_from_slice(&header.encode());
     bytes[CHUNK_LEN..].copy_from_slice(&offset.to_be_bytes());

@@ -18,11 +18,12 @@ const CHUNK_PAGES: usize = 64;
 /// The sizes of pieces, in units. The last is a page, in which a leaf's words stand by their index.
 pub(super) const CLASSES: [usize; 12] = [0, 1, 2, 3, 4, 6, 8, 12, 16, 21, 32, 64];
 pub(super) const DENSE: usize = CLASSES.len() - 1;
-/// A page too, of slots.
+/// Pages too, of slots: of leaves, and of nodes.
 pub(super) const NODE: usize = CLASSES.len();
+pub(super) const TOP: usize = NODE + 1;
 
 const fn units(class: usize) -> usize {
-    if class == NODE { PAGE_UNITS } else { CLASSES[class] }
+    if class >= NODE { PAGE_UNITS } else { CLASSES[class] }
 }
 
 /// The smallest class for a leaf with so many entries. Larger pieces are searched from a hash, which wants gaps.
@@ -93,7 +94,7 @@ pub(super) struct Arena {
     pages: Vec<Page>,
     empty: Vec<usize>,
     /// Pages of each class that may have a free piece.
-    partial: [Vec<usize>; NODE + 1],
+    partial: [Vec<usize>; TOP + 1],
     hand: usize,
     bytes: usize,
 }

@@ -20,6 +20,7 @@ impl Random {
 /// What a lookup has just read.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) enum Step {
+    Top,
     Node,
     Leaf,
     Entry,
@@ -83,22 +84,23 @@ fn holds_more_than_it_has_eras() {
 }
 
 /// Random changes of two volumes beside a plain map; with `must_know`, what was said last must still be known.
-fn model(seed: u64, budget: usize, blocks: u64, steps: usize, must_know: bool) {
+fn model(seed: u64, budget: usize, range: Range<u64>, steps: usize, must_know: bool) {
+    let (base, blocks) = (range.start, range.end - range.start);
     println!("seed {seed}, budget {budget}");
     let mut random = Random(seed);
     let cache = MappingCache::new(budget);
-    let volumes = [cache.volume(blocks), cache.volume(blocks)];
+    let volumes = [cache.volume(range.end), cache.volume(range.end)];
     let mut models: [BTreeMap<u64, Known>; 2] = Default::default();
     let (mut known, mut asked) = (0, 0);
     for step in 0..steps {
         let v = random.next(2) as usize;
         let (volume, model) = (&volumes[v], &mut models[v]);
-        let block = random.next(blocks);
+        let block = base + random.next(blocks);
         let place = |random: &mut Random| Place { data: random.next(1 << 40), shared: random.next(2) == 0 };
         match random.next(100) {
             0..50 => {
                 // Runs, so that leaves become dense.
-                for block in block..(block + random.next(40)).min(blocks) {
+                for block in block..(block + random.next(40)).min(range.end) {
                     let known = Known::At(place(&mut random));
                     volume.set(block, known);
                     model.insert(block, known);
@@ -109,21 +111,21 @@ fn model(seed: u64, budget: usize, blocks: u64, steps: usize, must_know: bool) {
                 model.insert(block, Known::Unmapped);
             }
             60..75 => {
-                let range = block..(block + 1 + random.next(3000)).min(blocks);
+                let part = block..(block + 1 + random.next(3000)).min(range.end);
                 let mut mapped = BTreeMap::new();
                 for _ in 0..random.next(30) {
-                    mapped.insert(range.start + random.next(range.end - range.start), place(&mut random));
+                    mapped.insert(part.start + random.next(part.end - part.start), place(&mut random));
                 }
                 let list: Vec<_> = mapped.iter().map(|(&b, &p)| (b, p)).collect();
-                volume.fill(block, range.clone(), &list);
-                for b in range {
+                volume.fill(block, part.clone(), &list);
+                for b in part {
                     model.insert(b, mapped.get(&b).map_or(Known::Unmapped, |&p| Known::At(p)));
                 }
             }
             75..90 => {
-                let range = block..(block + 1 + random.next(if step % 10 == 0 { blocks } else { 600 })).min(blocks);
-                volume.clear(range.clone());
-                let gone: Vec<u64> = model.range(range).map(|(&b, _)| b).collect();
+                let part = block..(block + 1 + random.next(if step % 10 == 0 { blocks } else { 600 })).min(range.end);
+                volume.clear(part.clone());
+                let gone: Vec<u64> = model.range(part).map(|(&b, _)| b).collect();
                 for block in gone {
                     model.remove(&block);
                 }
@@ -144,7 +146,7 @@ fn model(seed: u64, budget: usize, blocks: u64, steps: usize, must_know: bool) {
         }
         assert!(cache.bytes() <= budget, "{} bytes of {budget}", cache.bytes());
         for _ in 0..8 {
-            let (v, block) = (random.next(2) as usize, random.next(blocks));
+            let (v, block) = (random.next(2) as usize, base + random.next(blocks));
             let (found, expect) = (volumes[v].lookup(block), models[v].get(&block).copied().unwrap_or(Known::Unknown));
             asked += usize::from(expect != Known::Unknown);
             known += usize::from(found != Known::Unknown);
@@ -160,16 +162,19 @@ fn model(seed: u64, budget: usize, blocks: u64, steps: usize, must_know: bool) {
 #[test]
 fn agrees_with_a_map() {
     for seed in 1..=2 {
-        model(seed, 16 * MIB, 20_000, 700, true);
-        model(seed, 16 * MIB, 3 << 18, 100, true);
+        model(seed, 16 * MIB, 0..20_000, 700, true);
+        model(seed, 16 * MIB, 0..3 << 18, 100, true);
+        // Beyond what the directory has itself, in part.
+        model(seed, 16 * MIB, (1 << 28) - 5000..(1 << 28) + 5000, 500, true);
     }
 }
 
 #[test]
 fn agrees_with_a_map_where_it_knows_without_room() {
     for seed in 1..=2 {
-        model(seed, 192 << 10, 60_000, 500, false);
-        model(seed, 160 << 10, 1 << 20, 200, false);
+        model(seed, 192 << 10, 0..60_000, 500, false);
+        model(seed, 160 << 10, 0..1 << 20, 200, false);
+        model(seed, 192 << 10, (1 << 28) - 30_000..(1 << 28) + 30_000, 500, false);
     }
 }
 
@@ -218,34 +223,78 @@ fn second_chance() {
     assert!(lost < 600, "{lost} of 12500 looks at what is used found nothing");
 }
 
-/// A reader that is overtaken between any two of its steps, while its leaf or node becomes another volume's.
+/// A reader that is overtaken between any two of its steps, while its leaf, node or top becomes another volume's.
 #[test]
 fn a_reader_that_is_overtaken_looks_again() {
-    for step in [Step::Node, Step::Leaf, Step::Entry] {
-        for with_node in [false, true] {
-            for dense in [1, 400] {
-                let cache = MappingCache::new(MIB);
-                let volumes = Arc::new([cache.volume(1000), cache.volume(1000)]);
-                let mine = |b| Known::At(Place { data: b, shared: false });
-                let other = |b| Known::At(Place { data: 7000 + b, shared: false });
-                (0..dense).for_each(|b| volumes[0].set(b, mine(b)));
-                let (hooked, mut once) = (volumes.clone(), true);
-                HOOK.set(Some(Box::new(move |now| {
-                    if now == step && std::mem::take(&mut once) {
-                        if with_node {
-                            hooked[0].forget_all();
-                        } else {
-                            hooked[0].clear(0..512);
-                        }
-                        (0..dense).for_each(|b| hooked[1].set(b, other(b)));
+    // A block whose node the directory has itself, and one whose node is in a top.
+    for base in [0, 1 << 29] {
+        for step in [Step::Top, Step::Node, Step::Leaf, Step::Entry] {
+            for whole in [false, true] {
+                for dense in [1, 400] {
+                    if base == 0 && step == Step::Top {
+                        continue;
                     }
-                })));
-                let found = volumes[0].lookup(0);
-                HOOK.set(None);
-                assert_eq!(volumes[1].lookup(0), other(0));
-                assert_eq!(found, Known::Unknown, "after {step:?}, with its node: {with_node}, {dense} entries");
+                    overtake(base, step, whole, dense);
+                }
             }
         }
+    }
+}
+
+fn overtake(base: u64, step: Step, whole: bool, dense: u64) {
+    let cache = MappingCache::new(MIB);
+    let volumes = Arc::new([cache.volume(1 << 28), cache.volume(1 << 28)]);
+    let mine = |b| Known::At(Place { data: b, shared: false });
+    let other = |b| Known::At(Place { data: 7000 + b, shared: false });
+    (0..dense).for_each(|b| volumes[0].set(base + b, mine(b)));
+    let (hooked, mut once) = (volumes.clone(), true);
+    HOOK.set(Some(Box::new(move |now| {
+        if now == step && std::mem::take(&mut once) {
+            if whole {
+                hooked[0].forget_all();
+            } else {
+                hooked[0].clear(base..base + 512);
+            }
+            (0..dense).for_each(|b| hooked[1].set(base + b, other(b)));
+        }
+    })));
+    let found = volumes[0].lookup(base);
+    HOOK.set(None);
+    assert_eq!(volumes[1].lookup(base), other(0));
+    assert_eq!(found, Known::Unknown, "after {step:?} from {base}, all of it: {whole}, {dense} entries");
+}
+
+/// Every volume of a pool that has so many, and every part of one that is that large, is known as well as the first.
+#[test]
+fn many_volumes_and_far_blocks_are_known() {
+    let place = |data| Known::At(Place { data, shared: false });
+    let cache = MappingCache::new(64 * MIB);
+    let volumes: Vec<Mappings> = (0..5000).map(|_| cache.volume(1 << 14)).collect();
+    (0..).zip(&volumes).for_each(|(data, volume)| volume.set(data, place(data)));
+    assert!((0..).zip(&volumes).all(|(data, volume)| volume.lookup(data) == place(data)), "{} bytes", cache.bytes());
+    println!("{} bytes a volume", cache.bytes() / volumes.len());
+    drop(volumes);
+    assert_eq!(cache.bytes(), 0);
+    let far = cache.volume(4000 << 27);
+    (0..4000).for_each(|top| far.set((top << 27) + 5, place(top)));
+    assert!((0..4000).all(|top| far.lookup((top << 27) + 5) == place(top)), "{} bytes", cache.bytes());
+    far.clear(1 << 27..3999 << 27);
+    assert_eq!((far.lookup(5), far.lookup((3999 << 27) + 5)), (place(0), place(3999)));
+    assert!((1..3999).all(|top| far.lookup((top << 27) + 5) == Known::Unknown));
+}
+
+/// Trap: what cannot be forgotten takes all there is. Tops and nodes make room, too.
+#[test]
+fn far_blocks_make_room_for_each_other() {
+    let place = |data| Known::At(Place { data, shared: false });
+    let cache = MappingCache::new(MIB);
+    let volumes = [cache.volume(4000 << 27), cache.volume(4000 << 27)];
+    for round in 0..4000u64 {
+        let volume = &volumes[round as usize % 2];
+        let block = ((round % 1000) << 27) + ((round << 18) & ((1 << 27) - 1));
+        volume.set(block, place(round));
+        assert_eq!(volume.lookup(block), place(round), "what was noted last is known");
+        assert!(cache.bytes() <= MIB);
     }
 }
 

@@ -5,7 +5,7 @@ use crate::thin::flight;
 use crate::thin::mapping::{Known, Place};
 use crate::thin::outbox::Outgoing;
 use crate::thin::pool::{Gate, PoolMode};
-use crate::thin::volume::{Durability, ThinDevice, Volume};
+use crate::thin::volume::{Durability, Found, ThinDevice, Volume};
 use std::sync::Arc;
 use udm_base::{Sector, Sectors};
 use udm_formats::thin::Mapping;
@@ -75,9 +75,9 @@ impl Worker {
         }
     }
 
-    /// Sends a bio back to its volume, which knows its block by now.
-    pub(super) fn again(&mut self, volume: &Arc<Volume>, bio: Bio, committed: Option<u64>) {
-        self.pool.put(Outgoing::Again(volume.again(bio, committed)));
+    /// Sends a bio back to its volume with what it came for.
+    pub(super) fn again(&mut self, volume: &Arc<Volume>, bio: Bio, found: Found) {
+        self.pool.put(Outgoing::Again(volume.again(bio, found)));
     }
 
     async fn within(&mut self, io: Within) {
@@ -121,7 +121,8 @@ impl Worker {
         let known = Known::At(Place { data: mapping.data, shared: mapping.shared });
         if io.bio.op() == Op::Read {
             io.volume.device.mappings.set(io.block, known);
-            return self.again(&io.volume, io.bio, None);
+            let found = io.volume.found(known, false);
+            return self.again(&io.volume, io.bio, found);
         }
         if self.is_zeroes_over_all(&io) && self.pool.mode() <= PoolMode::OutOfDataSpace {
             self.parted |= mapping.shared;
@@ -131,12 +132,13 @@ impl Worker {
             return self.break_sharing(io, mapping.data).await;
         }
         io.volume.device.mappings.set(io.block, known);
+        let found = io.volume.found(known, true);
         match io.volume.device.durability() {
             Durability::Lost if io.is_fua() => io.bio.end(Status::Io),
             Durability::Changed if io.is_fua() => {
-                self.after_commit.push(AfterCommit::Again(io.volume, io.bio, Some(mapping.data)));
+                self.after_commit.push(AfterCommit::Again(io.volume, io.bio, found));
             }
-            _ => self.again(&io.volume, io.bio, Some(mapping.data)),
+            _ => self.again(&io.volume, io.bio, found),
         }
     }
 
@@ -144,7 +146,8 @@ impl Worker {
         match io.bio.op() {
             Op::Read => {
                 io.volume.device.mappings.set(io.block, Known::Unmapped);
-                return self.again(&io.volume, io.bio, None);
+                let found = io.volume.found(Known::Unmapped, false);
+                return self.again(&io.volume, io.bio, found);
             }
             Op::Write if self.can_skip(&io) => {
                 if self.pool.mode() > PoolMode::OutOfDataSpace {
@@ -200,13 +203,13 @@ impl Worker {
 
     /// Makes a block zeroes by unmapping it. Nothing is passed down: until the commit the old data may be needed again.
     async fn unmap(&mut self, io: Within) {
-        io.volume.device.mappings.set(io.block, Known::Unknown);
+        io.volume.device.mappings.replace(io.block, Known::Unknown);
         if let Err(e) = self.metadata.remove_range(io.dev(), io.block, io.block + 1).await {
             io.bio.end(Status::Io);
             return self.metadata_failed("unmapping a block", &e).await;
         }
         self.freed = true;
-        io.volume.device.set_durability(Durability::Changed);
+        self.has_changed(&io.volume.device);
         io.volume.device.mappings.set(io.block, Known::Unmapped);
         let fua = io.is_fua();
         self.end_durably(&io.volume, io.bio, fua);

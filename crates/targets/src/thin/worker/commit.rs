@@ -27,7 +27,7 @@ impl Worker {
                 AfterCommit::Flush(_, bio) if self.commits > before => bio.end(Status::Ok),
                 AfterCommit::Flush(volume, bio) if committed => self.flush_data(&volume, bio),
                 AfterCommit::Flush(_, bio) => bio.end(Status::Io),
-                AfterCommit::Again(volume, bio, at) if committed => self.again(&volume, bio, at),
+                AfterCommit::Again(volume, bio, found) if committed => self.again(&volume, bio, found),
                 AfterCommit::Again(_, bio, _) => bio.end(Status::Io),
             }
         }
@@ -83,7 +83,8 @@ impl Worker {
 
     fn note_committed(&mut self) {
         self.last_commit = self.now();
-        self.open_devices().for_each(|device| device.set_durability(Durability::Committed));
+        let changed = self.changed.drain(..).filter_map(|device| device.upgrade());
+        changed.for_each(|device| device.set_durability(Durability::Committed));
     }
 
     /// Waits for all bios that may have found what was mapped until now.

@@ -4,7 +4,7 @@ use super::{Event, Worker};
 use crate::thin::features::Features;
 use crate::thin::inflight::Ticket;
 use crate::thin::pool::{Gate, Pool, PoolMode};
-use crate::thin::volume::{Durability, ThinDevice, Volume};
+use crate::thin::volume::{ThinDevice, Volume};
 use std::sync::{Arc, Mutex, PoisonError};
 use udm_base::{Errno, Sectors};
 use udm_core::Error;
@@ -196,6 +196,7 @@ impl Worker {
                 reply.give(Ok(()));
             }
             Command::Suspend(reply) => {
+                self.pause_deletions();
                 let ticket = self.pool.ask_drain();
                 self.suspending.push(Suspending { reply, ticket });
             }
@@ -333,7 +334,7 @@ impl Worker {
         let done = match message {
             MetadataOf::CreateThin(id) => self.metadata.create_thin(id).await,
             MetadataOf::CreateSnap(id, origin) => self.create_snap(id, origin).await,
-            MetadataOf::Delete(id) => return self.begin_deletion(id, reply).await,
+            MetadataOf::Delete(id) => return self.delete(id, reply).await,
             MetadataOf::SetTransactionId(old, new) => self.metadata.set_transaction_id(old, new),
             MetadataOf::ReserveSnap => self.reserve_snap().await,
             MetadataOf::ReleaseSnap => self.metadata.release_snap().await,
@@ -341,7 +342,7 @@ impl Worker {
         self.finish_message(done, &reply).await;
     }
 
-    async fn finish_message(&mut self, done: Result<(), thin::Error>, reply: &Reply<Done>) {
+    pub(super) async fn finish_message(&mut self, done: Result<(), thin::Error>, reply: &Reply<Done>) {
         let answer = match done {
             Ok(()) if self.commit().await => Ok(()),
             Ok(()) => Err(Error::new(Errno::EIO, "the metadata could not be committed; the pool's status tells more")),
@@ -371,36 +372,6 @@ impl Worker {
         self.metadata.reserve_snap().await
     }
 
-    async fn begin_deletion(&mut self, id: u32, reply: Reply<Done>) {
-        let is_open = self.devices.get(&id).is_some_and(|device| device.strong_count() > 0);
-        if is_open || self.deletions.iter().any(|(deletion, _)| deletion.device() == id) {
-            let why = if is_open { "a table has it" } else { "it is being deleted already" };
-            return reply.give(Err(Error::new(Errno::EBUSY, format!("thin device {id} is in use: {why}"))));
-        }
-        match self.metadata.delete(id).await {
-            Ok(deletion) => self.deletions.push_back((deletion, reply)),
-            Err(e) => self.finish_message(Err(e), &reply).await,
-        }
-    }
-
-    /// Goes on with the first deletion. Returns whether there was one.
-    pub(super) async fn step_deletion(&mut self) -> bool {
-        let Some((mut deletion, reply)) = self.deletions.pop_front() else { return false };
-        if self.pool.mode() > PoolMode::OutOfDataSpace {
-            let message =
-                format!("thin device {} is deleted in part: the pool has become read-only", deletion.device());
-            reply.give(Err(Error::new(Errno::EIO, message)));
-            return true;
-        }
-        self.parted = true;
-        match deletion.step(&mut self.metadata).await {
-            Ok(true) => self.finish_message(Ok(()), &reply).await,
-            Ok(false) => self.deletions.push_back((deletion, reply)),
-            Err(e) => self.finish_message(Err(e), &reply).await,
-        }
-        true
-    }
-
     async fn open_device(&mut self, id: u32, blocks: u64) -> Result<Arc<ThinDevice>, Error> {
         if self.pool.mode() == PoolMode::Fail {
             return Err(Error::new(Errno::EINVAL, "the pool has failed"));
@@ -408,14 +379,11 @@ impl Worker {
         if let Some(device) = self.devices.get(&id).and_then(std::sync::Weak::upgrade) {
             return Ok(device);
         }
-        if self.deletions.iter().any(|(deletion, _)| deletion.device() == id) {
-            return Err(Error::new(Errno::ENODATA, format!("thin device {id} is being deleted")));
-        }
         self.metadata.details(id).await.map_err(|e| refused(&e))?;
         let device = ThinDevice::new(self.pool.clone(), id, blocks);
         if self.metadata.changed_since_commit(id) {
             // By those who had it open before.
-            device.set_durability(Durability::Changed);
+            self.has_changed(&device);
         }
         self.devices.insert(id, Arc::downgrade(&device));
         Ok(device)

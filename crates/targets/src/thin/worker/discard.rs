@@ -69,7 +69,7 @@ impl Worker {
         volume.device.mappings.clear(blocks.clone());
         self.metadata.remove_range(dev, blocks.start, blocks.end).await?;
         self.freed = true;
-        volume.device.set_durability(Durability::Changed);
+        self.has_changed(&volume.device);
         let mut held = Vec::new();
         if self.passes_down() {
             for run in runs {

@@ -7,6 +7,7 @@ mod bios;
 mod cells;
 mod commit;
 mod control;
+mod deletion;
 mod discard;
 mod prepare;
 
@@ -14,11 +15,12 @@ pub(super) use control::{Command, MetadataOf, PoolStatus, Reply};
 
 use super::features::Features;
 use super::pool::{Pool, pause};
-use super::volume::{ThinDevice, Volume};
+use super::volume::{Durability, Found, ThinDevice, Volume};
 use cells::Cells;
+use deletion::Deletions;
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Weak};
-use udm_formats::thin::{Deletion, Metadata};
+use udm_formats::thin::Metadata;
 use udm_io::{Bio, Nanos, Status};
 
 /// A commit is made this long after the one before while there is something to commit (`COMMIT_PERIOD`).
@@ -47,8 +49,8 @@ enum AfterCommit {
     End(Bio),
     /// It is a flush: of the data device too, which a commit flushes.
     Flush(Arc<Volume>, Bio),
-    /// It goes to its block, which is durably at that data block then.
-    Again(Arc<Volume>, Bio, Option<u64>),
+    /// It goes to its block, which durably lies where it was found then.
+    Again(Arc<Volume>, Bio, Found),
 }
 
 /// What goes on while the worker does other things.
@@ -70,7 +72,9 @@ pub(super) struct Worker {
     jobs: HashMap<u64, Job>,
     next_job: u64,
     devices: HashMap<u32, Weak<ThinDevice>>,
-    deletions: VecDeque<(Deletion, Reply<control::Done>)>,
+    /// Those of them that have changed since the last commit: it costs nothing for the others.
+    changed: Vec<Weak<ThinDevice>>,
+    deletions: Deletions,
     after_commit: Vec<AfterCommit>,
     /// Writes that wait for space.
     retry: Vec<(Arc<Volume>, Bio)>,
@@ -109,7 +113,8 @@ impl Worker {
             jobs: HashMap::new(),
             next_job: 0,
             devices: HashMap::new(),
-            deletions: VecDeque::new(),
+            changed: Vec::new(),
+            deletions: Deletions::new(),
             after_commit: Vec::new(),
             retry: Vec::new(),
             parked: Vec::new(),
@@ -193,6 +198,14 @@ impl Worker {
         self.devices.values().filter_map(Weak::upgrade)
     }
 
+    /// Notes that a device differs from what was committed.
+    fn has_changed(&mut self, device: &Arc<ThinDevice>) {
+        if device.durability() == Durability::Committed {
+            device.set_durability(Durability::Changed);
+            self.changed.push(Arc::downgrade(device));
+        }
+    }
+
     /// Has bios looked at again, in their order and before everything else.
     fn look_again(&mut self, bios: Vec<(Arc<Volume>, Bio)>) {
         for (volume, bio) in bios.into_iter().rev() {
@@ -209,7 +222,7 @@ impl Worker {
 
     fn next_deadline(&self) -> Option<Nanos> {
         let commit = self.metadata.is_dirty().then(|| self.last_commit.after(COMMIT_PERIOD_NS));
-        let deletion = (!self.deletions.is_empty()).then(|| self.now());
+        let deletion = self.is_deleting().then(|| self.now());
         [commit, self.no_space_deadline(), deletion].into_iter().flatten().min()
     }
 }

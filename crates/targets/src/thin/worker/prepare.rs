@@ -7,7 +7,7 @@ use crate::thin::flight;
 use crate::thin::mapping::{Known, Place};
 use crate::thin::outbox::Outgoing;
 use crate::thin::pool::PoolMode;
-use crate::thin::volume::{Durability, Volume};
+use crate::thin::volume::Volume;
 use std::sync::Arc;
 use udm_base::{Sector, Sectors};
 use udm_io::kcopyd::{CopyFrom, CopyJob, CopyTo};
@@ -162,7 +162,7 @@ impl Worker {
         let Within { volume, bio, block } = io;
         match self.metadata.insert(volume.device.id, block, data).await {
             Ok(()) => {
-                volume.device.set_durability(Durability::Changed);
+                self.has_changed(&volume.device);
                 volume.device.mappings.set(block, Known::At(Place { data, shared: false }));
                 self.go_on(&volume, bio, data);
             }
@@ -175,10 +175,11 @@ impl Worker {
 
     /// Sends a bio to its block, which is mapped and not committed yet.
     fn go_on(&mut self, volume: &Arc<Volume>, bio: Bio, data: u64) {
+        let found = volume.found(Known::At(Place { data, shared: false }), true);
         if bio.flags().contains(OpFlags::FUA) {
-            self.after_commit.push(AfterCommit::Again(volume.clone(), bio, Some(data)));
+            self.after_commit.push(AfterCommit::Again(volume.clone(), bio, found));
         } else {
-            self.again(volume, bio, Some(data));
+            self.again(volume, bio, found);
         }
     }
 
@@ -226,8 +227,13 @@ impl Worker {
         }
         self.freed |= breaks;
         self.parted |= breaks;
-        volume.device.set_durability(Durability::Changed);
-        volume.device.mappings.set(block, Known::At(Place { data, shared: false }));
+        self.has_changed(&volume.device);
+        let known = Known::At(Place { data, shared: false });
+        if breaks {
+            volume.device.mappings.replace(block, known);
+        } else {
+            volume.device.mappings.set(block, known);
+        }
         self.look_again(waiting);
         let Some(bio) = bio else { return };
         if overwritten || fulfilled {

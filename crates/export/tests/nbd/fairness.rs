@@ -1,0 +1,201 @@
+//! What one client asks for costs the others little, whether it stays, stops or goes.
+
+use crate::device::{ByHand, Recorder};
+use crate::raw::{Answer, Raw};
+use crate::served::Served;
+use std::io::Write;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc;
+use udm_base::Sectors;
+use udm_export::nbd::Server;
+use udm_io::nbd::wire::Command;
+use udm_io::nbd::wire::consts::{cmd_flag, opt};
+use udm_io::nbd::wire::option::put_option;
+use udm_io::nbd::wire::reply::StatusExtent;
+use udm_io::{BlockDevice, Domain, DomainBuilder, Limits, Op};
+
+const MIB: u32 = 1 << 20;
+const SIZE: u64 = 64 << 20;
+
+/// A device that can zero nothing by itself.
+fn plain() -> Limits {
+    Limits { max_discard: Sectors::ZERO, max_write_zeroes: Sectors::ZERO, ..Limits::default() }
+}
+
+/// Serves `device` to `ask`, and to another client whose write of 4 KiB is in the server's socket when the second bio of
+/// what was asked is served. Returns how many bios of the first came before that write.
+fn bios_before_anothers_write(device: Arc<Recorder>, structured: bool, ask: impl FnOnce(&mut Raw)) -> usize {
+    let served = Served::device(device.clone());
+    let mut large = Raw::go(&served.socket(), "dev", structured);
+    let mut small = Raw::go(&served.socket(), "dev", true);
+    let (reached, wait) = mpsc::channel();
+    let (go, gone) = mpsc::channel::<()>();
+    *device.before.lock().expect("unpoisoned") = Some(Box::new(move |number| {
+        if number == 2 {
+            let _ = reached.send(());
+            let _ = gone.recv();
+        }
+    }));
+    ask(&mut large);
+    std::thread::scope(|scope| {
+        scope.spawn(|| large.answer());
+        wait.recv().expect("a second bio");
+        small.send(Command::Write, 0, SIZE - 4096, 4096, &[1; 4096]);
+        go.send(()).expect("the device waits");
+        assert_eq!(small.answer().1, Answer::Done);
+    });
+    let seen = device.seen.lock().expect("unpoisoned").clone();
+    seen.iter().position(|s| s.sector == (SIZE - 4096) / 512).expect("the write")
+}
+
+/// Zeroes that are written out, a device's own zeroes and discards, reads: each in pieces between which others are served.
+#[test]
+fn a_long_request_lets_others_through() {
+    let before = |limits: Limits, structured, command: Command, flags| {
+        let device = Arc::new(Recorder::new(SIZE, limits));
+        let length = if command == Command::Read { 32 * MIB } else { 63 * MIB };
+        bios_before_anothers_write(device, structured, |raw| {
+            raw.send(command, flags, 0, length, b"");
+        })
+    };
+    let able = Limits::default();
+    for (what, limits, structured, command, flags) in [
+        ("zeroes written out", plain(), true, Command::WriteZeroes, 0),
+        ("zeroes that stay allocated", able, true, Command::WriteZeroes, cmd_flag::NO_HOLE),
+        ("a read in chunks", able, true, Command::Read, 0),
+        ("a read in one chunk", able, true, Command::Read, cmd_flag::DF),
+        ("a read with a simple reply", able, false, Command::Read, 0),
+    ] {
+        let bios = before(limits, structured, command, flags);
+        assert!((2..8).contains(&bios), "{what}: {bios} bios came before another client's write");
+    }
+}
+
+/// A client that asks for much and goes at once: what it was not given yet is not read any more.
+#[test]
+fn a_client_that_went_is_not_read_for() {
+    for (structured, length) in [(true, 4 * MIB), (false, 4 * MIB), (true, 4096)] {
+        let device = Arc::new(Recorder::new(SIZE, Limits::default()));
+        let served = Served::device(device.clone());
+        let mut gone = Raw::go(&served.socket(), "dev", structured);
+        device.hold();
+        let bytes: Vec<u8> = (0..2000).flat_map(|_| gone.header(Command::Read as u16, 0, 0, length)).collect();
+        gone.stream.write_all(&bytes).expect("56 KB fit the socket");
+        device.await_held(1);
+        drop(gone);
+        device.release_in_reverse();
+        assert!(served.server.reap_hangups());
+        let sectors: u64 = device.seen.lock().expect("unpoisoned").iter().map(|s| s.sectors).sum();
+        assert!(sectors * 512 <= 8 << 20, "{} KiB were read for a client that had gone", sectors / 2);
+    }
+}
+
+/// Nor is what it wanted zeroed or discarded gone on with.
+#[test]
+fn a_client_that_went_leaves_no_long_work_behind() {
+    for (limits, command) in [(plain(), Command::WriteZeroes), (Limits::default(), Command::Trim)] {
+        let device = Arc::new(Recorder::new(SIZE, limits));
+        let served = Served::device(device.clone());
+        let mut gone = Raw::go(&served.socket(), "dev", true);
+        device.hold();
+        let bytes: Vec<u8> = (0..2000).flat_map(|_| gone.header(command as u16, 0, 0, 60 * MIB)).collect();
+        gone.stream.write_all(&bytes).expect("56 KB fit the socket");
+        device.await_held(1);
+        drop(gone);
+        // Every bio that is out now is served; none follows.
+        while !served.server.reap_hangups() {
+            device.release_in_reverse();
+        }
+        let bios = device.seen.lock().expect("unpoisoned").len();
+        assert!(bios <= 256, "{bios} bios of a client that had gone");
+    }
+}
+
+/// Clients that announce large writes and stop sending take no memory that others need for theirs.
+#[test]
+fn stalled_writers_do_not_keep_others_out() {
+    let device = Arc::new(Recorder::new(SIZE, Limits::default()));
+    let devices = vec![("dev".into(), device as Arc<dyn BlockDevice>, false)];
+    let served = Served::start(Domain::default(), Server::builder().threads(1).memory(32 << 20), devices);
+    let mut stalled: Vec<Raw> = (0..100).map(|_| Raw::go(&served.socket(), "dev", true)).collect();
+    for raw in &mut stalled {
+        let half = [raw.header(Command::Write as u16, 0, 0, 32 * MIB), vec![1; 30_000]].concat();
+        raw.stream.write_all(&half).expect("sent");
+    }
+    let mut others = [Raw::go(&served.socket(), "dev", true), Raw::go(&served.socket(), "dev", false)];
+    for raw in &mut others {
+        for len in [4096, 128 << 10, 1 << 20, 8 << 20] {
+            let data: Vec<u8> = (0..len).map(|i| (i / 512) as u8 ^ len as u8).collect();
+            raw.write(32 << 20, &data);
+            assert!(raw.read(32 << 20, len) == data, "{len} bytes differ");
+        }
+    }
+    assert_eq!(served.open(), 102, "nobody was hung up on for it");
+}
+
+/// A device that does not say what it holds keeps the client that asked waiting, and nobody else. When that client goes,
+/// nothing of it stays.
+#[test]
+fn a_device_that_does_not_answer_holds_up_nobody_else() {
+    let device = Arc::new(Recorder::new(SIZE, Limits::default()));
+    let served = Served::timeless(device.clone());
+    let mut asker = Raw::go(&served.socket(), "dev", true);
+    let mut other = Raw::go(&served.socket(), "dev", true);
+    device.silent.store(true, Ordering::SeqCst);
+    let first = asker.send(Command::BlockStatus, 0, 0, MIB, b"");
+    let second = asker.send(Command::Read, 0, 0, 512, b"");
+    assert_eq!(asker.answer(), (second, Answer::Data(vec![0; 512])));
+    other.write(0, &[1; 512]);
+    device.await_question();
+    let reply = device.questions.lock().expect("unpoisoned").pop().expect("a question");
+    device.silent.store(false, Ordering::SeqCst);
+    drop(reply);
+    assert!(matches!(asker.answer(), (cookie, Answer::Status(all)) if cookie == first && all[0].length == MIB));
+    device.silent.store(true, Ordering::SeqCst);
+    asker.send(Command::BlockStatus, 0, 0, MIB, b"");
+    asker.send(Command::Flush, 0, 0, 0, b"");
+    assert_eq!(asker.answer().1, Answer::Done);
+    drop(asker);
+    assert!(served.server.reap_hangups(), "a question does not keep a connection");
+    assert_eq!(served.open(), 1);
+    other.write(0, &[2; 512]);
+    assert!(device.seen.lock().expect("unpoisoned").iter().all(|s| s.op != Op::Discard));
+}
+
+/// A device that goes on saying nothing is taken to hold data, in the end.
+#[test]
+fn a_device_that_never_answers_holds_data() {
+    let clock = Arc::new(ByHand(1.into()));
+    let domain = DomainBuilder::default().clock(clock.clone()).build();
+    let device = Arc::new(Recorder::new(SIZE, Limits::default()));
+    let devices = vec![("dev".into(), device.clone() as Arc<dyn BlockDevice>, false)];
+    let served = Served::start(domain, Server::builder().threads(1), devices);
+    let mut asker = Raw::go(&served.socket(), "dev", true);
+    device.silent.store(true, Ordering::SeqCst);
+    let asked = asker.send(Command::BlockStatus, 0, 0, MIB, b"");
+    device.await_question();
+    clock.0.store(6_000_000_000, Ordering::SeqCst);
+    let data = vec![StatusExtent { length: MIB, flags: 0 }];
+    assert_eq!(asker.answer(), (asked, Answer::Status(data)));
+    // Its answer comes too late for anybody.
+    drop(std::mem::take(&mut *device.questions.lock().expect("unpoisoned")));
+    device.silent.store(false, Ordering::SeqCst);
+    assert!(matches!(asker.ask(Command::BlockStatus, 0, 0, MIB, b""), Answer::Status(all) if all.len() == 3));
+}
+
+/// A client that asks for the list of exports without end, and takes it, is one of many.
+#[test]
+fn options_are_answered_in_turns() {
+    let served = Served::device(Arc::new(Recorder::new(SIZE, Limits::default())));
+    let mut other = Raw::go(&served.socket(), "dev", true);
+    let mut asker = Raw::connect(&served.socket());
+    let mut bytes = Vec::new();
+    (0..2000).for_each(|_| put_option(&mut bytes, opt::LIST, b""));
+    asker.stream.write_all(&bytes).expect("32 KB fit the socket");
+    other.write(0, &[1; 4096]);
+    for _ in 0..2000 {
+        assert_eq!(asker.replies(opt::LIST).len(), 2);
+    }
+    assert_eq!(other.read(0, 4096), [1; 4096]);
+}
