@@ -196,7 +196,7 @@ impl Connection {
 
     /// Whether it can become late.
     pub(super) fn may_be_late(&self) -> bool {
-        !self.busy && !(self.is_idle() && self.peer.is_allowed())
+        !(self.busy || self.is_idle() && self.peer.is_allowed())
     }
 
     /// What it has taken too long for, for people; `None` while it has time.

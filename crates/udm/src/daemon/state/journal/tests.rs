@@ -269,7 +269,7 @@ fn a_record_costs_what_it_holds() {
     journal.checkpoint(&text(&known)).unwrap();
     let record = "1".repeat(9);
     for number in 0..20_000 {
-        journal.append(&[record.clone()]).unwrap();
+        journal.append(std::slice::from_ref(&record)).unwrap();
         known.push(111_111_111 + number);
         if journal.is_due() {
             journal.checkpoint(&text(&known)).unwrap();
