@@ -171,7 +171,7 @@ fn a_parent_that_is_wrong() {
     check(g.walk(), &format!("btree node in metadata block {index}: the checksum is 0x expected 0x"));
     // A block that cannot be read.
     let g = good();
-    g.io.disk().fail_in = Some(11);
+    g.io.disk().fail_in = Some(13);
     check(g.walk(), &format!("reading metadata block {}: the device answered with an I/O error", g.leaf));
 }
 
@@ -373,7 +373,9 @@ fn a_read_that_could_not_make_room_is_the_last_before_an_abort() {
         btree::empty::<Fat>(&mut store).await.unwrap()
     });
     let mut write = |store: &mut Store, data: u64, keys: u64| {
-        (0..keys).for_each(|key| drop(block_on(btree::insert(store, &mut root, key, Fat(data))).unwrap()));
+        for key in 0..keys {
+            block_on(btree::insert(store, &mut root, key, Fat(data))).unwrap();
+        }
         root
     };
     // Often enough for every free place to hold a leaf of before.

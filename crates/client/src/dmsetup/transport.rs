@@ -32,6 +32,11 @@ pub trait DmTransport {
     /// The ioctl's; `buf` is then as it was, or as the daemon left it.
     fn ioctl(&mut self, cmd: u32, buf: &mut Vec<u8>) -> Result<(), IoctlError>;
 
+    /// What the daemon had to say to the last ioctl, which went well: what the kernel would only log. Empty where there is nothing.
+    fn said(&mut self) -> String {
+        String::new()
+    }
+
     /// What the ioctl has no field for, as an object: `read_only`, `io_poll`, `remapped`, `cloned`,
     /// `zero_skipped_bios`, `zero_skipped_bytes`, `polls`, `read_ahead` (in sectors). `None` where
     /// there is no second protocol or no such device. May block.
@@ -74,12 +79,13 @@ pub struct SocketTransport<C> {
     connect: C,
     cwd: Vec<u8>,
     stream: Option<UnixStream>,
+    said: String,
 }
 
 impl<C: FnMut() -> io::Result<UnixStream>> SocketTransport<C> {
     /// A transport that opens no connection yet. `cwd` is what paths in tables are relative to.
     pub fn new(cwd: impl Into<Vec<u8>>, connect: C) -> Self {
-        Self { connect, cwd: cwd.into(), stream: None }
+        Self { connect, cwd: cwd.into(), stream: None, said: String::new() }
     }
 
     /// One request on the connection that there is, or on a new one.
@@ -150,9 +156,16 @@ impl<C: FnMut() -> io::Result<UnixStream>> DmTransport for SocketTransport<C> {
             *buf = answer.buf;
         }
         match answer.errno {
-            0 => Ok(()),
+            0 => {
+                self.said = answer.detail;
+                Ok(())
+            }
             errno => Err(IoctlError::new(Errno::new(errno), answer.detail)),
         }
+    }
+
+    fn said(&mut self) -> String {
+        std::mem::take(&mut self.said)
     }
 }
 

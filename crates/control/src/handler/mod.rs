@@ -24,6 +24,7 @@ mod tests;
 use crate::codec::{Command, Reply, Request};
 use crate::wire::WireAnswer;
 use error::Refusal;
+use std::cell::RefCell;
 use std::path::Path;
 use udm_core::{Cancel, Registry};
 
@@ -57,12 +58,13 @@ pub fn handle(registry: &Registry, caller: &Caller<'_>, number: u32, buf: &[u8])
             return Outcome { answer, changed: false };
         }
     };
-    match (Handler { registry, caller, request: &request }).run() {
+    let handler = Handler { registry, caller, request: &request, notice: RefCell::default() };
+    match handler.run() {
         Ok(reply) => {
             if raises_event(request.command()) {
                 registry.raise_event();
             }
-            let answer = WireAnswer { errno: 0, buf: reply.finish(), detail: String::new() };
+            let answer = WireAnswer { errno: 0, buf: reply.finish(), detail: handler.notice.take() };
             Outcome { answer, changed: changes(request.command()) }
         }
         Err(Refusal(error)) => {
@@ -78,6 +80,8 @@ struct Handler<'a> {
     registry: &'a Registry,
     caller: &'a Caller<'a>,
     request: &'a Request<'a>,
+    /// What the caller is to be told although all went well.
+    notice: RefCell<String>,
 }
 
 impl Handler<'_> {

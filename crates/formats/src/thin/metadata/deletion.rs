@@ -7,7 +7,7 @@ use crate::thin::error::Error;
 use crate::thin::values::DiskDetails;
 
 /// How many leaves a step removes: some thousand mappings, about 0.1 ms when they are in memory.
-const LEAVES: usize = 16;
+pub(super) const LEAVES: usize = 16;
 
 /// A device that is being deleted, so that a big one does not hold everybody else up.
 ///

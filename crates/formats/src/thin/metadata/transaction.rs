@@ -34,11 +34,11 @@ impl Metadata {
 
     async fn try_commit(&mut self) -> Result<(), Error> {
         let mut changed: Vec<_> = (self.devices.iter().filter(|(_, device)| device.changed))
-            .map(|(dev, device)| (*dev, DiskDetails::from(device.details)))
+            .map(|(dev, device)| (*dev, device.details))
             .collect();
         changed.sort_unstable_by_key(|(dev, _)| *dev);
         for (dev, details) in changed {
-            btree::insert(&mut self.store, &mut self.open.details_root, dev.into(), details).await?;
+            self.set_details(dev, details).await?;
         }
         let roots = self.store.prepare_commit().await?;
         let superblock = self.superblock(&roots);

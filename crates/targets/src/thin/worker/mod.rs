@@ -10,7 +10,7 @@ mod control;
 mod discard;
 mod prepare;
 
-pub(super) use control::{Command, MetadataOf, PoolStatus, Reply};
+pub(super) use control::{Command, MetadataOf, OUT_OF_METADATA_SPACE, PoolStatus, Reply};
 
 use super::features::Features;
 use super::pool::{Pool, pause};
@@ -77,6 +77,8 @@ pub(super) struct Worker {
     suspending: Vec<control::Suspending>,
     /// Data blocks with a reference that nothing durable may account for, besides those of jobs.
     holding: Vec<std::ops::Range<u64>>,
+    /// The change that is being made is committed by itself.
+    alone: bool,
     /// Something was unmapped since the last commit, and may be in use by what is in flight.
     freed: bool,
     /// Since the last commit a device has given up data blocks that another has too. If the power goes they are its again: so
@@ -114,6 +116,7 @@ impl Worker {
             suspended: true,
             suspending: Vec::new(),
             holding: Vec::new(),
+            alone: false,
             freed: false,
             parted: false,
             last_commit,
