@@ -28,6 +28,10 @@ impl DmTransport for Remembering {
         }
         result
     }
+
+    fn said(&mut self) -> String {
+        self.inner.said()
+    }
 }
 
 struct DomainClock<'a>(&'a Domain);

@@ -257,6 +257,11 @@ pub trait Target: Send + Sync + 'static {
 
     /// Bios come again.
     fn resume(&self) {}
+
+    /// What who has resumed it is to know: that it does less than its table says, and what helps. May block.
+    fn notice(&self) -> Option<String> {
+        None
+    }
 }
 
 /// What a constructor gets.

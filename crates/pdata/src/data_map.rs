@@ -100,6 +100,16 @@ impl DataMap {
         self.nr_blocks.saturating_sub(self.unavailable)
     }
 
+    /// Blocks that somebody refers to now.
+    pub(crate) fn nr_allocated(&self) -> u64 {
+        self.nr_allocated
+    }
+
+    /// How many entries the index has to be told.
+    pub(crate) fn dirty(&self) -> usize {
+        self.dirty
+    }
+
     /// How many counts and entries the trees have to be told.
     pub(crate) fn remembered(&self) -> usize {
         self.dirty + self.overflow.remembered()
@@ -120,8 +130,10 @@ impl DataMap {
     /// Back to the last commit, if there was one.
     pub(crate) fn abort(self) -> Option<Self> {
         let root = self.committed?;
-        let cursor = self.cursor;
+        let (cursor, leaves) = (self.cursor, self.overflow.leaves);
         let mut map = Self::open(&root).expect("what was committed was open");
+        // It may have grown meanwhile, and with that be overestimated.
+        map.overflow.leaves = leaves;
         map.cursor = cursor.min(map.nr_blocks);
         Some(map)
     }

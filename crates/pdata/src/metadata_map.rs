@@ -205,10 +205,19 @@ impl MetadataMap {
         self.nr_blocks - self.unavailable
     }
 
+    pub(crate) fn nr_allocated(&self) -> u64 {
+        self.nr_allocated
+    }
+
+    /// Blocks that [`place`](Self::place) takes at most.
+    pub(crate) fn places(&self) -> u64 {
+        self.maps.len() as u64 + 1
+    }
+
     /// Blocks that are kept for the commit: every bitmap and the index move once, and what the transaction remembered has
     /// to reach its trees.
     pub(crate) fn reserve(&self) -> u64 {
-        self.maps.len() as u64 + 1 + (self.nr_blocks / 16).min(64)
+        self.places() + (self.nr_blocks / 16).min(64)
     }
 
     /// The two bits of `block`, which exists.
@@ -410,7 +419,9 @@ impl MetadataMap {
         self.unavailable = committed.nr_allocated;
         self.cursor = 0;
         self.index = committed.index;
+        let leaves = self.overflow.leaves;
         self.overflow = Overflow::new(committed.counts);
+        self.overflow.leaves = leaves;
         true
     }
 }

@@ -11,17 +11,19 @@ struct Big {
 }
 
 /// See the module.
-#[derive(Default)]
 pub(crate) struct Overflow {
     /// The root of the tree.
     pub(crate) root: u64,
+    /// Leaves of the tree, or more.
+    pub(crate) leaves: u64,
     known: NumberMap<Big>,
     dirty: usize,
 }
 
 impl Overflow {
+    /// Of an empty tree; of another, it is to be looked how large it is.
     pub(crate) fn new(root: u64) -> Self {
-        Self { root, ..Self::default() }
+        Self { root, leaves: 1, known: NumberMap::default(), dirty: 0 }
     }
 
     /// The count of `block`, if it is known.

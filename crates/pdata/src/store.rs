@@ -75,7 +75,7 @@ impl Store {
     }
 
     /// Opens what a commit left: `roots` are from its superblock. Reads the metadata space map's index and bitmaps (at most 256
-    /// blocks) and writes nothing.
+    /// blocks), looks how large the trees of large counts are, and writes nothing.
     ///
     /// # Errors
     /// When a block cannot be read or is damaged, or the roots do not fit the device.
@@ -91,7 +91,17 @@ impl Store {
         if let Some(root) = &roots.data {
             t.data = Some(DataMap::open(root)?);
         }
-        Ok(Self::new(io, t, options))
+        let mut store = Self::new(io, t, options);
+        store.measure().await;
+        Ok(store)
+    }
+
+    pub(crate) fn transaction(&self) -> &Transaction {
+        &self.t
+    }
+
+    pub(crate) fn transaction_mut(&mut self) -> &mut Transaction {
+        &mut self.t
     }
 
     /// Runs an attempt that changes nothing, until it needs nothing more.

@@ -55,7 +55,7 @@ impl Transaction {
         Ok(())
     }
 
-    fn overflow(&mut self, space: Space) -> &mut Overflow {
+    pub(crate) fn overflow(&mut self, space: Space) -> &mut Overflow {
         match (space, &mut self.data) {
             (Space::Data, Some(data)) => &mut data.overflow,
             _ => &mut self.metadata.overflow,
@@ -249,6 +249,7 @@ impl Transaction {
             return Ok(());
         }
         let changes = self.overflow(space).changes();
+        let told = changes.len();
         let mut root = self.overflow(space).root;
         for (block, count) in changes {
             let done = if count > 2 {
@@ -266,6 +267,7 @@ impl Transaction {
             return Err(Error::damage(root, Kind::Node, field, "shared", "not shared").into());
         }
         self.overflow(space).forget();
+        self.measure_again(space, told);
         Ok(())
     }
 

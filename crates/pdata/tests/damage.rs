@@ -171,7 +171,7 @@ fn a_parent_that_is_wrong() {
     check(g.walk(), &format!("btree node in metadata block {index}: the checksum is 0x expected 0x"));
     // A block that cannot be read.
     let g = good();
-    g.io.disk().fail_in = Some(11);
+    g.io.disk().fail_in = Some(13);
     check(g.walk(), &format!("reading metadata block {}: the device answered with an I/O error", g.leaf));
 }
 

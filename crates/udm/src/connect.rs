@@ -278,6 +278,10 @@ impl<C: FnMut() -> io::Result<UnixStream>> DmTransport for DaemonTransport<'_, C
         self.ioctls.ioctl(cmd, buf)
     }
 
+    fn said(&mut self) -> String {
+        self.ioctls.said()
+    }
+
     fn device_stats(&mut self, name: &str) -> Option<Value> {
         let mut answer = self.ask(&Request::Stats { name: Some(name.to_owned()) })?;
         Some(answer.get_mut("devices")?.get_mut(0)?.take())

@@ -11,12 +11,13 @@ use udm_core::Registry;
 pub struct LocalTransport {
     registry: Registry,
     cwd: PathBuf,
+    said: String,
 }
 
 impl LocalTransport {
     /// To that registry; relative paths in tables begin at `cwd`.
     pub fn new(registry: &Registry, cwd: PathBuf) -> Self {
-        Self { registry: registry.clone(), cwd }
+        Self { registry: registry.clone(), cwd, said: String::new() }
     }
 }
 
@@ -28,8 +29,15 @@ impl DmTransport for LocalTransport {
             *buf = answer.buf;
         }
         match answer.errno {
-            0 => Ok(()),
+            0 => {
+                self.said = answer.detail;
+                Ok(())
+            }
             errno => Err(IoctlError::new(Errno::new(errno), answer.detail)),
         }
+    }
+
+    fn said(&mut self) -> String {
+        std::mem::take(&mut self.said)
     }
 }

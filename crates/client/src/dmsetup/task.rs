@@ -316,7 +316,10 @@ impl App<'_, '_> {
         loop {
             let mut buf = task.request(capacity).map_err(|e| self.failure(task, e.errno, &e.message))?;
             match self.transport().ioctl(task.kind.command().ioctl_number(), &mut buf) {
-                Ok(()) => {}
+                Ok(()) => {
+                    let said = self.transport().said();
+                    said.lines().for_each(|line| self.complain(line));
+                }
                 Err(e) if e.errno == Errno::ENXIO && task.kind.may_be_missing() => {
                     return Ok(Answer {
                         exists: false,

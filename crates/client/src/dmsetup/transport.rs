@@ -34,6 +34,11 @@ pub trait DmTransport {
     /// The ioctl's; `buf` is then as it was, or as the daemon left it.
     fn ioctl(&mut self, cmd: u32, buf: &mut Vec<u8>) -> Result<(), IoctlError>;
 
+    /// What the daemon had to say to the last ioctl, which went well: what the kernel would only log. Empty where there is nothing.
+    fn said(&mut self) -> String {
+        String::new()
+    }
+
     /// What the ioctl has no field for, as an object: `read_only`, `io_poll`, `remapped`, `cloned`,
     /// `zero_skipped_bios`, `zero_skipped_bytes`, `polls`, `read_ahead` (in sectors). `None` where
     /// there is no second protocol or no such device. May block.
@@ -77,6 +82,7 @@ pub struct SocketTransport<C> {
     cwd: Vec<u8>,
     stream: Option<UnixStream>,
     waiting: Option<Waiting>,
+    said: String,
 }
 
 /// What is called, and how often, while an answer does not come.
@@ -85,7 +91,7 @@ type Waiting = (Duration, Box<dyn FnMut()>);
 impl<C: FnMut() -> io::Result<UnixStream>> SocketTransport<C> {
     /// A transport that opens no connection yet. `cwd` is what paths in tables are relative to.
     pub fn new(cwd: impl Into<Vec<u8>>, connect: C) -> Self {
-        Self { connect, cwd: cwd.into(), stream: None, waiting: None }
+        Self { connect, cwd: cwd.into(), stream: None, waiting: None, said: String::new() }
     }
 
     /// Calls `look` again and again, each time after so long, while an answer does not come.
@@ -184,9 +190,16 @@ impl<C: FnMut() -> io::Result<UnixStream>> DmTransport for SocketTransport<C> {
             *buf = answer.buf;
         }
         match answer.errno {
-            0 => Ok(()),
+            0 => {
+                self.said = answer.detail;
+                Ok(())
+            }
             errno => Err(IoctlError::new(Errno::new(errno), answer.detail)),
         }
+    }
+
+    fn said(&mut self) -> String {
+        std::mem::take(&mut self.said)
     }
 }
 

@@ -24,7 +24,7 @@ mod tests;
 use crate::codec::{Command, Reply, Request};
 use crate::wire::WireAnswer;
 use error::Refusal;
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::path::Path;
 use udm_core::{Cancel, Registry};
 
@@ -69,7 +69,7 @@ pub fn handle(registry: &Registry, caller: &Caller<'_>, number: u32, buf: &[u8])
             return Outcome { answer, changed: Changed::Nothing };
         }
     };
-    let handler = Handler { registry, caller, request: &request, about: Cell::new(None) };
+    let handler = Handler { registry, caller, request: &request, about: Cell::new(None), notice: RefCell::default() };
     let result = handler.run();
     let changed = match (changes(request.command()), request.command(), handler.about.get()) {
         (false, ..) => Changed::Nothing,
@@ -82,7 +82,7 @@ pub fn handle(registry: &Registry, caller: &Caller<'_>, number: u32, buf: &[u8])
             if raises_event(request.command()) {
                 registry.raise_event();
             }
-            let answer = WireAnswer { errno: 0, buf: reply.finish(), detail: String::new() };
+            let answer = WireAnswer { errno: 0, buf: reply.finish(), detail: handler.notice.take() };
             Outcome { answer, changed }
         }
         Err(Refusal(error)) => {
@@ -99,6 +99,8 @@ struct Handler<'a> {
     request: &'a Request<'a>,
     /// The minor number of the device that was found or made.
     about: Cell<Option<u32>>,
+    /// What the caller is to be told although all went well.
+    notice: RefCell<String>,
 }
 
 impl Handler<'_> {

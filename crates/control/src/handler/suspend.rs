@@ -16,6 +16,7 @@ impl Handler<'_> {
             md.suspend(options, self.caller.cancel)?;
         } else {
             md.resume(options, self.caller.cancel)?;
+            *self.notice.borrow_mut() = md.notices().join("\n");
         }
         Ok(self.reply_about(&md))
     }

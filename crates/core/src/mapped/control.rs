@@ -256,6 +256,12 @@ impl MappedDevice {
         lock(&self.control).deferred_remove = false;
     }
 
+    /// What the targets of the active table have to say to who has resumed it, a line each. May block.
+    pub fn notices(&self) -> Vec<String> {
+        let table = self.table(super::TableSlot::Active);
+        table.iter().flat_map(|table| table.targets()).filter_map(|target| target.notice()).collect()
+    }
+
     /// Counts an event and wakes who waits for it.
     pub fn event(&self) {
         self.events.raise();

@@ -7,5 +7,5 @@ pub mod tools;
 mod values;
 
 pub use error::{Error, Field};
-pub use metadata::{Deletion, Geometry, MAX_DEVICE, Mapping, Metadata, Options, REMAINS, Run};
+pub use metadata::{Change, Deletion, Geometry, MAX_DEVICE, Mapping, Metadata, Options, REMAINS, Run};
 pub use values::{BlockTime, Details, DiskDetails, MAX_DATA_BLOCKS, MAX_TIME};

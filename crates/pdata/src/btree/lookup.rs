@@ -147,3 +147,29 @@ impl<V: Value> Walk<V> {
         }
     }
 }
+
+/// How many leaves the tree has, or may have at most if it is higher than three levels.
+pub(crate) fn leaves(t: &mut Transaction, root: u64) -> Attempt<u64> {
+    let (mut leaves, mut first) = (0, None);
+    let slot = t.read_node(root, root)?;
+    let top = t.node(slot);
+    if top.is_leaf() {
+        return Ok(1);
+    }
+    let children: Vec<u64> = (0..top.len()).map(|i| top.child(i)).collect();
+    for child in &children {
+        let slot = t.read_node(*child, root)?;
+        let node = t.node(slot);
+        if node.is_leaf() {
+            // So are all.
+            return Ok(children.len() as u64);
+        }
+        leaves += node.len() as u64;
+        first = first.or(Some((node.child(0), *child)).filter(|_| node.len() > 0));
+    }
+    let Some((below, from)) = first else { return Ok(1) };
+    let slot = t.read_node(below, from)?;
+    let node = t.node(slot);
+    let most = node.max() as u64;
+    Ok(if node.is_leaf() { leaves } else { leaves.saturating_mul(most).saturating_mul(most) })
+}

@@ -22,7 +22,7 @@ pub use range::{Removed, remove_range};
 pub use remove::remove;
 
 pub(crate) use insert::attempt_insert;
-pub(crate) use lookup::attempt_lookup;
+pub(crate) use lookup::{attempt_lookup, leaves};
 pub(crate) use remove::{attempt_remove, own_leaf};
 
 use crate::cache::{Attempt, Slot};

@@ -20,7 +20,7 @@
 use super::claims::Claim;
 use super::features::Features;
 use super::pool::{Parts, Pool, PoolMode};
-use super::worker::{Command, MetadataOf, PoolStatus};
+use super::worker::{Command, MetadataOf, OUT_OF_METADATA_SPACE, PoolStatus};
 use std::any::Any;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -179,11 +179,32 @@ impl Target for PoolTarget {
         pool.call(|reply| Command::Bind { features, low_water, data_blocks, metadata_blocks, reply })?
     }
 
+    fn notice(&self) -> Option<String> {
+        let pool = self.pool();
+        let needs_check = || pool.call(|reply| Command::Status(false, reply)).is_ok_and(|status| status.needs_check);
+        match pool.mode() {
+            PoolMode::Fail => Some(format!("the pool has failed: {}", how_to_check(pool))),
+            PoolMode::ReadOnly if needs_check() => Some(how_to_check(pool)),
+            PoolMode::OutOfMetadataSpace => Some(OUT_OF_METADATA_SPACE.into()),
+            _ => None,
+        }
+    }
+
     fn resume(&self) {
         if let Err(e) | Ok(Err(e)) = self.pool().call(Command::Resume) {
             tracing::error!("thin-pool: {e}");
         }
     }
+}
+
+/// What is to be done about metadata that nobody may change before they have been looked at.
+fn how_to_check(pool: &Pool) -> String {
+    let metadata = pool.metadata.name();
+    format!(
+        "the pool's metadata need a check, and nothing of them changes before: remove the pool and its volumes, and run \
+         `udm thin check --clear-needs-check-flag {metadata}`; where that finds errors, \
+         `udm thin repair -i {metadata} -o NEW`, and make the pool with NEW"
+    )
 }
 
 impl PoolTarget {

@@ -34,6 +34,8 @@ fn a_failed_commit_makes_the_pool_read_only() {
     // A resume does not help, nor does opening it again: somebody has to check it.
     pool.rig.reload(&pool.md, &pool.table(""));
     assert!(pool.status().contains(" ro "), "{}", pool.status());
+    let [notice] = &pool.md.notices()[..] else { panic!("who resumes it hears of it") };
+    assert!(notice.contains("run `udm thin check --clear-needs-check-flag meta`"), "{notice}");
     let after = pool.as_after_power_cut();
     assert!(after.status().contains(" ro ") && after.status().contains(" needs_check "), "{}", after.status());
     let io = after.rig.io(&after.activate("thin", 0, 16));

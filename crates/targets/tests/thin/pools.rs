@@ -114,6 +114,10 @@ impl Pool {
 
 /// Has thin_check look at a metadata disk.
 pub(crate) fn check_metadata(rig: &Rig, metadata: &Arc<Disk>) {
+    check_metadata_on(rig, metadata.clone());
+}
+
+pub(crate) fn check_metadata_on(rig: &Rig, metadata: Arc<dyn BlockDevice>) {
     let io = BlockingIo::new(&rig.domain, metadata.clone()).unwrap();
     let bytes = read(&io, 0, metadata.sectors().get());
     let mut file = tempfile::NamedTempFile::new().unwrap();

@@ -158,3 +158,113 @@ fn a_pool_does_not_shrink() {
     resume(&md);
     write(&rig.io(&device(&rig, "thin")), 0, 8, 1);
 }
+
+/// What a volume or a snapshot holds, by block: the generation of its first sectors.
+type Blocks = std::collections::BTreeMap<u64, u64>;
+
+/// Trap: metadata end in the middle of anything: a write that maps, one that takes a shared leaf apart, a discard, a snapshot, a deletion, a
+/// commit. However many blocks there are: nothing that was acknowledged is lost, nobody has to check anything, and it goes on when there are
+/// more.
+#[test]
+fn metadata_may_end_anywhere() {
+    for blocks in (40..90).step_by(3) {
+        let (rig, md) = growing(Rig::default(), 1024, blocks, "1 error_if_no_space");
+        let mut volumes = vec![(rig.io(&device(&rig, "thin")), Blocks::new())];
+        let mut random = udm_sim::Rng::new(blocks);
+        let message = |text: String| md.message(Sector::ZERO, &text.split(' ').collect::<Vec<_>>());
+        let mut failed = 0;
+        let mut snaps = 0;
+        for _ in 0..1000 {
+            if failed >= 6 {
+                break;
+            }
+            let at = random.below(volumes.len() as u64) as usize;
+            // Near each other, and far.
+            let block = random.below(if blocks % 2 == 0 { 300 } else { 4000 });
+            match random.below(40) {
+                0 if volumes.len() < 8 => {
+                    snaps += 1;
+                    let id = snaps;
+                    let origin = (at > 0).then(|| volumes[at].1.get(&u64::MAX).copied()).flatten().unwrap_or(0);
+                    let holds = volumes[at].1.clone();
+                    if message(format!("create_snap {id} {origin}")).is_err() {
+                        failed += 1;
+                        continue;
+                    }
+                    let snap = rig.device(&format!("snap{id}"), &format!("0 {} thin {{pool}} {id}", 4096 * BLOCK));
+                    volumes.push((rig.io(&snap), holds));
+                    // Its own number, where no block is.
+                    volumes.last_mut().unwrap().1.insert(u64::MAX, id);
+                }
+                1 if volumes.len() > 4 => {
+                    let (io, holds) = volumes.remove(1 + at % (volumes.len() - 1));
+                    let id = holds[&u64::MAX];
+                    drop(io);
+                    rig.registry.remove(&device(&rig, &format!("snap{id}")), false).unwrap();
+                    failed += usize::from(message(format!("delete {id}")).is_err());
+                }
+                2 => volumes[at].0.flush().unwrap_or_else(|e| panic!("{blocks} blocks: {e:?}, {}", info(&md))),
+                3..6 => {
+                    let (io, holds) = &mut volumes[at];
+                    let count = 1 + random.below(40);
+                    let range = (Sector::new(block * BLOCK), udm_base::Sectors::new(count * BLOCK));
+                    if io.range(Op::Discard, OpFlags::NONE, range.0, range.1).is_ok() && info(&md).contains(" rw ") {
+                        holds.retain(|at, _| *at < block || *at >= block + count);
+                    } else {
+                        // Done, or not.
+                        holds.retain(|at, _| *at == u64::MAX || *at < block || *at >= block + count);
+                        failed += 1;
+                    }
+                }
+                _ => {
+                    let (io, holds) = &mut volumes[at];
+                    let generation = random.below(1 << 40);
+                    let flags = if random.one_in(8) { OpFlags::FUA } else { OpFlags::NONE };
+                    let data = pattern(block * BLOCK, 8, generation);
+                    match io.write(Sector::new(block * BLOCK), &data, flags) {
+                        Ok(()) => drop(holds.insert(block, generation)),
+                        Err(Status::NoSpace) => {}
+                        Err(_) => failed += 1,
+                    }
+                }
+            }
+            assert!(!info(&md).contains("needs_check") && info(&md) != "Fail", "{blocks} blocks: {}", info(&md));
+        }
+        let check = |volumes: &[(BlockingIo, Blocks)]| {
+            for (n, (io, holds)) in volumes.iter().enumerate() {
+                for (block, generation) in holds.iter().filter(|(block, _)| **block != u64::MAX) {
+                    let expect = pattern(block * BLOCK, 8, *generation);
+                    assert!(read(io, block * BLOCK, 8) == expect, "{blocks} blocks, volume {n}, block {block}");
+                }
+                io.flush().unwrap_or_else(|e| panic!("{blocks} blocks, volume {n}: {e:?}, {}", info(&md)));
+            }
+        };
+        check(&volumes);
+        if info(&md).contains(" ro ") {
+            suspend(&md);
+            resume(&md);
+            assert!(md.notices()[0].contains("let the metadata device grow"), "{:?}", md.notices());
+        }
+        rig.reload(&device(&rig, "meta"), &format!("0 {} linear metabelow 0", 600 * 8));
+        suspend(&md);
+        resume(&md);
+        assert!(info(&md).contains(" rw ") && info(&md).contains("/600 ") && md.notices().is_empty(), "{}", info(&md));
+        for (i, (io, holds)) in volumes.iter_mut().enumerate() {
+            write(io, (10 + i as u64) * BLOCK, 8, 7);
+            holds.insert(10 + i as u64, 7);
+        }
+        check(&volumes);
+        drop(volumes);
+        let mut names: Vec<String> = rig.registry.list().iter().map(|md| md.device_name()).collect();
+        names.retain(|name| name == "thin" || name.starts_with("snap"));
+        names.push("pool".into());
+        drop(md);
+        for name in names {
+            rig.registry.remove(&device(&rig, &name), false).unwrap();
+        }
+        if blocks % 10 == 0 {
+            let disk = rig.named("metabelow").unwrap();
+            check_metadata_on(&rig, disk);
+        }
+    }
+}

@@ -7,7 +7,7 @@ use crate::thin::error::Error;
 use crate::thin::values::DiskDetails;
 
 /// How many leaves a step removes: some thousand mappings, about 0.1 ms when they are in memory.
-const LEAVES: usize = 16;
+pub(super) const LEAVES: usize = 16;
 
 /// Ids from here on, which no device can have, are those of *remains*: what deleted devices have not given back yet. To the format, and
 /// so to the kernel and its tools, they are devices that nobody asks for.

@@ -23,8 +23,7 @@ impl Metadata {
         let root = btree::empty::<BlockTime>(&mut self.store).await?;
         self.set_root(dev, root).await?;
         let details = self.new_details();
-        self.add(dev, details, root);
-        Ok(())
+        self.add(dev, details, root).await
     }
 
     /// Makes `dev` a snapshot of `origin`. From here on every block that either has is shared.
@@ -51,10 +50,11 @@ impl Metadata {
         let from = self.devices.get_mut(&origin).expect("it was loaded above");
         from.details.snapshotted_time = time;
         let mapped_blocks = from.details.mapped_blocks;
+        let snapshotted = from.details;
         self.changed.insert(origin);
+        self.set_details(origin, snapshotted).await?;
         let details = Details { mapped_blocks, ..self.new_details() };
-        self.add(dev, details, root);
-        Ok(())
+        self.add(dev, details, root).await
     }
 
     fn new_details(&self) -> Details {
@@ -63,9 +63,10 @@ impl Metadata {
     }
 
     /// A device that was just made: its way in the upper tree was changed, so it is the transaction's own.
-    fn add(&mut self, dev: u32, details: Details, root: u64) {
+    async fn add(&mut self, dev: u32, details: Details, root: u64) -> Result<(), Error> {
         self.devices.insert(dev, Device { details, root, owned_in: self.transaction });
         self.changed.insert(dev);
+        self.set_details(dev, details).await
     }
 
     async fn check_unused(&mut self, dev: u32) -> Result<(), Error> {
@@ -135,11 +136,13 @@ impl Metadata {
     }
 
     /// The device, to be changed: what the upper tree shares with a metadata snapshot on the way to it is copied, and so what it
-    /// refers to counted, before anything beneath moves.
+    /// refers to counted, before anything beneath moves. So is the way to its details, which the commit then changes in place: what
+    /// it takes is taken now, when that can be refused.
     pub(super) async fn own(&mut self, dev: u32) -> Result<Device, Error> {
         let mut device = self.device(dev).await?;
         if device.owned_in != self.transaction {
             self.set_root(dev, device.root).await?;
+            self.set_details(dev, device.details).await?;
             device.owned_in = self.transaction;
             self.devices.insert(dev, device);
         }
@@ -149,6 +152,12 @@ impl Metadata {
     /// Writes a device's root to the upper tree. Nothing is counted: the tree's reference moved with the root.
     pub(super) async fn set_root(&mut self, dev: u32, root: u64) -> Result<(), Error> {
         btree::insert(&mut self.store, &mut self.open.root, dev.into(), Root(root)).await?;
+        Ok(())
+    }
+
+    /// Writes a device's details to their tree.
+    pub(super) async fn set_details(&mut self, dev: u32, details: Details) -> Result<(), Error> {
+        btree::insert(&mut self.store, &mut self.open.details_root, dev.into(), DiskDetails::from(details)).await?;
         Ok(())
     }
 

@@ -30,6 +30,7 @@ mod space;
 mod transaction;
 
 pub use deletion::{Deletion, REMAINS};
+pub use space::Change;
 
 /// The highest thin device id (`MAX_DEV_ID`, `drivers/md/dm-thin.c`, 6.12).
 pub const MAX_DEVICE: u32 = (1 << 24) - 1;

@@ -2,11 +2,61 @@
 
 use std::ops::Range;
 
-use udm_pdata::layout::MAX_METADATA_BLOCKS;
+use udm_pdata::Needs;
+use udm_pdata::layout::{ENTRIES_PER_BITMAP, MAX_METADATA_BLOCKS};
 
 use super::Metadata;
 use super::open::check_data_blocks;
 use crate::thin::error::Error;
+
+/// Entries that a node has at least.
+const ENTRIES: u64 = 84;
+/// And at most.
+const MOST: u64 = 252;
+
+/// Something that is to be done, as far as it matters how much room it takes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Change {
+    /// A device is made, or one of its blocks mapped or unmapped; a data block allocated or given back.
+    One,
+    /// So many neighbouring blocks of a device are unmapped.
+    Unmap(u64),
+    /// A [`Deletion`](super::Deletion) makes a step.
+    Delete,
+    /// Data blocks in a row get or lose references.
+    References(u64),
+    /// So many data blocks more.
+    Grow(u64),
+}
+
+impl Change {
+    /// Of metadata of so many blocks.
+    fn needs(self, blocks: u64) -> Needs {
+        // No tree is higher: with the fewest entries that nodes have it takes so many levels to refer to all blocks.
+        let (mut levels, mut reach) = (2, ENTRIES);
+        while reach < blocks {
+            (levels, reach) = (levels + 1, reach.saturating_mul(ENTRIES));
+        }
+        // A way down the device's tree, the tree of devices, and that of details, each node with a neighbour that is split off; where it is
+        // shared, with all that the nodes refer to.
+        let (nodes, metadata) = (5 * levels + 4, 3 * (levels - 1) * MOST);
+        let one = Needs { nodes, data: MOST + 2, metadata };
+        let leaves = |leaves: u64, entries: u64| Needs {
+            nodes: nodes + leaves,
+            data: entries + 3 * MOST,
+            metadata: metadata + leaves,
+        };
+        match self {
+            Self::One => one,
+            Self::Unmap(blocks) => leaves(3 * (blocks / ENTRIES + 2), blocks),
+            Self::Delete => leaves(super::deletion::LEAVES as u64, super::deletion::LEAVES as u64 * MOST),
+            Self::References(blocks) => Needs { nodes: 0, data: blocks, metadata: 0 },
+            Self::Grow(blocks) => {
+                Needs { nodes: 2 * blocks.div_ceil(ENTRIES_PER_BITMAP) + nodes, data: 0, metadata: 0 }
+            }
+        }
+    }
+}
 
 impl Metadata {
     /// Data blocks in all.
@@ -31,8 +81,14 @@ impl Metadata {
         self.store.nr_free().saturating_sub(reserve)
     }
 
-    /// Whether a change may be refused for want of metadata blocks before the next commit: one that maps a block takes a node of each
-    /// level of three trees at most, and leaves the reserves.
+    /// Whether a change can be made for which there is room, and committed: see [`Change`]. Where there is none, commit, and ask again. If
+    /// there is none then, the change may still be possible. Commit directly after it: if one of them ends with
+    /// [`NoSpace`](udm_pdata::Error::NoSpace), an abort loses nothing but the change.
+    pub fn has_room(&self, change: Change) -> bool {
+        self.store.has_room(&change.needs(self.metadata_blocks()))
+    }
+
+    /// Whether metadata have run out, as the kernel says it: nothing but the reserve for commits is left.
     pub fn metadata_used_up(&self) -> bool {
         const CHANGE: u64 = 16;
         let least = self.store.nr_reserved() + CHANGE.min(self.metadata_blocks() / 10);

@@ -33,9 +33,9 @@ impl Metadata {
     }
 
     async fn try_commit(&mut self) -> Result<(), Error> {
-        for &dev in &self.changed {
-            let details = DiskDetails::from(self.devices[&dev].details);
-            btree::insert(&mut self.store, &mut self.open.details_root, dev.into(), details).await?;
+        let changed: Vec<_> = self.changed.iter().map(|dev| (*dev, self.devices[dev].details)).collect();
+        for (dev, details) in changed {
+            self.set_details(dev, details).await?;
         }
         let roots = self.store.prepare_commit().await?;
         let superblock = self.superblock(&roots);

@@ -8,7 +8,7 @@ use crate::thin::pool::{Gate, PoolMode};
 use crate::thin::volume::{Durability, Found, ThinDevice, Volume};
 use std::sync::Arc;
 use udm_base::{Sector, Sectors};
-use udm_formats::thin::Mapping;
+use udm_formats::thin::{Change, Mapping};
 use udm_io::{Bio, Op, OpFlags, Status};
 
 /// A bio of one block, and what is known of it.
@@ -203,12 +203,16 @@ impl Worker {
 
     /// Makes a block zeroes by unmapping it. Nothing is passed down: until the commit the old data may be needed again.
     async fn unmap(&mut self, io: Within) {
+        if !self.make_room(Change::One).await {
+            return io.bio.end(Status::Io);
+        }
         io.volume.device.mappings.replace(io.block, Known::Unknown);
-        if let Err(e) = self.metadata.remove_range(io.dev(), io.block, io.block + 1).await {
+        self.freed = true;
+        let removed = self.metadata.remove_range(io.dev(), io.block, io.block + 1).await;
+        if let Err(e) = self.made_of(removed).await {
             io.bio.end(Status::Io);
             return self.metadata_failed("unmapping a block", &e).await;
         }
-        self.freed = true;
         self.has_changed(&io.volume.device);
         io.volume.device.mappings.set(io.block, Known::Unmapped);
         let fua = io.is_fua();

@@ -5,7 +5,7 @@ use crate::thin::outbox::{Memory, Operation};
 use crate::thin::pool::{PoolMode, pause};
 use crate::thin::volume::Durability;
 use std::ops::Range;
-use udm_formats::thin::Error;
+use udm_formats::thin::{Change, Error};
 use udm_io::{Nanos, Status};
 
 impl Worker {
@@ -42,22 +42,57 @@ impl Worker {
             self.note_committed();
             return true;
         }
-        match self.commit_now().await {
-            Ok(()) => {
-                self.check_metadata_space();
-                if self.pool.mode() <= PoolMode::OutOfDataSpace
-                    && let Err(e) = self.take_holds().await
-                {
-                    self.metadata_failed("holding blocks", &e).await;
-                }
-                self.check_data_space();
-                true
-            }
+        match self.commit_and_go_on().await {
+            Ok(()) => true,
             Err(e) => {
                 self.metadata_failed("committing", &e).await;
                 false
             }
         }
+    }
+
+    async fn commit_and_go_on(&mut self) -> Result<(), Error> {
+        self.commit_now().await?;
+        self.check_metadata_space();
+        if self.pool.mode() <= PoolMode::OutOfDataSpace
+            && let Err(e) = self.take_holds().await
+        {
+            self.metadata_failed("holding blocks", &e).await;
+        }
+        self.check_data_space();
+        Ok(())
+    }
+
+    /// Sees to it that there are metadata blocks for a change and for the commit after it, by a commit before if need be. False when
+    /// nothing can be changed any more.
+    ///
+    /// Where there may be too few even then, the change is committed by itself, before anybody hears of it: see
+    /// [`made`](Self::made). When it comes to nothing, nothing else does.
+    pub(super) async fn make_room(&mut self, change: Change) -> bool {
+        self.alone = false;
+        if self.pool.mode() > PoolMode::OutOfDataSpace {
+            return false;
+        }
+        if !self.metadata.has_room(change) {
+            if !self.commit().await {
+                return false;
+            }
+            self.alone = !self.metadata.has_room(change);
+            self.check_metadata_space();
+        }
+        self.pool.mode() <= PoolMode::OutOfDataSpace
+    }
+
+    /// A change has been made, for which [`make_room`](Self::make_room) was asked. The mapping cache knows nothing any more that is not so.
+    pub(super) async fn made(&mut self) -> Result<(), Error> {
+        if std::mem::take(&mut self.alone) { self.commit_and_go_on().await } else { Ok(()) }
+    }
+
+    /// The same of a change that came to something, or to nothing.
+    pub(super) async fn made_of<T>(&mut self, change: Result<T, Error>) -> Result<T, Error> {
+        let done = change?;
+        self.made().await?;
+        Ok(done)
     }
 
     async fn commit_now(&mut self) -> Result<(), Error> {
@@ -120,9 +155,16 @@ impl Worker {
         if matches!(error, Error::ReadOnly) {
             return self.set_mode(PoolMode::ReadOnly);
         }
-        self.abort().await;
-        if self.pool.mode() != PoolMode::Fail {
+        // That metadata blocks ran out says nothing against those that are there.
+        let ran_out = matches!(error, Error::Data(udm_pdata::Error::NoSpace(udm_pdata::Space::Metadata)));
+        self.abort(!ran_out).await;
+        if self.pool.mode() == PoolMode::Fail {
+            return;
+        }
+        if !ran_out {
             self.set_mode(PoolMode::ReadOnly);
+        } else if !self.metadata.has_room(Change::One) {
+            self.set_mode(PoolMode::OutOfMetadataSpace);
         }
     }
 
@@ -136,11 +178,11 @@ impl Worker {
     }
 
     /// `abort_transaction`
-    async fn abort(&mut self) {
+    async fn abort(&mut self, needs_check: bool) {
         if let Err(e) = self.metadata.abort().await {
             tracing::error!("thin-pool: the transaction cannot be aborted: {e}");
             self.set_mode(PoolMode::Fail);
-        } else if let Err(e) = self.metadata.set_needs_check().await {
+        } else if needs_check && let Err(e) = self.metadata.set_needs_check().await {
             tracing::error!("thin-pool: needs_check cannot be set: {e}");
             self.set_mode(PoolMode::Fail);
         }

@@ -8,8 +8,12 @@ use crate::thin::volume::{ThinDevice, Volume};
 use std::sync::{Arc, Mutex, PoisonError};
 use udm_base::{Errno, Sectors};
 use udm_core::Error;
-use udm_formats::thin;
+use udm_formats::thin::{self, Change};
 use udm_io::{Cx, Extent, ExtentKind, ExtentsReply, Status};
+
+/// What helps a pool that has run out of metadata blocks.
+pub(in crate::thin) const OUT_OF_METADATA_SPACE: &str =
+    "the pool is out of metadata space: let the metadata device grow, then suspend and resume the pool";
 
 /// What most commands answer.
 pub(in crate::thin) type Done = Result<(), Error>;
@@ -250,7 +254,8 @@ impl Worker {
         if self.pool.mode() == PoolMode::Fail {
             return Ok(());
         }
-        let grown = self.grow_data(data).await? | self.grow_metadata(metadata).await?;
+        // Metadata first: data blocks are counted there.
+        let grown = self.grow_metadata(metadata).await? | self.grow_data(data).await?;
         if grown {
             self.commit().await;
         }
@@ -268,6 +273,9 @@ impl Worker {
         }
         if self.metadata.needs_check() {
             tracing::error!("thin-pool: unable to grow the data device until repaired");
+            return Ok(false);
+        }
+        if !self.make_room(Change::Grow(blocks - had)).await {
             return Ok(false);
         }
         match self.metadata.resize_data(blocks).await {
@@ -329,6 +337,17 @@ impl Worker {
     async fn message(&mut self, message: MetadataOf, reply: Reply<Done>) {
         if self.pool.mode() > PoolMode::OutOfDataSpace {
             let message = "unable to service pool target messages in READ_ONLY or FAIL mode";
+            return reply.give(Err(Error::new(Errno::EOPNOTSUPP, message)));
+        }
+        if matches!(message, MetadataOf::ReleaseSnap) {
+            // Nobody knows how much it takes. If that is too much, it is all that is lost.
+            self.commit().await;
+        }
+        if !self.make_room(Change::One).await {
+            let message = match self.pool.mode() {
+                PoolMode::OutOfMetadataSpace => OUT_OF_METADATA_SPACE,
+                _ => "the metadata could not be committed; the pool's status tells more",
+            };
             return reply.give(Err(Error::new(Errno::EOPNOTSUPP, message)));
         }
         let done = match message {

@@ -8,7 +8,7 @@ use crate::thin::worker::control::Done;
 use std::collections::VecDeque;
 use udm_base::Errno;
 use udm_core::Error;
-use udm_formats::thin::Deletion;
+use udm_formats::thin::{Change, Deletion};
 
 /// What deleted devices have left.
 pub(super) struct Deletions {
@@ -30,9 +30,8 @@ impl Worker {
         if self.devices.get(&id).is_some_and(|device| device.strong_count() > 0) {
             return reply.give(Err(Error::new(Errno::EBUSY, format!("thin device {id} is in use: a table has it"))));
         }
-        let deleted = self.metadata.delete(id).await;
-        self.parted |= deleted.is_ok();
-        let left = match deleted {
+        self.parted = true;
+        let left = match self.metadata.delete(id).await {
             Ok(deletion) if !deletion.is_over() => deletion,
             done => return self.finish_message(done.map(drop), &reply).await,
         };
@@ -76,8 +75,13 @@ impl Worker {
             return true;
         }
         let Some((mut deletion, reply)) = self.next_deletion().await else { return false };
+        if !self.make_room(Change::Delete).await {
+            self.deletions.queue.push_front((deletion, reply));
+            return true;
+        }
         self.parted = true;
-        let done = match deletion.step(&mut self.metadata).await {
+        let step = deletion.step(&mut self.metadata).await;
+        let done = match self.made_of(step).await {
             Ok(false) => {
                 self.deletions.queue.push_back((deletion, reply));
                 return true;

@@ -12,7 +12,7 @@ use crate::thin::volume::{Durability, Volume};
 use std::ops::Range;
 use std::sync::Arc;
 use udm_base::{Sector, Sectors};
-use udm_formats::thin::Error;
+use udm_formats::thin::{Change, Error};
 use udm_io::{Bio, Op, OpFlags, Status};
 
 /// A discard that is being passed down.
@@ -65,13 +65,22 @@ impl Worker {
             // What only this device has now may be another's after a restart. As for a pool that has failed before.
             return Ok(Vec::new());
         }
+        if !self.make_room(Change::Unmap(blocks.end - blocks.start)).await {
+            return Ok(Vec::new());
+        }
         // From here on the blocks' bios come to the worker.
         volume.device.mappings.clear(blocks.clone());
-        self.metadata.remove_range(dev, blocks.start, blocks.end).await?;
         self.freed = true;
+        let removed = self.metadata.remove_range(dev, blocks.start, blocks.end).await;
+        self.made_of(removed).await?;
         self.has_changed(&volume.device);
         let mut held = Vec::new();
-        if self.passes_down() {
+        let blocks = runs.iter().map(|run| run.end - run.start).sum::<u64>();
+        // For all at once: what is held here no commit knows of yet. When there is little room they are not discarded beneath.
+        if self.passes_down()
+            && self.make_room(Change::References(2 * blocks)).await
+            && !std::mem::take(&mut self.alone)
+        {
             for run in runs {
                 self.metadata.inc_data(run.clone()).await?;
                 self.hold_unshared(run, &mut held).await?;
@@ -141,13 +150,24 @@ impl Worker {
         let waiting = self.cells.end(volume.device.id, start);
         self.look_again(waiting);
         self.freed |= !held.is_empty();
-        for run in held {
-            if let Err(e) = self.metadata.dec_data(run).await {
-                bio.end(Status::Io);
-                return self.metadata_failed("giving discarded blocks back", &e).await;
-            }
+        let blocks = held.iter().map(|run| run.end - run.start).sum();
+        // Until they are given back.
+        let others = self.holding.len();
+        self.holding.extend(held.iter().cloned());
+        let has_room = self.make_room(Change::References(blocks)).await;
+        self.holding.truncate(others);
+        if has_room && let Err(e) = self.give_back_all(held).await {
+            bio.end(Status::Io);
+            return self.metadata_failed("giving discarded blocks back", &e).await;
         }
         self.end_discard(&volume, bio);
+    }
+
+    async fn give_back_all(&mut self, held: Vec<Range<u64>>) -> Result<(), Error> {
+        for run in held {
+            self.metadata.dec_data(run).await?;
+        }
+        self.made().await
     }
 
     fn end_discard(&mut self, volume: &Arc<Volume>, bio: Bio) {

@@ -11,7 +11,7 @@ mod deletion;
 mod discard;
 mod prepare;
 
-pub(super) use control::{Command, MetadataOf, PoolStatus, Reply};
+pub(super) use control::{Command, MetadataOf, OUT_OF_METADATA_SPACE, PoolStatus, Reply};
 
 use super::features::Features;
 use super::pool::{Pool, pause};
@@ -83,6 +83,8 @@ pub(super) struct Worker {
     suspending: Vec<control::Suspending>,
     /// Data blocks with a reference that nothing durable may account for, besides those of jobs.
     holding: Vec<std::ops::Range<u64>>,
+    /// The change that is being made is committed by itself.
+    alone: bool,
     /// Something was unmapped since the last commit, and may be in use by what is in flight.
     freed: bool,
     /// Since the last commit a device has given up data blocks that another has too. If the power goes they are its again: so
@@ -120,6 +122,7 @@ impl Worker {
             parked: Vec::new(),
             suspending: Vec::new(),
             holding: Vec::new(),
+            alone: false,
             freed: false,
             parted: false,
             last_commit,
@@ -198,9 +201,9 @@ impl Worker {
         self.devices.values().filter_map(Weak::upgrade)
     }
 
-    /// Notes that a device differs from what was committed.
+    /// Notes that a device differs from what was committed; but a change that was committed by itself is durable already.
     fn has_changed(&mut self, device: &Arc<ThinDevice>) {
-        if device.durability() == Durability::Committed {
+        if device.durability() == Durability::Committed && self.metadata.is_dirty() {
             device.set_durability(Durability::Changed);
             self.changed.push(Arc::downgrade(device));
         }

@@ -10,6 +10,7 @@ use crate::thin::pool::PoolMode;
 use crate::thin::volume::Volume;
 use std::sync::Arc;
 use udm_base::{Sector, Sectors};
+use udm_formats::thin::{Change, Error};
 use udm_io::kcopyd::{CopyFrom, CopyJob, CopyTo};
 use udm_io::{Bio, Op, OpFlags, Status};
 
@@ -160,9 +161,9 @@ impl Worker {
     /// Where nothing has to be prepared.
     async fn map_at_once(&mut self, io: Within, data: u64) {
         let Within { volume, bio, block } = io;
-        match self.metadata.insert(volume.device.id, block, data).await {
-            Ok(()) => {
-                self.has_changed(&volume.device);
+        match self.map_block(&volume, block, data).await {
+            Ok(false) => bio.end(Status::Io),
+            Ok(true) => {
                 volume.device.mappings.set(block, Known::At(Place { data, shared: false }));
                 self.go_on(&volume, bio, data);
             }
@@ -173,7 +174,22 @@ impl Worker {
         }
     }
 
-    /// Sends a bio to its block, which is mapped and not committed yet.
+    /// Maps a block to a data block that was allocated for it. False when metadata can be changed no more.
+    async fn map_block(&mut self, volume: &Arc<Volume>, block: u64, data: u64) -> Result<bool, Error> {
+        // Not to be durable without its mapping.
+        self.holding.push(data..data + 1);
+        let has_room = self.make_room(Change::One).await;
+        self.holding.pop();
+        if !has_room {
+            return Ok(false);
+        }
+        let inserted = self.metadata.insert(volume.device.id, block, data).await;
+        self.made_of(inserted).await?;
+        self.has_changed(&volume.device);
+        Ok(true)
+    }
+
+    /// Sends a bio to its block, which is mapped and maybe not committed yet.
     fn go_on(&mut self, volume: &Arc<Volume>, bio: Bio, data: u64) {
         let found = volume.found(Known::At(Place { data, shared: false }), true);
         if bio.flags().contains(OpFlags::FUA) {
@@ -221,13 +237,19 @@ impl Worker {
             self.look_again(waiting);
             return self.give_back(data).await;
         }
-        if let Err(e) = self.metadata.insert(dev, block, data).await {
-            bio.into_iter().chain(waiting.into_iter().map(|(_, bio)| bio)).for_each(|bio| bio.end(Status::Io));
-            return self.metadata_failed("mapping a block", &e).await;
+        if breaks {
+            // A commit by itself waits for who has found what was there before.
+            volume.device.mappings.replace(block, Known::Unknown);
         }
-        self.freed |= breaks;
-        self.parted |= breaks;
-        self.has_changed(&volume.device);
+        (self.freed, self.parted) = (self.freed | breaks, self.parted | breaks);
+        let mapped = self.map_block(&volume, block, data).await;
+        if !matches!(mapped, Ok(true)) {
+            bio.into_iter().chain(waiting.into_iter().map(|(_, bio)| bio)).for_each(|bio| bio.end(Status::Io));
+            if let Err(e) = mapped {
+                self.metadata_failed("mapping a block", &e).await;
+            }
+            return;
+        }
         let known = Known::At(Place { data, shared: false });
         if breaks {
             volume.device.mappings.replace(block, known);
@@ -246,7 +268,11 @@ impl Worker {
 
     /// Gives back a block that was allocated and is not used after all.
     async fn give_back(&mut self, data: u64) {
-        if let Err(e) = self.metadata.dec_data(data..data + 1).await {
+        if !self.make_room(Change::References(1)).await {
+            return;
+        }
+        let given = self.metadata.dec_data(data..data + 1).await;
+        if let Err(e) = self.made_of(given).await {
             self.metadata_failed("giving a block back", &e).await;
         }
     }
@@ -273,6 +299,9 @@ impl Worker {
     /// `alloc_data_block`
     async fn allocate(&mut self) -> Allocated {
         self.check_low_water();
+        if !self.make_room(Change::One).await {
+            return Allocated::Failed;
+        }
         let mut found = self.metadata.alloc_data_block().await;
         if matches!(found, Ok(None)) {
             // What was freed in the open transaction can be had after its commit.
@@ -283,8 +312,8 @@ impl Worker {
         }
         match found {
             Ok(Some(data)) => {
-                // Ahead of the reserve that a commit needs.
-                if self.metadata.metadata_used_up() {
+                // What it is for is another change.
+                if std::mem::take(&mut self.alone) {
                     return self.commit_holding(data).await;
                 }
                 Allocated::Block(data)
