@@ -167,6 +167,7 @@ type Blocks = std::collections::BTreeMap<u64, u64>;
 /// more.
 #[test]
 fn metadata_may_end_anywhere() {
+    let mut ran_out = 0;
     for blocks in (40..90).step_by(3) {
         let (rig, md) = growing(Rig::default(), 1024, blocks, "1 error_if_no_space");
         let mut volumes = vec![(rig.io(&device(&rig, "thin")), Blocks::new())];
@@ -182,7 +183,7 @@ fn metadata_may_end_anywhere() {
             // Near each other, and far.
             let block = random.below(if blocks % 2 == 0 { 300 } else { 4000 });
             match random.below(40) {
-                0 if volumes.len() < 8 => {
+                0..5 if volumes.len() < 60 => {
                     snaps += 1;
                     let id = snaps;
                     let origin = (at > 0).then(|| volumes[at].1.get(&u64::MAX).copied()).flatten().unwrap_or(0);
@@ -196,15 +197,15 @@ fn metadata_may_end_anywhere() {
                     // Its own number, where no block is.
                     volumes.last_mut().unwrap().1.insert(u64::MAX, id);
                 }
-                1 if volumes.len() > 4 => {
+                5 if volumes.len() > 20 => {
                     let (io, holds) = volumes.remove(1 + at % (volumes.len() - 1));
                     let id = holds[&u64::MAX];
                     drop(io);
                     rig.registry.remove(&device(&rig, &format!("snap{id}")), false).unwrap();
                     failed += usize::from(message(format!("delete {id}")).is_err());
                 }
-                2 => volumes[at].0.flush().unwrap_or_else(|e| panic!("{blocks} blocks: {e:?}, {}", info(&md))),
-                3..6 => {
+                6 => volumes[at].0.flush().unwrap_or_else(|e| panic!("{blocks} blocks: {e:?}, {}", info(&md))),
+                7..9 => {
                     let (io, holds) = &mut volumes[at];
                     let count = 1 + random.below(40);
                     let range = (Sector::new(block * BLOCK), udm_base::Sectors::new(count * BLOCK));
@@ -241,6 +242,7 @@ fn metadata_may_end_anywhere() {
         };
         check(&volumes);
         if info(&md).contains(" ro ") {
+            ran_out += 1;
             suspend(&md);
             resume(&md);
             assert!(md.notices()[0].contains("let the metadata device grow"), "{:?}", md.notices());
@@ -267,4 +269,5 @@ fn metadata_may_end_anywhere() {
             check_metadata_on(&rig, disk);
         }
     }
+    assert!(ran_out > 10, "metadata ran out {ran_out} times");
 }
