@@ -53,7 +53,7 @@ fn grow(
     blocks: u64,
 ) -> Result<(), String> {
     let Kind::Snapshot { cow } = &snapshot.kind else { return Ok(()) };
-    let Some(mut table) = turn.world.hold(&snapshot) else { return Ok(()) };
+    let Some(mut table) = turn.world.hold(snapshot) else { return Ok(()) };
     let Some(volume) = lock(&snapshot.volumes).first().cloned() else { return Ok(()) };
     let room = 2 * blocks * SECTORS * 512 + (8 << 20);
     if std::fs::metadata(cow).is_ok_and(|meta| meta.len() < room) {

@@ -22,8 +22,10 @@ const LIVES: u64 = 3;
 /// space for a minute.
 const ROUNDS: u64 = 200_000;
 
+type Change = fn(&mut Life);
+
 /// What is done to devices, by name: `UDM_SOAK_WITHOUT` leaves some away, so that faults that are known hide no others.
-const CHANGES: &[(&str, fn(&mut Life))] = &[
+const CHANGES: &[(&str, Change)] = &[
     ("reload", Life::reload),
     ("grow-pool", Life::grow_pool),
     ("grow-thin", Life::grow_thin),
