@@ -12,10 +12,15 @@ const BIG: u64 = 10_000;
 /// A pool with a big volume 1 and a small one 2, opened again so that nothing of the metadata is in memory.
 fn pool() -> Pool {
     let pool = Pool::new(BIG + 64, "1 skip_block_zeroing");
-    let io = pool.rig.io(&pool.thin("big", 1, BIG));
-    (0..BIG).for_each(|block| write(&io, block * BLOCK, 1, 1));
+    let mut client = Client::new(&pool.rig, &pool.thin("big", 1, BIG));
+    let blocks: Vec<u64> = (0..BIG).collect();
+    for some in blocks.chunks(100) {
+        let at = some.iter().map(|block| block * BLOCK);
+        let tokens: Vec<u64> = at.map(|at| client.write(at, pattern(at, 1, 1), OpFlags::NONE)).collect();
+        assert!(tokens.into_iter().all(|token| client.wait(token) == Status::Ok));
+    }
     write(&pool.rig.io(&pool.thin("small", 2, 16)), 0, BLOCK, 2);
-    drop(io);
+    drop(client);
     again(pool)
 }
 
