@@ -171,8 +171,9 @@ impl Worker {
     /// across CPUs costs both more than this (4 KiB random reads at depth 32: 153k a second without, 211k with, for
     /// less CPU time each). Whoever else wants the CPU gets it in between.
     fn linger(&self, woken: &mut Vec<Woken>) -> io::Result<()> {
-        // With bios under way the device decides when there is news.
-        let rounds = if self.engine.len() == 0 { LINGER } else { 0 };
+        // With bios or questions under way the device decides when there is news. Its answer ends one wait, which must be the last
+        // before the worker looks for it.
+        let rounds = if self.engine.len() == 0 && !self.engine.is_asking() { LINGER } else { 0 };
         for _ in 0..rounds {
             std::thread::yield_now();
             self.engine.channel.wait(Some(Duration::ZERO), woken)?;

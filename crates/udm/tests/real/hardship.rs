@@ -161,7 +161,9 @@ fn a_table_of_many_targets_is_like_any_other() {
     let table: String = (0..TARGETS).map(|n| format!("{n} 1 linear {file} {}\n", TARGETS - 1 - n)).collect();
     let path = lab.disk.path("table");
     std::fs::write(&path, &table).expect("room for a table");
-    lab.udm.ok(&["create", "dev", path.to_str().expect("text")]);
+    // It may take so long that it says what it waits for.
+    let created = lab.udm.run(&["create", "dev", path.to_str().expect("text")]);
+    assert_eq!(created.code, 0, "{}", created.stderr);
     assert_eq!(lab.udm.ok(&["table", "dev"]).lines().count() as u64, TARGETS);
     let script = r"
 h.connect_uri(uri)
