@@ -256,13 +256,13 @@ impl Bio {
         self.record_mut().word = word;
     }
 
-    /// A second free word, for who needs one beside [`word`](Self::word).
-    pub fn note(&self) -> u64 {
+    /// Half a free word more, for who needs it beside [`word`](Self::word).
+    pub fn note(&self) -> u32 {
         self.record().note
     }
 
-    /// Sets the second free word.
-    pub fn set_note(&mut self, note: u64) {
+    /// Sets the half word.
+    pub fn set_note(&mut self, note: u32) {
         self.record_mut().note = note;
     }
 }

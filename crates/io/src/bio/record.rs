@@ -36,23 +36,26 @@ pub(crate) struct Record {
     pub(crate) flags: OpFlags,
     pub(crate) status: Status,
     pub(crate) frames: u8,
-    pub(crate) level: u8,
+    /// What goes with `word`.
+    pub(crate) note: u32,
     pub(crate) token: u64,
     // Where it belongs, and the list it waits in: free, pending, parked or mailbox.
     pub(crate) channel: NonNull<ChannelCore>,
     pub(crate) next: *mut Record,
     pub(crate) seg0: Segment,
     /// For a parent of clones: how many are out. For a clone: its parent.
-    pub(crate) children: usize,
+    pub(crate) children: u32,
+    pub(crate) level: u8,
     pub(crate) parent: *mut Record,
     pub(crate) word: u64,
     pub(crate) polled: Polled,
+    pub(crate) stack: [std::mem::MaybeUninit<Frame>; FRAMES],
+    /// Behind all that release builds have, so that every build sees what the rest of it takes.
     #[cfg(debug_assertions)]
     pub(crate) rounds: crate::channel::Rounds,
-    pub(crate) stack: [std::mem::MaybeUninit<Frame>; FRAMES],
-    /// What goes with `word`.
-    pub(crate) note: u64,
 }
 
+#[cfg(debug_assertions)]
+const _: () = assert!(std::mem::offset_of!(Record, rounds) == 256, "a record is four cache lines");
 #[cfg(not(debug_assertions))]
 const _: () = assert!(std::mem::size_of::<Record>() == 256, "a record is four cache lines");

@@ -353,7 +353,7 @@ struct Rest {
 }
 
 /// The mark of a bio in a mailbox that wants to be submitted again rather than completed.
-pub(crate) const RESUBMIT: usize = usize::MAX;
+pub(crate) const RESUBMIT: u32 = u32::MAX;
 
 /// An attachment that holds its device.
 pub(crate) struct Holding {

@@ -83,7 +83,8 @@ pub(super) struct Found {
     pub(super) known: Known,
     /// A commit was made since the bio came, when its block was there already.
     pub(super) committed: bool,
-    /// [`Mappings::changes`] at that time: later, what was found may be so no more.
+    /// [`Mappings::changes`] at that time: later, what was found may be so no more. Below 2^52, which a million changes a
+    /// second reach after 140 years.
     pub(super) changes: u64,
 }
 
@@ -93,9 +94,11 @@ impl Found {
     const SHARED: u64 = 4;
     const COMMITTED: u64 = 8;
     const DATA: u32 = 4;
+    /// Where the upper bits of the changes begin: blocks are below 2^40.
+    const CHANGES: u32 = Self::DATA + 40;
 
     /// As the words of a bio.
-    fn write(self, bio: &mut Bio) {
+    fn words(self) -> (u64, u32) {
         let known = match self.known {
             Known::Unknown => 0,
             Known::Unmapped => Self::UNMAPPED,
@@ -103,18 +106,31 @@ impl Found {
                 Self::MAPPED | data << Self::DATA | if shared { Self::SHARED } else { 0 }
             }
         };
-        bio.set_word(known | if self.committed { Self::COMMITTED } else { 0 });
-        bio.set_note(self.changes);
+        let committed = if self.committed { Self::COMMITTED } else { 0 };
+        (known | committed | (self.changes >> 32) << Self::CHANGES, self.changes as u32)
+    }
+
+    fn of((word, note): (u64, u32)) -> Self {
+        let known = match word & (Self::UNMAPPED | Self::MAPPED) {
+            Self::UNMAPPED => Known::Unmapped,
+            Self::MAPPED => {
+                let data = word >> Self::DATA & ((1 << (Self::CHANGES - Self::DATA)) - 1);
+                Known::At(Place { data, shared: word & Self::SHARED != 0 })
+            }
+            _ => Known::Unknown,
+        };
+        let changes = word >> Self::CHANGES << 32 | u64::from(note);
+        Self { known, committed: word & Self::COMMITTED != 0, changes }
+    }
+
+    fn write(self, bio: &mut Bio) {
+        let (word, note) = self.words();
+        bio.set_word(word);
+        bio.set_note(note);
     }
 
     fn read(bio: &Bio) -> Self {
-        let word = bio.word();
-        let known = match word & (Self::UNMAPPED | Self::MAPPED) {
-            Self::UNMAPPED => Known::Unmapped,
-            Self::MAPPED => Known::At(Place { data: word >> Self::DATA, shared: word & Self::SHARED != 0 }),
-            _ => Known::Unknown,
-        };
-        Self { known, committed: word & Self::COMMITTED != 0, changes: bio.note() }
+        Self::of((bio.word(), bio.note()))
     }
 }
 
@@ -362,5 +378,22 @@ impl BlockDevice for Volume {
 
     fn as_any(&self) -> &dyn Any {
         self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bio_carries_what_was_found() {
+        let data = (1 << 40) - 1;
+        let at = |shared| Known::At(Place { data, shared });
+        for known in [Known::Unknown, Known::Unmapped, at(false), at(true)] {
+            for (committed, changes) in [(false, 0), (true, 1), (true, (1 << 52) - 1), (false, 1 << 32)] {
+                let found = Found { known, committed, changes };
+                assert_eq!(Found::of(found.words()), found);
+            }
+        }
     }
 }
