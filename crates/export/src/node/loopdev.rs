@@ -182,6 +182,31 @@ pub fn file_system(number: u32) -> Option<DevT> {
     Some(DevT::new(rustix::fs::major(info.device), rustix::fs::minor(info.device)))
 }
 
+/// A loop device that is known to be ours.
+pub struct HeldLoop<'a> {
+    loopdev: &'a LoopDevice,
+    /// `None`: it was not.
+    device: Option<OwnedFd>,
+}
+
+impl HeldLoop<'_> {
+    /// As [`LoopDevice::detach_when_closed`].
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn detach_when_closed(self) -> io::Result<()> {
+        let Some(device) = self.device else { return Ok(()) };
+        if self.loopdev.is_read_only() {
+            // Or the next with this number, whoever that is, cannot write.
+            sys::set_read_only(&device, false).map_err(|e| said(e, self.loopdev.path().display()))?;
+        }
+        match sys::loop_clear(&device) {
+            Err(error) if !is_free(&error) => Err(said(error, self.loopdev.path().display())),
+            _ => Ok(()),
+        }
+    }
+}
+
 impl LoopDevice {
     /// Its node in /dev.
     pub fn path(&self) -> PathBuf {
@@ -242,15 +267,17 @@ impl LoopDevice {
     /// # Errors
     /// What the system says.
     pub fn detach_when_closed(&self) -> io::Result<()> {
-        let Some(device) = self.open()? else { return Ok(()) };
-        if self.is_read_only() {
-            // Or the next with this number, whoever that is, cannot write.
-            sys::set_read_only(&device, false).map_err(|e| said(e, self.path().display()))?;
-        }
-        match sys::loop_clear(&device) {
-            Err(error) if !is_free(&error) => Err(said(error, self.path().display())),
-            _ => Ok(()),
-        }
+        self.hold()?.detach_when_closed()
+    }
+
+    /// Holds the device, if it is still ours. Once the server of its file has gone the driver does not tell any more what a
+    /// device was made to be (LOOP_GET_STATUS64 asks the file, `drivers/block/loop.c`, 6.12); who held it before can still
+    /// detach it.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn hold(&self) -> io::Result<HeldLoop<'_>> {
+        Ok(HeldLoop { loopdev: self, device: self.open()? })
     }
 
     /// Takes over the file's size.

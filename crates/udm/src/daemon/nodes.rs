@@ -29,7 +29,7 @@ use udm_control::second::{NodeEntry, NodeKind};
 use udm_core::{Error, MappedDevice, Registry, TableSlot};
 use udm_export::node::NodeDevice;
 use udm_export::node::fuse::{self, FuseServer, Owner, Transport};
-use udm_export::node::loopdev::{self, Detached, LoopDevice};
+use udm_export::node::loopdev::{self, Detached, HeldLoop, LoopDevice};
 use udm_export::ublk;
 use udm_io::{BlockDevice, Limits};
 
@@ -427,6 +427,7 @@ impl Nodes {
         for (name, loopdev) in &held {
             warn!("{name} is suspended, or what it is on: what waits for it on {} fails", loopdev.path().display());
         }
+        let held: Vec<_> = held.iter().map(|(name, loopdev)| (name, loopdev.hold())).collect();
         // Nobody resumes it any more.
         inner.end(if held.is_empty() && !files_held { patience } else { patience.min(HELD) });
         match joiner {
@@ -436,7 +437,7 @@ impl Nodes {
         }
         for (name, loopdev) in held {
             // Only now: before, to close it would have waited for what it keeps.
-            if let Err(error) = loopdev.detach_when_closed() {
+            if let Err(error) = loopdev.and_then(HeldLoop::detach_when_closed) {
                 warn!("{name}: {error}");
             }
         }

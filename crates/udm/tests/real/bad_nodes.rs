@@ -46,8 +46,11 @@ fn serve(udm: &Udm, mut command: Command) -> Option<Child> {
     let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
     let mut child = child.expect("it can be run");
     let mut served = false;
+    // The directory may be another user's: then root has to name it.
+    let dir = udm.nbd_socket().with_file_name("");
+    let dir = dir.to_str().expect("text");
     wait_until("it serves, or has ended", || {
-        served = udm.run(&["daemon", "--status"]).code == 0;
+        served = udm.run(&["--dir", dir, "daemon", "--status"]).code == 0;
         served || child.try_wait().expect("a child").is_some()
     });
     served.then_some(child)
@@ -127,19 +130,27 @@ fn without_root() {
             println!("SKIP another user cannot run the program where it is");
             return;
         };
-        udm.create("a", "0 2048 ram");
-        refused(&udm, &["node", "add", "a", "--kind", "loop"], "a loop device needs root");
-        refused(&udm, &["node", "add", "a", "--kind", "auto", "--mapper"], "it needs root");
-        let added = udm.run(&["node", "add", "a"]);
+        // Root has to name a directory that is another user's.
+        let dir = dir.to_str().expect("text");
+        let run = |words: &[&str]| udm.run(&[&["--dir", dir], words].concat());
+        let ok = |words: &[&str]| udm.ok(&[&["--dir", dir], words].concat());
+        ok(&["create", "a", "--table", "0 2048 ram"]);
+        for (words, expect) in [
+            (["node", "add", "a", "--kind", "loop"].as_slice(), "a loop device needs root"),
+            (&["node", "add", "a", "--kind", "auto", "--mapper"], "it needs root"),
+        ] {
+            refused(&udm, &[&["--dir", dir], words].concat(), expect);
+        }
+        let added = run(&["node", "add", "a"]);
         if !helper {
             assert!(added.code != 0 && added.stderr.contains("fusermount3"), "{}", added.stderr);
         } else if added.code == 0 {
-            assert!(udm.ok(&["node"]).starts_with("a\tfuse\t"));
-            udm.ok(&["node", "remove", "a"]);
+            assert!(ok(&["node"]).starts_with("a\tfuse\t"));
+            ok(&["node", "remove", "a"]);
         } else {
             println!("SKIP {}", added.stderr.trim());
         }
-        udm.ok(&["daemon", "--stop"]);
+        ok(&["daemon", "--stop"]);
         daemon.wait().expect("a child");
     }
 }
