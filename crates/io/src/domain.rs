@@ -150,12 +150,17 @@ impl Domain {
     /// Runs `work` inside the channel that control threads share, again and again until it gives something, and meanwhile
     /// [drains](Self::drain): what a control thread asks of a worker is done though no channel is left. Blocks. Must not be
     /// called from inside a channel.
+    ///
+    /// Own bios that are still out there then are left to the keeper.
     pub fn drain_with<T>(&self, mut work: impl FnMut(&Cx<'_>) -> Option<T>) -> T {
         let mut found = None;
         self.drain(|| {
             found = self.visit(&mut work).flatten();
             found.is_some()
         });
+        if self.0.control().has_own() {
+            self.0.keeper.look_after();
+        }
         found.expect("it is drained until something is found")
     }
 
@@ -319,6 +324,11 @@ impl Shared {
     /// Serves the channels with own bios out, or all, whose threads are elsewhere.
     pub(crate) fn serve_own(&self, all: bool) {
         self.cores().filter(|core| all || core.has_own()).for_each(ChannelCore::poll_for_owner);
+    }
+
+    /// Whether own bios are out, on any channel.
+    pub(crate) fn has_own(&self) -> bool {
+        self.cores().any(ChannelCore::has_own)
     }
 
     fn cores(&self) -> impl Iterator<Item = &ChannelCore> {

@@ -3,7 +3,7 @@
 //! A worker here is a state machine that submitters and completions drive. When those stop (the submitter has what it
 //! wanted, and its thread does other things), completions lie in rings that nobody looks at, and what is due at some time has
 //! nobody to do it. So each domain that has duties has one keeper: a thread that sleeps until it is rung or something is
-//! due, attends to the duties, and serves the channels whose threads are elsewhere while own bios are out on them. A
+//! due, attends to the duties, and serves the channels whose threads are elsewhere, and those that are nobody's, while own bios are out on them. A
 //! simulated domain, which has no threads, does the same whenever a channel is polled or waits.
 
 use crate::domain::Shared;
@@ -31,6 +31,8 @@ pub trait Duty: Send + Sync {
 
 /// No time.
 const NEVER: u64 = u64::MAX;
+/// How long own bios that are out anywhere wait to be looked after, whether a duty is due or not.
+const ATTENTION_NS: u64 = 10_000_000;
 
 struct Entry {
     duty: Weak<dyn Duty>,
@@ -134,9 +136,7 @@ fn run(domain: &Domain, ready: &mpsc::Sender<io::Result<Waker>>) {
         let Some(entries) = shared.keeper.entries_or_end() else { return };
         channel.poll();
         let next = channel.with_cx(|cx| round(&entries, cx));
-        if next.is_some() {
-            shared.serve_own(wait_for_others(&entries));
-        }
+        let next = shared.serve_elsewhere(&entries, next);
         drop(entries);
         let timeout = next.map(|at| Duration::from_nanos(at.since(channel.now())));
         if channel.wait(timeout, &mut Vec::new()).is_err() {
@@ -166,6 +166,13 @@ impl Keeper {
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Own bios have been left on a channel that is nobody's: the keeper serves it from now on, until they are home. From outside.
+    pub(crate) fn look_after(&self) {
+        if let Some(waker) = &self.lock().waker {
+            waker.wake();
+        }
     }
 
     /// What there is to attend to; or, when there is nothing, the end of the thread.
@@ -215,6 +222,14 @@ fn next_due(entries: &[Arc<Entry>]) -> Option<Nanos> {
 }
 
 impl Shared {
+    /// After a round of which the next is due at `next`: serves channels whose threads are elsewhere. Returns when there is something to
+    /// be looked at again: no duty need be due for own bios to come home, by mail, from a source, or at their time.
+    fn serve_elsewhere(&self, entries: &[Arc<Entry>], next: Option<Nanos>) -> Option<Nanos> {
+        self.serve_own(next.is_some() && wait_for_others(entries));
+        let soon = self.has_own().then(|| self.clock().now().after(ATTENTION_NS));
+        next.into_iter().chain(soon).min()
+    }
+
     /// In a simulated domain: the keeper's turn. Returns when the next thing is due. Not from inside a channel.
     pub(crate) fn keep_simulated(&self) -> Option<Nanos> {
         self.idle()?;
@@ -226,7 +241,8 @@ impl Shared {
             core.poll();
             round(&entries, &Cx::new(core))
         });
+        let next = self.serve_elsewhere(&entries, next_due(&entries));
         let rung = entries.iter().any(|e| e.next.load(Ordering::Relaxed) == NEVER && e.rung.load(Ordering::SeqCst));
-        if rung { Some(self.clock().now()) } else { next_due(&entries) }
+        if rung { Some(self.clock().now()) } else { next }
     }
 }

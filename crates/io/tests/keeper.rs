@@ -110,6 +110,42 @@ fn the_keeper_serves_a_channel_that_nobody_polls() {
     assert_eq!(*worker.back.lock().unwrap(), [(7, Status::NoSpace)]);
 }
 
+/// A duty that wants nothing, and counts what comes home.
+#[derive(Default)]
+struct Quiet {
+    attended: AtomicUsize,
+    back: AtomicUsize,
+}
+
+impl Duty for Quiet {
+    fn attend(self: Arc<Self>, _: &Cx<'_>) -> Option<Nanos> {
+        self.attended.fetch_add(1, SeqCst);
+        None
+    }
+}
+
+impl Sender<Option<AlignedBuf>> for Quiet {
+    fn back(self: Arc<Self>, _: &Cx<'_>, _: Box<Errand<Option<AlignedBuf>>>, _: Status) {
+        self.back.fetch_add(1, SeqCst);
+    }
+}
+
+#[test]
+fn what_a_control_thread_leaves_out_comes_home_though_no_duty_is_due() {
+    let domain = Domain::default();
+    let quiet = Arc::new(Quiet::default());
+    let _kept = domain.keep(Arc::downgrade(&quiet) as _).unwrap();
+    until(|| quiet.attended.load(SeqCst) == 1);
+    let holding = Arc::new(Worker::default());
+    let dev: Arc<dyn BlockDevice> = Arc::new(Holding(holding.clone()));
+    assert!(domain.drain_with(|cx| Some(cx.send(Errand::new(dev.clone(), None), quiet.clone()).is_ok())));
+    let bio = holding.held.lock().unwrap().pop().unwrap();
+    // It goes home by mail, to the channel that is nobody's.
+    bio.end(Status::NoSpace);
+    until(|| quiet.back.load(SeqCst) == 1);
+    assert_eq!(quiet.attended.load(SeqCst), 1, "the duty was not due");
+}
+
 /// An errand's memory, of each kind.
 enum Kind {
     None,

@@ -44,3 +44,35 @@ fn duties_are_attended_to_at_their_times() {
     domain.drain(|| duty.back.load(SeqCst) >= now + 3);
     drop(kept);
 }
+
+/// A duty that wants nothing, and counts what comes home.
+#[derive(Default)]
+struct Quiet(AtomicU64);
+
+impl Duty for Quiet {
+    fn attend(self: Arc<Self>, _: &Cx<'_>) -> Option<Nanos> {
+        None
+    }
+}
+
+impl Sender<()> for Quiet {
+    fn back(self: Arc<Self>, _: &Cx<'_>, _: Box<Errand<()>>, status: Status) {
+        assert_eq!(status, Status::Ok);
+        self.0.fetch_add(1, SeqCst);
+    }
+}
+
+#[test]
+fn what_a_control_thread_leaves_out_comes_home() {
+    let sim = Sim::new(1);
+    let dev: Arc<dyn BlockDevice> = Arc::new(SimDevice::new(&sim, SimOptions::new(Sectors::new(8))));
+    let domain = sim.domain();
+    let duty = Arc::new(Quiet::default());
+    let _kept = domain.keep(Arc::downgrade(&duty) as _).unwrap();
+    let sent = domain.drain_with(|cx| Some(cx.send(Errand::new(dev.clone(), ()), duty.clone()).is_ok()));
+    assert!(sent);
+    let io = BlockingIo::new(&domain, dev).unwrap();
+    let mut buf = vec![0; 512];
+    (0..100).for_each(|_| io.read(Sector::ZERO, &mut buf).unwrap());
+    assert_eq!(duty.0.load(SeqCst), 1, "{:?}", domain.inspect());
+}

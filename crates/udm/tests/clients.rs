@@ -232,6 +232,51 @@ fn without_descriptors() {
     drop((taken, idle));
 }
 
+/// Also when the limit comes down, below the numbers that descriptors kept for this had at a busier time.
+#[test]
+fn with_fewer_descriptors_than_before() {
+    use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
+    let place = Place::new();
+    place.zero("vol");
+    let pid = place.daemon_pid().unwrap();
+    let numbers = || -> Vec<u64> {
+        let all = std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap();
+        all.map(|entry| entry.unwrap().file_name().to_str().unwrap().parse().unwrap()).collect()
+    };
+    let limit = |current| {
+        let limit = Rlimit { current, maximum: getrlimit(Resource::Nofile).maximum };
+        prlimit(Pid::from_raw(pid as i32), Resource::Nofile, limit).unwrap();
+    };
+    let connect = |name: &str| UnixStream::connect(place.dir().join(name)).unwrap();
+    let few = numbers().len() as u64;
+    let fill = |to: u64| {
+        let mut taken = Vec::new();
+        until("every number is taken", || {
+            let is_full = numbers().into_iter().filter(|number| *number < to).count() as u64 == to;
+            taken.extend((!is_full).then(|| connect("nbd.sock")));
+            is_full
+        });
+        taken
+    };
+    // What is kept goes to clients who do not go, and is had again with the limit of before, beyond all that is in use.
+    let many = few + 120;
+    limit(Some(many));
+    let taken = fill(many);
+    let half: Vec<_> = (0..20).map(|_| connect("control.sock")).collect();
+    half.iter().for_each(|mut stream| stream.write_all(b"U").unwrap());
+    until("what was kept is given up", || place.log().contains("clients find no descriptor"));
+    limit(getrlimit(Resource::Nofile).maximum);
+    until("there are some above", || numbers().into_iter().filter(|number| *number >= many).count() >= 10);
+    drop((taken, half));
+    until("all have gone", || numbers().len() as u64 <= few + 1);
+    limit(Some(few + 40));
+    let taken = fill(few + 40);
+    let mut child = place.command("udm").arg("ls").stdout(Stdio::piped()).spawn().unwrap();
+    until("ls is answered", || child.try_wait().unwrap().is_some());
+    assert_eq!(stdout(&child.wait_with_output().unwrap()), "vol\t(600:0)\n");
+    drop(taken);
+}
+
 #[test]
 fn an_export_holds_its_device() {
     let place = Place::new();

@@ -3,6 +3,7 @@
 mod common;
 
 use common::{Nbd, NbdHold, Place, stderr, until};
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::AsFd;
@@ -93,6 +94,33 @@ fn devices_and_clients_go_on() {
         ["control.sock", "udm.sock", "nbd.sock"].iter().filter(|n| place.dir().join(n).exists()).collect();
     assert!(left.is_empty(), "{left:?}");
     until("nobody stays behind", || !processes.iter().copied().any(lives));
+}
+
+/// The kinds of descriptors that the daemon has, and how many of each.
+fn descriptors(place: &Place) -> BTreeMap<String, usize> {
+    let mut kinds = BTreeMap::new();
+    let all = std::fs::read_dir(format!("/proc/{}/fd", place.daemon_pid().unwrap())).unwrap();
+    for at in all.filter_map(|entry| std::fs::read_link(entry.unwrap().path()).ok()) {
+        let at = at.to_string_lossy();
+        *kinds.entry(at.split_once(":[").map_or(&*at, |(kind, _)| kind).to_owned()).or_default() += 1;
+    }
+    kinds
+}
+
+/// What two daemons said to each other is over when one of them has gone.
+#[test]
+fn nothing_is_left_of_a_hand_over() {
+    let place = Place::new();
+    place.zero("vol");
+    let before = descriptors(&place);
+    for _ in 0..2 {
+        replace(&place);
+        // The client that has asked may still be on its way out.
+        until("there are as many sockets and pipes as before", || {
+            let now = descriptors(&place);
+            ["socket", "pipe"].iter().all(|kind| now.get(*kind) == before.get(*kind))
+        });
+    }
 }
 
 #[test]

@@ -116,10 +116,12 @@ impl ChannelCore {
     /// stays taken, and the domain there.
     #[cold]
     pub(super) fn leave_to_keeper(&self, keep: Arc<Shared>) {
+        let shared = keep.clone();
         self.lock.enter();
         // SAFETY: inside; the reference ends with the expression.
         unsafe { self.inner() }.keep_domain(keep);
         self.lock.exit();
+        shared.keeper.look_after();
     }
 
     /// Inside, before the channel ends: gives no more bios of one's own, and tells those who wait for some.

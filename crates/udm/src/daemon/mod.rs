@@ -45,7 +45,7 @@ use crate::places::Places;
 use beneath::Beneath;
 use clients::Clients;
 use conversation::Left;
-use handover::{Given, Giving, HandOver, Parcel, Settings, Taken, Way};
+use handover::{Asked, Given, Giving, HandOver, Parcel, Settings, Taken, Way};
 use late::Group;
 use lock::LockError;
 use lost::LostDevices;
@@ -193,7 +193,7 @@ pub(crate) fn replace(places: Places, taken_over: impl FnOnce()) -> Result<bool,
     raise_descriptor_limit();
     own_writes::keep_clear();
     let ended = stop::ended_by_signal().map_err(|e| format!("cannot wait for signals: {e}"))?;
-    let Some((way, parcels)) = handover::ask_for(&places)? else { return Ok(false) };
+    let Some(Asked { way, parcels, line }) = handover::ask_for(&places)? else { return Ok(false) };
     let refuse = |why: String| {
         if let Ok(parcel) = Parcel::new("refused", "", &why) {
             let _ = way.send(&parcel, PATIENCE);
@@ -219,6 +219,9 @@ pub(crate) fn replace(places: Places, taken_over: impl FnOnce()) -> Result<bool,
         std::io::ErrorKind::WouldBlock => "the daemon before still lives, and goes on".to_owned(),
         _ => format!("the right to serve cannot be had: {}: {e}", places.dir().display()),
     })?;
+    // Nothing of what was between the two stays open.
+    drop(way);
+    line.cut();
     lock.sign().map_err(|e| format!("{}: {e}", places.lock().display()))?;
     let life = rising.start(&places, ended)?;
     taken_over();

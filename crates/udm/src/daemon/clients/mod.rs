@@ -5,7 +5,7 @@
 //!
 //! # What there is when there is not enough
 //! - *Descriptors*: some are kept. When no others are left, the client that has been idle longest is hung up on (it connects
-//!   again when it has something to ask), and then those that are kept are used up.
+//!   again when it has something to ask), and then those that are kept are used up. They are of use whatever the limit is lowered to.
 //! - *Connections*: at the limit the same; when none is idle, the new one is told.
 //! - *Threads*: some are kept for commands that do not wait, and two whatever the system says.
 //!
@@ -127,8 +127,7 @@ impl Clients {
         for (listener, id) in [(&control, CONTROL), (&second, SECOND)] {
             epoll::add(&epoll, listener.as_fd(), EventData::new_u64(id), EventFlags::empty()).map_err(failed)?;
         }
-        let mut spare = Spare::default();
-        spare.fill();
+        let spare = Spare::new().map_err(failed)?;
         Ok(Self {
             daemon,
             control,
@@ -456,7 +455,10 @@ impl Clients {
     fn drop_client(&mut self, id: u64) {
         if let Some(client) = self.all.remove(&id) {
             let _ = epoll::delete(&self.epoll, &*client.stream);
-            drop(client);
+            // The thread that has served it may still be letting go of it.
+            if let Ok(stream) = Arc::try_unwrap(client.stream) {
+                self.spare.recycle(stream.into());
+            }
             self.spare.fill();
             if !self.accepting && !self.stopped {
                 self.accept_from_now_on(true);

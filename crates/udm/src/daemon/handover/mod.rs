@@ -17,7 +17,7 @@
 //!   of either.
 //! - Until `go` the old one has all that it gave away, and takes it back itself when the new one refuses, dies or does not
 //!   answer. One that does not answer is killed first. That it has gone is known by its pidfd, and where the kernel has none by its
-//!   life line: a pipe that nothing closes but its end.
+//!   life line: a pipe that nothing closes but its end, as long as the old one lives.
 //! - Nothing that is given away is under way: requests have ended, devices are flushed and suspended.
 
 mod give;
@@ -25,7 +25,7 @@ mod take;
 mod wire;
 
 pub(crate) use give::{Given, Giving, first_words, give};
-pub(crate) use take::{Taken, ask_for, take_over};
+pub(crate) use take::{Asked, Taken, ask_for, take_over};
 pub(crate) use wire::Way;
 
 use rustix::fd::OwnedFd;

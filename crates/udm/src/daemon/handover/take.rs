@@ -13,7 +13,8 @@ use crate::daemon::tcp::TcpExports;
 use crate::places::Places;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::io::{Read, Write};
-use std::os::fd::{IntoRawFd, OwnedFd};
+use std::mem::ManuallyDrop;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -22,7 +23,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use udm_base::Errno;
 use udm_control::second::{self, ClientError};
-use udm_core::{Error, MappedDevice, Polls, Registry, TableLine, TableSlot, Totals};
+use udm_core::{Error, LoadOptions, MappedDevice, Polls, Registry, TableLine, TableSlot, Totals};
 use udm_io::{BlockDevice, Claims, Domain};
 
 /// How long the old daemon may take to stop and to give everything.
@@ -58,9 +59,15 @@ impl Taken {
     }
 }
 
-/// Asks the daemon of the directory for everything. Its parcels, and the way to say that all is well; `None` when no
-/// daemon runs.
-pub(crate) fn ask_for(places: &Places) -> Result<Option<(Way, Vec<Parcel>)>, String> {
+/// What came from the daemon of the directory, and what is between the two until it has gone.
+pub(crate) struct Asked {
+    pub(crate) way: Way,
+    pub(crate) parcels: Vec<Parcel>,
+    pub(crate) line: LifeLine,
+}
+
+/// Asks the daemon of the directory for everything; `None` when no daemon runs.
+pub(crate) fn ask_for(places: &Places) -> Result<Option<Asked>, String> {
     let hello = second::Request::Hello { version: second::VERSION };
     let greet = |stream: UnixStream| ask(&stream, &hello).map(|()| stream);
     let Some(stream) = connect::greeted(places, greet).map_err(|e| e.to_string())? else { return Ok(None) };
@@ -77,16 +84,16 @@ pub(crate) fn ask_for(places: &Places) -> Result<Option<(Way, Vec<Parcel>)>, Str
     }
     let ready = Parcel::new("ready", "", ())?;
     // Where the old one cannot ask the kernel whether this process lives.
-    let ready = match life_line() {
-        Ok(pipe) => ready.with(pipe),
-        Err(_) => ready,
+    let (ready, line) = match LifeLine::new() {
+        Ok((line, pipe)) => (ready.with(pipe), line),
+        Err(_) => (ready, LifeLine(None)),
     };
     way.send(&ready, PATIENCE).map_err(hung_up)?;
     let mut parcels = Vec::new();
     loop {
         let parcel = way.receive(PATIENCE).map_err(hung_up)?;
         match parcel.kind.as_str() {
-            "end" => return Ok(Some((way, parcels))),
+            "end" => return Ok(Some(Asked { way, parcels, line })),
             "refused" => return Err(parcel.read()?),
             _ if parcels.len() == MAX_PARCELS => return Err("the daemon sends more and more".into()),
             _ => parcels.push(parcel),
@@ -126,14 +133,24 @@ fn read_line(mut stream: &UnixStream) -> std::io::Result<String> {
     }
 }
 
-/// Whether this daemon could go on with all of it, as far as that can be told before anything has stopped.
-/// A pipe that ends when this process does: nobody else has its other end, and here nobody closes it.
-fn life_line() -> std::io::Result<OwnedFd> {
-    let (read, write) = std::io::pipe()?;
-    let _ = OwnedFd::from(write).into_raw_fd();
-    Ok(read.into())
+/// The end of a pipe that tells the old daemon, which has the other end, whether this process lives. Nobody else has it, and to
+/// drop it closes nothing: whatever goes wrong here, it lasts as long as the process.
+pub(crate) struct LifeLine(Option<ManuallyDrop<OwnedFd>>);
+
+impl LifeLine {
+    /// And the other end.
+    fn new() -> std::io::Result<(Self, OwnedFd)> {
+        let (read, write) = std::io::pipe()?;
+        Ok((Self(Some(ManuallyDrop::new(write.into()))), read.into()))
+    }
+
+    /// The old daemon has gone, and nobody asks any more.
+    pub(crate) fn cut(self) {
+        drop(self.0.map(ManuallyDrop::into_inner));
+    }
 }
 
+/// Whether this daemon could go on with all of it, as far as that can be told before anything has stopped.
 fn understand(first: &Parcel) -> Result<(), String> {
     let FirstWords { version, state, files } = first.read()?;
     if version != VERSION {
@@ -283,9 +300,11 @@ impl Maker for WithMemory {
         self.armed.lock().clear();
         let _ = self.armed.is_whole();
         let for_targets = if live { self.arm(md.devt().minor) } else { Vec::new() };
+        let secret = self.secret.contains(&(md.devt().minor, live));
+        let options = LoadOptions { read_only, cwd: Path::new("/"), cancel: &|| false, secret };
         let deadline = Instant::now() + LOCKED;
         loop {
-            match md.load(lines, read_only, Path::new("/")) {
+            match md.load_as(lines, &options) {
                 // What was laid out for a device that was opened before this one would be gone at another try.
                 Err(e) if e.errno == Errno::EBUSY && self.armed.is_whole() && Instant::now() < deadline => {
                     std::thread::sleep(Duration::from_millis(10));
@@ -296,7 +315,7 @@ impl Maker for WithMemory {
         }
         let mut unused = self.armed.lock().drain().map(|(_, files)| files.len()).sum::<usize>();
         let table = md.table(TableSlot::Inactive);
-        if self.secret.contains(&(md.devt().minor, live)) {
+        if secret {
             table.iter().for_each(secret::mark);
         }
         let targets = table.iter().flat_map(|table| table.targets());
