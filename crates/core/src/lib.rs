@@ -26,7 +26,7 @@ pub use error::{Error, TableError};
 pub use events::Cancel;
 pub use handle::OpenDevice;
 pub use inspect::{BioGroup, ChannelUse, DeviceReport, Inspection};
-pub use mapped::{Geometry, Info, MappedDevice, Polls, SuspendOptions, ZeroSkips};
+pub use mapped::{Geometry, Info, LoadOptions, MappedDevice, Polls, SuspendOptions, ZeroSkips};
 pub use opener::{Alone, DeviceOpener, HostOpener, HostRequest};
 pub use registry::{HOST_MAJOR, MAJOR, NAME_MAX, Registry, Removal, UUID_MAX};
 pub use table::{Table, TableLine, TableSlot};

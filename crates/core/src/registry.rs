@@ -187,7 +187,8 @@ impl Registry {
         read_only: bool,
         exclusive: bool,
     ) -> Result<Arc<dyn BlockDevice>, Error> {
-        LoadContext { registry: &self.0, cwd, cancel: &|| false, doing: None }.open(spec, read_only, exclusive)
+        LoadContext { registry: &self.0, cwd, cancel: &|| false, doing: None, secret: false }
+            .open(spec, read_only, exclusive)
     }
 
     /// The number that stands for a device beneath in a list of dependencies: its own, or one of [`HOST_MAJOR`] that it
@@ -335,6 +336,8 @@ pub(crate) struct LoadContext<'a> {
     pub(crate) cancel: Cancel<'a>,
     /// The load, to be told what it is at.
     pub(crate) doing: Option<&'a Activity<'a>>,
+    /// What the table says is told to nobody.
+    pub(crate) secret: bool,
 }
 
 impl DeviceOpener for LoadContext<'_> {
@@ -375,7 +378,10 @@ impl DeviceOpener for LoadContext<'_> {
 impl LoadContext<'_> {
     fn open_host(&self, spec: &str, read_only: bool, exclusive: bool) -> Result<Arc<dyn BlockDevice>, Error> {
         if let Some(doing) = self.doing {
-            doing.now(&format!("opens {spec}"));
+            match self.secret {
+                true => doing.now("opens a device beneath"),
+                false => doing.now(&format!("opens {spec}")),
+            }
         }
         let request = HostRequest { spec, cwd: self.cwd, read_only, exclusive, cancel: self.cancel };
         let opened = (self.registry.host)(&request);

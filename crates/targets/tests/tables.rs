@@ -254,7 +254,8 @@ fn load_unless(
     table: &str,
     cancel: udm_core::Cancel<'_>,
 ) -> Result<(), udm_core::Error> {
-    md.load_unless(&udm_core::TableLine::parse_all(table).unwrap(), false, std::path::Path::new("/"), cancel)
+    let options = udm_core::LoadOptions { read_only: false, cwd: std::path::Path::new("/"), cancel, secret: false };
+    md.load_as(&udm_core::TableLine::parse_all(table).unwrap(), &options)
 }
 
 #[test]

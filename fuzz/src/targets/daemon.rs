@@ -3,7 +3,9 @@
 use std::path::Path;
 use udm_base::Errno;
 use udm_control::handler::{Caller, handle};
-use udm_control::second::{Changed, ExportEntry, Hello, Next, Service, Underway, VERSION, VhostUserExport, respond};
+use udm_control::second::{
+    Asker, Changed, ExportEntry, Hello, Next, Service, Underway, UnderwayGuard, VERSION, VhostUserExport, respond,
+};
 use udm_control::wire::{read_hello, read_request};
 use udm_core::{Error, MappedDevice, Registry};
 use udm_io::Domain;
@@ -54,9 +56,9 @@ pub fn fuzz_session(data: &[u8]) {
 pub fn fuzz_second(data: &[u8]) {
     let service = Nothing(registry());
     assert!(service.0.create("vol", "", None).is_ok());
-    let mut greeted = false;
+    let mut asker = Asker::default();
     for line in data.split(|byte| *byte == b'\n') {
-        let (answer, next) = respond(line, &service, &mut greeted);
+        let (answer, next) = respond(line, &service, &mut asker);
         assert_eq!(answer.lines().count(), 1, "{answer:?}");
         assert!(answer.starts_with("{\"ok\":") || answer.starts_with("{\"error\":"), "{answer}");
         if next != Next::Request {
@@ -90,6 +92,9 @@ impl Service for Nothing {
     }
     fn underway(&self) -> Vec<Underway> {
         Vec::new()
+    }
+    fn begin(&self, _: &str, _: &str, _: Option<u32>) -> Option<UnderwayGuard<'_>> {
+        None
     }
     fn log_tail(&self, _: usize) -> Vec<String> {
         Vec::new()

@@ -6,7 +6,7 @@ use crate::codec::{Flags, Reply, TargetSpec};
 use crate::wire::wipe;
 use std::sync::Arc;
 use udm_base::DevT;
-use udm_core::{MappedDevice, StatusKind, TableLine};
+use udm_core::{LoadOptions, MappedDevice, StatusKind, TableLine};
 
 impl Handler<'_> {
     /// `table_load`
@@ -19,9 +19,10 @@ impl Handler<'_> {
     fn load_lines(&self, md: &Arc<MappedDevice>) -> Result<(), Refusal> {
         let specs = self.request.targets()?;
         let mut lines = specs.iter().map(line_of).collect::<Result<Vec<_>, _>>()?;
-        let read_only = self.request.flags().contains(Flags::READONLY);
-        let loaded = md.load_unless(&lines, read_only, self.caller.cwd, self.caller.cancel);
-        if self.request.is_secure() {
+        let (read_only, secret) = (self.request.flags().contains(Flags::READONLY), self.request.is_secure());
+        let options = LoadOptions { read_only, cwd: self.caller.cwd, cancel: self.caller.cancel, secret };
+        let loaded = md.load_as(&lines, &options);
+        if secret {
             lines.iter_mut().for_each(|line| wipe(&mut std::mem::take(&mut line.params).into_bytes()));
         }
         Ok(loaded?)

@@ -81,6 +81,8 @@ impl World {
                 let message = format!("{:?} in {}: no such file", request.spec, request.cwd.display());
                 return Err(Error::new(Errno::ENOENT, message));
             }
+            // Asked while it is being opened.
+            (request.cancel)();
             Ok(Arc::new(MemoryDevice::new(Sectors::new(64)).unwrap()))
         });
         let registry = Registry::new(Domain::default(), TYPES, host);
@@ -507,6 +509,25 @@ fn secrets_are_not_quoted() {
     assert!(!message(Flags::SECURE_DATA).contains("SECRET"));
     // What is not of the text is told.
     assert!(world.load("x", &[(0, 8, "nil", "SECRET")], Flags::SECURE_DATA).contains("no device has the name"));
+}
+
+/// Neither are they told to who asks what a command waits for.
+#[test]
+fn secrets_are_not_shown_while_they_are_opened() {
+    let world = World::new();
+    world.create("a");
+    let told = RefCell::new(Vec::new());
+    let ask = || {
+        told.borrow_mut().extend(world.registry.waits_for("a"));
+        false
+    };
+    for flags in [Flags::default(), Flags::SECURE_DATA] {
+        let spec = TargetSpec::new(Sector::ZERO, Sectors::new(8), b"on", b"SECRET");
+        let request = RequestBuilder::new(Command::TableLoad).name(b"a").flags(flags).targets([spec]).build().unwrap();
+        let caller = Caller { cwd: Path::new("/"), cancel: &ask, reap: &|| () };
+        assert_eq!(handle(&world.registry, &caller, Command::TableLoad.ioctl_number(), &request).answer.errno, 0);
+    }
+    assert_eq!(told.into_inner(), ["opens SECRET", "opens a device beneath"]);
 }
 
 #[test]

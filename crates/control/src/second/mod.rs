@@ -34,7 +34,7 @@ pub use line::{MAX_LINE, read_line};
 pub use node::{NodeEntry, NodeKind};
 pub use options::{OPTIONS, set_option};
 pub use request::{ExportEntry, Hello, HostDevice, Request, VhostUserExport};
-pub use serve::{Changed, Next, Service, refusal, respond};
+pub use serve::{Asker, Changed, Next, Service, refusal, respond};
 pub use stats::{DeviceStats, PollStats};
 pub use underway::{Underway, UnderwayGuard, UnderwayList};
 

@@ -99,6 +99,32 @@ pub enum Request {
     },
 }
 
+impl Request {
+    /// What it is called where commands under way are listed, and the device that it is about, empty for all. `None` for what
+    /// asks about the daemon itself: who asks for the list is not in it.
+    pub fn command(&self) -> Option<(&'static str, &str)> {
+        Some(match self {
+            Self::Stats { name } => ("stats", name.as_deref().unwrap_or_default()),
+            Self::Set { name, .. } => ("set", name),
+            Self::HostDevices => ("host-devices", ""),
+            Self::ExportList => ("export-list", ""),
+            Self::ExportAdd { name, .. } => ("export-add", name),
+            Self::ExportAddVhostUser { name, .. } => ("export-add-vhost-user", name),
+            Self::ExportRemove { name, .. } => ("export-remove", name),
+            Self::NodeList => ("node-list", ""),
+            Self::NodeAdd { name, .. } => ("node-add", name),
+            Self::NodeRemove { name } => ("node-remove", name),
+            Self::Hello { .. }
+            | Self::Ping
+            | Self::Progress
+            | Self::Debug
+            | Self::Log { .. }
+            | Self::Replace { .. }
+            | Self::Shutdown { .. } => return None,
+        })
+    }
+}
+
 /// How a device is served over vhost-user. What is not said is left to the server.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

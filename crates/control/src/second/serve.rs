@@ -1,8 +1,8 @@
 //! The daemon's side of a conversation.
 
 use super::{
-    DebugDump, DeviceStats, ExportEntry, Hello, HostDevice, MAX_LINE, NodeEntry, NodeKind, Request, Underway, VERSION,
-    VhostUserExport, set_option,
+    DebugDump, DeviceStats, ExportEntry, Hello, HostDevice, MAX_LINE, NodeEntry, NodeKind, Request, Underway,
+    UnderwayGuard, VERSION, VhostUserExport, set_option,
 };
 use serde_json::{Value, json};
 use udm_base::Errno;
@@ -62,6 +62,8 @@ pub trait Service: Send + Sync {
     }
     /// Commands under way.
     fn underway(&self) -> Vec<Underway>;
+    /// A request begins, which is to be in that list as long as what is returned lives. `device` is empty for all.
+    fn begin(&self, command: &str, device: &str, pid: Option<u32>) -> Option<UnderwayGuard<'_>>;
     /// Who waits for what. Never waits for long itself.
     fn debug(&self) -> DebugDump {
         DebugDump::of(self.registry(), self.underway())
@@ -89,6 +91,15 @@ pub trait Service: Send + Sync {
     fn shut_down(&self, forget: bool);
 }
 
+/// Who is at the other end.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Asker {
+    /// Its hello has come.
+    pub greeted: bool,
+    /// Its process, if that is known.
+    pub pid: Option<u32>,
+}
+
 /// What follows an answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Next {
@@ -100,9 +111,9 @@ pub enum Next {
     Replace,
 }
 
-/// Answers a line, which may have its newline, with one. `greeted`: whether the client's hello has come, in this line or
-/// before. Blocks as long as the request takes.
-pub fn respond(line: &[u8], service: &dyn Service, greeted: &mut bool) -> (String, Next) {
+/// Answers a line, which may have its newline, with one; whether the client's hello has come, in this line or before, is noted.
+/// Blocks as long as the request takes.
+pub fn respond(line: &[u8], service: &dyn Service, asker: &mut Asker) -> (String, Next) {
     let broken = |message: String| (refusal(Errno::EPROTO, &message), Next::HangUp);
     let line = line.strip_suffix(b"\n").unwrap_or(line);
     if line.len() >= MAX_LINE {
@@ -110,7 +121,7 @@ pub fn respond(line: &[u8], service: &dyn Service, greeted: &mut bool) -> (Strin
     }
     let Ok(line) = std::str::from_utf8(line) else { return broken("a line is not UTF-8".into()) };
     let mut replace = false;
-    match answer(line, greeted, &mut replace, service) {
+    match answer(line, asker, &mut replace, service) {
         Ok(value) => {
             let next = if replace { Next::Replace } else { Next::Request };
             (format!("{}\n", json!({ "ok": value })), next)
@@ -124,23 +135,24 @@ pub fn refusal(errno: Errno, message: &str) -> String {
     format!("{}\n", json!({ "error": { "errno": errno.get(), "message": message } }))
 }
 
-fn answer(line: &str, greeted: &mut bool, replace: &mut bool, service: &dyn Service) -> Result<Value, Error> {
+fn answer(line: &str, asker: &mut Asker, replace: &mut bool, service: &dyn Service) -> Result<Value, Error> {
     let request: Request = serde_json::from_str(line)
         .map_err(|e| Error::new(Errno::EPROTO, format!("the request cannot be understood: {e}")))?;
     match &request {
         Request::Hello { version: VERSION } => {
-            *greeted = true;
+            asker.greeted = true;
             Ok(json!(service.hello()))
         }
         Request::Hello { version } => {
             let message = format!("the client speaks version {version} of the protocol, this daemon {VERSION}");
             Err(Error::new(Errno::EPROTO, message))
         }
-        _ if !*greeted => {
+        _ if !asker.greeted => {
             let message = format!("expected {{\"op\":\"hello\",\"version\":{VERSION}}} before any other request");
             Err(Error::new(Errno::EPROTO, message))
         }
         request => {
+            let _underway = request.command().and_then(|(command, device)| service.begin(command, device, asker.pid));
             let answer = perform(request, service)?;
             *replace = matches!(request, Request::Replace { .. });
             Ok(answer)

@@ -11,6 +11,7 @@ struct Fake {
     registry: Registry,
     changes: AtomicU32,
     ended: AtomicU32,
+    underway: UnderwayList,
 }
 
 impl Fake {
@@ -19,7 +20,8 @@ impl Fake {
         let registry = Registry::new(Domain::default(), &[], Box::new(host));
         registry.create("vol", "U", None).unwrap();
         registry.create("other", "", None).unwrap();
-        Self { registry, changes: AtomicU32::new(0), ended: AtomicU32::new(0) }
+        let underway = UnderwayList::new(registry.domain().clock().clone());
+        Self { registry, changes: AtomicU32::new(0), ended: AtomicU32::new(0), underway }
     }
 }
 
@@ -42,10 +44,15 @@ impl Service for Fake {
         Ok(ExportEntry { name: name.into(), transport, uri: format!("vhost-user:{socket}"), address: socket })
     }
     fn remove_export(&self, name: &str, _: Option<&str>, _: Option<&str>) -> Result<usize, Error> {
+        let list: Vec<_> = self.underway().into_iter().map(|u| (u.command, u.device, u.pid)).collect();
+        assert_eq!(list, [("export-remove".to_owned(), name.to_owned(), Some(42))], "it is under way");
         Err(Error::new(Errno::ENXIO, format!("{name} is not exported over TCP")))
     }
     fn underway(&self) -> Vec<Underway> {
-        vec![]
+        self.underway.list()
+    }
+    fn begin(&self, command: &str, device: &str, pid: Option<u32>) -> Option<UnderwayGuard<'_>> {
+        Some(self.underway.begin(command, device, pid))
     }
     fn log_tail(&self, lines: usize) -> Vec<String> {
         vec!["line".into(); lines.min(2)]
@@ -69,9 +76,9 @@ impl Service for Fake {
 }
 
 fn talk(service: &Fake, lines: &str) -> (String, Next) {
-    let (mut out, mut greeted) = (String::new(), false);
+    let (mut out, mut asker) = (String::new(), Asker { greeted: false, pid: Some(42) });
     for line in lines.split_inclusive('\n') {
-        let (answer, next) = respond(line.as_bytes(), service, &mut greeted);
+        let (answer, next) = respond(line.as_bytes(), service, &mut asker);
         out += &answer;
         if next != Next::Request {
             return (out, next);
@@ -150,7 +157,7 @@ fn lines_that_are_none() {
     let (out, next) = talk(&service, &long);
     assert!(out.contains("more than 4194304 bytes"), "{out}");
     assert_eq!(next, Next::HangUp);
-    assert_eq!(respond(b"\xff\n", &service, &mut false).1, Next::HangUp);
+    assert_eq!(respond(b"\xff\n", &service, &mut Asker::default()).1, Next::HangUp);
     let hello = r#"{"op":"hello","version":1}"#;
     assert_eq!(talk(&service, &format!("{hello}\n{}\n", r#"{"op":"replace","version":1}"#)).1, Next::Replace);
     assert_eq!(talk(&service, &format!("{hello}\n{}\n", r#"{"op":"replace","version":2}"#)).1, Next::Request);

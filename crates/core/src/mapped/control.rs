@@ -79,6 +79,19 @@ pub struct Info {
     pub deferred_remove: bool,
 }
 
+/// How a table is loaded.
+#[derive(Clone, Copy)]
+pub struct LoadOptions<'a> {
+    /// Devices beneath are opened for reading only.
+    pub read_only: bool,
+    /// Where relative paths begin.
+    pub cwd: &'a Path,
+    /// Given up, where that is possible, once this holds.
+    pub cancel: Cancel<'a>,
+    /// What the table says is told to nobody who asks what the load waits for.
+    pub secret: bool,
+}
+
 impl MappedDevice {
     /// Its name.
     pub fn device_name(&self) -> String {
@@ -136,20 +149,15 @@ impl MappedDevice {
     /// Makes a table the inactive one, in place of what was there. May block: it opens devices. `cwd` is where relative
     /// paths begin.
     pub fn load(self: &Arc<Self>, lines: &[TableLine], read_only: bool, cwd: &Path) -> Result<(), Error> {
-        self.load_unless(lines, read_only, cwd, &|| false)
+        self.load_as(lines, &LoadOptions { read_only, cwd, cancel: &|| false, secret: false })
     }
 
-    /// As [`load`](Self::load), given up where that is possible once `cancel` holds.
-    pub fn load_unless(
-        self: &Arc<Self>,
-        lines: &[TableLine],
-        read_only: bool,
-        cwd: &Path,
-        cancel: Cancel<'_>,
-    ) -> Result<(), Error> {
+    /// As [`load`](Self::load), with all that can be chosen.
+    pub fn load_as(self: &Arc<Self>, lines: &[TableLine], options: &LoadOptions<'_>) -> Result<(), Error> {
+        let LoadOptions { read_only, cwd, cancel, secret } = *options;
         let registry = self.registry.upgrade().ok_or_else(|| Error::new(Errno::ENXIO, "udm is ending"))?;
         let doing = self.activities.begin("makes its targets");
-        let opener = LoadContext { registry: &registry, cwd, cancel, doing: Some(&doing) };
+        let opener = LoadContext { registry: &registry, cwd, cancel, doing: Some(&doing), secret };
         let cx = TableContext {
             types: registry.types,
             opener: &opener,

@@ -11,7 +11,7 @@ mod submit;
 mod suspend;
 
 pub use attributes::{Polls, ZeroSkips};
-pub use control::{Geometry, Info};
+pub use control::{Geometry, Info, LoadOptions};
 pub use suspend::SuspendOptions;
 
 use crate::activity::Activities;

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tracing::{error, info, warn};
 use udm_base::{DevT, Errno, Sectors};
-use udm_core::{Error, Geometry, MAJOR, MappedDevice, Registry, SuspendOptions, TableLine};
+use udm_core::{Error, Geometry, LoadOptions, MAJOR, MappedDevice, Registry, SuspendOptions, TableLine};
 
 /// What went wrong with a device.
 pub(crate) struct Problem {
@@ -67,7 +67,9 @@ impl<'a> FromDisk<'a> {
 impl Maker for FromDisk<'_> {
     fn load(&self, md: &Arc<MappedDevice>, lines: &[TableLine], read_only: bool, _: bool) -> Result<(), Error> {
         loop {
-            match md.load_unless(lines, read_only, Path::new("/"), &|| (self.cancel)(md)) {
+            // A secret table is not on disk.
+            let options = LoadOptions { read_only, cwd: Path::new("/"), cancel: &|| (self.cancel)(md), secret: false };
+            match md.load_as(lines, &options) {
                 Err(e) if e.errno == Errno::EBUSY && Instant::now() < self.deadline => {
                     std::thread::sleep(Duration::from_millis(10));
                 }

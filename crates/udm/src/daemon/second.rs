@@ -11,18 +11,21 @@ use std::sync::atomic::Ordering;
 use tracing::debug;
 use udm_base::Errno;
 use udm_control::second::{
-    self, Changed, ExportEntry, Hello, Next, NodeEntry, NodeKind, Service, Underway, VERSION, VhostUserExport, respond,
+    self, Asker, Changed, ExportEntry, Hello, Next, NodeEntry, NodeKind, Service, Underway, UnderwayGuard, VERSION,
+    VhostUserExport, respond,
 };
 use udm_core::{Error, MappedDevice, Registry};
 use udm_io::nbd::uri::{Endpoint, Uri};
 
 /// Answers a line.
-pub(super) fn perform(daemon: &Daemon, stream: &UnixStream, peer: Peer, line: &[u8], mut greeted: bool) -> Done {
+pub(super) fn perform(daemon: &Daemon, stream: &UnixStream, peer: Peer, line: &[u8], greeted: bool) -> Done {
     if !peer.is_allowed() {
         let bytes = second::refusal(Errno::EACCES, &refusal(peer.uid)).into_bytes();
         return Done::Answer { bytes, ends: true, greeted };
     }
-    let (answer, next) = respond(line, daemon, &mut greeted);
+    let mut asker = Asker { greeted, pid: u32::try_from(peer.pid).ok() };
+    let (answer, next) = respond(line, daemon, &mut asker);
+    let greeted = asker.greeted;
     if next != Next::Replace {
         return Done::Answer { bytes: answer.into_bytes(), ends: next == Next::HangUp, greeted };
     }
@@ -81,6 +84,10 @@ impl Service for Daemon {
             command.waits_for = self.registry.waits_for(&command.device);
         }
         list
+    }
+
+    fn begin(&self, command: &str, device: &str, pid: Option<u32>) -> Option<UnderwayGuard<'_>> {
+        Some(self.underway.begin(command, device, pid))
     }
 
     fn log_tail(&self, lines: usize) -> Vec<String> {

@@ -23,7 +23,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use udm_base::Errno;
 use udm_control::second::{self, ClientError};
-use udm_core::{Error, MappedDevice, Polls, Registry, TableLine, TableSlot, Totals};
+use udm_core::{Error, LoadOptions, MappedDevice, Polls, Registry, TableLine, TableSlot, Totals};
 use udm_io::{BlockDevice, Claims, Domain};
 
 /// How long the old daemon may take to stop and to give everything.
@@ -300,9 +300,11 @@ impl Maker for WithMemory {
         self.armed.lock().clear();
         let _ = self.armed.is_whole();
         let for_targets = if live { self.arm(md.devt().minor) } else { Vec::new() };
+        let secret = self.secret.contains(&(md.devt().minor, live));
+        let options = LoadOptions { read_only, cwd: Path::new("/"), cancel: &|| false, secret };
         let deadline = Instant::now() + LOCKED;
         loop {
-            match md.load(lines, read_only, Path::new("/")) {
+            match md.load_as(lines, &options) {
                 // What was laid out for a device that was opened before this one would be gone at another try.
                 Err(e) if e.errno == Errno::EBUSY && self.armed.is_whole() && Instant::now() < deadline => {
                     std::thread::sleep(Duration::from_millis(10));
@@ -313,7 +315,7 @@ impl Maker for WithMemory {
         }
         let mut unused = self.armed.lock().drain().map(|(_, files)| files.len()).sum::<usize>();
         let table = md.table(TableSlot::Inactive);
-        if self.secret.contains(&(md.devt().minor, live)) {
+        if secret {
             table.iter().for_each(secret::mark);
         }
         let targets = table.iter().flat_map(|table| table.targets());
