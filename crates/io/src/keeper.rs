@@ -9,7 +9,7 @@
 use crate::domain::Shared;
 use crate::{Cx, Domain, Nanos, Waker};
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak, mpsc};
 use std::time::Duration;
 
@@ -18,8 +18,8 @@ pub trait Duty: Send + Sync {
     /// Does what can be done now, inside a channel of the keeper's. Says when it wants to be called again at the latest;
     /// `None`: when it is rung. Must not block.
     ///
-    /// As long as a time is given, rings cost nothing and change nothing: a duty that is busy off and on gives one for a
-    /// while longer.
+    /// As long as a time is given within 20 ms, rings cost nothing and change nothing: a duty that is busy off and on
+    /// gives one for a while longer. One that is farther off is for what is due then; rung, it is attended to at once.
     fn attend(self: Arc<Self>, cx: &Cx<'_>) -> Option<Nanos>;
 
     /// Whether it waits for bios of others, on whatever channel they are out: then every channel whose thread is elsewhere is
@@ -34,11 +34,23 @@ const NEVER: u64 = u64::MAX;
 /// How long own bios that are out anywhere wait to be looked after, whether a duty is due or not.
 const ATTENTION_NS: u64 = 10_000_000;
 
+/// A duty that is attended to within this time need not be rung.
+const SOON_NS: u64 = 20_000_000;
+
 struct Entry {
     duty: Weak<dyn Duty>,
-    /// Rung, or attended to at times anyway.
+    /// Rung, or attended to soon anyway.
     rung: AtomicBool,
     next: AtomicU64,
+    /// That it was attended to soon anyway is all that `rung` said when `next` was set. Written by the keeper.
+    soon: AtomicBool,
+}
+
+impl Entry {
+    /// Whether somebody has rung, and it matters. `next` is that of the entry.
+    fn is_rung(&self, next: u64) -> bool {
+        (next == NEVER || !self.soon.load(Ordering::Relaxed)) && self.rung.load(Ordering::SeqCst)
+    }
 }
 
 /// The keeper of a domain.
@@ -61,10 +73,12 @@ pub struct Kept {
 }
 
 impl Kept {
-    /// Has the duty attended to soon. Cheap when it is on a schedule or has been rung already: a load; otherwise a
+    /// Has the duty attended to soon. Cheap when it is about to be or has been rung already: a load; otherwise a
     /// system call. From anywhere.
     pub fn ring(&self) {
-        if self.entry.rung.load(Ordering::Acquire) || self.entry.rung.swap(true, Ordering::SeqCst) {
+        // Either the keeper sees what it is rung for, or this sees that the keeper has begun to look.
+        fence(Ordering::SeqCst);
+        if self.entry.rung.load(Ordering::SeqCst) || self.entry.rung.swap(true, Ordering::SeqCst) {
             return;
         }
         if let Some(waker) = &self.shared.keeper.lock().waker {
@@ -99,7 +113,12 @@ impl Domain {
     /// that fails. May block briefly.
     pub fn keep(&self, duty: Weak<dyn Duty>) -> io::Result<Kept> {
         let shared = self.shared_arc();
-        let entry = Arc::new(Entry { duty, rung: AtomicBool::new(true), next: AtomicU64::new(NEVER) });
+        let entry = Arc::new(Entry {
+            duty,
+            rung: AtomicBool::new(true),
+            next: AtomicU64::new(NEVER),
+            soon: AtomicBool::new(false),
+        });
         let mut state = shared.keeper.lock();
         if shared.idle().is_some() {
             if state.core.is_none() {
@@ -159,8 +178,7 @@ pub struct KeeperReport {
 impl Keeper {
     pub(crate) fn inspect(&self) -> KeeperReport {
         let state = self.lock();
-        let is_rung = |e: &&Arc<Entry>| e.next.load(Ordering::Relaxed) == NEVER && e.rung.load(Ordering::SeqCst);
-        let rung = state.entries.iter().filter(is_rung).count();
+        let rung = state.entries.iter().filter(|e| e.is_rung(e.next.load(Ordering::Relaxed))).count();
         KeeperReport { duties: state.entries.len(), rung, next: next_due(&state.entries) }
     }
 
@@ -194,19 +212,23 @@ fn round(entries: &[Arc<Entry>], cx: &Cx<'_>) -> Option<Nanos> {
     let now = cx.now();
     for entry in entries {
         let next = entry.next.load(Ordering::Relaxed);
-        let rung = next == NEVER && entry.rung.load(Ordering::SeqCst);
-        if !rung && next > now.0 {
+        if !entry.is_rung(next) && next > now.0 {
             continue;
         }
         // Before it looks: what rings afterwards is for another round.
         entry.next.store(NEVER, Ordering::SeqCst);
         entry.rung.store(false, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
         let next = entry.duty.upgrade().and_then(|duty| duty.attend(cx));
         if let Some(at) = next {
             // Unless it is to be at once.
             let at = at.0.min(NEVER - 1);
+            let soon = at <= cx.now().after(SOON_NS).0;
+            entry.soon.store(soon, Ordering::Relaxed);
             let _ = entry.next.compare_exchange(NEVER, at, Ordering::SeqCst, Ordering::Relaxed);
-            entry.rung.store(true, Ordering::SeqCst);
+            if soon {
+                entry.rung.store(true, Ordering::SeqCst);
+            }
         }
     }
     next_due(entries)
@@ -242,7 +264,7 @@ impl Shared {
             round(&entries, &Cx::new(core))
         });
         let next = self.serve_elsewhere(&entries, next_due(&entries));
-        let rung = entries.iter().any(|e| e.next.load(Ordering::Relaxed) == NEVER && e.rung.load(Ordering::SeqCst));
+        let rung = entries.iter().any(|e| e.is_rung(e.next.load(Ordering::Relaxed)));
         if rung { Some(self.clock().now()) } else { next }
     }
 }

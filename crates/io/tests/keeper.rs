@@ -146,6 +146,28 @@ fn what_a_control_thread_leaves_out_comes_home_though_no_duty_is_due() {
     assert_eq!(quiet.attended.load(SeqCst), 1, "the duty was not due");
 }
 
+/// A duty that has something to do in an hour.
+#[derive(Default)]
+struct Later(AtomicUsize);
+
+impl Duty for Later {
+    fn attend(self: Arc<Self>, cx: &Cx<'_>) -> Option<Nanos> {
+        self.0.fetch_add(1, SeqCst);
+        Some(cx.now().after(3_600_000_000_000))
+    }
+}
+
+#[test]
+fn a_duty_that_is_due_much_later_can_be_rung() {
+    let domain = Domain::default();
+    let later = Arc::new(Later::default());
+    let kept = domain.keep(Arc::downgrade(&later) as _).unwrap();
+    for n in 1..100 {
+        until(|| later.0.load(SeqCst) >= n);
+        kept.ring();
+    }
+}
+
 /// An errand's memory, of each kind.
 enum Kind {
     None,

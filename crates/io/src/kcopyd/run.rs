@@ -221,7 +221,7 @@ impl Inner {
             let throttled = state.throttle.not_before(now).filter(|_| waits && state.pieces.len() == 0);
             return Some(throttled.unwrap_or(soon));
         }
-        (now.since(state.last_busy) < LINGER_NS).then(|| now.after(LINGER_NS))
+        (now.since(state.last_busy) < LINGER_NS).then(|| now.after(ATTENTION_NS))
     }
 
     /// Does what can be done, if nobody else is at it: then that one does it.

@@ -418,7 +418,7 @@ impl Duty for Origin {
             return Some(now.after(ATTENTION_NS));
         }
         let idle = now.since(Nanos(self.last_busy.load(SeqCst)));
-        (idle < LINGER_NS).then(|| now.after(LINGER_NS))
+        (idle < LINGER_NS).then(|| now.after(ATTENTION_NS))
     }
 
     fn waits_for_others(&self) -> bool {

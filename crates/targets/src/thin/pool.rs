@@ -108,6 +108,8 @@ pub(super) struct Pool {
     deadline: AtomicU64,
     /// When the keeper may stop looking, and wait until it is rung.
     linger: AtomicU64,
+    /// When the keeper is to look next; `u64::MAX` when it is rung.
+    attention: AtomicU64,
     ended: AtomicBool,
     kept: OnceLock<Kept>,
     copier: Kcopyd,
@@ -157,6 +159,7 @@ impl Pool {
             detours: AtomicUsize::new(0),
             deadline: AtomicU64::new(u64::MAX),
             linger: AtomicU64::new(0),
+            attention: AtomicU64::new(0),
             ended: AtomicBool::new(false),
             kept: OnceLock::new(),
             copier,
@@ -308,27 +311,41 @@ impl Pool {
         ]
     }
 
-    /// Runs the worker, if nobody does, until it has nothing more to do. Never blocks.
+    /// Runs the worker, if nobody does, until it has nothing more to do, and has the keeper look after what it waits for then. Never
+    /// blocks.
     pub(super) fn kick(&self, cx: &Cx<'_>) {
+        if self.drive(cx) && (self.is_busy() || self.deadline.load(Ordering::Relaxed) != u64::MAX) {
+            self.ring();
+        }
+    }
+
+    /// Runs the worker, if nobody does. Whether it did, and the keeper does not go on with it at once.
+    fn drive(&self, cx: &Cx<'_>) -> bool {
         self.again.store(true, Ordering::SeqCst);
         if !cx.can_own() {
             // A channel that ends: its thread goes, and with it who would look after what is sent.
-            return self.ring();
+            self.ring();
+            return false;
         }
         while self.again.load(Ordering::SeqCst) {
-            let Ok(mut worker) = self.worker.try_lock() else { return };
+            let Ok(mut worker) = self.worker.try_lock() else { return false };
             let left = self.run(cx, &mut worker);
             drop(worker);
             match left {
                 Left::Nothing => {}
                 Left::ToSend => break,
-                Left::More => return self.ring_now(),
+                Left::More => {
+                    self.ring_now();
+                    return false;
+                }
             }
         }
-        let idle = self.out.load(Ordering::Acquire) == 0 && !self.waits_for_others();
-        if !idle || self.deadline.load(Ordering::Relaxed) != u64::MAX {
-            self.ring();
-        }
+        true
+    }
+
+    /// Whether something is out that the worker, or a drain, waits for.
+    fn is_busy(&self) -> bool {
+        self.out.load(Ordering::Acquire) > 0 || self.waits_for_others()
     }
 
     /// As [`kick`](Self::kick), from one who has nothing else to do.
@@ -421,19 +438,25 @@ impl OwnWaiter for Pool {
 
 impl Duty for Pool {
     fn attend(self: Arc<Self>, cx: &Cx<'_>) -> Option<Nanos> {
-        self.kick_patiently(cx);
+        // Without a ring: the keeper is told below.
+        self.patient.store(true, Ordering::Relaxed);
+        self.drive(cx);
+        self.patient.store(false, Ordering::Relaxed);
         let now = cx.now();
-        let deadline = self.deadline.load(Ordering::Relaxed);
-        if self.out.load(Ordering::Acquire) > 0 || self.waits_for_others() {
+        let busy = self.is_busy();
+        // Before its time: somebody has rung, and will again.
+        if busy || now.0 < self.attention.load(Ordering::Relaxed) {
             self.linger.store(now.after(LINGER_NS).0, Ordering::Relaxed);
-            return Some(now.after(PATIENCE_NS));
         }
-        if deadline != u64::MAX {
-            self.linger.store(now.after(LINGER_NS).0, Ordering::Relaxed);
-            return Some(Nanos(deadline).max(now.after(PATIENCE_NS)));
-        }
-        let linger = self.linger.load(Ordering::Relaxed);
-        (linger > now.0).then(|| now.after(PATIENCE_NS))
+        let lingers = busy || now.0 < self.linger.load(Ordering::Relaxed);
+        let soon = now.after(PATIENCE_NS);
+        let deadline = match self.deadline.load(Ordering::Relaxed) {
+            u64::MAX => None,
+            at => Some(Nanos(at).max(soon)),
+        };
+        let next = lingers.then_some(soon).or(deadline);
+        self.attention.store(next.map_or(u64::MAX, |at| at.0), Ordering::Relaxed);
+        next
     }
 
     fn waits_for_others(&self) -> bool {

@@ -136,3 +136,20 @@ fn a_pool_grows_while_its_volumes_discard() {
     drop(md);
     check_metadata(&rig, &metadata);
 }
+
+/// Trap: the keeper rings itself when it runs the worker, and looks at a pool again and again until a deadline that is far.
+#[test]
+fn a_pool_whose_writes_wait_for_space_is_left_alone() {
+    let rig = Rig::with(udm_targets::TARGETS, Sim::new(1).domain());
+    let pool = Pool::in_rig(rig, 1, "");
+    let thin = pool.thin("thin", 0, 2);
+    let domain = &pool.rig.domain;
+    let mut client = Client::new(&pool.rig, &thin);
+    let (first, waits) =
+        (client.write(0, pattern(0, 8, 1), OpFlags::NONE), client.write(BLOCK, pattern(BLOCK, 8, 1), OpFlags::NONE));
+    assert_eq!(client.wait(first), Status::Ok);
+    domain.drain(|| domain.clock().now() > Nanos(5_000_000_000));
+    let next = domain.inspect_keeper().next.expect("what waits is given up some time");
+    assert!(next > Nanos(30_000_000_000), "{next:?}");
+    assert_eq!(client.wait(waits), Status::NoSpace);
+}

@@ -176,3 +176,53 @@ fn check(steps: u64, pool: Pool) {
 fn volumes_keep_what_threads_write_while_all_else_changes() {
     check(400, Pool::new(256, ""));
 }
+
+/// Trap: a wake-up is lost when who has run the worker goes elsewhere, and a write that waits for a block sleeps as the keeper does.
+#[test]
+fn single_writes_to_fresh_blocks_come_home_while_others_run_the_worker() {
+    const WRITES: u64 = 1000;
+    let pool = Pool::new(4 * WRITES, "");
+    let volumes: Vec<_> = (0..2).map(|id| pool.thin(&format!("thin{id}"), id, WRITES)).collect();
+    let busy = AtomicBool::new(true);
+    let (pool_ref, busy_ref) = (&pool, &busy);
+    std::thread::scope(|threads| {
+        let write_each = |md: &Arc<MappedDevice>| {
+            let md = md.clone();
+            threads.spawn(move || {
+                let io = pool_ref.rig.io(&md);
+                (0..WRITES).for_each(|block| write(&io, block * BLOCK + 8, 8, block + 1));
+            })
+        };
+        let writing: Vec<_> = volumes.iter().map(write_each).collect();
+        threads.spawn(move || {
+            while busy_ref.load(Ordering::Relaxed) {
+                assert!(pool_ref.status().contains(" rw "), "{}", pool_ref.status());
+                short_life(pool_ref);
+            }
+        });
+        writing.into_iter().for_each(|thread| thread.join().expect("a thread that writes"));
+        busy.store(false, Ordering::Relaxed);
+    });
+    for md in &volumes {
+        let io = pool.rig.io(md);
+        for block in 0..WRITES {
+            let at = block * BLOCK + 8;
+            assert!(read(&io, at, 8) == pattern(at, 8, block + 1), "block {block} is not what was written there");
+        }
+    }
+    drop(volumes);
+    pool.check();
+}
+
+/// Runs the worker from the channel of control threads, and from one that is soon gone: makes a volume, has a block of it filled and
+/// unmapped, so that a commit waits for what is in flight, and deletes it.
+fn short_life(pool: &Pool) {
+    let md = pool.thin("short", 10, 4);
+    let io = pool.rig.io(&md);
+    write(&io, 0, 8, 1);
+    discard(&io, 0, BLOCK);
+    io.flush().unwrap();
+    drop((io, md));
+    pool.remove("short");
+    pool.ok("delete 10");
+}
