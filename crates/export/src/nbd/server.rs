@@ -230,10 +230,20 @@ impl Server {
     /// Blocks at most `patience`, for clients that do not take their replies and devices that do not finish. Further
     /// calls do nothing.
     pub fn shut_down(&self, patience: Duration) {
-        let joiners = std::mem::take(&mut *self.joiners.lock().unwrap_or_else(PoisonError::into_inner));
+        Self::shut_down_all([self], patience);
+    }
+
+    /// The same for several, which end at once: the wait for them is `patience` in all.
+    pub fn shut_down_all<'a>(servers: impl IntoIterator<Item = &'a Self>, patience: Duration) {
         let patience = u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX);
-        let deadline = self.domain.clock().now().after(patience);
-        self.handles.iter().for_each(|handle| handle.tell(Command::ShutDown(deadline)));
+        let tell = |server: &Self| {
+            let joiners = std::mem::take(&mut *server.joiners.lock().unwrap_or_else(PoisonError::into_inner));
+            let deadline = server.domain.clock().now().after(patience);
+            server.handles.iter().for_each(|handle| handle.tell(Command::ShutDown(deadline)));
+            joiners
+        };
+        // All are told before one is waited for.
+        let joiners: Vec<Joiner> = servers.into_iter().flat_map(tell).collect();
         joiners.into_iter().for_each(Joiner::join);
     }
 }

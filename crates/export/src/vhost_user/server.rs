@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::Duration;
-use udm_io::{Domain, Joiner, Nanos};
+use udm_io::{Clock, Domain, Joiner, Nanos};
 
 /// How often the size of the device is looked at while a front end is connected.
 const LOOK: Duration = Duration::from_millis(500);
@@ -217,16 +217,27 @@ impl Server {
     /// Takes nothing new from the front end, and waits until nothing is under way, at most so long. Whether that is so; if not, it goes on as
     /// before. A device that is suspended may keep requests for ever.
     pub fn pause(&self, patience: Duration) -> bool {
-        let (answer, quiet) = mpsc::channel();
+        Self::pause_all([self], patience).is_ok()
+    }
+
+    /// The same for several, which all wait at once. `Err`: the first that could not be paused; all go on as before then.
+    pub fn pause_all<'a>(servers: impl IntoIterator<Item = &'a Self>, patience: Duration) -> Result<(), &'a Self> {
         let nanos = u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX);
-        let deadline = self.shared.around.domain.clock().now().after(nanos);
-        self.shared.ask(Wish::Pause(deadline, answer));
-        // It may itself be waiting for requests.
-        let quiet = quiet.recv_timeout(patience + REAP) == Ok(true);
-        if !quiet {
-            self.resume();
-        }
-        quiet
+        let ask = |server: &'a Self| {
+            let (answer, quiet) = mpsc::channel();
+            let clock = server.shared.around.domain.clock().clone();
+            let deadline = clock.now().after(nanos);
+            server.shared.ask(Wish::Pause(deadline, answer));
+            // It may itself be waiting for requests.
+            let until = deadline.after(REAP.as_nanos() as u64);
+            (server, quiet, clock, until)
+        };
+        let asked: Vec<_> = servers.into_iter().map(ask).collect();
+        let left = |clock: &dyn Clock, until: Nanos| Duration::from_nanos(until.since(clock.now()));
+        let loud = asked.iter().find(|(_, quiet, clock, until)| quiet.recv_timeout(left(&**clock, *until)) != Ok(true));
+        let Some((loud, ..)) = loud else { return Ok(()) };
+        asked.iter().for_each(|(server, ..)| server.resume());
+        Err(*loud)
     }
 
     /// Goes on after a [`pause`](Self::pause).
@@ -247,12 +258,23 @@ impl Server {
     /// Hangs up on the front end, and ends. What it has under way is finished, though not shown to it: it finds it in flight when it
     /// connects to a server after this one. Blocks at most `patience`. Further calls do nothing.
     pub fn shut_down(&self, patience: Duration) {
-        let Some(joiner) = self.joiner.lock().unwrap_or_else(PoisonError::into_inner).take() else { return };
+        Self::shut_down_all([self], patience);
+    }
+
+    /// The same for several, which end at once: the wait for them is `patience` in all.
+    pub fn shut_down_all<'a>(servers: impl IntoIterator<Item = &'a Self>, patience: Duration) {
         let patience = u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX);
-        self.shared.asked().deadline = self.shared.around.domain.clock().now().after(patience);
-        self.shared.around.stop.store(true, Ordering::Release);
-        self.shared.around.bell.ring();
-        joiner.join();
+        let tell = |server: &Self| {
+            let joiner = server.joiner.lock().unwrap_or_else(PoisonError::into_inner).take()?;
+            let Shared { around, .. } = &*server.shared;
+            server.shared.asked().deadline = around.domain.clock().now().after(patience);
+            around.stop.store(true, Ordering::Release);
+            around.bell.ring();
+            Some(joiner)
+        };
+        // All are told before one is waited for.
+        let joiners: Vec<Joiner> = servers.into_iter().filter_map(tell).collect();
+        joiners.into_iter().for_each(Joiner::join);
     }
 }
 

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use udm_base::Sectors;
-use udm_export::vhost_user::Mode;
 use udm_export::vhost_user::front::{FrontEnd, FrontError, FrontOptions, Kind, Part};
+use udm_export::vhost_user::{Mode, Server};
 use udm_io::{Limits, Op};
 
 #[test]
@@ -139,6 +139,31 @@ fn memory_comes_and_goes() {
     assert!(queue.submit(Kind::Read, 0, &[Part { guest, len: 512 }], 4));
     queue.kick();
     until("the front end to be hung up on", || front.has_hung_up());
+}
+
+/// No front end waits to be hung up on until requests of another one are done.
+#[test]
+fn several_end_together() {
+    let recorders = [(); 3].map(|()| Arc::new(Recorder::new(SIZE, Limits::default())));
+    let all = recorders.each_ref().map(|recorder| Served::new(recorder.clone(), Want::default()));
+    let mut fronts = all.each_ref().map(Served::front);
+    for (recorder, (front, queue)) in recorders.iter().zip(&mut fronts) {
+        recorder.hold();
+        assert!(queue.submit(Kind::Write, 0, &[part(front, 0, 512)], 1));
+        queue.kick();
+        recorder.await_held(1);
+    }
+    let servers = || all.iter().filter_map(|served| served.server.as_ref());
+    // Each would wait in vain; all go on afterwards.
+    assert!(Server::pause_all(servers(), Duration::ZERO).is_err_and(|loud| servers().any(|s| std::ptr::eq(s, loud))));
+    std::thread::scope(|scope| {
+        let ended = scope.spawn(|| Server::shut_down_all(servers(), Duration::from_secs(60)));
+        until("all to be hung up on", || fronts.iter_mut().all(|(front, _)| front.has_hung_up()));
+        assert!(!ended.is_finished(), "requests are out");
+        recorders.iter().for_each(|recorder| recorder.release_in_reverse());
+        ended.join().unwrap();
+    });
+    assert!(all.iter().all(|served| served.open.load(Ordering::SeqCst) == 0));
 }
 
 /// A queue that is stopped takes nothing, and goes on where it was.

@@ -70,7 +70,7 @@ impl TcpExports {
         let address = tcp.map(parse_address).transpose().map_err(|message| Error::new(Errno::EINVAL, message))?;
         let chosen = |export: &TcpExport| export.name == name && address.is_none_or(|at| at == export.address);
         let gone: Vec<_> = self.lock().extract_if(.., |export| chosen(export)).collect();
-        gone.iter().for_each(|export| export.server.shut_down(Duration::from_secs(5)));
+        Server::shut_down_all(gone.iter().map(|export| &export.server), Duration::from_secs(5));
         Ok(gone.len())
     }
 
@@ -116,9 +116,8 @@ impl TcpExports {
 
     /// Ends all.
     pub(crate) fn shut_down(&self, patience: Duration) {
-        for export in std::mem::take(&mut *self.lock()) {
-            export.server.shut_down(patience);
-        }
+        let all = std::mem::take(&mut *self.lock());
+        Server::shut_down_all(all.iter().map(|export| &export.server), patience);
     }
 }
 

@@ -111,7 +111,7 @@ impl VhostExports {
     pub(crate) fn remove(&self, name: &str, socket: Option<&str>) -> usize {
         let chosen = |e: &Exported| e.name == name && socket.is_none_or(|socket| socket == e.at.socket);
         let gone: Vec<_> = self.lock().extract_if(.., |e| chosen(e)).collect();
-        gone.iter().for_each(|e| e.server.shut_down(Duration::from_secs(5)));
+        Server::shut_down_all(gone.iter().map(|e| &e.server), Duration::from_secs(5));
         gone.len()
     }
 
@@ -132,9 +132,8 @@ impl VhostExports {
 
     /// Ends all.
     pub(crate) fn shut_down(&self, patience: Duration) {
-        for exported in std::mem::take(&mut *self.lock()) {
-            exported.server.shut_down(patience);
-        }
+        let all = std::mem::take(&mut *self.lock());
+        Server::shut_down_all(all.iter().map(|exported| &exported.server), patience);
     }
 }
 
@@ -145,17 +144,14 @@ impl HandOver for VhostExports {
 
     fn pause(&self, patience: Duration) -> Result<(), String> {
         let all = self.lock();
-        for (number, exported) in all.iter().enumerate() {
-            if !exported.server.pause(patience) {
-                all[..number].iter().for_each(|exported| exported.server.resume());
-                return Err(format!(
-                    "requests of a virtual machine to {} are not done after {} s. Is the device suspended?",
-                    exported.name,
-                    patience.as_secs()
-                ));
-            }
-        }
-        Ok(())
+        Server::pause_all(all.iter().map(|exported| &exported.server), patience).map_err(|loud| {
+            let of = all.iter().find(|exported| std::ptr::eq(&raw const exported.server, loud));
+            format!(
+                "requests of a virtual machine to {} are not done after {} s. Is the device suspended?",
+                of.map_or("a device", |exported| &*exported.name),
+                patience.as_secs()
+            )
+        })
     }
 
     fn holds(&self) -> Vec<String> {
