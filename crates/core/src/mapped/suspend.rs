@@ -26,6 +26,9 @@ struct Trash {
 const TURN: &str = "waits for another command on the device";
 const IDLE: &str = "waits for bios in flight";
 
+/// How often a removal looks whether others have dropped its table, at most: about a second. Whoever shows a table may hold it longer.
+const LOOKS: u32 = 10_000;
+
 /// How to suspend.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SuspendOptions {
@@ -319,6 +322,15 @@ impl MappedDevice {
             (control.active.take(), control.inactive.take())
         };
         debug_assert_eq!(self.level(), 1, "no table is left");
-        drop((active, tables));
+        drop(tables);
+        if let Some(table) = active {
+            // Another thread that makes plans may still have one of ours to drop: it lets go of `plans` first. Whoever has removed a
+            // device expects that what it stood on is free.
+            let mut looks = 0;
+            registry.domain.drain(|| {
+                looks += 1;
+                Arc::strong_count(&table) == 1 || looks == LOOKS
+            });
+        }
     }
 }
