@@ -12,7 +12,7 @@
 
 use super::Daemon;
 use super::lost::LostDevices;
-use super::restore::{FromDisk, Made, Maker, bring_back, bring_up_all};
+use super::restore::{FromDisk, Made, Maker, THREADS, bring_back, bring_up_all};
 use super::state::{DeviceState, State, What};
 use super::watchdog::Resting;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -24,8 +24,6 @@ use udm_base::Errno;
 use udm_core::{Error, MappedDevice, Registry, TableLine, TableSlot};
 use udm_io::nbd::uri::Uri;
 
-/// So many are made at a time.
-const THREADS: usize = 64;
 /// How often a device is tried again whose server did not answer.
 const AGAIN: Duration = Duration::from_secs(30);
 
@@ -103,7 +101,8 @@ fn lines_of(device: &DeviceState) -> impl Iterator<Item = TableLine> {
     tables.flat_map(|table| &table.lines).filter_map(|line| TableLine::parse(line).ok())
 }
 
-fn is_remote(device: &DeviceState) -> bool {
+/// Whether a table of the device names a remote export itself.
+pub(super) fn is_remote(device: &DeviceState) -> bool {
     lines_of(device).any(|line| line.params.split_ascii_whitespace().any(|word| word.parse::<Uri>().is_ok()))
 }
 

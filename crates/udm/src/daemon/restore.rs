@@ -10,9 +10,10 @@ use super::late::{self, Group};
 use super::lost::{Lost, LostDevices};
 use super::secret::HIDDEN;
 use super::state::{DeviceState, State, TableState};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::panic::resume_unwind;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tracing::{error, info, warn};
 use udm_base::{DevT, Errno, Sectors};
@@ -45,11 +46,14 @@ pub(crate) trait Maker {
 /// its files one after the other, and those last that had requests under way.
 const LOCKED: Duration = Duration::from_secs(5);
 
+/// Devices above remote exports that are made at a time.
+pub(crate) const THREADS: usize = 64;
+
 /// After a crash: tables come from what is on disk.
 pub(crate) struct FromDisk<'a> {
     deadline: Instant,
     /// Whether the device is not wanted any more.
-    cancel: &'a dyn Fn(&Arc<MappedDevice>) -> bool,
+    cancel: Leave<'a>,
 }
 
 impl FromDisk<'static> {
@@ -59,7 +63,7 @@ impl FromDisk<'static> {
 }
 
 impl<'a> FromDisk<'a> {
-    pub(crate) fn unless(cancel: &'a dyn Fn(&Arc<MappedDevice>) -> bool) -> Self {
+    pub(crate) fn unless(cancel: Leave<'a>) -> Self {
         Self { deadline: Instant::now() + LOCKED, cancel }
     }
 }
@@ -86,29 +90,49 @@ impl Maker for FromDisk<'_> {
 /// Devices that there are, by their minors, and what they are to be.
 pub(crate) type Made<'a> = BTreeMap<u32, (Arc<MappedDevice>, &'a DeviceState)>;
 
-/// Makes the devices in a registry that has none. Blocks: it opens what lies beneath. What goes wrong is told in the
-/// log, and in the answer.
-pub(crate) fn restore(registry: &Registry, lost: &LostDevices, state: &State, maker: &dyn Maker) -> Vec<Problem> {
-    restore_but(registry, lost, state, maker, &[]).0
+/// Makes the devices in a registry that has none. Blocks: it opens what lies beneath, remote exports at once. What goes wrong is
+/// told in the log, and in the answer.
+pub(crate) fn restore(
+    registry: &Registry,
+    lost: &LostDevices,
+    state: &State,
+    maker: &(dyn Maker + Sync),
+) -> Vec<Problem> {
+    let mut problems = Vec::new();
+    let mut made = create_all(registry, state, &mut problems);
+    let order = in_order(state);
+    let bringing = Bringing { registry, lost, maker, leave: &|_| false };
+    let held = held(&made);
+    // Of one wave none stands on another; an inactive table may name any.
+    for Wave { remote, rest } in waves(state, &order) {
+        problems.extend(bringing.tables(&mut made, &rest));
+        problems.extend(together(&mut made, &remote, &|made, minor| bringing.tables(made, &[minor])));
+    }
+    let Wave { remote, rest } = Wave::of(state, &order);
+    problems.extend(bringing.settle(&made, &rest));
+    problems.extend(together(&mut made, &remote, &|made, minor| bringing.settle(made, &[minor])));
+    problems.extend(bringing.hold(&made, &order, &held));
+    tell(state, &problems, 0);
+    problems
 }
 
-/// As [`restore`], but devices above remote exports are only there: what they are to be is returned, in groups.
+/// Makes the devices in a registry that has none, but for those above remote exports, which are only there: what they are to be is
+/// returned, in groups.
 pub(crate) fn restore_what_answers(
     registry: &Registry,
     lost: &LostDevices,
     state: &State,
 ) -> (Vec<Problem>, Vec<Group>) {
-    restore_but(registry, lost, state, &FromDisk::new(), &late::groups(state))
+    let mut problems = Vec::new();
+    let mut made = create_all(registry, state, &mut problems);
+    let order = in_order(state);
+    let groups = late::put_off(lost, &mut made, &order, &late::groups(state));
+    problems.extend(bring_up_all(registry, lost, &mut made, &order, &FromDisk::new(), &|_| false));
+    tell(state, &problems, groups.iter().map(Vec::len).sum());
+    (problems, groups)
 }
 
-fn restore_but(
-    registry: &Registry,
-    lost: &LostDevices,
-    state: &State,
-    maker: &dyn Maker,
-    later: &[BTreeSet<u32>],
-) -> (Vec<Problem>, Vec<Group>) {
-    let mut problems = Vec::new();
+fn create_all<'a>(registry: &Registry, state: &'a State, problems: &mut Vec<Problem>) -> Made<'a> {
     let mut made = Made::new();
     for device in &state.devices {
         match registry.create(&device.name, &device.uuid, Some(device.minor)) {
@@ -116,15 +140,78 @@ fn restore_but(
             Err(e) => problems.push(Problem::new(format!("{} is not restored: {}", device.name, e.message))),
         }
     }
-    let order = in_order(state);
-    let groups = late::put_off(lost, &mut made, &order, later);
-    problems.extend(bring_up_all(registry, lost, &mut made, &order, maker, &|_| false));
+    made
+}
+
+fn tell(state: &State, problems: &[Problem], late: usize) {
     problems.iter().for_each(|problem| error!("{}", problem.text));
     if !state.devices.is_empty() {
-        let (all, lost, late) = (state.devices.len(), problems.len(), groups.iter().map(Vec::len).sum::<usize>());
+        let (all, lost) = (state.devices.len(), problems.len());
         info!("{all} devices restored, with {lost} problems; {late} of them are above remote exports, and follow");
     }
-    (problems, groups)
+}
+
+/// Devices that do not stand on each other.
+struct Wave {
+    /// Those whose own tables name remote exports.
+    remote: Vec<u32>,
+    rest: Vec<u32>,
+}
+
+impl Wave {
+    fn of(state: &State, minors: &[u32]) -> Self {
+        let remote: BTreeSet<u32> = state.devices.iter().filter(|d| late::is_remote(d)).map(|d| d.minor).collect();
+        let (remote, rest) = minors.iter().partition(|minor| remote.contains(minor));
+        Self { remote, rest }
+    }
+}
+
+/// All devices, in waves of which each stands on those before. `order`: each after those beneath.
+fn waves(state: &State, order: &[u32]) -> Vec<Wave> {
+    let beneath: BTreeMap<u32, Vec<u32>> = state.devices.iter().map(|d| (d.minor, named_by(d))).collect();
+    let mut levels: BTreeMap<u32, usize> = BTreeMap::new();
+    let mut waves: Vec<Vec<u32>> = Vec::new();
+    for minor in order {
+        let below = beneath.get(minor).into_iter().flatten().filter_map(|below| levels.get(below));
+        let level = below.max().map_or(0, |level| level + 1);
+        levels.insert(*minor, level);
+        waves.resize_with(waves.len().max(level + 1), Vec::new);
+        waves[level].push(*minor);
+    }
+    waves.iter().map(|wave| Wave::of(state, wave)).collect()
+}
+
+/// What is done for a device, which is alone in its list.
+type Part<'a> = &'a (dyn Fn(&mut Made<'_>, u32) -> Vec<Problem> + Sync);
+
+/// Does it for all of them at once, each on a thread as long as there are some. `made` has all devices again afterwards.
+fn together(made: &mut Made<'_>, minors: &[u32], part: Part<'_>) -> Vec<Problem> {
+    let devices = minors.iter().filter_map(|minor| made.remove_entry(minor));
+    let left = Mutex::new(devices.collect::<VecDeque<_>>());
+    let next = || left.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
+    let work = || {
+        let (mut all, mut problems) = (Made::new(), Vec::new());
+        while let Some((minor, device)) = next() {
+            let mut alone = Made::from([(minor, device)]);
+            problems.extend(part(&mut alone, minor));
+            all.append(&mut alone);
+        }
+        (all, problems)
+    };
+    std::thread::scope(|scope| {
+        // This thread is one of them, so that all is done without another.
+        let threads = (1..minors.len().min(THREADS))
+            .filter_map(|_| std::thread::Builder::new().name("udm-remote".into()).spawn_scoped(scope, work).ok());
+        let threads: Vec<_> = threads.collect();
+        let mut done = vec![work()];
+        done.extend(threads.into_iter().map(|thread| thread.join().unwrap_or_else(|panic| resume_unwind(panic))));
+        let mut problems = Vec::new();
+        for (mut devices, more) in done {
+            made.append(&mut devices);
+            problems.extend(more);
+        }
+        problems
+    })
 }
 
 /// Makes devices that there are what they were, in that order. `leave`: whether one is to be left as it is after all; it goes
@@ -134,60 +221,98 @@ pub(crate) fn bring_up_all(
     lost: &LostDevices,
     made: &mut Made<'_>,
     order: &[u32],
-    maker: &dyn Maker,
-    leave: &dyn Fn(&Arc<MappedDevice>) -> bool,
+    maker: &(dyn Maker + Sync),
+    leave: Leave<'_>,
 ) -> Vec<Problem> {
-    let mut problems = Vec::new();
-    let mut held = BTreeSet::new();
-    for minor in order {
-        let Some((md, device)) = made.get_mut(minor) else { continue };
-        if leave(md) {
-            made.remove(minor);
-            continue;
-        }
-        if device.suspended || md.info().suspended {
-            held.insert(*minor);
-        }
-        let Some(table) = &device.active else { continue };
-        if let Err(NotUp { reason, loaded }) = bring_up(md, device, table, maker) {
-            if !loaded && leave(md) {
+    let bringing = Bringing { registry, lost, maker, leave };
+    let held = held(made);
+    let mut problems = bringing.tables(made, order);
+    problems.extend(bringing.settle(made, order));
+    problems.extend(bringing.hold(made, order, &held));
+    problems
+}
+
+/// Whether a device is to be left as it is.
+type Leave<'a> = &'a (dyn Fn(&Arc<MappedDevice>) -> bool + Sync);
+
+/// Those that are suspended when all is done.
+fn held(made: &Made<'_>) -> BTreeSet<u32> {
+    let held = made.iter().filter(|(_, (md, device))| device.suspended || md.info().suspended);
+    held.map(|(minor, _)| *minor).collect()
+}
+
+/// Makes devices what they were, part by part: all tables before anything else, and suspended is what was when all is done.
+struct Bringing<'a> {
+    registry: &'a Registry,
+    lost: &'a LostDevices,
+    maker: &'a (dyn Maker + Sync),
+    leave: Leave<'a>,
+}
+
+impl Bringing<'_> {
+    /// Their active tables.
+    fn tables(&self, made: &mut Made<'_>, order: &[u32]) -> Vec<Problem> {
+        let mut problems = Vec::new();
+        for minor in order {
+            let Some((md, device)) = made.get_mut(minor) else { continue };
+            if (self.leave)(md) {
                 made.remove(minor);
                 continue;
             }
-            let text = format!("{} comes back as error: {reason}", device.name);
-            problems.push(Problem { text, known: device.lost.is_some() });
-            replace_by_error(registry, md, device, table, &mut problems);
-            lost.add(md, Lost { reason, was: table.clone() });
+            let Some(table) = &device.active else { continue };
+            if let Err(NotUp { reason, loaded }) = bring_up(md, device, table, self.maker) {
+                if !loaded && (self.leave)(md) {
+                    made.remove(minor);
+                    continue;
+                }
+                let text = format!("{} comes back as error: {reason}", device.name);
+                problems.push(Problem { text, known: device.lost.is_some() });
+                replace_by_error(self.registry, md, device, table, &mut problems);
+                self.lost.add(md, Lost { reason, was: table.clone() });
+            }
         }
+        problems
     }
-    for minor in order {
-        let Some((md, device)) = made.get(minor) else { continue };
-        settings(md, device, &mut problems);
-        if let Some(table) = &device.inactive {
+
+    /// What was set, and their inactive tables.
+    fn settle(&self, made: &Made<'_>, order: &[u32]) -> Vec<Problem> {
+        let mut problems = Vec::new();
+        for minor in order {
+            let Some((md, device)) = made.get(minor) else { continue };
+            settings(md, device, &mut problems);
+            let Some(table) = &device.inactive else { continue };
             // A transient snapshot's heir has nothing to inherit; memory that was never used is as good as new.
-            let heir = lost.of(md).is_some() && table.transient;
-            let loaded =
-                if heir { Err("the data of the active one is lost".into()) } else { load(md, table, maker, false) };
+            let heir = self.lost.of(md).is_some() && table.transient;
+            let loaded = match heir {
+                true => Err("the data of the active one is lost".into()),
+                false => load(md, table, self.maker, false),
+            };
             if let Err(reason) = loaded {
                 problems.push(Problem::new(format!("{}'s inactive table is not restored: {reason}", device.name)));
             }
         }
+        problems
     }
-    // From the top, as who suspends a stack does it.
-    for minor in order.iter().rev() {
-        let Some((md, device)) = made.get(minor) else { continue };
-        if held.contains(minor)
-            && device.active.is_some()
-            && let Err(e) = md.suspend(SuspendOptions::default(), &|| false)
-        {
-            problems.push(Problem::new(format!("{} is not suspended again: {}", device.name, e.message)));
+
+    /// Suspends again, and removes what was to go.
+    fn hold(&self, made: &Made<'_>, order: &[u32], held: &BTreeSet<u32>) -> Vec<Problem> {
+        let mut problems = Vec::new();
+        // From the top, as who suspends a stack does it.
+        for minor in order.iter().rev() {
+            let Some((md, device)) = made.get(minor) else { continue };
+            if held.contains(minor)
+                && device.active.is_some()
+                && let Err(e) = md.suspend(SuspendOptions::default(), &|| false)
+            {
+                problems.push(Problem::new(format!("{} is not suspended again: {}", device.name, e.message)));
+            }
+            // What held it was a client, which is gone, or a table above, with which it goes.
+            if device.deferred_remove && self.registry.remove(md, true).is_ok() {
+                info!("{} is removed at its last close, as asked before", device.name);
+            }
         }
-        // What held it was a client, which is gone, or a table above, with which it goes.
-        if device.deferred_remove && registry.remove(md, true).is_ok() {
-            info!("{} is removed at its last close, as asked before", device.name);
-        }
+        problems
     }
-    problems
 }
 
 /// Gives a lost device its own table again, or leaves it as it is.
@@ -330,6 +455,28 @@ pub(super) fn named_by(device: &DeviceState) -> Vec<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn remote_devices_of_a_wave_do_not_stand_on_each_other() {
+        let device = |(minor, line): (u32, &str)| {
+            format!(
+                r#"{{"name":"d{minor}","uuid":"","minor":{minor},"suspended":false,"deferred_remove":false,
+                "clone_always":false,"compile":true,"read_ahead":null,"geometry":[0,0,0,0],"options":{{}},
+                "active":{{"read_only":false,"transient":false,"lines":["{line}"]}},"inactive":null,"lost":null}}"#
+            )
+        };
+        let lines = [
+            (0, "0 8 striped 2 8 600:1 0 600:2 0"),
+            (1, "0 8 linear nbd://a 0"),
+            (2, "0 8 linear nbd://b 0"),
+            (3, "0 8 zero"),
+            (4, "0 8 snapshot 600:0 nbd://c P 8"),
+        ];
+        let text = format!(r#"{{"version":2,"devices":[{}],"exports":[]}}"#, lines.map(device).join(","));
+        let state = State::parse(text.as_bytes()).unwrap();
+        let found: Vec<_> = waves(&state, &in_order(&state)).into_iter().map(|w| (w.remote, w.rest)).collect();
+        assert_eq!(found, [(vec![1, 2], vec![3]), (vec![], vec![0]), (vec![4], vec![])]);
+    }
 
     #[test]
     fn what_is_beneath_comes_first() {

@@ -18,8 +18,8 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
 use udm_base::Errno;
 use udm_control::second::{self, ClientError};
@@ -30,6 +30,8 @@ use udm_io::{BlockDevice, Claims, Domain};
 const PATIENCE: Duration = Duration::from_secs(120);
 /// How long what lies beneath may still be locked: by a process that is just ending.
 const LOCKED: Duration = Duration::from_secs(5);
+/// How long servers beneath may take to answer, all together: longer than one has, whose own error tells more.
+const BENEATH: Duration = Duration::from_secs(25);
 /// As many parcels come at most.
 const MAX_PARCELS: usize = 1 << 20;
 
@@ -222,7 +224,7 @@ pub(crate) fn take_over(mut parcels: Vec<Parcel>, places: &Places) -> Result<Tak
     let tables = state.devices.iter().flat_map(|d| [(d.minor, true, &d.active), (d.minor, false, &d.inactive)]);
     let secret = tables.filter(|(.., table)| table.as_ref().is_some_and(|table| table.secret));
     let secret = secret.map(|(minor, live, _)| (minor, live)).collect();
-    let maker = WithMemory { memory: Mutex::new(memory), armed, secret };
+    let maker = WithMemory { memory: Mutex::new(memory), armed, secret, deadline: OnceLock::new() };
     let problems = restore(&registry, &lost, &state, &maker);
     for parcel in by_kind.remove("counts").unwrap_or_default() {
         let (events, counts): (u32, Vec<Counts>) = parcel.read()?;
@@ -241,28 +243,48 @@ pub(crate) fn take_over(mut parcels: Vec<Parcel>, places: &Places) -> Result<Tak
     Ok(Taken { registry, claims, tcp, lost, state, parcels: by_kind, problems })
 }
 
-/// Memory for the `null:` devices that the table which is being loaded names, by their names.
+/// Memory for the `null:` devices that the tables which are being loaded name: one table on each thread, which opens what it
+/// names.
 #[derive(Default)]
-struct Armed {
-    files: Mutex<HashMap<String, VecDeque<OwnedFd>>>,
-    touched: AtomicBool,
+struct Armed(Mutex<HashMap<ThreadId, Laid>>);
+
+/// What is laid out for one table.
+#[derive(Default)]
+struct Laid {
+    /// By the names of the devices.
+    files: HashMap<String, VecDeque<OwnedFd>>,
+    /// Something of it has been given.
+    touched: bool,
 }
 
 impl Armed {
-    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<String, VecDeque<OwnedFd>>> {
-        self.files.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, HashMap<ThreadId, Laid>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether nothing of it has been given since the last time.
+    /// Lays out memory for the table that this thread loads next, in the place of what there was for another.
+    fn lay(&self, files: HashMap<String, VecDeque<OwnedFd>>) {
+        self.lock().insert(thread::current().id(), Laid { files, touched: false });
+    }
+
+    /// Whether nothing of it has been given.
     fn is_whole(&self) -> bool {
-        !self.touched.swap(false, Ordering::Relaxed)
+        self.lock().get(&thread::current().id()).is_none_or(|laid| !laid.touched)
+    }
+
+    /// How much of it nobody has wanted; nothing is laid out any more.
+    fn clear(&self) -> usize {
+        self.lock().remove(&thread::current().id()).unwrap_or_default().files.values().map(VecDeque::len).sum()
     }
 
     /// Gives a device that has just been opened the memory that waits for it: before anybody reads it.
     fn fill(&self, dev: &dyn BlockDevice) -> Result<(), Error> {
         let Some(memory) = dev.memory() else { return Ok(()) };
-        let Some(file) = self.lock().get_mut(&dev.name()).and_then(VecDeque::pop_front) else { return Ok(()) };
-        self.touched.store(true, Ordering::Relaxed);
+        let mut all = self.lock();
+        let Some(laid) = all.get_mut(&thread::current().id()) else { return Ok(()) };
+        let Some(file) = laid.files.get_mut(&dev.name()).and_then(VecDeque::pop_front) else { return Ok(()) };
+        laid.touched = true;
+        drop(all);
         memory.adopt(file).map_err(|e| Error::new(Errno::of(&e), e.to_string()))
     }
 }
@@ -276,14 +298,15 @@ struct WithMemory {
     armed: Arc<Armed>,
     /// Tables that are to be shown nowhere: the minors of their devices, and whether they are live.
     secret: BTreeSet<(u32, bool)>,
+    /// Until then what does not answer is waited for, all devices together, from when that is first so: nobody serves meanwhile.
+    deadline: OnceLock<Instant>,
 }
 
 impl WithMemory {
     /// Lays out what is for devices beneath, and returns what is for targets, in order.
     fn arm(&self, minor: u32) -> Vec<OwnedFd> {
         let mut all = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut armed = self.armed.lock();
-        let mut for_targets = Vec::new();
+        let (mut armed, mut for_targets) = (HashMap::<_, VecDeque<_>>::new(), Vec::new());
         for index in 0.. {
             match all.remove(&(minor, index)) {
                 None => break,
@@ -291,29 +314,46 @@ impl WithMemory {
                 Some((beneath, file)) => armed.entry(beneath).or_default().push_back(file),
             }
         }
+        drop(all);
+        self.armed.lay(armed);
         for_targets
+    }
+}
+
+impl WithMemory {
+    /// Waits for what a process that is just ending still has.
+    fn load_when_free(
+        &self,
+        md: &Arc<MappedDevice>,
+        lines: &[TableLine],
+        options: &LoadOptions<'_>,
+    ) -> Result<(), Error> {
+        let deadline = Instant::now() + LOCKED;
+        loop {
+            match md.load_as(lines, options) {
+                // What was laid out for a device that was opened before this one would be gone at another try.
+                Err(e) if e.errno == Errno::EBUSY && self.armed.is_whole() && Instant::now() < deadline => {
+                    thread::sleep(Duration::from_millis(10));
+                }
+                Err(e) if (options.cancel)() => {
+                    let message = format!("{}; there are {} s for all that lies beneath", e.message, BENEATH.as_secs());
+                    return Err(Error::new(e.errno, message));
+                }
+                other => return other,
+            }
+        }
     }
 }
 
 impl Maker for WithMemory {
     fn load(&self, md: &Arc<MappedDevice>, lines: &[TableLine], read_only: bool, live: bool) -> Result<(), Error> {
-        self.armed.lock().clear();
-        let _ = self.armed.is_whole();
         let for_targets = if live { self.arm(md.devt().minor) } else { Vec::new() };
         let secret = self.secret.contains(&(md.devt().minor, live));
-        let options = LoadOptions { read_only, cwd: Path::new("/"), cancel: &|| false, secret };
-        let deadline = Instant::now() + LOCKED;
-        loop {
-            match md.load_as(lines, &options) {
-                // What was laid out for a device that was opened before this one would be gone at another try.
-                Err(e) if e.errno == Errno::EBUSY && self.armed.is_whole() && Instant::now() < deadline => {
-                    std::thread::sleep(Duration::from_millis(10));
-                }
-                Err(e) => return Err(e),
-                Ok(()) => break,
-            }
-        }
-        let mut unused = self.armed.lock().drain().map(|(_, files)| files.len()).sum::<usize>();
+        let cancel = || Instant::now() > *self.deadline.get_or_init(|| Instant::now() + BENEATH);
+        let options = LoadOptions { read_only, cwd: Path::new("/"), cancel: &cancel, secret };
+        let loaded = self.load_when_free(md, lines, &options);
+        let mut unused = self.armed.clear();
+        loaded?;
         let table = md.table(TableSlot::Inactive);
         if secret {
             table.iter().for_each(secret::mark);
