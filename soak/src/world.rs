@@ -264,7 +264,7 @@ impl Turn<'_> {
     /// Runs a command that has to succeed. What it printed.
     pub fn ok(&self, words: &[&str]) -> Result<String, String> {
         let said = self.run(words)?;
-        if said.ok { Ok(said.out) } else { Err(format!("udm {}: {}", words.join(" "), said.err.trim())) }
+        if said.ok { Ok(said.out) } else { Err(self.failed(words, &said)) }
     }
 
     /// Runs a command that may be refused with one of these errors; whether it succeeded.
@@ -277,7 +277,14 @@ impl Turn<'_> {
             self.world.stats.refused(self.name, said.error());
             return Ok(false);
         }
-        Err(format!("udm {}: {}", words.join(" "), said.err.trim()))
+        Err(self.failed(words, &said))
+    }
+
+    /// A command was refused that must not be. Told at once: who returns with it may have to wait for what that left undone.
+    fn failed(&self, words: &[&str], said: &Said) -> String {
+        let text = format!("udm {}: {}", words.join(" "), said.err.trim());
+        self.world.fail(format!("{}: {text}", self.name));
+        text
     }
 
     /// Runs a command until it is not refused with one of these errors.
