@@ -38,6 +38,13 @@ pub enum Kind {
         /// The file that it shows.
         file: PathBuf,
     },
+    /// One into which a snapshot is being merged, which it shows already.
+    Merging {
+        /// The file of the origin.
+        file: PathBuf,
+        /// The file with the snapshot's exceptions.
+        cow: PathBuf,
+    },
     /// A snapshot.
     Snapshot {
         /// The file with its exceptions.
@@ -148,7 +155,8 @@ impl World {
 
     /// Any, by chance; one time in three one that others stand on.
     pub fn any(&self, rng: &mut Rng) -> Option<Arc<Device>> {
-        let is_beneath = |device: &Device| matches!(device.kind, Kind::Pool { .. } | Kind::Origin { .. });
+        let is_beneath =
+            |device: &Device| matches!(device.kind, Kind::Pool { .. } | Kind::Origin { .. } | Kind::Merging { .. });
         let beneath = rng.one_in(3);
         self.pick(rng, |device| is_beneath(device) == beneath)
     }
@@ -198,6 +206,13 @@ impl World {
     /// Forgets a device.
     pub fn forget(&self, device: &Arc<Device>) {
         lock(&self.devices).retain(|other| !Arc::ptr_eq(other, device));
+    }
+
+    /// A device is of another kind from now on, with another table; who has it is who says so. Its volumes stay as they are.
+    pub fn become_another(&self, device: &Arc<Device>, kind: Kind, table: &str) {
+        self.forget(device);
+        let volumes = lock(&device.volumes).clone();
+        self.add(&device.name, kind, device.on.as_deref(), table, volumes);
     }
 
     /// Starts the writer of a volume.

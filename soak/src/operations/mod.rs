@@ -10,6 +10,7 @@ mod grow_pool;
 mod idle_control;
 mod kill;
 mod machines;
+mod merge;
 mod other_ways;
 mod reload;
 mod replace;
@@ -62,6 +63,8 @@ pub const OPERATIONS: &[Operation] = &[
     snapshot::OPERATION,
     snapshot::DROP,
     grow_origin::OPERATION,
+    merge::IN,
+    merge::OUT,
     crowd::OPERATION,
     crowd::WIDE,
     stall_node::OPERATION,
