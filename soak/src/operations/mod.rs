@@ -5,12 +5,15 @@ mod crowd;
 mod dawdle;
 mod descriptors;
 mod full_pool;
+mod grow_cow;
 mod grow_origin;
 mod grow_pool;
+mod grow_thin;
 mod idle_control;
 mod kill;
 mod machines;
 mod merge;
+mod metadata;
 mod other_ways;
 mod reload;
 mod replace;
@@ -58,11 +61,13 @@ pub const OPERATIONS: &[Operation] = &[
     suspend::NOFLUSH,
     reload::OPERATION,
     grow_pool::OPERATION,
+    grow_thin::OPERATION,
     thin_snapshot::OPERATION,
     thin_delete::OPERATION,
     snapshot::OPERATION,
     snapshot::DROP,
     grow_origin::OPERATION,
+    grow_cow::OPERATION,
     merge::IN,
     merge::OUT,
     crowd::OPERATION,
@@ -79,6 +84,7 @@ pub const OPERATIONS: &[Operation] = &[
     beneath::USELESS_SERVER,
     beneath::SLOW_SERVER,
     full_pool::OPERATION,
+    metadata::OPERATION,
     descriptors::OPERATION,
     scratch::OPERATION,
     status::OPERATION,
