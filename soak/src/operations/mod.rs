@@ -11,9 +11,11 @@ mod grow_pool;
 mod grow_thin;
 mod idle_control;
 mod kill;
+mod long_zeroes;
 mod machines;
 mod merge;
 mod metadata;
+mod nbdkit;
 mod other_ways;
 mod reload;
 mod replace;
@@ -75,14 +77,17 @@ pub const OPERATIONS: &[Operation] = &[
     stall_node::OPERATION,
     other_ways::TCP,
     other_ways::NODE,
+    other_ways::LOOP,
     machines::MACHINE,
     machines::CHANNELS,
     vanish::OPERATION,
+    long_zeroes::OPERATION,
     dawdle::HANDSHAKES,
     dawdle::WRITES,
     idle_control::OPERATION,
     beneath::USELESS_SERVER,
     beneath::SLOW_SERVER,
+    nbdkit::OPERATION,
     full_pool::OPERATION,
     metadata::OPERATION,
     descriptors::OPERATION,
