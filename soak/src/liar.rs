@@ -36,6 +36,7 @@ pub const USELESS: &[Manner] = &[Manner::Silent, Manner::Dripping, Manner::Gone,
 pub struct Liar {
     path: PathBuf,
     over: Arc<AtomicBool>,
+    asked: Arc<AtomicBool>,
     connections: Arc<Mutex<Vec<UnixStream>>>,
     listener: Option<JoinHandle<()>>,
 }
@@ -46,7 +47,8 @@ impl Liar {
         let listener = UnixListener::bind(path)?;
         let over = Arc::new(AtomicBool::new(false));
         let connections: Arc<Mutex<Vec<UnixStream>>> = Arc::default();
-        let (ends, known) = (over.clone(), connections.clone());
+        let asked = Arc::new(AtomicBool::new(false));
+        let (ends, known, begun) = (over.clone(), connections.clone(), asked.clone());
         let memory = Arc::new(Mutex::new(vec![0; bytes]));
         let accept = move || {
             let mut served = Vec::new();
@@ -54,6 +56,7 @@ impl Liar {
                 if ends.load(Ordering::SeqCst) {
                     break;
                 }
+                begun.store(true, Ordering::SeqCst);
                 lock(&known).extend(stream.try_clone());
                 let (memory, ends) = (memory.clone(), ends.clone());
                 served.push(std::thread::spawn(move || drop(serve(stream, manner, &memory, &ends))));
@@ -62,12 +65,17 @@ impl Liar {
             served.into_iter().for_each(|thread| drop(thread.join()));
         };
         let listener = Some(std::thread::spawn(accept));
-        Ok(Self { path: path.to_owned(), over, connections, listener })
+        Ok(Self { path: path.to_owned(), over, asked, connections, listener })
     }
 
     /// How a table names it.
     pub fn uri(&self) -> String {
         format!("nbd+unix:///liar?socket={}", self.path.display())
+    }
+
+    /// Whether anybody has come.
+    pub fn is_asked(&self) -> bool {
+        self.asked.load(Ordering::SeqCst)
     }
 
     /// Hangs up on everybody, and goes on listening.

@@ -38,6 +38,13 @@ pub enum Kind {
         /// The file that it shows.
         file: PathBuf,
     },
+    /// One into which a snapshot is being merged, which it shows already.
+    Merging {
+        /// The file of the origin.
+        file: PathBuf,
+        /// The file with the snapshot's exceptions.
+        cow: PathBuf,
+    },
     /// A snapshot.
     Snapshot {
         /// The file with its exceptions.
@@ -148,7 +155,8 @@ impl World {
 
     /// Any, by chance; one time in three one that others stand on.
     pub fn any(&self, rng: &mut Rng) -> Option<Arc<Device>> {
-        let is_beneath = |device: &Device| matches!(device.kind, Kind::Pool { .. } | Kind::Origin { .. });
+        let is_beneath =
+            |device: &Device| matches!(device.kind, Kind::Pool { .. } | Kind::Origin { .. } | Kind::Merging { .. });
         let beneath = rng.one_in(3);
         self.pick(rng, |device| is_beneath(device) == beneath)
     }
@@ -198,6 +206,13 @@ impl World {
     /// Forgets a device.
     pub fn forget(&self, device: &Arc<Device>) {
         lock(&self.devices).retain(|other| !Arc::ptr_eq(other, device));
+    }
+
+    /// A device is of another kind from now on, with another table; who has it is who says so. Its volumes stay as they are.
+    pub fn become_another(&self, device: &Arc<Device>, kind: Kind, table: &str) {
+        self.forget(device);
+        let volumes = lock(&device.volumes).clone();
+        self.add(&device.name, kind, device.on.as_deref(), table, volumes);
     }
 
     /// Starts the writer of a volume.
@@ -264,7 +279,7 @@ impl Turn<'_> {
     /// Runs a command that has to succeed. What it printed.
     pub fn ok(&self, words: &[&str]) -> Result<String, String> {
         let said = self.run(words)?;
-        if said.ok { Ok(said.out) } else { Err(format!("udm {}: {}", words.join(" "), said.err.trim())) }
+        if said.ok { Ok(said.out) } else { Err(self.failed(words, &said)) }
     }
 
     /// Runs a command that may be refused with one of these errors; whether it succeeded.
@@ -277,7 +292,14 @@ impl Turn<'_> {
             self.world.stats.refused(self.name, said.error());
             return Ok(false);
         }
-        Err(format!("udm {}: {}", words.join(" "), said.err.trim()))
+        Err(self.failed(words, &said))
+    }
+
+    /// A command was refused that must not be. Told at once: who returns with it may have to wait for what that left undone.
+    fn failed(&self, words: &[&str], said: &Said) -> String {
+        let text = format!("udm {}: {}", words.join(" "), said.err.trim());
+        self.world.fail(format!("{}: {text}", self.name));
+        text
     }
 
     /// Runs a command until it is not refused with one of these errors.

@@ -5,11 +5,17 @@ mod crowd;
 mod dawdle;
 mod descriptors;
 mod full_pool;
+mod grow_cow;
 mod grow_origin;
 mod grow_pool;
+mod grow_thin;
 mod idle_control;
 mod kill;
+mod long_zeroes;
 mod machines;
+mod merge;
+mod metadata;
+mod nbdkit;
 mod other_ways;
 mod reload;
 mod replace;
@@ -57,25 +63,33 @@ pub const OPERATIONS: &[Operation] = &[
     suspend::NOFLUSH,
     reload::OPERATION,
     grow_pool::OPERATION,
+    grow_thin::OPERATION,
     thin_snapshot::OPERATION,
     thin_delete::OPERATION,
     snapshot::OPERATION,
     snapshot::DROP,
     grow_origin::OPERATION,
+    grow_cow::OPERATION,
+    merge::IN,
+    merge::OUT,
     crowd::OPERATION,
     crowd::WIDE,
     stall_node::OPERATION,
     other_ways::TCP,
     other_ways::NODE,
+    other_ways::LOOP,
     machines::MACHINE,
     machines::CHANNELS,
     vanish::OPERATION,
+    long_zeroes::OPERATION,
     dawdle::HANDSHAKES,
     dawdle::WRITES,
     idle_control::OPERATION,
     beneath::USELESS_SERVER,
     beneath::SLOW_SERVER,
+    nbdkit::OPERATION,
     full_pool::OPERATION,
+    metadata::OPERATION,
     descriptors::OPERATION,
     scratch::OPERATION,
     status::OPERATION,

@@ -5,7 +5,7 @@ use crate::client::{Client, file::Node, nbd::Nbd};
 use crate::load;
 use crate::volume::Way;
 use crate::watch::lock;
-use crate::world::Turn;
+use crate::world::{Device, Turn};
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -25,54 +25,78 @@ pub(super) const NODE: Operation = Operation {
     run: node,
 };
 
+pub(super) const LOOP: Operation = Operation {
+    name: "loop-node",
+    what: "gives a device a loop device, uses it there, and takes it away",
+    weight: 4,
+    alone: false,
+    run: loop_device,
+};
+
 /// Batches of requests.
 const BATCHES: u64 = 30;
 
+/// What a system says that has no nodes of a kind, or none left.
+const NO_NODES: &[&str] = &["no FUSE", "needs root", "no loop devices here", "no loop device is left that has a node"];
+
 fn tcp(turn: &mut Turn<'_>) -> Result<Outcome, String> {
-    with_device(turn, |turn, name| {
-        let said = turn.ok(&["export", name, "--tcp", "127.0.0.1:0"])?;
-        let address = said.split("nbd://").nth(1).and_then(|rest| rest.split('/').next()).unwrap_or_default();
-        let address: SocketAddr = address.parse().map_err(|_| format!("no address in {said:?}"))?;
-        turn.actor.begin(format!("tcp: connects to {name} at {address}"));
-        let client = Nbd::tcp(address, name).map_err(|e| format!("{name} over TCP: {e}"))?;
-        Ok((Box::new(client) as Box<dyn Client>, vec!["export", "--remove"]))
-    })
+    with_device(
+        turn,
+        |_| true,
+        |turn, name| {
+            let said = turn.ok(&["export", name, "--tcp", "127.0.0.1:0"])?;
+            let address = said.split("nbd://").nth(1).and_then(|rest| rest.split('/').next()).unwrap_or_default();
+            let address: SocketAddr = address.parse().map_err(|_| format!("no address in {said:?}"))?;
+            turn.actor.begin(format!("tcp: connects to {name} at {address}"));
+            let client = Nbd::tcp(address, name).map_err(|e| format!("{name} over TCP: {e}"))?;
+            Ok(Some((Box::new(client) as Box<dyn Client>, vec!["export", name, "--remove"])))
+        },
+    )
 }
 
 fn node(turn: &mut Turn<'_>) -> Result<Outcome, String> {
-    with_device(turn, |turn, name| {
-        let said = turn.ok(&["node", "add", name, "--kind", "fuse"])?;
-        turn.actor.begin(format!("node: opens {}", said.trim()));
-        let node = Node::open(said.trim().as_ref()).map_err(|e| format!("{}: {e}", said.trim()))?;
-        Ok((Box::new(node) as Box<dyn Client>, vec!["node", "remove"]))
-    })
+    with_device(turn, |_| true, |turn, name| add_node(turn, name, "fuse"))
 }
 
-type Opened = (Box<dyn Client>, Vec<&'static str>);
+/// Only of what stands on nothing: the kernel flushes what a loop device is to lie on, which waits while a pool beneath is
+/// suspended, and other commands wait with it.
+fn loop_device(turn: &mut Turn<'_>) -> Result<Outcome, String> {
+    with_device(turn, |device| device.on.is_none(), |turn, name| add_node(turn, name, "loop"))
+}
 
-/// Has a device's writer rest, and uses it by the client that `open` makes. What `open` did is undone afterwards.
+fn add_node<'a>(turn: &Turn<'_>, name: &'a str, kind: &str) -> Result<Option<Opened<'a>>, String> {
+    if !turn.may(&["node", "add", name, "--kind", kind], NO_NODES)? {
+        return Ok(None);
+    }
+    let path = turn.world.daemon.dir().join("dev").join(name);
+    turn.actor.begin(format!("{}: opens {}", turn.name, path.display()));
+    let node = Node::open(&path).map_err(|e| format!("{}: {e}", path.display()))?;
+    Ok(Some((Box::new(node), vec!["node", "remove", name])))
+}
+
+/// A client, and the command that takes its way to the device away.
+type Opened<'a> = (Box<dyn Client>, Vec<&'a str>);
+
+/// Has a device's writer rest, and uses it by the client that `open` makes, if there is such a way here. What `open` did is
+/// undone afterwards.
 fn with_device(
     turn: &mut Turn<'_>,
-    open: impl FnOnce(&Turn<'_>, &str) -> Result<Opened, String>,
+    suits: impl Fn(&Device) -> bool,
+    open: impl for<'a> FnOnce(&Turn<'_>, &'a str) -> Result<Option<Opened<'a>>, String>,
 ) -> Result<Outcome, String> {
     let device = turn.world.pick(turn.rng, |device| {
         let volumes = lock(&device.volumes);
-        volumes.len() == 1 && volumes.iter().all(|volume| matches!(volume.way, Way::Unix))
+        suits(device) && volumes.len() == 1 && volumes.iter().all(|volume| matches!(volume.way, Way::Unix))
     });
     let Some(device) = device else { return Ok(Outcome::Skipped) };
     let Some(_mine) = turn.world.hold(&device) else { return Ok(Outcome::Skipped) };
     let Some(volume) = lock(&device.volumes).first().cloned() else { return Ok(Outcome::Skipped) };
     turn.actor.begin(format!("{}: has the load of {} rest", turn.name, device.name));
     let resting = volume.rest();
-    let (client, undo) = open(turn, &device.name)?;
+    let Some((client, undo)) = open(turn, &device.name)? else { return Ok(Outcome::Skipped) };
     load::burst(turn.world, &volume, turn.actor, turn.rng, client, BATCHES)?;
     // Who has it open still uses it while it is taken away: some of the time.
-    let mut words = vec![undo[0]];
-    match undo[0] {
-        "node" => words.extend([undo[1], &device.name]),
-        _ => words.extend([&device.name, undo[1]]),
-    }
-    turn.until(&words, &["Device or resource busy", "busy"])?;
+    turn.until(&undo, &["Device or resource busy", "busy"])?;
     drop(resting);
     std::thread::sleep(Duration::from_millis(turn.rng.below(20)));
     Ok(Outcome::Done)

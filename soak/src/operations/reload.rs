@@ -2,7 +2,7 @@
 
 use super::{Operation, Outcome};
 use crate::rush::Rush;
-use crate::world::Turn;
+use crate::world::{Kind, Turn};
 
 pub(super) const OPERATION: Operation = Operation {
     name: "reload",
@@ -20,7 +20,12 @@ fn run(turn: &mut Turn<'_>) -> Result<Outcome, String> {
     if first {
         turn.ok(&["suspend", &device.name])?;
     }
-    turn.until(&["load", &device.name, "--table", &table], super::POOL_SUSPENDED)?;
+    let load = ["load", &device.name, "--table", &table];
+    // An origin takes one snapshot back at a time, also if it is the same.
+    match device.kind {
+        Kind::Merging { .. } => drop(turn.may(&load, &["A snapshot is already merging."])?),
+        _ => turn.until(&load, super::POOL_SUSPENDED)?,
+    }
     turn.pause(50);
     turn.until(&["resume", &device.name], super::POOL_SUSPENDED)?;
     Ok(Outcome::Done)
