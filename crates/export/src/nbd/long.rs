@@ -164,6 +164,7 @@ impl Longs {
         }
         let Some(&number) = self.ready.front() else { return };
         let long = self.slots[number as usize].as_mut().expect("what is ready is under way");
+        assert!(long.wants(), "what begins nothing more is not ready");
         let left = long.left();
         let step = match &long.kind {
             Kind::Chunks => Sectors::in_bytes(engine.pool.budget.piece(left.as_len()) as u64),
@@ -286,6 +287,9 @@ impl Longs {
             (Outcome::Data(buf, _), _) => flow.give(engine, buf),
             (Outcome::Done, _) => {}
         }
+        if long.failed.is_some() {
+            self.ready.retain(|ready| *ready != number);
+        }
         self.go_on(number, site, engine, flow);
     }
 
@@ -341,6 +345,7 @@ impl Longs {
     /// Nobody waits for the answers: nothing more begins. What is under way comes back, and is then over.
     pub(super) fn abandon(&mut self, engine: &mut Engine, flow: &mut Flow) {
         engine.forget_questions(flow.number);
+        self.ready.clear();
         for number in 0..self.slots.len() as u32 {
             let Some(long) = &mut self.slots[number as usize] else { continue };
             match &mut long.kind {
