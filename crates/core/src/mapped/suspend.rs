@@ -26,8 +26,9 @@ struct Trash {
 const TURN: &str = "waits for another command on the device";
 const IDLE: &str = "waits for bios in flight";
 
-/// How often a removal looks whether others have dropped its table, at most: about a second. Whoever shows a table may hold it longer.
-const LOOKS: u32 = 10_000;
+/// How often a removal looks whether others have dropped its table, at most: a tenth of a second. Whoever shows a table may hold it
+/// longer.
+const LOOKS: u32 = 1000;
 
 /// How to suspend.
 #[derive(Clone, Copy, Debug, Default)]

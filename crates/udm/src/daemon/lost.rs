@@ -3,7 +3,7 @@
 use super::late::LateDevices;
 use super::state::TableState;
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use udm_core::{MappedDevice, Table, TableSlot};
 
 /// What there is to know of one.
@@ -15,8 +15,8 @@ pub(crate) struct Lost {
     pub(crate) was: TableState,
 }
 
-/// The table in the place of the device's own, and the rest.
-type Entry = (Option<Arc<Table>>, Lost);
+/// The table in the place of the device's own, which is not held here: a removal waits until nobody else has it. And the rest.
+type Entry = (Option<Weak<Table>>, Lost);
 
 /// Those that are lost, by their minors. A device is until it gets another table, or goes.
 #[derive(Default)]
@@ -34,7 +34,7 @@ impl LostDevices {
     /// Notes that the device is lost, with the table that it has now in the place of its own.
     pub(crate) fn add(&self, md: &MappedDevice, lost: Lost) {
         let mut all = self.lost.lock().unwrap_or_else(PoisonError::into_inner);
-        all.insert(md.devt().minor, (md.table(TableSlot::Active), lost));
+        all.insert(md.devt().minor, (md.table(TableSlot::Active).as_ref().map(Arc::downgrade), lost));
     }
 
     /// Why the device is lost, if it is.
@@ -42,7 +42,7 @@ impl LostDevices {
         let mut all = self.lost.lock().unwrap_or_else(PoisonError::into_inner);
         let (table, lost) = all.get(&md.devt().minor)?;
         let same = match (table, md.table(TableSlot::Active)) {
-            (Some(then), Some(now)) => Arc::ptr_eq(then, &now),
+            (Some(then), Some(now)) => then.ptr_eq(&Arc::downgrade(&now)),
             (None, None) => true,
             _ => false,
         };
