@@ -200,7 +200,7 @@ fn take_down(turn: &mut Turn<'_>) -> Result<(), String> {
     // What stands on another goes first.
     let (above, beneath): (Vec<_>, Vec<_>) = world.devices().into_iter().partition(|device| device.on.is_some());
     for device in above.iter().chain(&beneath) {
-        turn.until(&["remove", &device.name], &["Device or resource busy"])?;
+        turn.remove([&device.name])?;
         world.forget(device);
     }
     turn.actor.idle();

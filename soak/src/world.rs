@@ -136,6 +136,13 @@ impl World {
         made.map(|()| path.clone()).map_err(|e| format!("{}: {e}", path.display()))
     }
 
+    /// Deletes files of devices that have gone.
+    pub fn delete<P: AsRef<Path>>(&self, files: impl IntoIterator<Item = P>) -> Result<(), String> {
+        files
+            .into_iter()
+            .try_for_each(|file| std::fs::remove_file(&file).map_err(|e| format!("{}: {e}", file.as_ref().display())))
+    }
+
     /// Makes a file longer.
     pub fn lengthen(&self, path: &Path, bytes: u64) -> Result<(), String> {
         let file = std::fs::File::options().write(true).open(path);
@@ -313,6 +320,13 @@ impl Turn<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Removes devices, those above first, each as soon as nobody has it open.
+    pub fn remove<S: AsRef<str>>(&self, devices: impl IntoIterator<Item = S>) -> Result<(), String> {
+        devices
+            .into_iter()
+            .try_for_each(|device| self.until(&["remove", device.as_ref()], &["Device or resource busy"]))
     }
 
     /// Does nothing for up to so many milliseconds.

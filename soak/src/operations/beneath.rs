@@ -89,6 +89,6 @@ fn slow(turn: &mut Turn<'_>) -> Result<Outcome, String> {
     let client = volume.connect(&turn.world.daemon).map_err(|e| format!("{name}: {e}"))?;
     load::burst(turn.world, &volume, turn.actor, turn.rng, client, 1)?;
     drop(liar);
-    turn.until(&["remove", &name], &["Device or resource busy"])?;
+    turn.remove([&name])?;
     Ok(Outcome::Done)
 }

@@ -62,13 +62,9 @@ fn with_pool(
     turn.ok(&["create", &pool, "--table", &pool_table(&metadata, &data, 128 * MIB / 512)])?;
     let mut made = Vec::new();
     work(turn, &pool, &mut made)?;
-    for name in &made {
-        turn.until(&["remove", name], &["Device or resource busy"])?;
-    }
-    turn.until(&["remove", &pool], &["Device or resource busy"])?;
-    for file in [metadata, data] {
-        std::fs::remove_file(&file).map_err(|e| format!("{}: {e}", file.display()))?;
-    }
+    turn.remove(&made)?;
+    turn.remove([&pool])?;
+    turn.world.delete([metadata, data])?;
     Ok(Outcome::Done)
 }
 

@@ -48,11 +48,7 @@ fn run(turn: &mut Turn<'_>) -> Result<Outcome, String> {
     turn.actor.begin(format!("full-pool: has the load of {name} end"));
     turn.world.stop(std::slice::from_ref(&volume));
     load::check(turn.world, &volume, turn.actor)?;
-    for device in [&name, &pool] {
-        turn.until(&["remove", device], &["Device or resource busy"])?;
-    }
-    for file in [metadata, data] {
-        std::fs::remove_file(&file).map_err(|e| format!("{}: {e}", file.display()))?;
-    }
+    turn.remove([&name, &pool])?;
+    turn.world.delete([metadata, data])?;
     Ok(Outcome::Done)
 }

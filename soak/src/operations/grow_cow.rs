@@ -50,12 +50,8 @@ fn run(turn: &mut Turn<'_>) -> Result<Outcome, String> {
     }
     load::check(turn.world, &volumes[0], turn.actor)?;
     drop(excuse);
-    for device in [&snapshot, &origin] {
-        turn.until(&["remove", device], &["Device or resource busy"])?;
-    }
-    for path in [file, cow] {
-        std::fs::remove_file(&path).map_err(|e| format!("{}: {e}", path.display()))?;
-    }
+    turn.remove([&snapshot, &origin])?;
+    turn.world.delete([file, cow])?;
     Ok(Outcome::Done)
 }
 

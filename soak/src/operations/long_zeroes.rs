@@ -56,11 +56,7 @@ fn run(turn: &mut Turn<'_>) -> Result<Outcome, String> {
     }
     turn.others_go_on("after clients that asked for long zeroes", &[])?;
     // What nobody waits for any more ends soon.
-    for device in &devices {
-        turn.until(&["remove", device], &["Device or resource busy"])?;
-    }
-    for file in files {
-        std::fs::remove_file(&file).map_err(|e| format!("{}: {e}", file.display()))?;
-    }
+    turn.remove(&devices)?;
+    turn.world.delete(files)?;
     Ok(Outcome::Done)
 }

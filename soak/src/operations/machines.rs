@@ -70,8 +70,8 @@ fn machine(turn: &mut Turn<'_>) -> Result<Outcome, String> {
         }
     }
     turn.ok(&["export", &name, "--remove"])?;
-    turn.until(&["remove", &name], &["Device or resource busy"])?;
-    std::fs::remove_file(&file).map_err(|e| format!("{}: {e}", file.display()))?;
+    turn.remove([&name])?;
+    turn.world.delete([file])?;
     Ok(Outcome::Done)
 }
 
@@ -149,8 +149,8 @@ fn channels(turn: &mut Turn<'_>) -> Result<Outcome, String> {
     turn.others_go_on("beside many queues", &[])?;
     drop(fronts);
     turn.ok(&["export", &name, "--remove"])?;
-    turn.until(&["remove", &name], &["Device or resource busy"])?;
-    std::fs::remove_file(&file).map_err(|e| format!("{}: {e}", file.display()))?;
+    turn.remove([&name])?;
+    turn.world.delete([file])?;
     Ok(Outcome::Done)
 }
 
@@ -167,11 +167,7 @@ fn small_pool(turn: &Turn<'_>, name: &str) -> Result<(), String> {
         turn.ok(&["suspend", device])?;
         turn.ok(&["resume", device])?;
     }
-    for device in [&thin, &pool] {
-        turn.until(&["remove", device], &["Device or resource busy"])?;
-    }
-    for file in [metadata, data] {
-        std::fs::remove_file(&file).map_err(|e| format!("{}: {e}", file.display()))?;
-    }
+    turn.remove([&thin, &pool])?;
+    turn.world.delete([metadata, data])?;
     Ok(())
 }

@@ -56,7 +56,7 @@ fn begin(turn: &mut Turn<'_>) -> Result<Outcome, String> {
     turn.actor.begin(format!("merge: has the load of {} rest", origin.name));
     let resting = volume.rest();
     if !hands_over {
-        turn.until(&["remove", &snapshot.name], &["Device or resource busy"])?;
+        turn.remove([&snapshot.name])?;
     }
     turn.ok(&["suspend", &origin.name])?;
     turn.ok(&["load", &origin.name, "--table", &table])?;
@@ -65,7 +65,7 @@ fn begin(turn: &mut Turn<'_>) -> Result<Outcome, String> {
     *lock(&volume.model) = model;
     drop(resting);
     if hands_over {
-        turn.until(&["remove", &snapshot.name], &["Device or resource busy"])?;
+        turn.remove([&snapshot.name])?;
     }
     let kind = Kind::Merging { file: file.clone(), cow: cow.clone() };
     turn.world.become_another(&origin, kind, &table);
@@ -88,7 +88,7 @@ fn end(turn: &mut Turn<'_>) -> Result<Outcome, String> {
     }
     turn.ok(&["load", &device.name, "--table", &table])?;
     turn.ok(&["resume", &device.name])?;
-    std::fs::remove_file(cow).map_err(|e| format!("{}: {e}", cow.display()))?;
+    turn.world.delete([cow])?;
     turn.world.become_another(&device, Kind::Origin { file: file.clone() }, &table);
     drop(mine);
     Ok(Outcome::Done)

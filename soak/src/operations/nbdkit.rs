@@ -80,11 +80,9 @@ fn run(turn: &mut Turn<'_>) -> Result<Outcome, String> {
     turn.actor.begin(format!("nbdkit: has the load of {name} end"));
     turn.world.stop(std::slice::from_ref(&volume));
     load::check(turn.world, &volume, turn.actor)?;
-    turn.until(&["remove", &name], &["Device or resource busy"])?;
+    turn.remove([&name])?;
     drop(server);
-    for path in [file, socket] {
-        std::fs::remove_file(&path).map_err(|e| format!("{}: {e}", path.display()))?;
-    }
+    turn.world.delete([file, socket])?;
     Ok(Outcome::Done)
 }
 

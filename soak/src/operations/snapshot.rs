@@ -72,7 +72,7 @@ fn remove(turn: &mut Turn<'_>) -> Result<Outcome, String> {
     for volume in &volumes {
         load::check(turn.world, volume, turn.actor)?;
     }
-    turn.until(&["remove", &device.name], &["Device or resource busy"])?;
-    std::fs::remove_file(cow).map_err(|e| format!("{}: {e}", cow.display()))?;
+    turn.remove([&device.name])?;
+    turn.world.delete([cow])?;
     Ok(Outcome::Done)
 }

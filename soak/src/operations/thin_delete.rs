@@ -25,7 +25,7 @@ fn run(turn: &mut Turn<'_>) -> Result<Outcome, String> {
     for volume in &volumes {
         load::check(turn.world, volume, turn.actor)?;
     }
-    turn.until(&["remove", &thin.name], &["Device or resource busy"])?;
+    turn.remove([&thin.name])?;
     turn.ok(&["message", pool, "0", &format!("delete {id}")])?;
     Ok(Outcome::Done)
 }
