@@ -242,7 +242,7 @@ impl Worker {
         let commands = std::mem::take(&mut *self.handle.lock());
         for command in commands {
             match command {
-                Command::Serve(connection) => self.serve_connection(connection),
+                Command::Serve(connection) => self.serve_connection(&connection),
                 Command::Register(connection) => self.register(&connection),
                 Command::Look(connection) => {
                     if let Some(link) = self.engine.links.of(&connection) {
@@ -284,14 +284,19 @@ impl Worker {
     }
 
     /// From now on requests of a connection are taken.
-    fn serve_connection(&mut self, connection: Arc<Connection>) {
-        if let Err(error) = self.engine.links.add(&self.engine.channel, connection) {
+    fn serve_connection(&mut self, connection: &Arc<Connection>) {
+        if self.engine.links.of(connection).is_none()
+            && let Err(error) = self.engine.links.add(&self.engine.channel, connection.clone())
+        {
             tracing::error!("cannot wait for requests to a node: {error}");
         }
     }
 
     /// From now on requests of a connection come by the ring.
     fn register(&mut self, connection: &Arc<Connection>) {
+        // Another worker may have been told to serve it, and have agreed with the kernel, before this one was told. The kernel keeps
+        // all requests until every queue is registered.
+        self.serve_connection(connection);
         let Some(link) = self.engine.links.of(connection) else { return };
         let Some(uring) = &mut self.engine.uring else { return };
         uring.register(link, connection.fd());
@@ -477,5 +482,31 @@ impl Drop for Worker {
             self.shared.tree.close_all();
         }
         self.engine.let_go_of_closed();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::node::fuse::Owner;
+
+    #[test]
+    fn a_worker_told_to_register_first_serves_a_connection_once() {
+        let tree = Tree::new(Owner { uid: 0, gid: 0, time: 0 });
+        let shared = Arc::new(Shared::new(tree));
+        let mut worker = Worker::new(&Domain::default(), shared, (0, 1), None).unwrap();
+        let connection = || {
+            let fd = std::fs::File::open("/dev/null").unwrap().into();
+            Arc::new(Connection::new(1, fd, None, None, true))
+        };
+        let (early, other) = (connection(), connection());
+        let handle = worker.handle();
+        handle.tell(Command::Register(early.clone()));
+        worker.commands();
+        assert_eq!(worker.engine.links.of(&early), Some(0));
+        handle.tell(Command::Serve(early.clone()));
+        handle.tell(Command::Serve(other.clone()));
+        worker.commands();
+        assert_eq!((worker.engine.links.of(&early), worker.engine.links.of(&other)), (Some(0), Some(1)));
     }
 }
