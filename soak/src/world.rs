@@ -291,13 +291,18 @@ impl Turn<'_> {
 
     /// Runs a command that may be refused with one of these errors; whether it succeeded.
     pub fn may(&self, words: &[&str], errors: &[&str]) -> Result<bool, String> {
+        Ok(self.said(words, errors)?.is_some())
+    }
+
+    /// As [`may`](Self::may): what it printed, if it succeeded.
+    pub fn said(&self, words: &[&str], errors: &[&str]) -> Result<Option<String>, String> {
         let said = self.run(words)?;
         if said.ok {
-            return Ok(true);
+            return Ok(Some(said.out));
         }
         if errors.iter().any(|error| said.err.contains(error)) {
             self.world.stats.refused(self.name, said.error());
-            return Ok(false);
+            return Ok(None);
         }
         Err(self.failed(words, &said))
     }

@@ -37,14 +37,19 @@ pub(super) const LOOP: Operation = Operation {
 const BATCHES: u64 = 30;
 
 /// What a system says that has no nodes of a kind, or none left.
-const NO_NODES: &[&str] = &["no FUSE", "needs root", "no loop devices here", "no loop device is left that has a node"];
+const NO_NODES: &[&str] =
+    &["no FUSE", "needs root", "no loop devices here", "no loop device is left that has a node", "channels are in use"];
+/// What is said while somebody else has them all.
+const NO_CHANNELS: &[&str] = &["channels are in use"];
 
 fn tcp(turn: &mut Turn<'_>) -> Result<Outcome, String> {
     with_device(
         turn,
         |_| true,
         |turn, name| {
-            let said = turn.ok(&["export", name, "--tcp", "127.0.0.1:0"])?;
+            let Some(said) = turn.said(&["export", name, "--tcp", "127.0.0.1:0"], NO_CHANNELS)? else {
+                return Ok(None);
+            };
             let address = said.split("nbd://").nth(1).and_then(|rest| rest.split('/').next()).unwrap_or_default();
             let address: SocketAddr = address.parse().map_err(|_| format!("no address in {said:?}"))?;
             turn.actor.begin(format!("tcp: connects to {name} at {address}"));

@@ -210,3 +210,28 @@ fn others_go_on_beside_questions() {
         assert!(back.iter().all(|byte| *byte == 0), "the hole is one");
     }
 }
+
+/// A shell that has a node open and starts a command closes it there, while it becomes the other program: with that in the kernel's
+/// hands until the device answers, not even `ps` goes on.
+#[test]
+fn files_are_closed_and_programs_begin_beside_writes_that_wait() {
+    for place in Place::both() {
+        let (path, stalled) = place.disk(Disk::blocks(MIB as u64, 512));
+        let (data, file, inherited) = (blocks(1), rw(&path), rw(&path));
+        rustix::io::fcntl_setfd(&inherited, rustix::io::FdFlags::empty()).unwrap();
+        std::thread::scope(|scope| {
+            let stall = Stalled::new(std::slice::from_ref(&stalled));
+            // More than the server takes of one device, so that a question of the kernel would wait behind them.
+            for _ in 0..48 {
+                scope.spawn(|| file.write_all_at(&data, 0).unwrap());
+            }
+            until("it has what it can get", || stalled.held() >= SHARE);
+            let went_on = stall.lets(|| {
+                drop(file.try_clone().unwrap());
+                assert!(std::process::Command::new("true").status().unwrap().success());
+            });
+            assert!(went_on, "{:?}: a file cannot be closed", place.server.transport());
+        });
+        drop(inherited);
+    }
+}

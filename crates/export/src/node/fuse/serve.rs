@@ -169,7 +169,10 @@ impl Worker {
         }
         let connection = self.engine.links.of_request(tag.link).connection.id;
         let fh = self.shared.tree.open(node, connection)?;
-        let out = OpenOut { fh, open_flags: fopen::DIRECT_IO | fopen::PARALLEL_DIRECT_WRITES, backing_id: 0 };
+        // To close it, which a program that begins does with all that it may not inherit, would wait for writes that are under way,
+        // uninterruptibly, and `ps` for that program (`fuse_flush`, `begin_new_exec`, 6.12). What was mapped is written when it is unmapped.
+        let open_flags = fopen::DIRECT_IO | fopen::NOFLUSH | fopen::PARALLEL_DIRECT_WRITES;
+        let out = OpenOut { fh, open_flags, backing_id: 0 };
         self.engine.answer(tag, out.as_bytes());
         Ok(())
     }

@@ -54,6 +54,8 @@ pub(super) mod init {
 /// Flags of an answer to OPEN.
 pub(super) mod fopen {
     pub(crate) const DIRECT_IO: u32 = 1;
+    /// 5.16: closing a file waits for nothing.
+    pub(crate) const NOFLUSH: u32 = 1 << 5;
     /// 6.2: writes of several threads at once.
     pub(crate) const PARALLEL_DIRECT_WRITES: u32 = 1 << 6;
 }
