@@ -669,3 +669,39 @@ fn a_mounted_block_device_is_not_claimed() {
     }
     udm_io::open(node.0.to_str().unwrap(), &claiming(&claims)).unwrap();
 }
+
+/// Set for the child that has no descriptors left.
+const SHORT: &str = "UDM_TEST_WITHOUT_DESCRIPTORS";
+
+#[test]
+fn without_a_descriptor_for_a_ring_io_goes_by_system_calls() {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    if std::env::var_os(SHORT).is_none() {
+        // The limit is a process's.
+        let mut child = std::process::Command::new(std::env::current_exe().unwrap());
+        child.args(["--exact", "without_a_descriptor_for_a_ring_io_goes_by_system_calls"]).env(SHORT, "1");
+        let said = child.output().unwrap();
+        assert!(said.status.success(), "{}", String::from_utf8_lossy(&said.stdout));
+        return;
+    }
+    let Some(place) = places().into_iter().find(|place| place.engine == FileEngine::Direct) else {
+        return println!("SKIP no file can be opened for direct I/O");
+    };
+    let path = place.make("disk", MIB);
+    let io = place.io(&path);
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = Some(3);
+    setrlimit(Resource::Nofile, limit).unwrap();
+    assert!(File::open("/dev/null").is_err(), "no descriptor is left");
+    let data = pattern(256 << 10, 5);
+    io.write(Sector::new(8), &data, OpFlags::NONE).unwrap();
+    io.write(Sector::new(0), &data[..4096], OpFlags::FUA).unwrap();
+    io.flush().unwrap();
+    // In memory as it comes, and at no border that direct I/O takes.
+    let mut back = vec![0; data.len() + 1];
+    io.read(Sector::new(8), &mut back[1..]).unwrap();
+    assert!(back[1..] == data);
+    io.write(Sector::new(1000), &data[1..513], OpFlags::NONE).unwrap();
+    io.read(Sector::new(1000), &mut back[3..515]).unwrap();
+    assert!(back[3..515] == data[1..513]);
+}

@@ -2,7 +2,8 @@
 //!
 //! Which way its I/O goes is settled when it is opened:
 //! - *mapped*, on tmpfs and ramfs: copies to and from a mapping that faults cannot kill;
-//! - *direct*, where the file system does direct I/O and io_uring is there: through the channel's ring;
+//! - *direct*, where the file system does direct I/O and io_uring is there: through the channel's ring, or by system calls on worker
+//!   threads where no descriptor is left for one;
 //! - *buffered* otherwise: plain system calls, and worker threads for what would block.
 //!
 //! A file is only ever read and written through its file system, never through the blocks beneath it. A file that is
@@ -33,8 +34,10 @@ use mapped::Mapped;
 use polled::Polled;
 use ring::Ring;
 use std::any::Any;
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use transfers::{Progress, Target};
 use udm_base::{Sector, Sectors};
 use worker::{Job, Worker};
@@ -114,6 +117,8 @@ pub struct FileDevice {
     engine: Engine,
     limits: Limits,
     name: String,
+    /// That a channel had no ring.
+    told: AtomicBool,
 }
 
 impl FileDevice {
@@ -152,7 +157,7 @@ impl FileDevice {
         let name = absolute.to_str().map_or_else(|| escape(&spec), escape);
         let mut limits = backing.limits();
         let engine = Engine::choose(backing, options, executor, &mut limits);
-        Ok(Self { engine, limits, name })
+        Ok(Self { engine, limits, name, told: AtomicBool::new(false) })
     }
 
     /// Which way its I/O goes.
@@ -207,14 +212,18 @@ impl FileDevice {
                 None => return,
             }
         }
-        let Ok(ring) = cx.source(|| Ring::new(cx.id()).inspect_err(|error| tracing::error!(%error, "io_uring_setup")))
-        else {
-            return bio.end(Status::Again);
-        };
         let (start, len) = (bio.sector().bytes(), bio.sectors().bytes());
         if (start | len) & u64::from(align.block - 1) != 0 && bio.op().has_payload() {
             return bio.end(Status::Invalid);
         }
+        let ring = match cx.source(|| Ring::new(cx.id())) {
+            Ok(ring) => ring,
+            // A system call needs no descriptor of its own: slower, but nothing fails for want of one.
+            Err(error) => {
+                self.tell_once(&error);
+                return self.hand_over(bio);
+            }
+        };
         if bio.op().is_write() && !backing.holds_in_batch(start + len, ring.batch()) {
             return bio.end(Status::Io);
         }
@@ -224,6 +233,13 @@ impl FileDevice {
             return self.hand_over(bio);
         }
         ring.start(bio, Target { fd: backing.raw(), align });
+    }
+
+    #[cold]
+    fn tell_once(&self, error: &io::Error) {
+        if !self.told.swap(true, Ordering::Relaxed) {
+            tracing::warn!("{}: I/O goes by system calls where a channel has no ring: {error}", self.name);
+        }
     }
 
     /// Puts a bio on a queue that is polled. Gives back what is for the channel's own ring.

@@ -88,12 +88,18 @@ impl Ring {
     /// Whether io_uring is there for this process, with the operations that files need.
     pub(super) fn is_available() -> bool {
         static ANSWER: std::sync::OnceLock<bool> = std::sync::OnceLock::new();
-        *ANSWER.get_or_init(|| {
-            let mut probe = io_uring::Probe::new();
-            let asked = IoUring::new(2).and_then(|ring| ring.submitter().register_probe(&mut probe));
-            let needed = [opcode::Read::CODE, opcode::Writev::CODE, opcode::Fsync::CODE, opcode::Fallocate::CODE];
-            asked.is_ok() && needed.into_iter().all(|op| probe.is_supported(op))
-        })
+        if let Some(answer) = ANSWER.get() {
+            return *answer;
+        }
+        let mut probe = io_uring::Probe::new();
+        let asked = IoUring::new(2).and_then(|ring| ring.submitter().register_probe(&mut probe));
+        let short = [libc::EMFILE, libc::ENFILE, libc::ENOMEM];
+        if asked.as_ref().is_err_and(|e| e.raw_os_error().is_some_and(|errno| short.contains(&errno))) {
+            // It says nothing of the kernel: a channel that finds no ring does without, and the next asks again.
+            return true;
+        }
+        let needed = [opcode::Read::CODE, opcode::Writev::CODE, opcode::Fsync::CODE, opcode::Fallocate::CODE];
+        *ANSWER.get_or_init(|| asked.is_ok() && needed.into_iter().all(|op| probe.is_supported(op)))
     }
 
     /// A mark that stays the same until the next batch is submitted, and that no other ring of the domain has.

@@ -1,7 +1,7 @@
 //! Every operation of a bio by plain system calls, which may block: what workers do.
 
 use super::backing::{Backing, Kind};
-use crate::{Bio, Op, OpFlags, Segments, Status};
+use crate::{Bio, Op, OpFlags, Segment, Segments, Status};
 use rustix::fd::AsRawFd;
 use rustix::fs::FallocateFlags;
 use std::io;
@@ -9,6 +9,8 @@ use udm_base::AlignedBuf;
 
 /// Segments that one system call takes; the next call goes on with what is left.
 const IOVECS: usize = 32;
+/// Bytes of a bio that are copied at once where its memory does not suit the file.
+const BOUNCE: usize = 1 << 20;
 
 /// Reads (or writes) the front of `segs` at byte `at` of the file, with RWF flags. Returns how many bytes.
 pub(super) fn transfer(backing: &Backing, op: Op, segs: Segments<'_>, at: u64, flags: i32) -> io::Result<usize> {
@@ -78,10 +80,33 @@ fn transfer_all(backing: &Backing, bio: &Bio, mut done: usize) -> io::Result<()>
             Ok(n) => done += n,
             // A system without flags for single writes, as some that emulate Linux: all of it is synced then.
             Err(e) if flags != 0 && e.raw_os_error() == Some(libc::EOPNOTSUPP) => flags = 0,
+            // Direct I/O, and memory that does not lie as it wants.
+            Err(e) if e.raw_os_error() == Some(libc::EINVAL) => done += bounce(backing, bio, done, flags)?,
             Err(e) => return Err(e),
         }
     }
     if durable && flags == 0 { Ok(rustix::fs::fdatasync(backing.fd())?) } else { Ok(()) }
+}
+
+/// Reads or writes what follows the first `done` bytes by way of memory of its own. Returns how many bytes.
+fn bounce(backing: &Backing, bio: &Bio, done: usize, flags: i32) -> io::Result<usize> {
+    let mut memory = AlignedBuf::zeroed((bio.segments().bytes() - done).min(BOUNCE));
+    if bio.op() == Op::Write {
+        bio.copy_out(done, &mut memory);
+    }
+    // SAFETY: the memory is this function's, and outlives the call.
+    let segment = [unsafe { Segment::new(memory.as_mut_ptr(), memory.len()) }];
+    // SAFETY: as above.
+    let segs = unsafe { Segments::new(segment.as_ptr(), 0, memory.len()) };
+    let n = transfer(backing, bio.op(), segs, bio.sector().bytes() + done as u64, flags)?;
+    if n == 0 {
+        // The file was cut off below.
+        return Err(io::Error::from_raw_os_error(libc::EIO));
+    }
+    if bio.op() == Op::Read {
+        bio.copy_in(done, &memory[..n]);
+    }
+    Ok(n)
 }
 
 fn range(bio: &Bio) -> (u64, u64) {
