@@ -271,8 +271,10 @@ impl Longs {
         long.out -= 1;
         let unable = finished.status == Status::NotSupported;
         match (finished.outcome, &mut long.kind) {
-            // The device can zero nothing here: from here on zeroes are written.
-            (Outcome::Failed(..), kind @ Kind::Range { op: Op::WriteZeroes, fast: false, .. }) if unable => {
+            // The device can zero nothing here: from here on zeroes are written, if anybody waits for them.
+            (Outcome::Failed(..), kind @ Kind::Range { op: Op::WriteZeroes, fast: false, .. })
+                if unable && !flow.broken =>
+            {
                 *kind = Kind::Zeroes;
                 long.next = finished.start;
             }

@@ -112,6 +112,61 @@ fn a_client_that_went_leaves_no_long_work_behind() {
     }
 }
 
+/// A read is given up while some of its pieces are with the device and another is about to begin.
+#[test]
+fn a_read_that_is_given_up_between_two_pieces_begins_no_other() {
+    for structured in [false, true] {
+        let device = Arc::new(Recorder::new(SIZE, Limits::default()));
+        let served = Served::device(device.clone());
+        let mut gone = Raw::go(&served.socket(), "dev", structured);
+        let mut other = Raw::go(&served.socket(), "dev", true);
+        let (reached, wait) = mpsc::channel();
+        let (go, went) = mpsc::channel::<()>();
+        *device.before.lock().expect("unpoisoned") = Some(Box::new(move |number| {
+            if number == 2 {
+                let _ = reached.send(());
+                let _ = went.recv();
+            }
+        }));
+        device.hold();
+        gone.send(Command::Read, 0, 0, 8 * MIB, b"");
+        wait.recv().expect("a second piece");
+        drop(gone);
+        go.send(()).expect("the device waits");
+        rounds(&mut other, 4);
+        assert_eq!(device.held(), 2, "a piece began for a client that had gone");
+        device.release_in_reverse();
+        assert!(served.server.reap_hangups());
+        other.write(0, &[1; 512]);
+    }
+}
+
+/// The device finds out that it cannot zero when nobody is there any more: nothing is written instead.
+#[test]
+fn zeroes_are_not_written_for_a_client_that_went() {
+    let device = Arc::new(Recorder::new(SIZE, Limits::default()));
+    let served = Served::device(device.clone());
+    let mut gone = Raw::go(&served.socket(), "dev", true);
+    let mut other = Raw::go(&served.socket(), "dev", true);
+    device.hold();
+    gone.send(Command::WriteZeroes, 0, 0, 60 * MIB, b"");
+    device.await_held(1);
+    drop(gone);
+    rounds(&mut other, 1);
+    device.zeroes_nothing.store(true, Ordering::SeqCst);
+    device.release_in_reverse();
+    assert!(served.server.reap_hangups());
+    let seen = device.seen.lock().expect("unpoisoned").clone();
+    assert_eq!(seen.iter().map(|s| s.op).collect::<Vec<_>>(), [Op::WriteZeroes]);
+}
+
+/// Has the server go round at least so often: each answer is of one round.
+fn rounds(client: &mut Raw, count: usize) {
+    for _ in 0..count {
+        assert_eq!(client.ask(Command::Cache, 0, 0, 0, b""), Answer::Done);
+    }
+}
+
 /// Clients that announce large writes and stop sending take no memory that others need for theirs.
 #[test]
 fn stalled_writers_do_not_keep_others_out() {
