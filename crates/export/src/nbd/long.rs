@@ -8,7 +8,7 @@
 //! - A long request is answered once, when none of its pieces is under way any more. After one has failed no other begins.
 //! - What is durable is so before it is answered: pieces are written without FUA, and a flush follows the last.
 
-use super::budget::PIECE;
+use super::budget::{Budget, PIECE};
 use super::extents::Survey;
 use super::inflight::{Device, Engine, Finished, Outcome, Payload, Target, ZERO_STEP};
 use super::negotiate::ALLOCATION_ID;
@@ -149,17 +149,19 @@ impl Longs {
     }
 
     /// Whether one of them may go on now.
-    pub(super) fn is_ready(&self, flow: &Flow) -> bool {
+    pub(super) fn is_ready(&self, flow: &Flow, budget: &Budget) -> bool {
         let Some(first) = self.ready.front() else { return false };
-        match self.slots[*first as usize].as_ref().map(|long| &long.kind) {
-            Some(Kind::Chunks) => flow.takes_data(),
+        match &self.slots[*first as usize] {
+            Some(long) if matches!(long.kind, Kind::Chunks) => {
+                flow.takes_data(budget, budget.piece(long.left().as_len()))
+            }
             _ => true,
         }
     }
 
     /// Begins one piece of the first that may go on, if one may.
     pub(super) fn advance(&mut self, site: &Site<'_>, engine: &mut Engine, flow: &mut Flow) {
-        if !self.is_ready(flow) {
+        if !self.is_ready(flow, &engine.pool.budget) {
             return;
         }
         let Some(&number) = self.ready.front() else { return };

@@ -1,6 +1,6 @@
 //! The transmission phase of one connection: its bytes become requests, as many as it may have under way.
 
-use super::budget::PIECE;
+use super::budget::{Budget, PIECE};
 use super::exports::{Client, Export};
 use super::extents::Survey;
 use super::handover::{LongState, ReceivingState};
@@ -65,9 +65,14 @@ impl Flow {
         self.held == 0 || self.held + bytes <= CONNECTION_BYTES
     }
 
-    /// Whether another piece of a read may begin.
-    pub(super) fn takes_data(&self) -> bool {
-        self.out.bytes() <= UNSENT && self.may_hold(PIECE)
+    /// Whether it may hold another piece, as far as the thread's memory goes.
+    fn may_have(&self, budget: &Budget, piece: usize) -> bool {
+        self.held == 0 || budget.has_another(piece)
+    }
+
+    /// Whether a piece of a read may begin, of so many bytes.
+    pub(super) fn takes_data(&self, budget: &Budget, piece: usize) -> bool {
+        self.out.bytes() <= UNSENT && self.may_hold(PIECE) && self.may_have(budget, piece)
     }
 
     /// Whether a request may start now.
@@ -75,7 +80,7 @@ impl Flow {
         self.in_flight < CONNECTION_REQUESTS
             && self.out.bytes() <= UNSENT
             && self.may_hold(needs.bytes)
-            && (self.held == 0 || engine.pool.budget.has_small())
+            && self.may_have(&engine.pool.budget, 0)
             && (!needs.whole || engine.pool.budget.has(needs.bytes))
     }
 
@@ -587,7 +592,7 @@ impl Transmission {
         }
         let left = incoming.piece + incoming.rest;
         let len = engine.pool.budget.piece(left.as_len());
-        if must || flow.may_hold(Pool::size_for(len)) {
+        if must || flow.may_hold(Pool::size_for(len)) && flow.may_have(&engine.pool.budget, len) {
             incoming.piece = Sectors::in_bytes(len as u64);
             incoming.rest = left - incoming.piece;
             incoming.buf = Some(flow.take(engine, len));

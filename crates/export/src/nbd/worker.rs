@@ -285,7 +285,7 @@ impl Worker {
             let Some(number) = self.turns.first() else { return };
             let before = self.engine.cost();
             let slot = &mut self.slots[number];
-            match slot.connection.as_mut().filter(|connection| connection.wants_turn()) {
+            match slot.connection.as_mut().filter(|connection| connection.wants_turn(&self.engine)) {
                 Some(connection) => {
                     connection.go_on(&mut self.engine);
                     self.turns.charge(self.engine.cost().wrapping_sub(before));
@@ -331,7 +331,8 @@ impl Worker {
             connection.send(&mut self.engine);
         }
         let (over, waits, held_back) = (connection.is_over(), connection.is_waiting(), connection.is_held_back());
-        let (turn, lacks) = (connection.wants_turn(), held_back && connection.lacks_memory(&self.engine));
+        let turn = connection.wants_turn(&self.engine);
+        let lacks = held_back && connection.lacks_memory(&self.engine);
         if over {
             return self.close(number);
         }

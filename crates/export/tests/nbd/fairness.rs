@@ -167,6 +167,58 @@ fn rounds(client: &mut Raw, count: usize) {
     }
 }
 
+/// Sends as much as the socket takes.
+fn send_some(raw: &mut Raw, bytes: &mut &[u8]) {
+    raw.stream.set_nonblocking(true).expect("a socket");
+    while !bytes.is_empty() {
+        match raw.stream.write(bytes) {
+            Ok(sent) => *bytes = &bytes[sent..],
+            Err(error) => {
+                assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock);
+                break;
+            }
+        }
+    }
+    raw.stream.set_nonblocking(false).expect("a socket");
+}
+
+/// Pieces of long requests that a device does not finish take no more memory than there is, however small they are. When it goes on,
+/// so does every request.
+#[test]
+fn small_pieces_of_many_clients_are_within_the_limit() {
+    const LIMIT: u64 = MIB as u64;
+    for command in [Command::Read, Command::Write] {
+        let device = Arc::new(Recorder::new(SIZE, Limits::default()));
+        let devices = vec![("dev".into(), device.clone() as Arc<dyn BlockDevice>, false)];
+        let served = Served::start(Domain::default(), Server::builder().threads(1).memory(LIMIT as usize), devices);
+        let mut clients: Vec<Raw> = (0..4).map(|_| Raw::go(&served.socket(), "dev", true)).collect();
+        let mut other = Raw::go(&served.socket(), "dev", true);
+        device.hold();
+        let (count, length) = if command == Command::Read { (16, MIB / 2) } else { (1, 8 * MIB) };
+        let bytes: Vec<Vec<u8>> = clients
+            .iter_mut()
+            .map(|raw| {
+                let mut bytes: Vec<u8> = (0..count).flat_map(|_| raw.header(command as u16, 0, 0, length)).collect();
+                bytes.resize(bytes.len() + if command == Command::Write { length as usize } else { 0 }, 7);
+                bytes
+            })
+            .collect();
+        let mut left: Vec<&[u8]> = bytes.iter().map(Vec::as_slice).collect();
+        for _ in 0..100 {
+            clients.iter_mut().zip(&mut left).for_each(|(raw, bytes)| send_some(raw, bytes));
+            rounds(&mut other, 1);
+        }
+        let held: u64 = device.seen.lock().expect("unpoisoned").iter().map(|s| s.sectors * 512).sum();
+        // Each has one piece in any case.
+        assert!(held <= LIMIT + 5 * 65536, "{command:?}: {} KiB are held, of {} KiB", held >> 10, LIMIT >> 10);
+        device.release_in_reverse();
+        for (raw, bytes) in clients.iter_mut().zip(left) {
+            raw.stream.write_all(bytes).expect("sent");
+            (0..count).for_each(|_| assert!(!matches!(raw.answer().1, Answer::Failed(_))));
+        }
+    }
+}
+
 /// Clients that announce large writes and stop sending take no memory that others need for theirs.
 #[test]
 fn stalled_writers_do_not_keep_others_out() {
