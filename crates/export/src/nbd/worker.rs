@@ -61,7 +61,7 @@ pub(super) struct Worker {
     turns: Turns,
     /// Connections that wait for memory that others hold.
     waiting: Vec<usize>,
-    /// How much was held when that was looked at last.
+    /// How much was held when they were looked at last.
     used: usize,
     /// Connections that negotiate, by number and generation.
     talking: VecDeque<(usize, u32)>,
@@ -345,6 +345,8 @@ impl Worker {
         }
         if lacks {
             self.waiting.push(number);
+            // What is given back from here on is for it, whatever others have taken before.
+            self.used = self.used.max(self.engine.pool.budget.used());
         }
         self.watch(number);
     }

@@ -3,7 +3,7 @@
 use crate::device::{ByHand, Recorder};
 use crate::raw::{Answer, Raw};
 use crate::served::Served;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc;
@@ -217,6 +217,40 @@ fn small_pieces_of_many_clients_are_within_the_limit() {
             (0..count).for_each(|_| assert!(!matches!(raw.answer().1, Answer::Failed(_))));
         }
     }
+}
+
+/// Who waits for memory goes on when there is enough, also when some was taken and as much was given back since it was looked at last.
+#[test]
+fn memory_that_is_given_back_while_more_is_taken_is_noticed() {
+    let device = Arc::new(Recorder::new(SIZE, Limits::default()));
+    let devices = vec![("dev".into(), device.clone() as Arc<dyn BlockDevice>, false)];
+    // What is held as a whole leaves a quarter to others: 3 MiB.
+    let builder = Server::builder().threads(1).memory(4 << 20);
+    let served = Served::start(Domain::default(), builder, devices);
+    let [mut taker, mut waiter, mut giver] = [(); 3].map(|()| Raw::go(&served.socket(), "dev", false));
+    let [mut holder, mut other] = [(); 2].map(|()| Raw::go(&served.socket(), "dev", true));
+    // The end of its answer does not fit the socket: the last MiB is held.
+    giver.send(Command::Read, 0, 0, 2 * MIB, b"");
+    let mut answer = vec![0; 16 + 2 * MIB as usize];
+    let all_but = answer.len() - 300_000;
+    giver.stream.read_exact(&mut answer[..all_but]).expect("an answer");
+    rounds(&mut other, 4);
+    let (reached, wait) = mpsc::channel();
+    let (go, went) = mpsc::channel::<()>();
+    *device.before.lock().expect("unpoisoned") = Some(Box::new(move |_| {
+        let _ = reached.send(());
+        let _ = went.recv();
+    }));
+    holder.send(Command::Flush, 0, 0, 0, b"");
+    wait.recv().expect("a flush");
+    // In this order, within one round: a MiB is taken, 2 MiB are wanted, and a MiB is given back.
+    taker.send(Command::Read, 0, 0, MIB, b"");
+    waiter.send(Command::Read, 0, 0, 2 * MIB, b"");
+    giver.stream.set_nonblocking(true).expect("a socket");
+    while giver.stream.read(&mut answer).is_ok() {}
+    drop(go);
+    assert_eq!(holder.answer().1, Answer::Done);
+    assert!(matches!(waiter.answer().1, Answer::Data(data) if data.len() == 2 << 20));
 }
 
 /// Clients that announce large writes and stop sending take no memory that others need for theirs.
