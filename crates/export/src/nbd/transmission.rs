@@ -184,6 +184,16 @@ impl Waiting {
     pub(super) fn new(chunk: ChunkId, range: std::ops::Range<usize>) -> Self {
         Self { chunk, at: range.start, end: range.end, held_back: false, needs: Needs::default() }
     }
+
+    /// Bytes that came by another way: less than a chunk, since they came with one receive at most and what is left of an option.
+    fn keep(bytes: &[u8], engine: &mut Engine) -> Option<Self> {
+        (!bytes.is_empty()).then(|| {
+            let chunk = engine.pool.open_chunk(bytes.len());
+            engine.pool.use_chunk(chunk);
+            engine.pool.room(chunk)[..bytes.len()].copy_from_slice(bytes);
+            Self::new(chunk, engine.pool.fill(chunk, bytes.len()))
+        })
+    }
 }
 
 impl Transmission {
@@ -192,14 +202,7 @@ impl Transmission {
         let device = export.device();
         let attached = engine.attach(device.clone());
         // A client need not wait for the last reply of the handshake before it sends requests.
-        let waiting = (!rest.is_empty()).then(|| {
-            // At most one option and one receive of the handshake: less than a chunk.
-            let chunk = engine.pool.open_chunk(rest.len());
-            engine.pool.use_chunk(chunk);
-            engine.pool.room(chunk)[..rest.len()].copy_from_slice(rest);
-            let range = engine.pool.fill(chunk, rest.len());
-            Waiting::new(chunk, range)
-        });
+        let waiting = Waiting::keep(rest, engine);
         let limits = device.limits();
         Self {
             client,
@@ -245,13 +248,15 @@ impl Transmission {
                 let (start, length) = (Sector::new(start), Sectors::new(length));
                 this.begin_write(cookie, (start, length), durability, failed, engine, flow);
                 let mut rest = rest;
-                while !rest.is_empty() {
+                while !rest.is_empty() && matches!(this.receiving, Receiving::Payload(_)) {
                     let taken = this.fill(rest, engine);
                     rest = &rest[taken..];
                     this.advance(taken, engine, flow);
                     // What was received by the other process may be more than the connection would be let hold here.
                     this.go_on_receiving(true, engine, flow);
                 }
+                // The end of a payload that had to wait there has come with what follows it.
+                this.waiting = Waiting::keep(rest, engine);
             }
             ReceivingState::Skip { cookie, left, error } => {
                 let (error, message) = (NbdError::from_wire(error), "the write was refused");
