@@ -362,11 +362,12 @@ impl Session {
             let flags = fcntl_getfl(call).map_err(|e| e.to_string())?;
             fcntl_setfl(call, flags | OFlags::NONBLOCK).map_err(|e| e.to_string())?;
         }
+        // A copy stays here in any case: a queue that is stopped for a while, or goes on in another process, goes on with it.
+        let again = call.as_ref().map(OwnedFd::try_clone).transpose().map_err(|e| e.to_string())?;
         let vring = self.vring(index)?;
+        vring.call = call;
         if vring.running {
-            self.crew(index as usize)?.tell(Command::Call(index as usize, call));
-        } else {
-            vring.call = call;
+            self.crew(index as usize)?.tell(Command::Call(index as usize, again));
         }
         Ok(())
     }
