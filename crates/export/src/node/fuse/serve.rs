@@ -16,7 +16,7 @@ use udm_io::OpFlags;
 use zerocopy::IntoBytes;
 
 /// Requests of asynchronous callers that the kernel lets be under way on one connection; 12 unless asked for.
-const MAX_BACKGROUND: u16 = 512;
+pub(super) const MAX_BACKGROUND: u16 = 512;
 /// `fallocate` modes (`include/uapi/linux/falloc.h`).
 const KEEP_SIZE: u32 = 1;
 const PUNCH_HOLE: u32 = 2;
