@@ -167,8 +167,14 @@ impl Worker {
         if writes && node.device.read_only() {
             return Err(Errno::EROFS);
         }
-        let connection = self.engine.links.of_request(tag.link).connection.id;
-        let fh = self.shared.tree.open(node, connection)?;
+        let connection = self.engine.links.of_request(tag.link).connection.clone();
+        let fh = self.shared.tree.open(node, connection.id)?;
+        if connection.is_gone() {
+            // Whoever has noticed may have closed what came by it before this did.
+            self.shared.tree.close_by(node, connection.id);
+            self.tell_closed();
+            return Err(Errno::ENODEV);
+        }
         let out = OpenOut { fh, open_flags: fopen::DIRECT_IO | fopen::PARALLEL_DIRECT_WRITES, backing_id: 0 };
         self.engine.answer(tag, out.as_bytes());
         Ok(())

@@ -568,4 +568,45 @@ mod tests {
         handle.tell(Command::End(Nanos::default()));
         thread.join().unwrap();
     }
+
+    /// A file is opened by way of a connection of which another worker has noticed that it has ended: nobody will close it.
+    #[test]
+    fn what_is_opened_by_a_connection_that_has_gone_is_closed() {
+        let shared = Arc::new(Shared::new(Tree::new(Owner { uid: 0, gid: 0, time: 0 })));
+        let mut worker = Worker::new(&Domain::default(), shared.clone(), (0, 1), None).unwrap();
+        let node = shared.tree.add("node", Box::new(Nothing)).unwrap();
+        let sink = std::fs::File::options().write(true).open("/dev/null").unwrap();
+        let connection = Arc::new(Connection::new(1, sink.into(), Some(node.clone()), None, false));
+        worker.serve_connection(&connection);
+        let header = InHeader {
+            nodeid: super::super::wire::ROOT,
+            ..InHeader::read_from_bytes(&[0; size_of::<InHeader>()]).unwrap()
+        };
+        let mut open = || {
+            let request = parse(&InHeader { opcode: op::OPEN, ..header }, &[0; 8]).unwrap();
+            worker.serve(Tag { link: 0, unique: 2, entry: None }, &header, &request)
+        };
+        assert_eq!((open(), node.is_open()), (Ok(()), true));
+        shared.tree.close_by(&node, connection.id);
+        assert!(connection.set_gone());
+        assert_eq!((open(), node.is_open()), (Err(Errno::ENODEV), false));
+    }
+
+    /// A device that nobody gets to.
+    struct Nothing;
+
+    impl crate::node::NodeDevice for Nothing {
+        fn device(&self) -> Arc<dyn udm_io::BlockDevice> {
+            Arc::new(udm_io::MemoryDevice::new(udm_base::Sectors::new(8)).unwrap())
+        }
+        fn read_only(&self) -> bool {
+            false
+        }
+        fn open(&self) -> Result<Box<dyn std::any::Any + Send>, Errno> {
+            Ok(Box::new(()))
+        }
+        fn name(&self) -> String {
+            "nothing".into()
+        }
+    }
 }
