@@ -5,7 +5,7 @@ use super::exports::{Client, Export};
 use super::extents::Survey;
 use super::handover::{LongState, ReceivingState};
 use super::inflight::{Device, Engine, Finished, Payload, Target, ZERO_STEP};
-use super::long::{Kind, Long, Longs, Site, whole_len};
+use super::long::{ANSWER, Kind, Long, Longs, Site, whole_len};
 use super::negotiate::Started;
 use super::outbox::Outbox;
 use super::pool::{Buf, ChunkId, Pool};
@@ -233,13 +233,7 @@ impl Transmission {
         let payload = matches!(receiving, ReceivingState::Payload { .. });
         let mut this = Self::new(started, client, engine, if payload { &[] } else { rest });
         for state in longs {
-            flow.in_flight += 1;
-            let long = state.begin();
-            if let Kind::Whole { reserved, .. } = long.kind {
-                flow.hold(reserved);
-                engine.pool.budget.take_all(reserved);
-            }
-            this.longs.add(long);
+            this.longs.add(state.begin(), engine, flow);
         }
         match *receiving {
             ReceivingState::Header => {}
@@ -430,15 +424,15 @@ impl Transmission {
                 self.write(cookie, (start, length), durability, waiting, engine, flow);
             }
             Action::Range(op, flags, start, length, durability) => {
-                flow.in_flight += 1;
                 let fast = request.flags & cmd_flag::FAST_ZERO != 0;
                 let written = op == Op::WriteZeroes && !self.session.fast_zero;
                 // What is written out goes in steps in any case.
                 if length.bytes() > if written { ZERO_STEP as u64 } else { DIRECT as u64 } {
                     let kind = if written { Kind::Zeroes } else { Kind::Range { op, flags, fast } };
-                    self.longs.add(Long::new(cookie, kind, start, length, durability));
+                    self.longs.add(Long::new(cookie, kind, start, length, durability), engine, flow);
                     return;
                 }
+                flow.in_flight += 1;
                 flow.bios += 1;
                 let target = self.target(cookie, start, length, flow);
                 match written {
@@ -447,9 +441,8 @@ impl Transmission {
                 }
             }
             Action::Status(start, length, one) => {
-                flow.in_flight += 1;
                 let kind = Kind::Status(Survey::new(start, length, one));
-                self.longs.add(Long::new(cookie, kind, start, length, Durability::Cached));
+                self.longs.add(Long::new(cookie, kind, start, length, Durability::Cached), engine, flow);
             }
             Action::Done => {
                 let read = Command::from_wire(request.kind) == Some(Command::Read);
@@ -473,20 +466,18 @@ impl Transmission {
 
     fn read(&mut self, request: &Request, start: Sector, length: Sectors, engine: &mut Engine, flow: &mut Flow) {
         let (cookie, len) = (request.cookie, length.as_len());
-        flow.in_flight += 1;
         if len <= DIRECT && engine.pool.budget.has(Pool::size_for(len)) {
             let buf = flow.take(engine, len);
+            flow.in_flight += 1;
             flow.bios += 1;
             return engine.read(self.target(cookie, start, length, flow), buf);
         }
         let long = if self.session.structured && request.flags & cmd_flag::DF == 0 {
             Long::new(cookie, Kind::Chunks, start, length, Durability::Cached)
         } else {
-            flow.hold(whole_len(len));
-            engine.pool.budget.take_all(whole_len(len));
             Long::whole(cookie, start, length)
         };
-        self.longs.add(long);
+        self.longs.add(long, engine, flow);
     }
 
     fn write(
@@ -529,9 +520,9 @@ impl Transmission {
         let (mut piece, mut long) = (length, None);
         if len > PIECE || !engine.pool.budget.has(Pool::size_for(len)) || failed.is_some() {
             piece = Sectors::in_bytes(engine.pool.budget.piece(len) as u64);
-            flow.in_flight += 1;
             let kind = Kind::Write { received: false };
-            long = Some(self.longs.add(Long::new(cookie, kind, start, length, durability).failed(failed)));
+            let new = Long::new(cookie, kind, start, length, durability).failed(failed);
+            long = Some(self.longs.add(new, engine, flow));
         }
         let buf = Some(flow.take(engine, piece.as_len()));
         let (rest, since) = (length - piece, engine.channel.now());
@@ -619,6 +610,7 @@ fn needs(action: &Action, chunks: bool) -> Needs {
             Needs { bytes: Pool::size_for(length.as_len()), whole: true }
         }
         Action::Read(_, length) => Needs { bytes: whole_len(length.as_len()), whole: true },
+        Action::Status(.., false) => Needs { bytes: ANSWER, whole: false },
         Action::Write(_, length, _) => Needs { bytes: Pool::size_for(length.as_len().min(PIECE)), whole: false },
         _ => Needs::default(),
     }

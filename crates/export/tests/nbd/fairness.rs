@@ -219,6 +219,32 @@ fn small_pieces_of_many_clients_are_within_the_limit() {
     }
 }
 
+/// Questions whose answers may be long are asked as far as there is memory for these; all are answered in the end.
+#[test]
+fn answers_to_questions_are_within_the_limit() {
+    let device = Arc::new(Recorder::new(SIZE, Limits::default()));
+    let devices = vec![("dev".into(), device.clone() as Arc<dyn BlockDevice>, false)];
+    let clock = Arc::new(ByHand(1.into()));
+    let domain = DomainBuilder::default().clock(clock).build();
+    let served = Served::start(domain, Server::builder().threads(1).memory(MIB as usize), devices);
+    let mut clients: Vec<Raw> = (0..4).map(|_| Raw::go(&served.socket(), "dev", true)).collect();
+    let mut other = Raw::go(&served.socket(), "dev", true);
+    device.silent.store(true, Ordering::SeqCst);
+    for raw in &mut clients {
+        let asked: Vec<u8> = (0..200).flat_map(|_| raw.header(Command::BlockStatus as u16, 0, 0, MIB)).collect();
+        raw.stream.write_all(&asked).expect("6 KB fit the socket");
+    }
+    rounds(&mut other, 20);
+    let questions = std::mem::take(&mut *device.questions.lock().expect("unpoisoned"));
+    // 64 KiB each, and each client may have one in any case.
+    assert!(questions.len() <= 16 + 4, "{} long answers at a time", questions.len());
+    device.silent.store(false, Ordering::SeqCst);
+    drop(questions);
+    for raw in &mut clients {
+        (0..200).for_each(|_| assert!(matches!(raw.answer().1, Answer::Status(_))));
+    }
+}
+
 /// Who waits for memory goes on when there is enough, also when some was taken and as much was given back since it was looked at last.
 #[test]
 fn memory_that_is_given_back_while_more_is_taken_is_noticed() {
