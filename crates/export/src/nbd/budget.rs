@@ -38,9 +38,10 @@ impl Budget {
         bytes <= SMALL || self.used == 0 || self.used + bytes <= limit
     }
 
-    /// Whether somebody who holds something may have more in small pieces.
-    pub(super) fn has_small(&self) -> bool {
-        self.small < self.limit
+    /// Whether somebody who holds something may have another piece of so many bytes. What it waits for is then its own: with what
+    /// it holds comes its next turn.
+    pub(super) fn has_another(&self, piece: usize) -> bool {
+        piece > SMALL || self.small < self.limit
     }
 
     /// How long the next piece of what is `left` may be.
@@ -89,9 +90,9 @@ mod tests {
         assert_eq!((budget.piece(32 * PIECE), budget.has(32 * PIECE)), (PIECE, false));
         budget.take(PIECE);
         (0..255).for_each(|_| budget.take(SMALL));
-        assert!(budget.has_small());
+        assert!(budget.has_another(SMALL));
         budget.take(SMALL);
-        assert!(!budget.has_small());
+        assert!(!budget.has_another(SMALL) && budget.has_another(PIECE));
         // All that stalled clients can bring about: there is as much left for what is held as a whole.
         assert_eq!((budget.piece(32 * PIECE), budget.has(8 * PIECE), budget.has(8 * PIECE + 1)), (SMALL, true, false));
         budget.take_all(8 * PIECE + SMALL);

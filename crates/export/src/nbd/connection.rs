@@ -207,8 +207,8 @@ impl Connection {
     }
 
     /// Whether one of its long requests may go on.
-    pub(super) fn wants_turn(&self) -> bool {
-        matches!(&self.phase, Phase::Transmission(t) if t.longs.is_ready(&self.flow))
+    pub(super) fn wants_turn(&self, engine: &Engine) -> bool {
+        matches!(&self.phase, Phase::Transmission(t) if t.longs.is_ready(&self.flow, &engine.pool.budget))
     }
 
     /// Begins one piece of a long request, if it [may](Self::wants_turn).

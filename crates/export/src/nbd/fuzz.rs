@@ -134,7 +134,7 @@ fn turn(connection: &mut Connection, engine: &mut Engine, exports: &dyn Exports)
         moved = true;
     }
     connection.send(engine);
-    if connection.wants_turn() {
+    if connection.wants_turn(engine) {
         connection.go_on(engine);
         moved = true;
     }

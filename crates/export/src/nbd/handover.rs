@@ -127,7 +127,7 @@ pub(super) struct SessionState {
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub(super) enum ReceivingState {
     Header,
-    /// The rest of a write's payload; the input is what has come of it. In sectors.
+    /// The rest of a write's payload; the input is what has come of it, and maybe of what follows. In sectors.
     Payload {
         cookie: u64,
         start: u64,
@@ -283,7 +283,8 @@ impl ReceivingState {
                 let end = start.checked_add(*length).and_then(|end| end.checked_mul(512));
                 let within = end.is_some_and(|end| end <= session.size);
                 match bytes {
-                    Some(bytes) if within && (input as u64) < bytes => Ok(()),
+                    // At most a chunk waits beside the piece that is being received.
+                    Some(bytes) if within && (input as u64) < bytes + CHUNK as u64 => Ok(()),
                     _ => Err(format!("{input} bytes of a write of {length} sectors at {start}")),
                 }
             }

@@ -8,7 +8,7 @@
 //! - A long request is answered once, when none of its pieces is under way any more. After one has failed no other begins.
 //! - What is durable is so before it is answered: pieces are written without FUA, and a flush follows the last.
 
-use super::budget::PIECE;
+use super::budget::{Budget, PIECE};
 use super::extents::Survey;
 use super::inflight::{Device, Engine, Finished, Outcome, Payload, Target, ZERO_STEP};
 use super::negotiate::ALLOCATION_ID;
@@ -17,11 +17,18 @@ use super::session::Durability;
 use super::transmission::{Flow, fail};
 use std::collections::VecDeque;
 use udm_base::{Sector, Sectors};
+use udm_io::nbd::wire::reply::MAX_EXTENTS;
 use udm_io::nbd::wire::{NbdError, reply};
 use udm_io::{BlockDevice, Extent, Op, OpFlags, Status};
 
 /// Pieces of a read that are under way together.
 const WINDOW: u32 = 4;
+/// What is held for the answer to a question about a range: as many extents as are told at a time.
+pub(super) const ANSWER: usize = MAX_EXTENTS * 8;
+/// Bytes of its head: of a chunk, and the context's number.
+const HEAD: usize = 24;
+/// An answer that is longer lies in memory that is counted.
+const SHORT: usize = 1024;
 /// Bytes of a range that are unmapped at a time, if the device's granularity is no larger.
 const UNMAP_STEP: u64 = 32 * 1024 * 1024;
 
@@ -61,7 +68,7 @@ impl Long {
         Self { cookie, kind, next: start, end, durability, out: 0, flushing: false, failed: None }
     }
 
-    /// A read that is answered as a whole. As many bytes are held for it already as [`whole_len`] says.
+    /// A read that is answered as a whole.
     pub(super) fn whole(cookie: u64, start: Sector, length: Sectors) -> Self {
         let pieces = (0..length.as_len().div_ceil(PIECE)).map(|_| None).collect();
         let kind = Kind::Whole { start, pieces, reserved: whole_len(length.as_len()) };
@@ -72,6 +79,15 @@ impl Long {
     pub(super) fn failed(mut self, failed: Option<NbdError>) -> Self {
         self.failed = failed.map(|error| (error, "the device failed"));
         self
+    }
+
+    /// Bytes that are held for it from its beginning on, and are not in a buffer yet.
+    pub(super) fn reserved(&self) -> usize {
+        match &self.kind {
+            Kind::Whole { reserved, .. } => *reserved,
+            Kind::Status(survey) if !survey.is_one() => ANSWER,
+            _ => 0,
+        }
     }
 
     fn left(&self) -> Sectors {
@@ -123,8 +139,11 @@ pub(super) struct Longs {
 }
 
 impl Longs {
-    /// One more. It goes on with the connection's next turn.
-    pub(super) fn add(&mut self, long: Long) -> u32 {
+    /// One more. It goes on with the connection's next turn. What is reserved for it is held from now on.
+    pub(super) fn add(&mut self, long: Long, engine: &mut Engine, flow: &mut Flow) -> u32 {
+        flow.in_flight += 1;
+        flow.hold(long.reserved());
+        engine.pool.budget.take_all(long.reserved());
         let wants = long.wants();
         let number = match self.free.pop() {
             Some(number) => number,
@@ -149,17 +168,19 @@ impl Longs {
     }
 
     /// Whether one of them may go on now.
-    pub(super) fn is_ready(&self, flow: &Flow) -> bool {
+    pub(super) fn is_ready(&self, flow: &Flow, budget: &Budget) -> bool {
         let Some(first) = self.ready.front() else { return false };
-        match self.slots[*first as usize].as_ref().map(|long| &long.kind) {
-            Some(Kind::Chunks) => flow.takes_data(),
+        match &self.slots[*first as usize] {
+            Some(long) if matches!(long.kind, Kind::Chunks) => {
+                flow.takes_data(budget, budget.piece(long.left().as_len()))
+            }
             _ => true,
         }
     }
 
     /// Begins one piece of the first that may go on, if one may.
     pub(super) fn advance(&mut self, site: &Site<'_>, engine: &mut Engine, flow: &mut Flow) {
-        if !self.is_ready(flow) {
+        if !self.is_ready(flow, &engine.pool.budget) {
             return;
         }
         let Some(&number) = self.ready.front() else { return };
@@ -271,8 +292,10 @@ impl Longs {
         long.out -= 1;
         let unable = finished.status == Status::NotSupported;
         match (finished.outcome, &mut long.kind) {
-            // The device can zero nothing here: from here on zeroes are written.
-            (Outcome::Failed(..), kind @ Kind::Range { op: Op::WriteZeroes, fast: false, .. }) if unable => {
+            // The device can zero nothing here: from here on zeroes are written, if anybody waits for them.
+            (Outcome::Failed(..), kind @ Kind::Range { op: Op::WriteZeroes, fast: false, .. })
+                if unable && !flow.broken =>
+            {
                 *kind = Kind::Zeroes;
                 long.next = finished.start;
             }
@@ -384,6 +407,7 @@ fn answer(long: Long, structured: bool, engine: &mut Engine, flow: &mut Flow) {
         fail(&mut flow.out, structured, cookie, error, message);
         return give_back(long, engine, flow);
     }
+    let_go(&long, engine, flow);
     match long.kind {
         // The last chunk was the end of the reply.
         Kind::Chunks => {}
@@ -402,8 +426,16 @@ fn answer(long: Long, structured: bool, engine: &mut Engine, flow: &mut Flow) {
             }
         }
         Kind::Status(survey) => {
-            let found = survey.found();
-            flow.out.put(|out| reply::put_block_status(out, cookie, ALLOCATION_ID, &found));
+            let mut bytes = Vec::new();
+            reply::put_block_status(&mut bytes, cookie, ALLOCATION_ID, &survey.found());
+            // The head first: what follows it is at most what was reserved.
+            let (head, rest) = bytes.split_at(if bytes.len() <= SHORT { bytes.len() } else { HEAD });
+            flow.out.put(|out| out.extend_from_slice(head));
+            if !rest.is_empty() {
+                let mut buf = flow.take(engine, rest.len());
+                buf[..rest.len()].copy_from_slice(rest);
+                flow.out.put_data(buf, rest.len());
+            }
         }
         Kind::Write { .. } | Kind::Range { .. } | Kind::Zeroes => {
             flow.out.put(|out| out.extend_from_slice(&reply::simple(None, cookie)));
@@ -411,11 +443,16 @@ fn answer(long: Long, structured: bool, engine: &mut Engine, flow: &mut Flow) {
     }
 }
 
+/// Lets go of what is reserved for a request that is over.
+fn let_go(long: &Long, engine: &mut Engine, flow: &mut Flow) {
+    flow.release(long.reserved());
+    engine.pool.budget.give_all(long.reserved());
+}
+
 /// Gives back what a request that is not answered holds.
 fn give_back(long: Long, engine: &mut Engine, flow: &mut Flow) {
-    if let Kind::Whole { pieces, reserved, .. } = long.kind {
-        flow.release(reserved);
-        engine.pool.budget.give_all(reserved);
+    let_go(&long, engine, flow);
+    if let Kind::Whole { pieces, .. } = long.kind {
         pieces.into_iter().flatten().for_each(|buf| flow.give(engine, buf));
     }
 }

@@ -1,11 +1,11 @@
 //! The transmission phase of one connection: its bytes become requests, as many as it may have under way.
 
-use super::budget::PIECE;
+use super::budget::{Budget, PIECE};
 use super::exports::{Client, Export};
 use super::extents::Survey;
 use super::handover::{LongState, ReceivingState};
 use super::inflight::{Device, Engine, Finished, Payload, Target, ZERO_STEP};
-use super::long::{Kind, Long, Longs, Site, whole_len};
+use super::long::{ANSWER, Kind, Long, Longs, Site, whole_len};
 use super::negotiate::Started;
 use super::outbox::Outbox;
 use super::pool::{Buf, ChunkId, Pool};
@@ -65,9 +65,14 @@ impl Flow {
         self.held == 0 || self.held + bytes <= CONNECTION_BYTES
     }
 
-    /// Whether another piece of a read may begin.
-    pub(super) fn takes_data(&self) -> bool {
-        self.out.bytes() <= UNSENT && self.may_hold(PIECE)
+    /// Whether it may hold another piece, as far as the thread's memory goes.
+    fn may_have(&self, budget: &Budget, piece: usize) -> bool {
+        self.held == 0 || budget.has_another(piece)
+    }
+
+    /// Whether a piece of a read may begin, of so many bytes.
+    pub(super) fn takes_data(&self, budget: &Budget, piece: usize) -> bool {
+        self.out.bytes() <= UNSENT && self.may_hold(PIECE) && self.may_have(budget, piece)
     }
 
     /// Whether a request may start now.
@@ -75,7 +80,7 @@ impl Flow {
         self.in_flight < CONNECTION_REQUESTS
             && self.out.bytes() <= UNSENT
             && self.may_hold(needs.bytes)
-            && (self.held == 0 || engine.pool.budget.has_small())
+            && self.may_have(&engine.pool.budget, 0)
             && (!needs.whole || engine.pool.budget.has(needs.bytes))
     }
 
@@ -179,6 +184,16 @@ impl Waiting {
     pub(super) fn new(chunk: ChunkId, range: std::ops::Range<usize>) -> Self {
         Self { chunk, at: range.start, end: range.end, held_back: false, needs: Needs::default() }
     }
+
+    /// Bytes that came by another way: less than a chunk, since they came with one receive at most and what is left of an option.
+    fn keep(bytes: &[u8], engine: &mut Engine) -> Option<Self> {
+        (!bytes.is_empty()).then(|| {
+            let chunk = engine.pool.open_chunk(bytes.len());
+            engine.pool.use_chunk(chunk);
+            engine.pool.room(chunk)[..bytes.len()].copy_from_slice(bytes);
+            Self::new(chunk, engine.pool.fill(chunk, bytes.len()))
+        })
+    }
 }
 
 impl Transmission {
@@ -187,14 +202,7 @@ impl Transmission {
         let device = export.device();
         let attached = engine.attach(device.clone());
         // A client need not wait for the last reply of the handshake before it sends requests.
-        let waiting = (!rest.is_empty()).then(|| {
-            // At most one option and one receive of the handshake: less than a chunk.
-            let chunk = engine.pool.open_chunk(rest.len());
-            engine.pool.use_chunk(chunk);
-            engine.pool.room(chunk)[..rest.len()].copy_from_slice(rest);
-            let range = engine.pool.fill(chunk, rest.len());
-            Waiting::new(chunk, range)
-        });
+        let waiting = Waiting::keep(rest, engine);
         let limits = device.limits();
         Self {
             client,
@@ -225,13 +233,7 @@ impl Transmission {
         let payload = matches!(receiving, ReceivingState::Payload { .. });
         let mut this = Self::new(started, client, engine, if payload { &[] } else { rest });
         for state in longs {
-            flow.in_flight += 1;
-            let long = state.begin();
-            if let Kind::Whole { reserved, .. } = long.kind {
-                flow.hold(reserved);
-                engine.pool.budget.take_all(reserved);
-            }
-            this.longs.add(long);
+            this.longs.add(state.begin(), engine, flow);
         }
         match *receiving {
             ReceivingState::Header => {}
@@ -240,13 +242,15 @@ impl Transmission {
                 let (start, length) = (Sector::new(start), Sectors::new(length));
                 this.begin_write(cookie, (start, length), durability, failed, engine, flow);
                 let mut rest = rest;
-                while !rest.is_empty() {
+                while !rest.is_empty() && matches!(this.receiving, Receiving::Payload(_)) {
                     let taken = this.fill(rest, engine);
                     rest = &rest[taken..];
                     this.advance(taken, engine, flow);
                     // What was received by the other process may be more than the connection would be let hold here.
                     this.go_on_receiving(true, engine, flow);
                 }
+                // The end of a payload that had to wait there has come with what follows it.
+                this.waiting = Waiting::keep(rest, engine);
             }
             ReceivingState::Skip { cookie, left, error } => {
                 let (error, message) = (NbdError::from_wire(error), "the write was refused");
@@ -420,15 +424,15 @@ impl Transmission {
                 self.write(cookie, (start, length), durability, waiting, engine, flow);
             }
             Action::Range(op, flags, start, length, durability) => {
-                flow.in_flight += 1;
                 let fast = request.flags & cmd_flag::FAST_ZERO != 0;
                 let written = op == Op::WriteZeroes && !self.session.fast_zero;
                 // What is written out goes in steps in any case.
                 if length.bytes() > if written { ZERO_STEP as u64 } else { DIRECT as u64 } {
                     let kind = if written { Kind::Zeroes } else { Kind::Range { op, flags, fast } };
-                    self.longs.add(Long::new(cookie, kind, start, length, durability));
+                    self.longs.add(Long::new(cookie, kind, start, length, durability), engine, flow);
                     return;
                 }
+                flow.in_flight += 1;
                 flow.bios += 1;
                 let target = self.target(cookie, start, length, flow);
                 match written {
@@ -437,9 +441,8 @@ impl Transmission {
                 }
             }
             Action::Status(start, length, one) => {
-                flow.in_flight += 1;
                 let kind = Kind::Status(Survey::new(start, length, one));
-                self.longs.add(Long::new(cookie, kind, start, length, Durability::Cached));
+                self.longs.add(Long::new(cookie, kind, start, length, Durability::Cached), engine, flow);
             }
             Action::Done => {
                 let read = Command::from_wire(request.kind) == Some(Command::Read);
@@ -463,20 +466,18 @@ impl Transmission {
 
     fn read(&mut self, request: &Request, start: Sector, length: Sectors, engine: &mut Engine, flow: &mut Flow) {
         let (cookie, len) = (request.cookie, length.as_len());
-        flow.in_flight += 1;
         if len <= DIRECT && engine.pool.budget.has(Pool::size_for(len)) {
             let buf = flow.take(engine, len);
+            flow.in_flight += 1;
             flow.bios += 1;
             return engine.read(self.target(cookie, start, length, flow), buf);
         }
         let long = if self.session.structured && request.flags & cmd_flag::DF == 0 {
             Long::new(cookie, Kind::Chunks, start, length, Durability::Cached)
         } else {
-            flow.hold(whole_len(len));
-            engine.pool.budget.take_all(whole_len(len));
             Long::whole(cookie, start, length)
         };
-        self.longs.add(long);
+        self.longs.add(long, engine, flow);
     }
 
     fn write(
@@ -519,9 +520,9 @@ impl Transmission {
         let (mut piece, mut long) = (length, None);
         if len > PIECE || !engine.pool.budget.has(Pool::size_for(len)) || failed.is_some() {
             piece = Sectors::in_bytes(engine.pool.budget.piece(len) as u64);
-            flow.in_flight += 1;
             let kind = Kind::Write { received: false };
-            long = Some(self.longs.add(Long::new(cookie, kind, start, length, durability).failed(failed)));
+            let new = Long::new(cookie, kind, start, length, durability).failed(failed);
+            long = Some(self.longs.add(new, engine, flow));
         }
         let buf = Some(flow.take(engine, piece.as_len()));
         let (rest, since) = (length - piece, engine.channel.now());
@@ -587,7 +588,7 @@ impl Transmission {
         }
         let left = incoming.piece + incoming.rest;
         let len = engine.pool.budget.piece(left.as_len());
-        if must || flow.may_hold(Pool::size_for(len)) {
+        if must || flow.may_hold(Pool::size_for(len)) && flow.may_have(&engine.pool.budget, len) {
             incoming.piece = Sectors::in_bytes(len as u64);
             incoming.rest = left - incoming.piece;
             incoming.buf = Some(flow.take(engine, len));
@@ -609,6 +610,7 @@ fn needs(action: &Action, chunks: bool) -> Needs {
             Needs { bytes: Pool::size_for(length.as_len()), whole: true }
         }
         Action::Read(_, length) => Needs { bytes: whole_len(length.as_len()), whole: true },
+        Action::Status(.., false) => Needs { bytes: ANSWER, whole: false },
         Action::Write(_, length, _) => Needs { bytes: Pool::size_for(length.as_len().min(PIECE)), whole: false },
         _ => Needs::default(),
     }

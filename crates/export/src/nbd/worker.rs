@@ -61,7 +61,7 @@ pub(super) struct Worker {
     turns: Turns,
     /// Connections that wait for memory that others hold.
     waiting: Vec<usize>,
-    /// How much was held when that was looked at last.
+    /// How much was held when they were looked at last.
     used: usize,
     /// Connections that negotiate, by number and generation.
     talking: VecDeque<(usize, u32)>,
@@ -285,7 +285,7 @@ impl Worker {
             let Some(number) = self.turns.first() else { return };
             let before = self.engine.cost();
             let slot = &mut self.slots[number];
-            match slot.connection.as_mut().filter(|connection| connection.wants_turn()) {
+            match slot.connection.as_mut().filter(|connection| connection.wants_turn(&self.engine)) {
                 Some(connection) => {
                     connection.go_on(&mut self.engine);
                     self.turns.charge(self.engine.cost().wrapping_sub(before));
@@ -331,7 +331,8 @@ impl Worker {
             connection.send(&mut self.engine);
         }
         let (over, waits, held_back) = (connection.is_over(), connection.is_waiting(), connection.is_held_back());
-        let (turn, lacks) = (connection.wants_turn(), held_back && connection.lacks_memory(&self.engine));
+        let turn = connection.wants_turn(&self.engine);
+        let lacks = held_back && connection.lacks_memory(&self.engine);
         if over {
             return self.close(number);
         }
@@ -344,6 +345,8 @@ impl Worker {
         }
         if lacks {
             self.waiting.push(number);
+            // What is given back from here on is for it, whatever others have taken before.
+            self.used = self.used.max(self.engine.pool.budget.used());
         }
         self.watch(number);
     }

@@ -394,7 +394,8 @@ impl Ublk {
         let (answer, answers) = mpsc::channel();
         threads.iter().for_each(|thread| thread.tell(Command::Pause(answer.clone())));
         drop(answer);
-        let paused = (0..threads.len()).all(|_| answers.recv_timeout(patience).is_ok());
+        // A queue whose thread has ended, since somebody has stopped the device, has nothing under way and says nothing.
+        let paused = (0..threads.len()).all(|_| answers.recv_timeout(patience) != Err(mpsc::RecvTimeoutError::Timeout));
         let command = || if paused { Command::Leave } else { Command::Stay };
         threads.iter().for_each(|thread| thread.tell(command()));
         drop(threads);

@@ -12,7 +12,7 @@ use super::uapi::{ABORT, IoDescriptor, op};
 use std::collections::VecDeque;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::Duration;
 use udm_base::{AlignedBuf, Sector, Sectors};
 use udm_io::{Attached, BlockDevice, Channel, Domain, Op, OpFlags, Status, Waker, Woken};
@@ -37,14 +37,23 @@ pub(super) enum Command {
 
 /// The side of a thread that others see.
 pub(super) struct Handle {
-    commands: Mutex<VecDeque<Command>>,
+    /// `None` once the thread has ended.
+    commands: Mutex<Option<VecDeque<Command>>>,
     pending: AtomicBool,
     waker: Waker,
 }
 
 impl Handle {
+    fn lock(&self) -> MutexGuard<'_, Option<VecDeque<Command>>> {
+        self.commands.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Tells the thread something. When it has ended, what it is told is dropped: who waits for an answer finds that there will be none.
     pub(super) fn tell(&self, command: Command) {
-        self.commands.lock().unwrap_or_else(PoisonError::into_inner).push_back(command);
+        match &mut *self.lock() {
+            Some(commands) => commands.push_back(command),
+            None => return,
+        }
         self.pending.store(true, Ordering::Release);
         self.waker.wake();
     }
@@ -109,8 +118,8 @@ impl<P: Port> Worker<P> {
         let channel = domain.channel()?;
         let device = channel.attach(device);
         channel.set_depth(shape.depth.into());
-        let handle =
-            Arc::new(Handle { commands: Mutex::default(), pending: AtomicBool::new(false), waker: channel.waker() });
+        let commands = Mutex::new(Some(VecDeque::new()));
+        let handle = Arc::new(Handle { commands, pending: AtomicBool::new(false), waker: channel.waker() });
         let slots = usize::from(shape.depth);
         let mut worker = Self {
             port,
@@ -187,10 +196,12 @@ impl<P: Port> Worker<P> {
             // The driver gives these requests to the next server.
             tracing::warn!("the last answers of a ublk queue are not taken: {error}");
         }
+        let unheard = self.handle.lock().take();
+        drop(unheard);
     }
 
     fn commands(&mut self) {
-        let commands = std::mem::take(&mut *self.handle.commands.lock().unwrap_or_else(PoisonError::into_inner));
+        let commands = self.handle.lock().as_mut().map(std::mem::take).unwrap_or_default();
         for command in commands {
             match command {
                 Command::Pause(answer) => {

@@ -9,7 +9,7 @@ use super::inflight::Inflight;
 use super::memory::{GuestMemory, MAX_SLOTS, Region};
 use super::ring::RingAddresses;
 use super::server::{MAX_QUEUES, Options};
-use super::session::{Session, Surroundings, Vring, check_bell};
+use super::session::{Session, Surroundings, TURN, Vring, check_bell};
 use super::wire::{Inbox, RegionSpec};
 use super::worker::Command;
 use super::{Mode, inflight::InflightSpec};
@@ -22,9 +22,6 @@ use std::sync::{Arc, mpsc};
 use std::time::Duration;
 use udm_base::Sectors;
 use udm_io::Nanos;
-
-/// How long a worker may take to look at what it is told: it never blocks for longer than a turn.
-const TURN: Duration = Duration::from_secs(10);
 
 /// All that a server gives to the next.
 pub struct Handed {

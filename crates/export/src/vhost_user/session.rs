@@ -32,6 +32,8 @@ use udm_io::{BlockDevice, Domain, Joiner, OpFlags};
 
 /// How often somebody who waits for a worker looks whether the front end is still there.
 const LOOK: Duration = Duration::from_millis(20);
+/// How long a worker may take to look at what it is told: it never blocks for longer than a turn.
+pub(super) const TURN: Duration = Duration::from_secs(10);
 /// Messages that are handled at a time.
 const MESSAGES: usize = 64;
 /// In the flags of a ring's addresses: changes are to be logged, for a migration.
@@ -362,11 +364,12 @@ impl Session {
             let flags = fcntl_getfl(call).map_err(|e| e.to_string())?;
             fcntl_setfl(call, flags | OFlags::NONBLOCK).map_err(|e| e.to_string())?;
         }
+        // A copy stays here in any case: a queue that is stopped for a while, or goes on in another process, goes on with it.
+        let again = call.as_ref().map(OwnedFd::try_clone).transpose().map_err(|e| e.to_string())?;
         let vring = self.vring(index)?;
+        vring.call = call;
         if vring.running {
-            self.crew(index as usize)?.tell(Command::Call(index as usize, call));
-        } else {
-            vring.call = call;
+            self.crew(index as usize)?.tell(Command::Call(index as usize, again));
         }
         Ok(())
     }
@@ -576,15 +579,19 @@ impl Session {
         Lingering { workers: self.dismiss(), _export: self.export }
     }
 
-    /// Tells the workers to end, and waits until they leave the rings alone.
+    /// Tells the workers to end, and waits until they leave the rings alone, as long as a turn may take.
     pub(super) fn dismiss(&mut self) -> Vec<Crew> {
         let workers: Vec<_> = std::mem::take(&mut self.workers).into_iter().flatten().collect();
         let (answer, left) = mpsc::channel();
         workers.iter().for_each(|worker| worker.handle.tell(Command::End(answer.clone())));
         drop(answer);
-        // One that has died cannot answer.
+        let clock = self.around.domain.clock();
+        let until = clock.now().after(TURN.as_nanos() as u64);
+        // One that has died cannot answer, and one that rings a bell which its front end has filled does not. It touches no ring then,
+        // and finds out that it is to end when it goes on.
         while left.recv_timeout(LOOK) != Err(mpsc::RecvTimeoutError::Disconnected)
             && !workers.iter().all(|worker| worker.handle.has_ended())
+            && clock.now() < until
         {}
         workers
     }

@@ -28,6 +28,8 @@ pub(crate) struct Recorder {
     waiting: AtomicUsize,
     /// Called in the server's thread before a bio is served, with its number.
     pub(crate) before: Mutex<Option<Before>>,
+    /// It zeroes nothing any more, whatever its limits say.
+    pub(crate) zeroes_nothing: AtomicBool,
     /// Questions are kept from now on.
     pub(crate) silent: AtomicBool,
     pub(crate) questions: Mutex<Vec<ExtentsReply>>,
@@ -49,6 +51,7 @@ impl Recorder {
             seen: Mutex::default(),
             waiting: AtomicUsize::new(0),
             before: Mutex::default(),
+            zeroes_nothing: AtomicBool::new(false),
             silent: AtomicBool::new(false),
             questions: Mutex::default(),
         }
@@ -103,7 +106,7 @@ impl Recorder {
     fn serve(&self, bio: Bio) {
         let can = match bio.op() {
             Op::Discard => !self.limits.max_discard.is_zero(),
-            Op::WriteZeroes => !self.limits.max_write_zeroes.is_zero(),
+            Op::WriteZeroes => !self.limits.max_write_zeroes.is_zero() && !self.zeroes_nothing.load(Ordering::SeqCst),
             _ => true,
         };
         let status = if can { self.memory.serve(&bio) } else { Status::NotSupported };

@@ -3,7 +3,7 @@
 use crate::device::{ByHand, Recorder};
 use crate::raw::{Answer, Raw};
 use crate::served::Served;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc;
@@ -110,6 +110,173 @@ fn a_client_that_went_leaves_no_long_work_behind() {
         let bios = device.seen.lock().expect("unpoisoned").len();
         assert!(bios <= 256, "{bios} bios of a client that had gone");
     }
+}
+
+/// A read is given up while some of its pieces are with the device and another is about to begin.
+#[test]
+fn a_read_that_is_given_up_between_two_pieces_begins_no_other() {
+    for structured in [false, true] {
+        let device = Arc::new(Recorder::new(SIZE, Limits::default()));
+        let served = Served::device(device.clone());
+        let mut gone = Raw::go(&served.socket(), "dev", structured);
+        let mut other = Raw::go(&served.socket(), "dev", true);
+        let (reached, wait) = mpsc::channel();
+        let (go, went) = mpsc::channel::<()>();
+        *device.before.lock().expect("unpoisoned") = Some(Box::new(move |number| {
+            if number == 2 {
+                let _ = reached.send(());
+                let _ = went.recv();
+            }
+        }));
+        device.hold();
+        gone.send(Command::Read, 0, 0, 8 * MIB, b"");
+        wait.recv().expect("a second piece");
+        drop(gone);
+        go.send(()).expect("the device waits");
+        rounds(&mut other, 4);
+        assert_eq!(device.held(), 2, "a piece began for a client that had gone");
+        device.release_in_reverse();
+        assert!(served.server.reap_hangups());
+        other.write(0, &[1; 512]);
+    }
+}
+
+/// The device finds out that it cannot zero when nobody is there any more: nothing is written instead.
+#[test]
+fn zeroes_are_not_written_for_a_client_that_went() {
+    let device = Arc::new(Recorder::new(SIZE, Limits::default()));
+    let served = Served::device(device.clone());
+    let mut gone = Raw::go(&served.socket(), "dev", true);
+    let mut other = Raw::go(&served.socket(), "dev", true);
+    device.hold();
+    gone.send(Command::WriteZeroes, 0, 0, 60 * MIB, b"");
+    device.await_held(1);
+    drop(gone);
+    rounds(&mut other, 1);
+    device.zeroes_nothing.store(true, Ordering::SeqCst);
+    device.release_in_reverse();
+    assert!(served.server.reap_hangups());
+    let seen = device.seen.lock().expect("unpoisoned").clone();
+    assert_eq!(seen.iter().map(|s| s.op).collect::<Vec<_>>(), [Op::WriteZeroes]);
+}
+
+/// Has the server go round at least so often: each answer is of one round.
+fn rounds(client: &mut Raw, count: usize) {
+    for _ in 0..count {
+        assert_eq!(client.ask(Command::Cache, 0, 0, 0, b""), Answer::Done);
+    }
+}
+
+/// Sends as much as the socket takes.
+fn send_some(raw: &mut Raw, bytes: &mut &[u8]) {
+    raw.stream.set_nonblocking(true).expect("a socket");
+    while !bytes.is_empty() {
+        match raw.stream.write(bytes) {
+            Ok(sent) => *bytes = &bytes[sent..],
+            Err(error) => {
+                assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock);
+                break;
+            }
+        }
+    }
+    raw.stream.set_nonblocking(false).expect("a socket");
+}
+
+/// Pieces of long requests that a device does not finish take no more memory than there is, however small they are. When it goes on,
+/// so does every request.
+#[test]
+fn small_pieces_of_many_clients_are_within_the_limit() {
+    const LIMIT: u64 = MIB as u64;
+    for command in [Command::Read, Command::Write] {
+        let device = Arc::new(Recorder::new(SIZE, Limits::default()));
+        let devices = vec![("dev".into(), device.clone() as Arc<dyn BlockDevice>, false)];
+        let served = Served::start(Domain::default(), Server::builder().threads(1).memory(LIMIT as usize), devices);
+        let mut clients: Vec<Raw> = (0..4).map(|_| Raw::go(&served.socket(), "dev", true)).collect();
+        let mut other = Raw::go(&served.socket(), "dev", true);
+        device.hold();
+        let (count, length) = if command == Command::Read { (16, MIB / 2) } else { (1, 8 * MIB) };
+        let bytes: Vec<Vec<u8>> = clients
+            .iter_mut()
+            .map(|raw| {
+                let mut bytes: Vec<u8> = (0..count).flat_map(|_| raw.header(command as u16, 0, 0, length)).collect();
+                bytes.resize(bytes.len() + if command == Command::Write { length as usize } else { 0 }, 7);
+                bytes
+            })
+            .collect();
+        let mut left: Vec<&[u8]> = bytes.iter().map(Vec::as_slice).collect();
+        for _ in 0..100 {
+            clients.iter_mut().zip(&mut left).for_each(|(raw, bytes)| send_some(raw, bytes));
+            rounds(&mut other, 1);
+        }
+        let held: u64 = device.seen.lock().expect("unpoisoned").iter().map(|s| s.sectors * 512).sum();
+        // Each has one piece in any case.
+        assert!(held <= LIMIT + 5 * 65536, "{command:?}: {} KiB are held, of {} KiB", held >> 10, LIMIT >> 10);
+        device.release_in_reverse();
+        for (raw, bytes) in clients.iter_mut().zip(left) {
+            raw.stream.write_all(bytes).expect("sent");
+            (0..count).for_each(|_| assert!(!matches!(raw.answer().1, Answer::Failed(_))));
+        }
+    }
+}
+
+/// Questions whose answers may be long are asked as far as there is memory for these; all are answered in the end.
+#[test]
+fn answers_to_questions_are_within_the_limit() {
+    let device = Arc::new(Recorder::new(SIZE, Limits::default()));
+    let devices = vec![("dev".into(), device.clone() as Arc<dyn BlockDevice>, false)];
+    let clock = Arc::new(ByHand(1.into()));
+    let domain = DomainBuilder::default().clock(clock).build();
+    let served = Served::start(domain, Server::builder().threads(1).memory(MIB as usize), devices);
+    let mut clients: Vec<Raw> = (0..4).map(|_| Raw::go(&served.socket(), "dev", true)).collect();
+    let mut other = Raw::go(&served.socket(), "dev", true);
+    device.silent.store(true, Ordering::SeqCst);
+    for raw in &mut clients {
+        let asked: Vec<u8> = (0..200).flat_map(|_| raw.header(Command::BlockStatus as u16, 0, 0, MIB)).collect();
+        raw.stream.write_all(&asked).expect("6 KB fit the socket");
+    }
+    rounds(&mut other, 20);
+    let questions = std::mem::take(&mut *device.questions.lock().expect("unpoisoned"));
+    // 64 KiB each, and each client may have one in any case.
+    assert!(questions.len() <= 16 + 4, "{} long answers at a time", questions.len());
+    device.silent.store(false, Ordering::SeqCst);
+    drop(questions);
+    for raw in &mut clients {
+        (0..200).for_each(|_| assert!(matches!(raw.answer().1, Answer::Status(_))));
+    }
+}
+
+/// Who waits for memory goes on when there is enough, also when some was taken and as much was given back since it was looked at last.
+#[test]
+fn memory_that_is_given_back_while_more_is_taken_is_noticed() {
+    let device = Arc::new(Recorder::new(SIZE, Limits::default()));
+    let devices = vec![("dev".into(), device.clone() as Arc<dyn BlockDevice>, false)];
+    // What is held as a whole leaves a quarter to others: 3 MiB.
+    let builder = Server::builder().threads(1).memory(4 << 20);
+    let served = Served::start(Domain::default(), builder, devices);
+    let [mut taker, mut waiter, mut giver] = [(); 3].map(|()| Raw::go(&served.socket(), "dev", false));
+    let [mut holder, mut other] = [(); 2].map(|()| Raw::go(&served.socket(), "dev", true));
+    // The end of its answer does not fit the socket: the last MiB is held.
+    giver.send(Command::Read, 0, 0, 2 * MIB, b"");
+    let mut answer = vec![0; 16 + 2 * MIB as usize];
+    let all_but = answer.len() - 300_000;
+    giver.stream.read_exact(&mut answer[..all_but]).expect("an answer");
+    rounds(&mut other, 4);
+    let (reached, wait) = mpsc::channel();
+    let (go, went) = mpsc::channel::<()>();
+    *device.before.lock().expect("unpoisoned") = Some(Box::new(move |_| {
+        let _ = reached.send(());
+        let _ = went.recv();
+    }));
+    holder.send(Command::Flush, 0, 0, 0, b"");
+    wait.recv().expect("a flush");
+    // In this order, within one round: a MiB is taken, 2 MiB are wanted, and a MiB is given back.
+    taker.send(Command::Read, 0, 0, MIB, b"");
+    waiter.send(Command::Read, 0, 0, 2 * MIB, b"");
+    giver.stream.set_nonblocking(true).expect("a socket");
+    while giver.stream.read(&mut answer).is_ok() {}
+    drop(go);
+    assert_eq!(holder.answer().1, Answer::Done);
+    assert!(matches!(waiter.answer().1, Answer::Data(data) if data.len() == 2 << 20));
 }
 
 /// Clients that announce large writes and stop sending take no memory that others need for theirs.

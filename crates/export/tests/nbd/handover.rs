@@ -5,15 +5,15 @@ use crate::raw::{Answer, Raw};
 use crate::served::{SIZE, Served};
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use udm_export::nbd::ConnectionState;
-use udm_io::Limits;
+use udm_export::nbd::{ConnectionState, Server};
 use udm_io::nbd::wire::consts::{MAX_OPTION_DATA, cmd_flag, opt};
 use udm_io::nbd::wire::option::put_option;
 use udm_io::nbd::wire::request::Request;
 use udm_io::nbd::wire::{Command, NbdError};
+use udm_io::{BlockDevice, DomainBuilder, Limits};
 
 /// A generator good enough to choose places with.
 struct Random(u64);
@@ -224,6 +224,66 @@ fn long_requests_go_on() {
     assert!(matches!(asker.answer().1, Answer::Status(found) if found[0].length == 1 << 20));
 }
 
+/// A clock that lets a device go on when the thread that has made it asks for the time.
+struct Releasing {
+    who: std::thread::ThreadId,
+    device: Mutex<Option<Arc<Recorder>>>,
+}
+
+impl udm_io::Clock for Releasing {
+    fn now(&self) -> udm_io::Nanos {
+        if std::thread::current().id() == self.who
+            && let Some(device) = self.device.lock().expect("unpoisoned").take()
+        {
+            device.release_in_reverse();
+        }
+        udm_io::Nanos(1)
+    }
+}
+
+/// A payload whose end waits until its connection may hold more has come together with the requests behind it. When the
+/// device is done during the pause, all of it passes.
+#[test]
+fn what_follows_a_payload_that_waits_goes_on() {
+    let device = Arc::new(Recorder::new(SIZE, Limits::default()));
+    let clock = Arc::new(Releasing { who: std::thread::current().id(), device: Mutex::default() });
+    let domain = DomainBuilder::default().clock(clock.clone()).build();
+    let devices = vec![("dev".into(), device.clone() as Arc<dyn BlockDevice>, false)];
+    let mut served = Served::start(domain, Server::builder().threads(1), devices);
+    let [mut raw, mut other] = [(); 2].map(|()| Raw::go(&served.socket(), "dev", true));
+    device.hold();
+    // Four MiB are all that a connection holds.
+    let data: Vec<u8> = (0..(4 << 20) + 512).map(|i| (i / 512 * 7) as u8).collect();
+    let mut bytes = raw.header(Command::Write as u16, 0, 0, data.len() as u32);
+    bytes.extend(&data);
+    let write = raw.header(Command::Write as u16, 0, 8 << 20, 512);
+    bytes.extend([write, vec![9; 512], raw.header(Command::Cache as u16, 0, 0, 0)].concat());
+    let (before, end) = bytes.split_at(bytes.len() - 100_000);
+    raw.stream.write_all(before).expect("sent");
+    device.await_held(3);
+    // What is left comes at once.
+    let (reached, wait) = std::sync::mpsc::channel();
+    let (go, went) = std::sync::mpsc::channel::<()>();
+    *device.before.lock().expect("unpoisoned") = Some(Box::new(move |_| {
+        let _ = reached.send(());
+        let _ = went.recv();
+    }));
+    other.send(Command::Flush, 0, 0, 0, b"");
+    wait.recv().expect("a flush");
+    raw.stream.write_all(end).expect("100 KB fit the socket");
+    drop(go);
+    device.await_held(5);
+    assert_eq!(other.ask(Command::Cache, 0, 0, 0, b""), Answer::Done);
+
+    *clock.device.lock().expect("unpoisoned") = Some(device.clone());
+    served.hand_over(1);
+    let mut answers: Vec<_> = (0..3).map(|_| raw.answer()).collect();
+    answers.sort_by_key(|(cookie, _)| *cookie);
+    assert_eq!(answers, (1..4).map(|cookie| (cookie, Answer::Done)).collect::<Vec<_>>());
+    assert!(raw.read(0, data.len() as u32) == data, "the write's bytes differ");
+    assert_eq!(raw.read(8 << 20, 512), [9; 512]);
+}
+
 /// What another process says is checked.
 #[test]
 fn states_that_cannot_be() {
@@ -242,7 +302,7 @@ fn states_that_cannot_be() {
         (
             "\"receiving\":\"header\"",
             r#""receiving":{"payload":{"cookie":1,"start":0,"length":1,"durability":"cached"}}"#,
-            512,
+            1 << 20,
         ),
         (
             "\"receiving\":\"header\"",

@@ -1,10 +1,12 @@
 //! Nonsense: the connection ends or the request does, and the server serves the next one.
 
 use crate::served::*;
+use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::AsFd;
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use udm_export::node::fuse::{FuseServer, Owner};
 use udm_export::vhost_user::Mode;
@@ -310,6 +312,42 @@ fn descriptors_that_can_make_others_wait() {
     let local = memfd_create("udm-test", MemfdFlags::CLOEXEC).unwrap();
     ftruncate(&local, 4096).unwrap();
     front.tell(ADD_MEM_REG, &region, &[local.as_fd()]).unwrap();
+}
+
+/// A clock by which a second goes by whenever somebody looks.
+struct Hasty(AtomicU64);
+
+impl udm_io::Clock for Hasty {
+    fn now(&self) -> udm_io::Nanos {
+        udm_io::Nanos(self.0.fetch_add(1_000_000_000, Ordering::SeqCst))
+    }
+}
+
+/// A worker has to ring a bell that is full, and that its front end has made one to wait for after it was checked. The server ends
+/// all the same.
+#[test]
+fn a_bell_that_keeps_who_rings_it() {
+    const SET_VRING_CALL: u32 = 13;
+    let domain = udm_io::DomainBuilder::default().clock(std::sync::Arc::new(Hasty(1.into()))).build();
+    let mut served = Served::of(domain, std::sync::Arc::new(Sized::new()), Want::default());
+    let (mut front, mut queue) = served.front_with(FrontOptions { event_idx: false, ..FrontOptions::default() });
+    let bell = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
+    front.tell(SET_VRING_CALL, &0u64.to_ne_bytes(), &[bell.as_fd()]).unwrap();
+    assert_eq!(rustix::io::read(&bell, &mut [0u8; 8]), Ok(8), "it was told of the new bell");
+    assert_eq!(rustix::io::write(&bell, &(u64::MAX - 1).to_ne_bytes()), Ok(8));
+    rustix::fs::fcntl_setfl(&bell, rustix::fs::OFlags::empty()).unwrap();
+    assert!(queue.submit(Kind::Flush, 0, &[], 1));
+    queue.kick();
+    until("the request to be done", || queue.completed().is_some());
+    let (ended, end) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        served.stop();
+        ended.send(()).unwrap();
+        served
+    });
+    assert_eq!(end.recv_timeout(Duration::from_secs(50)), Ok(()), "the server waits for its front end");
+    // So that its thread ends.
+    assert_eq!(rustix::io::read(&bell, &mut [0u8; 8]), Ok(8));
 }
 
 /// A page of memory as a node.

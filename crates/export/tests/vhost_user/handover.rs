@@ -2,6 +2,8 @@
 
 use crate::device::Recorder;
 use crate::served::*;
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::fd::AsFd;
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::sync::Arc;
@@ -139,6 +141,32 @@ fn in_the_middle() {
         assert!(front.hear().unwrap() != 0, "{cut}");
         assert_eq!(write(&front, &mut queues[0], 0, &[3; 4096]), 0);
     }
+}
+
+/// A front end may say by what it wants to be told while a queue runs, as QEMU does when a driver masks its interrupt: by that it is told
+/// after the queue was stopped for a while, and by the next server.
+#[test]
+fn told_by_the_last_bell() {
+    const SET_VRING_CALL: u32 = 13;
+    const SET_VRING_ENABLE: u32 = 18;
+    let mut served = Served::memory();
+    let (mut front, _queue) = served.front();
+    let bell = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
+    // A queue that starts tells the driver once, in case that the server before it did not.
+    let rings = |what: &str| {
+        let patience = Timespec { tv_sec: 20, tv_nsec: 0 };
+        assert_eq!(poll(&mut [PollFd::new(&bell, PollFlags::IN)], Some(&patience)), Ok(1), "not told: {what}");
+        assert_eq!(rustix::io::read(&bell, &mut [0u8; 8]), Ok(8));
+    };
+    front.tell(SET_VRING_CALL, &0u64.to_ne_bytes(), &[bell.as_fd()]).unwrap();
+    rings("it was given");
+    for on in [0u32, 1] {
+        let state: Vec<u8> = [0, on].iter().flat_map(|word| word.to_ne_bytes()).collect();
+        front.tell(SET_VRING_ENABLE, &state, &[]).unwrap();
+    }
+    rings("the queue was stopped and started");
+    served.pass_on();
+    rings("the next server");
 }
 
 /// Nobody is connected; and somebody comes while nobody listens.

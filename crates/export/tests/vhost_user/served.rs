@@ -130,9 +130,12 @@ pub(crate) struct Served {
 
 impl Served {
     pub(crate) fn new(device: Arc<dyn BlockDevice>, want: Want) -> Self {
+        Self::of(Domain::default(), device, want)
+    }
+
+    pub(crate) fn of(domain: Domain, device: Arc<dyn BlockDevice>, want: Want) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("disk.sock");
-        let domain = Domain::default();
         let mut this = Self { server: None, domain, path, open: Arc::default(), device, want, _dir: dir };
         this.start();
         this

@@ -66,6 +66,11 @@ impl Connection {
         !self.gone.swap(true, Ordering::AcqRel)
     }
 
+    /// Whether the kernel has ended it, as far as somebody has noticed.
+    pub(super) fn is_gone(&self) -> bool {
+        self.gone.load(Ordering::Acquire)
+    }
+
     /// Has the kernel forget the attributes of the node's file, if it knows of it here.
     pub(super) fn forget_attributes(&self, node: &Node) {
         let ino = if self.node.is_some() { ROOT } else { node.file_ino() };

@@ -95,10 +95,17 @@ impl Links {
         self.slots.iter().position(is).map(|at| at as u32)
     }
 
-    /// Those that are at home here.
-    pub(super) fn at_home(&self) -> impl Iterator<Item = u32> {
-        let is = |link: &Link| self.is_home(link);
-        self.slots.iter().enumerate().filter(move |(_, link)| link.as_ref().is_some_and(is)).map(|(at, _)| at as u32)
+    /// Looks at those that are at home here. Which of them have room for what is there.
+    pub(super) fn look_at_home(&mut self) -> Vec<u32> {
+        let mut looked = Vec::new();
+        for number in 0..self.slots.len() as u32 {
+            if self.get(number).is_some_and(|link| self.is_home(link)) {
+                self.look(number);
+                looked.push(number);
+            }
+        }
+        looked.retain(|number| self.get(*number).is_some_and(|link| link.place == Place::Ready));
+        looked
     }
 
     fn is_home(&self, link: &Link) -> bool {

@@ -16,7 +16,7 @@ use udm_io::OpFlags;
 use zerocopy::IntoBytes;
 
 /// Requests of asynchronous callers that the kernel lets be under way on one connection; 12 unless asked for.
-const MAX_BACKGROUND: u16 = 512;
+pub(super) const MAX_BACKGROUND: u16 = 512;
 /// `fallocate` modes (`include/uapi/linux/falloc.h`).
 const KEEP_SIZE: u32 = 1;
 const PUNCH_HOLE: u32 = 2;
@@ -167,8 +167,14 @@ impl Worker {
         if writes && node.device.read_only() {
             return Err(Errno::EROFS);
         }
-        let connection = self.engine.links.of_request(tag.link).connection.id;
-        let fh = self.shared.tree.open(node, connection)?;
+        let connection = self.engine.links.of_request(tag.link).connection.clone();
+        let fh = self.shared.tree.open(node, connection.id)?;
+        if connection.is_gone() {
+            // Whoever has noticed may have closed what came by it before this did.
+            self.shared.tree.close_by(node, connection.id);
+            self.tell_closed();
+            return Err(Errno::ENODEV);
+        }
         // To close it, which a program that begins does with all that it may not inherit, would wait for writes that are under way,
         // uninterruptibly, and `ps` for that program (`fuse_flush`, `begin_new_exec`, 6.12). What was mapped is written when it is unmapped.
         let open_flags = fopen::DIRECT_IO | fopen::NOFLUSH | fopen::PARALLEL_DIRECT_WRITES;

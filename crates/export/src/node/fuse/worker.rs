@@ -5,10 +5,11 @@ use super::engine::{DATA_AT, Engine, MAX_TRANSFER, RECEIVE_LEN, Tag};
 use super::links::{MEMORY, SURE, of_key};
 use super::mount::Mounted;
 use super::request::{HEAD, Request, parse};
+use super::serve::MAX_BACKGROUND;
 use super::tree::{Tree, lock};
 use super::uring::{Came, Remains, Uring};
 use super::wire::{InHeader, op};
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, mpsc};
@@ -21,6 +22,9 @@ use zerocopy::FromBytes;
 const RING: u64 = u64::MAX - 1;
 /// Requests that are taken in before the device is asked to go on.
 const BATCH: usize = 32;
+/// A connection from which so many have been taken in since had no more when somebody asked: asynchronous callers have fewer under
+/// way, and others one each.
+const BACKLOG: usize = 2 * MAX_BACKGROUND as usize;
 /// How long memory is kept after the last request.
 const WARM: Duration = Duration::from_secs(1);
 /// How often a worker looks for requests before it sleeps.
@@ -130,6 +134,15 @@ pub(super) struct Worker {
     paused: bool,
     /// Who waits for the pause.
     pausing: Option<mpsc::Sender<()>>,
+    /// Who waits for what has come.
+    reaps: Vec<Reap>,
+}
+
+/// What the kernel had when somebody asked is being taken in.
+struct Reap {
+    /// Where there may be some of it, and how many requests have been taken in there since: a link, or the ring.
+    left: HashMap<Option<u32>, usize>,
+    answer: mpsc::Sender<()>,
 }
 
 /// What came of looking for requests.
@@ -170,7 +183,8 @@ impl Worker {
         let staging = Some(engine.take_large());
         let closed = shared.closed.load(Ordering::Acquire);
         let (ring, ending, paused, pausing) = (false, None, false, None);
-        Ok(Self { engine, shared, handle, number, staging, closed, ring, ending, paused, pausing })
+        let reaps = Vec::new();
+        Ok(Self { engine, shared, handle, number, staging, closed, ring, ending, paused, pausing, reaps })
     }
 
     pub(super) fn handle(&self) -> Arc<Handle> {
@@ -189,6 +203,7 @@ impl Worker {
             let done = self.engine.work();
             self.tell_admitted();
             self.see_closed();
+            self.answer_reaps(takes);
             let came = self.engine.uring.as_mut().is_some_and(Uring::submit) && takes;
             if self.engine.len() == 0
                 && let Some(pausing) = self.pausing.take()
@@ -250,11 +265,7 @@ impl Worker {
                     }
                 }
                 Command::Admit(slot) => self.engine.admit(slot),
-                Command::Reap(answer) => {
-                    self.reap();
-                    // Who asked may have stopped waiting.
-                    let _ = answer.send(());
-                }
+                Command::Reap(answer) => self.reap(answer),
                 Command::Pause(done) => (self.paused, self.pausing) = (true, Some(done)),
                 Command::Resume => (self.paused, self.pausing) = (false, None),
                 Command::End(at) => self.ending = Some(at),
@@ -307,14 +318,36 @@ impl Worker {
         }
     }
 
-    /// Takes in all requests that the kernel has by now and that there is room for, of the connections that are at home here.
-    fn reap(&mut self) {
-        let home: Vec<_> = self.engine.links.at_home().collect();
-        home.into_iter().for_each(|link| self.engine.links.look(link));
+    /// From now on all requests are taken in that the kernel has by now and that there is room for, of the connections that are at home
+    /// here. Others come meanwhile, maybe without end.
+    fn reap(&mut self, answer: mpsc::Sender<()>) {
         let _ = self.engine.uring.as_mut().is_some_and(Uring::submit);
-        while !self.paused && self.receive_all() {
-            self.engine.work();
+        let ring = self.ring.then_some(None);
+        let left = self.engine.links.look_at_home().into_iter().map(Some).chain(ring).map(|from| (from, 0)).collect();
+        self.reaps.push(Reap { left, answer });
+    }
+
+    /// Notes that as many requests have been taken in as are at a time, or that there are no more for which there is room.
+    fn taken(&mut self, from: Option<u32>, more: bool) {
+        for reap in &mut self.reaps {
+            let Some(count) = reap.left.get_mut(&from) else { continue };
+            *count += BATCH;
+            if !more || *count >= BACKLOG {
+                reap.left.remove(&from);
+            }
         }
+    }
+
+    /// Answers those who wait for what has come: when it has been taken in, or nothing is.
+    fn answer_reaps(&mut self, takes: bool) {
+        self.reaps.retain(|Reap { left, answer }| {
+            let waits = takes && !left.is_empty();
+            if !waits {
+                // Who asked may have stopped waiting.
+                let _ = answer.send(());
+            }
+            waits
+        });
     }
 
     /// Takes in some of the requests that there are, as far as there is room. Whether there may be more.
@@ -327,6 +360,7 @@ impl Worker {
                 let Some(came) = came else { break };
                 self.take_ring(&came);
             }
+            self.taken(None, more);
             while let Some(link) = self.engine.uring.as_mut().and_then(Uring::refused) {
                 if let Some(link) = self.engine.links.get(link) {
                     link.connection.set_by_ring(false);
@@ -342,7 +376,9 @@ impl Worker {
         };
         for _ in 0..ready {
             let Some(link) = self.engine.links.next() else { break };
-            match self.receive(link, BATCH) {
+            let received = self.receive(link, BATCH);
+            self.taken(Some(link), received == Received::Some);
+            match received {
                 Received::Some => {
                     self.engine.links.look(link);
                     more = true;
@@ -508,5 +544,69 @@ mod tests {
         handle.tell(Command::Serve(other.clone()));
         worker.commands();
         assert_eq!((worker.engine.links.of(&early), worker.engine.links.of(&other)), (Some(0), Some(1)));
+    }
+
+    /// Who asks that what has come is taken in has an answer though more comes without end, and so has who asks for other things then.
+    #[test]
+    fn a_connection_that_is_never_dry_keeps_nobody_waiting() {
+        let (told, handle) = mpsc::channel();
+        let thread = std::thread::spawn(move || {
+            let shared = Arc::new(Shared::new(Tree::new(Owner { uid: 0, gid: 0, time: 0 })));
+            let worker = Worker::new(&Domain::default(), shared, (0, 1), None).unwrap();
+            told.send(worker.handle()).unwrap();
+            worker.run();
+        });
+        let handle = handle.recv().unwrap();
+        // Each read finds a request, which nobody knows; answers go nowhere.
+        let endless = std::fs::File::options().read(true).write(true).open("/dev/zero").unwrap();
+        handle.tell(Command::Serve(Arc::new(Connection::new(0, endless.into(), None, None, false))));
+        let (answer, answers) = mpsc::channel();
+        handle.tell(Command::Reap(answer.clone()));
+        assert_eq!(answers.recv_timeout(Duration::from_secs(50)), Ok(()), "what came before is taken in");
+        handle.tell(Command::Pause(answer));
+        assert_eq!(answers.recv_timeout(Duration::from_secs(50)), Ok(()), "and commands are heard");
+        handle.tell(Command::End(Nanos::default()));
+        thread.join().unwrap();
+    }
+
+    /// A file is opened by way of a connection of which another worker has noticed that it has ended: nobody will close it.
+    #[test]
+    fn what_is_opened_by_a_connection_that_has_gone_is_closed() {
+        let shared = Arc::new(Shared::new(Tree::new(Owner { uid: 0, gid: 0, time: 0 })));
+        let mut worker = Worker::new(&Domain::default(), shared.clone(), (0, 1), None).unwrap();
+        let node = shared.tree.add("node", Box::new(Nothing)).unwrap();
+        let sink = std::fs::File::options().write(true).open("/dev/null").unwrap();
+        let connection = Arc::new(Connection::new(1, sink.into(), Some(node.clone()), None, false));
+        worker.serve_connection(&connection);
+        let header = InHeader {
+            nodeid: super::super::wire::ROOT,
+            ..InHeader::read_from_bytes(&[0; size_of::<InHeader>()]).unwrap()
+        };
+        let mut open = || {
+            let request = parse(&InHeader { opcode: op::OPEN, ..header }, &[0; 8]).unwrap();
+            worker.serve(Tag { link: 0, unique: 2, entry: None }, &header, &request)
+        };
+        assert_eq!((open(), node.is_open()), (Ok(()), true));
+        shared.tree.close_by(&node, connection.id);
+        assert!(connection.set_gone());
+        assert_eq!((open(), node.is_open()), (Err(Errno::ENODEV), false));
+    }
+
+    /// A device that nobody gets to.
+    struct Nothing;
+
+    impl crate::node::NodeDevice for Nothing {
+        fn device(&self) -> Arc<dyn udm_io::BlockDevice> {
+            Arc::new(udm_io::MemoryDevice::new(udm_base::Sectors::new(8)).unwrap())
+        }
+        fn read_only(&self) -> bool {
+            false
+        }
+        fn open(&self) -> Result<Box<dyn std::any::Any + Send>, Errno> {
+            Ok(Box::new(()))
+        }
+        fn name(&self) -> String {
+            "nothing".into()
+        }
     }
 }

@@ -374,3 +374,14 @@ fn a_full_queue_gives_slots_back_when_it_leaves() {
     assert_eq!(driver.wait(DEPTH.into()).len(), usize::from(DEPTH));
     driver.thread.join().unwrap();
 }
+
+/// Somebody has stopped the device, and its threads have ended: who asks them to pause is not kept waiting.
+#[test]
+fn who_has_ended_keeps_nobody_waiting() {
+    let driver = Driver::new(memory());
+    let handle = driver.handle.clone();
+    let (answer, answers) = mpsc::channel();
+    driver.stop();
+    handle.tell(Command::Pause(answer));
+    assert_eq!(answers.try_recv(), Err(mpsc::TryRecvError::Disconnected));
+}
