@@ -280,6 +280,21 @@ impl Store {
         self.batch(Vec::new(), last)
     }
 
+    /// It is merged no further, and gets exceptions again. `highest` is the highest chunk that one of those it has lies in, 0 for none.
+    ///
+    /// The kernel gives chunks away from the last merged one on, which others may have if some before were given away in vain.
+    ///
+    /// # Panics
+    /// When a batch is being written, or one could not be.
+    pub fn stop_merging(&mut self, highest: u64) {
+        assert!(!self.out && !self.poisoned, "a store at rest");
+        if std::mem::take(&mut self.merging) {
+            self.next_free = highest.max(1) + 1;
+            self.skip_metadata();
+            self.tail_is_zero = false;
+        }
+    }
+
     fn batch(&mut self, first: Vec<AreaWrite>, last: AreaWrite) -> Batch {
         assert!(!self.out, "one batch at a time");
         assert!(!self.poisoned, "nothing follows a write that failed");

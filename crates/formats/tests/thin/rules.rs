@@ -331,6 +331,24 @@ fn opening_reads_a_few_blocks_and_so_does_a_look_up() {
     assert_eq!(pair.disk.reads(), before, "all is in memory");
 }
 
+/// Trap: who asks how far a big device is mapped in a row has all others wait while its whole tree is read.
+#[test]
+fn a_run_is_looked_for_in_some_leaves_at_a_time() {
+    let mut pair = Pair::new(2048, 100_000, Options::default());
+    apply(&mut pair, &[Op::CreateThin(1), Op::Write(1, 0, 60_000), Op::Commit]);
+    pair.reopen();
+    let (mut at, mut steps) = (0, 0);
+    while let Some(run) = block_on(pair.metadata.mapped_range(1, at, u64::MAX)).unwrap() {
+        let before = pair.disk.reads();
+        assert_eq!((run.from, run.data), (at, at), "they lie in a row");
+        (at, steps) = (run.to, steps + 1);
+        let next = block_on(pair.metadata.mapped_range(1, at, u64::MAX)).unwrap();
+        assert!(pair.disk.reads() - before <= 2 * 70 && next.is_none_or(|next| next.from == at), "step {steps}");
+    }
+    assert_eq!(at, 60_000);
+    assert!(steps > 2, "{steps} steps");
+}
+
 /// A disk whose every answer has to be waited for once.
 struct Slow(Disk);
 

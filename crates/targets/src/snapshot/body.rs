@@ -183,6 +183,17 @@ impl Body {
         self.snapshot.exceptions.set(old, None);
     }
 
+    /// It is merged no further: it gets exceptions again, if it is valid.
+    pub(super) fn stop_merging(&mut self) {
+        if !self.snapshot.valid.load(SeqCst) {
+            return;
+        }
+        let highest = self.beyond.values().copied().max().unwrap_or(0).max(self.snapshot.exceptions.highest());
+        if let Keep::Persistent(store) = &mut self.keep {
+            store.stop_merging(highest);
+        }
+    }
+
     /// How full the COW device is, of whatever size it is now.
     pub(super) fn usage(&mut self) -> Usage {
         self.grow();

@@ -269,6 +269,12 @@ impl Holding {
                 format!("Unable to perform snapshot handover until source is suspended: suspend {name} first");
             return Err(Error::new(Errno::EINVAL, message));
         }
+        if !self.merge && self.snapshot.merge_failed.load(SeqCst) {
+            // Nobody knows what its list on the device says.
+            let message =
+                "Unable to take a snapshot back whose merge has failed: remove what has it, and make it again";
+            return Err(Error::new(Errno::EINVAL, message));
+        }
         // What the resume will want.
         Tail::of(&self.snapshot, self.len).map(drop).map_err(|e| {
             let message = format!("the snapshot cannot grow to {} sectors: {e}", self.len);
@@ -361,7 +367,12 @@ impl Holding {
         if it.owner.load(SeqCst) == self.id {
             it.sectors.store(self.len.get(), SeqCst);
             it.may_overflow.store(self.store == "PO", SeqCst);
-            it.merging.store(self.merge, SeqCst);
+            if it.merging.swap(self.merge, SeqCst)
+                && !self.merge
+                && let Some(body) = state.body(it.id)
+            {
+                body.stop_merging();
+            }
             it.active.store(true, SeqCst);
             if let Some(body) = state.body(it.id) {
                 body.md = self.md.clone();

@@ -54,6 +54,15 @@ impl Exceptions {
         (word & PENDING != 0).then_some((word >> TAG_BITS) as usize)
     }
 
+    /// The highest chunk of the COW device that an exception has. Looks at all.
+    pub(super) fn highest(&self) -> u64 {
+        let mut highest = 0;
+        self.0.for_each(|word| {
+            highest = unpack(word.load(Ordering::SeqCst)).map_or(0, |entry| entry.new).max(highest);
+        });
+        highest
+    }
+
     /// Notes which run is to bring the chunk's exception. Until then it has none.
     pub(super) fn set_pending(&self, chunk: u64, run: usize) {
         let word = (run as u64) << TAG_BITS | PENDING;

@@ -1,6 +1,7 @@
 //! Snapshots over disks in memory: what is seen where, in which order, and what goes wrong how.
 
 mod grow;
+mod merge_back;
 #[path = "../rig/mod.rs"]
 mod rig;
 use rig::*;

@@ -16,6 +16,7 @@ mod messages;
 mod origins;
 mod pools;
 mod reuse;
+mod shortage;
 mod snapshots;
 mod space;
 mod stillness;

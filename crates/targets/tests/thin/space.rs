@@ -123,6 +123,29 @@ fn metadata_that_run_out_make_the_pool_read_only() {
     assert_eq!(read(&io, 9 * BLOCK, 8), pattern(9 * BLOCK, 8, 7));
 }
 
+/// Trap: a block that is being filled when metadata run out belongs to nobody, also when there are more.
+#[test]
+fn blocks_that_are_being_filled_when_metadata_run_out_are_given_back() {
+    for blocks in [64, 70, 100] {
+        let (rig, md) = growing(Rig::default(), 64, blocks, "");
+        let mut client = Client::new(&rig, &device(&rig, "thin"));
+        let below = rig.named("below").unwrap();
+        let below = below.as_any().downcast_ref::<Disk>().unwrap();
+        *below.hold_if.lock().unwrap() = Some(Box::new(|bio| bio.op().is_write()));
+        let token = client.write(0, pattern(0, BLOCK, 1), OpFlags::NONE);
+        assert_eq!(client.status(token), None);
+        let create = |n: u32| md.message(Sector::ZERO, &["create_thin", &n.to_string()]);
+        assert!((1..200).any(|n| create(n).is_err()) && info(&md).contains(" ro "), "{}", info(&md));
+        *below.hold_if.lock().unwrap() = None;
+        below.release();
+        assert_eq!(client.wait(token), Status::Io);
+        rig.reload(&device(&rig, "meta"), &format!("0 {} linear metabelow 0", 512 * 8));
+        suspend(&md);
+        resume(&md);
+        assert!(info(&md).contains(" 0/64 - rw "), "{blocks} blocks: {}", info(&md));
+    }
+}
+
 /// As before, by writes: they commit ahead of the reserve.
 #[test]
 fn writes_leave_the_reserve_to_commits() {

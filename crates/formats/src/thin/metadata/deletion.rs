@@ -111,6 +111,11 @@ impl Deletion {
         (self.left, self.all)
     }
 
+    /// Looks at everything from its beginning: an abort may have brought back what earlier steps had removed.
+    pub fn begin_again(&mut self) {
+        (self.next, self.left) = (0, self.all);
+    }
+
     /// Unmaps some thousand blocks. `true` when nothing is left: commit then.
     ///
     /// # Errors

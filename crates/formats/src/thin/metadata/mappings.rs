@@ -11,6 +11,9 @@ use crate::thin::values::{BlockTime, Details};
 /// How many leaves one call of the tree removes at most; in between others of its kind could run.
 const LEAVES: usize = 64;
 
+/// How many leaves of one run are looked at: 8,000 blocks and more, about 0.2 ms when they are in memory.
+const OF_RUN: usize = 64;
+
 impl Metadata {
     /// Where a virtual block lies. About 0.25 µs when the nodes are in memory.
     ///
@@ -55,7 +58,8 @@ impl Metadata {
         Ok(*range.start()..range.end().saturating_add(1))
     }
 
-    /// The first run of mapped blocks in `from..to`, which lie in a row on the data device, too, and are alike shared or not.
+    /// The first run of mapped blocks in `from..to`, which lie in a row on the data device, too, and are alike shared or not. A long one is
+    /// not followed to its end, so that others need not wait while a whole tree is read: what is mapped next may go on with it.
     ///
     /// # Errors
     /// As [`find`](Self::find).
@@ -64,8 +68,11 @@ impl Metadata {
         let Device { root, details, .. } = self.device(dev).await?;
         let mut run: Option<Run> = None;
         let mut at = from;
-        while at < to {
+        let mut leaves = 0;
+        // Where nothing is mapped the second leaf says what comes next: none is empty.
+        while at < to && leaves < OF_RUN {
             let range = self.read_leaf(root, at).await?;
+            leaves += 1;
             let first = self.scratch.partition_point(|(block, _)| *block < at);
             for (block, value) in &self.scratch[first..] {
                 let next = run.map_or(*block, |run| run.to);

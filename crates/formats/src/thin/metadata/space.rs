@@ -13,6 +13,8 @@ use crate::thin::error::Error;
 const ENTRIES: u64 = 84;
 /// And at most.
 const MOST: u64 = 252;
+/// Leaves that a step of a deletion removes.
+const STEP: u64 = super::deletion::LEAVES as u64;
 
 /// Something that is to be done, as far as it matters how much room it takes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -21,7 +23,7 @@ pub enum Change {
     One,
     /// So many neighbouring blocks of a device are unmapped.
     Unmap(u64),
-    /// A [`Deletion`](super::Deletion) makes a step.
+    /// A device is deleted, or a [`Deletion`](super::Deletion) makes a step.
     Delete,
     /// Data blocks in a row get or lose references.
     References(u64),
@@ -49,7 +51,11 @@ impl Change {
         match self {
             Self::One => one,
             Self::Unmap(blocks) => leaves(3 * (blocks / ENTRIES + 2), blocks),
-            Self::Delete => leaves(super::deletion::LEAVES as u64, super::deletion::LEAVES as u64 * MOST),
+            Self::Delete => {
+                // With a way down both upper trees to the id that the rest may get.
+                let Needs { nodes, data, metadata } = leaves(STEP, STEP * MOST);
+                Needs { nodes: nodes + 4 * levels, data, metadata }
+            }
             Self::References(blocks) => Needs { nodes: 0, data: blocks, metadata: 0 },
             Self::Grow(blocks) => {
                 Needs { nodes: 2 * blocks.div_ceil(ENTRIES_PER_BITMAP) + nodes, data: 0, metadata: 0 }

@@ -8,6 +8,10 @@ use std::ops::Range;
 use udm_formats::thin::{Change, Error};
 use udm_io::{Nanos, Status};
 
+fn is_out_of_metadata(error: &Error) -> bool {
+    matches!(error, Error::Data(udm_pdata::Error::NoSpace(udm_pdata::Space::Metadata)))
+}
+
 impl Worker {
     /// Commits for those who wait for it, or because it is time.
     pub(super) async fn commit_if_due(&mut self) {
@@ -40,6 +44,7 @@ impl Worker {
         }
         if !self.metadata.is_dirty() && !self.freed {
             self.note_committed();
+            self.check_metadata_space();
             return true;
         }
         match self.commit_and_go_on().await {
@@ -53,12 +58,9 @@ impl Worker {
 
     async fn commit_and_go_on(&mut self) -> Result<(), Error> {
         self.commit_now().await?;
+        // Before anything is held: what is held when the pool stops would stay allocated.
         self.check_metadata_space();
-        if self.pool.mode() <= PoolMode::OutOfDataSpace
-            && let Err(e) = self.take_holds().await
-        {
-            self.metadata_failed("holding blocks", &e).await;
-        }
+        self.hold_again().await;
         self.check_data_space();
         Ok(())
     }
@@ -78,7 +80,6 @@ impl Worker {
                 return false;
             }
             self.alone = !self.metadata.has_room(change);
-            self.check_metadata_space();
         }
         self.pool.mode() <= PoolMode::OutOfDataSpace
     }
@@ -140,7 +141,21 @@ impl Worker {
         self.jobs.values().flat_map(of_job).chain(self.holding.iter().cloned()).collect()
     }
 
-    /// After the commit, before anything is allocated: they are held again.
+    /// A transaction has begun: before anything is allocated, what jobs and changes under way have is held in it too.
+    ///
+    /// The commit before has given back as many metadata blocks as this takes, but for those by which the trees of large counts have
+    /// grown. Should that be too few, the pool stops: else it would give the blocks to others while they are being filled.
+    async fn hold_again(&mut self) {
+        if self.pool.mode() > PoolMode::OutOfDataSpace {
+            return;
+        }
+        let Err(error) = self.take_holds().await else { return };
+        tracing::error!("thin-pool: holding blocks failed: {error}");
+        let ran_out = is_out_of_metadata(&error);
+        self.abort(!ran_out).await;
+        self.set_mode(if ran_out { PoolMode::OutOfMetadataSpace } else { PoolMode::ReadOnly });
+    }
+
     async fn take_holds(&mut self) -> Result<(), Error> {
         for held in self.holds() {
             self.metadata.inc_data(held).await?;
@@ -156,7 +171,7 @@ impl Worker {
             return self.set_mode(PoolMode::ReadOnly);
         }
         // That metadata blocks ran out says nothing against those that are there.
-        let ran_out = matches!(error, Error::Data(udm_pdata::Error::NoSpace(udm_pdata::Space::Metadata)));
+        let ran_out = is_out_of_metadata(error);
         self.abort(!ran_out).await;
         if self.pool.mode() == PoolMode::Fail {
             return;
@@ -165,6 +180,10 @@ impl Worker {
             self.set_mode(PoolMode::ReadOnly);
         } else if !self.metadata.has_room(Change::One) {
             self.set_mode(PoolMode::OutOfMetadataSpace);
+        } else {
+            // The pool goes on, and what was allocated in the transaction may be given out anew: nobody may be writing there.
+            self.wait_for_flights().await;
+            self.hold_again().await;
         }
     }
 
@@ -177,7 +196,7 @@ impl Worker {
         }
     }
 
-    /// `abort_transaction`
+    /// `abort_transaction`. What was held is so no more: see [`hold_again`](Self::hold_again).
     async fn abort(&mut self, needs_check: bool) {
         if let Err(e) = self.metadata.abort().await {
             tracing::error!("thin-pool: the transaction cannot be aborted: {e}");
@@ -193,7 +212,7 @@ impl Worker {
             }
             device.mappings.forget_all();
         }
-        self.lose_holds();
+        self.deletions.begin_again();
     }
 
     /// What jobs have allocated or hold is not theirs any more.

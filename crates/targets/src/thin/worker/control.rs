@@ -48,6 +48,16 @@ pub(in crate::thin) enum MetadataOf {
     ReleaseSnap,
 }
 
+impl MetadataOf {
+    /// What there has to be room for; of a release it is the least.
+    const fn change(self) -> Change {
+        match self {
+            Self::Delete(_) => Change::Delete,
+            _ => Change::One,
+        }
+    }
+}
+
 /// What a control thread asks for.
 pub(in crate::thin) enum Command {
     /// Take these features, and the sizes that table and devices have now (`pool_preresume`).
@@ -315,6 +325,7 @@ impl Worker {
 
     fn resume(&mut self) {
         self.low_water_told = false;
+        self.deletions.look_again();
         self.pool.resume_gate();
         self.end_waiting(None);
         let parked = std::mem::take(&mut self.parked);
@@ -340,10 +351,11 @@ impl Worker {
             return reply.give(Err(Error::new(Errno::EOPNOTSUPP, message)));
         }
         if matches!(message, MetadataOf::ReleaseSnap) {
-            // Nobody knows how much it takes. If that is too much, it is all that is lost.
+            // How much it takes follows from all that the snapshot alone has, which nobody has counted. So it is always alone in its
+            // transaction: when it runs out, an abort loses nothing else, and what is under way goes on.
             self.commit().await;
         }
-        if !self.make_room(Change::One).await {
+        if !self.make_room(message.change()).await {
             let message = match self.pool.mode() {
                 PoolMode::OutOfMetadataSpace => OUT_OF_METADATA_SPACE,
                 _ => "the metadata could not be committed; the pool's status tells more",

@@ -23,6 +23,16 @@ impl Deletions {
     pub(super) const fn new() -> Self {
         Self { queue: VecDeque::new(), more: true }
     }
+
+    /// Steps that were not committed came to nothing.
+    pub(super) fn begin_again(&mut self) {
+        self.queue.iter_mut().for_each(|(deletion, _)| deletion.begin_again());
+    }
+
+    /// Looks for what earlier ones have left, as when metadata ran out in their middle.
+    pub(super) const fn look_again(&mut self) {
+        self.more = true;
+    }
 }
 
 impl Worker {

@@ -14,7 +14,7 @@ mod prepare;
 pub(super) use control::{Command, MetadataOf, OUT_OF_METADATA_SPACE, PoolStatus, Reply};
 
 use super::features::Features;
-use super::pool::{Pool, pause};
+use super::pool::{Pool, PoolMode, pause};
 use super::volume::{Durability, Found, ThinDevice, Volume};
 use cells::Cells;
 use deletion::Deletions;
@@ -224,7 +224,9 @@ impl Worker {
     }
 
     fn next_deadline(&self) -> Option<Nanos> {
-        let commit = self.metadata.is_dirty().then(|| self.last_commit.after(COMMIT_PERIOD_NS));
+        // One that can commit no more does not look again and again whether it can.
+        let commits = self.metadata.is_dirty() && self.pool.mode() <= PoolMode::OutOfDataSpace;
+        let commit = commits.then(|| self.last_commit.after(COMMIT_PERIOD_NS));
         let deletion = self.is_deleting().then(|| self.now());
         [commit, self.no_space_deadline(), deletion].into_iter().flatten().min()
     }
