@@ -53,6 +53,10 @@ pub(crate) struct Inner {
     pub(crate) parked_count: usize,
     pub(super) own: Reserves,
     pub(crate) pending_head: *mut Record,
+    /// Levels, a bit each, of which slots have come free for those who are parked.
+    pub(crate) freed: u32,
+    /// Somebody lets those who are parked go on.
+    pub(crate) unparking: bool,
     pub(crate) pending_tail: *mut Record,
     pub(crate) submitting: bool,
     pub(crate) completions: VecDeque<Completion>,
@@ -105,6 +109,8 @@ impl ChannelCore {
                 own: Reserves::new(),
                 pending_head: ptr::null_mut(),
                 pending_tail: ptr::null_mut(),
+                freed: 0,
+                unparking: false,
                 submitting: false,
                 completions: VecDeque::new(),
                 timers: Timers::default(),
@@ -420,3 +426,18 @@ impl Inner {
 pub(crate) fn covers(op: Op, segs: &[crate::Segment], bytes: u64) -> bool {
     !op.has_payload() || segs.iter().map(|s| s.len() as u64).sum::<u64>() >= bytes
 }
+    /// The next parent that waits for a clone, and for which there is one.
+    pub(super) fn next_parked(&mut self) -> Option<Parked> {
+        const { assert!(LEVELS <= u32::BITS as usize, "a bit for each level") };
+        while self.freed != 0 {
+            let level = self.freed.trailing_zeros() as usize;
+            let parked = if self.slabs[level].is_full() { None } else { self.parked[level].pop_front() };
+            if parked.is_some() {
+                self.parked_count -= 1;
+                return parked;
+            }
+            self.freed &= !(1 << level);
+        }
+        None
+    }
+
