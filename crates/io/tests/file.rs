@@ -669,3 +669,31 @@ fn a_mounted_block_device_is_not_claimed() {
     }
     udm_io::open(node.0.to_str().unwrap(), &claiming(&claims)).unwrap();
 }
+
+#[test]
+fn without_a_descriptor_for_a_ring_files_are_served_all_the_same() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    const ALONE: &str = "UDM_TEST_WITHOUT_DESCRIPTORS";
+    if std::env::var_os(ALONE).is_none() {
+        // In a process of its own: other tests need descriptors.
+        let mut alone = std::process::Command::new(std::env::current_exe().unwrap());
+        alone.args(["without_a_descriptor_for_a_ring", "--nocapture"]).env(ALONE, "1");
+        let out = alone.output().unwrap();
+        return assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+    }
+    for place in places() {
+        let path = place.make("disk", MIB);
+        let io = place.io(&path);
+        let limit = getrlimit(Resource::Nofile);
+        let next = std::os::fd::AsRawFd::as_raw_fd(&File::open(&path).unwrap()) as u64;
+        setrlimit(Resource::Nofile, Rlimit { current: Some(next), ..limit }).unwrap();
+        let data = pattern(600 * 512 + 1, 9);
+        for skew in [0, 1] {
+            let (data, mut back) = (&data[skew..][..600 * 512], vec![0; 600 * 512 + 1]);
+            assert_eq!(io.write(Sector::new(8), data, OpFlags::FUA), Ok(()), "{:?}", place.engine);
+            assert_eq!(io.read(Sector::new(8), &mut back[skew..][..600 * 512]), Ok(()), "{:?}", place.engine);
+            assert!(back[skew..][..600 * 512] == *data, "{:?}, skew {skew}", place.engine);
+        }
+        setrlimit(Resource::Nofile, limit).unwrap();
+    }
+}

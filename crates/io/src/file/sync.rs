@@ -1,7 +1,7 @@
 //! Every operation of a bio by plain system calls, which may block: what workers do.
 
 use super::backing::{Backing, Kind};
-use crate::{Bio, Op, OpFlags, Segments, Status};
+use crate::{Bio, Op, OpFlags, Segment, Segments, Status};
 use rustix::fd::AsRawFd;
 use rustix::fs::FallocateFlags;
 use std::io;
@@ -9,6 +9,8 @@ use udm_base::AlignedBuf;
 
 /// Segments that one system call takes; the next call goes on with what is left.
 const IOVECS: usize = 32;
+/// Bytes that go by way of a buffer at a time.
+const BOUNCE: usize = 256 << 10;
 
 /// Reads (or writes) the front of `segs` at byte `at` of the file, with RWF flags. Returns how many bytes.
 pub(super) fn transfer(backing: &Backing, op: Op, segs: Segments<'_>, at: u64, flags: i32) -> io::Result<usize> {
@@ -78,10 +80,33 @@ fn transfer_all(backing: &Backing, bio: &Bio, mut done: usize) -> io::Result<()>
             Ok(n) => done += n,
             // A system without flags for single writes, as some that emulate Linux: all of it is synced then.
             Err(e) if flags != 0 && e.raw_os_error() == Some(libc::EOPNOTSUPP) => flags = 0,
+            // Direct I/O does not take the memory as it lies.
+            Err(e) if e.raw_os_error() == Some(libc::EINVAL) => match through_bounce(backing, bio, done, at, flags)? {
+                0 => return Err(io::Error::from_raw_os_error(libc::EIO)),
+                n => done += n,
+            },
             Err(e) => return Err(e),
         }
     }
     if durable && flags == 0 { Ok(rustix::fs::fdatasync(backing.fd())?) } else { Ok(()) }
+}
+
+/// Reads or writes a piece of what is left after the first `done` bytes by way of a buffer of our own. Returns how many bytes.
+#[cold]
+fn through_bounce(backing: &Backing, bio: &Bio, done: usize, at: u64, flags: i32) -> io::Result<usize> {
+    let len = (bio.segments().bytes() - done).min(BOUNCE);
+    let mut buf = AlignedBuf::zeroed(len);
+    if bio.op() == Op::Write {
+        bio.copy_out(done, &mut buf);
+    }
+    // SAFETY: the buffer stays until the call has returned.
+    let seg = [unsafe { Segment::new(buf.as_mut_ptr(), len) }];
+    // SAFETY: a list of one segment of that length, which lives as long.
+    let moved = transfer(backing, bio.op(), unsafe { Segments::new(seg.as_ptr(), 0, len) }, at, flags)?;
+    if bio.op() == Op::Read {
+        bio.copy_in(done, &buf[..moved]);
+    }
+    Ok(moved)
 }
 
 fn range(bio: &Bio) -> (u64, u64) {
