@@ -28,7 +28,7 @@ const IDLE: &str = "waits for bios in flight";
 
 /// How often a removal looks whether others have dropped its table, at most: a tenth of a second. Whoever shows a table may hold it
 /// longer.
-const LOOKS: u32 = 1000;
+const LOOKS: u32 = 400;
 
 /// How to suspend.
 #[derive(Clone, Copy, Debug, Default)]
