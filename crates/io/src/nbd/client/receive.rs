@@ -4,7 +4,7 @@
 use super::driver::Lost;
 use crate::nbd::wire::consts::{MAX_STRING, base_allocation, chunk};
 use crate::nbd::wire::reply::{
-    CHUNK_LEN, ChunkHeader, EXTENT_LEN, MAX_EXTENTS, ReplyHeader, block_status, error_payload,
+    CHUNK_LEN, ChunkHeader, EXTENT_LEN, MAX_EXTENTS, ReplyHeader, StatusExtent, block_status, error_payload,
 };
 use crate::nbd::wire::{Cursor, NbdError};
 use crate::{Extent, ExtentKind, Segments};
@@ -188,16 +188,7 @@ impl Receiver {
             }
             chunk::BLOCK_STATUS => {
                 let (context, found) = block_status(payload)?;
-                let extents = found.map(|e| Extent {
-                    sectors: Sectors::in_bytes(e.length.into()),
-                    kind: match e.flags & (base_allocation::STATE_HOLE | base_allocation::STATE_ZERO) {
-                        0b11 => ExtentKind::Hole,
-                        base_allocation::STATE_ZERO => ExtentKind::Zero,
-                        // A hole whose contents are not known to be zeroes must be read like data.
-                        _ => ExtentKind::Data,
-                    },
-                });
-                Some(Event::Status { cookie, context, extents: extents.filter(|e| !e.sectors.is_zero()).collect() })
+                Some(Event::Status { cookie, context, extents: in_sectors(found) })
             }
             chunk::NONE if length == 0 && last => None,
             kind if kind & chunk::ERROR_BIT != 0 => {
@@ -247,6 +238,36 @@ impl Receiver {
         self.done = last.then_some(cookie);
         Ok(Some(Event::Data { cookie, bytes }))
     }
+}
+
+/// The extents of a block status as runs of whole sectors: a server may end them anywhere. A sector of which a part is data is
+/// data, and so is one in which two extents meet.
+fn in_sectors(found: impl Iterator<Item = StatusExtent>) -> Vec<Extent> {
+    let mut runs: Vec<Extent> = Vec::new();
+    let mut end = Sectors::ZERO;
+    let mut run_to = |to: Sectors, kind| {
+        if to <= end {
+            return;
+        }
+        let sectors = to - std::mem::replace(&mut end, to);
+        match runs.last_mut() {
+            Some(last) if last.kind == kind => last.sectors += sectors,
+            _ => runs.push(Extent { sectors, kind }),
+        }
+    };
+    let mut told = 0;
+    for extent in found {
+        let kind = match extent.flags & (base_allocation::STATE_HOLE | base_allocation::STATE_ZERO) {
+            0b11 => ExtentKind::Hole,
+            base_allocation::STATE_ZERO => ExtentKind::Zero,
+            // A hole whose contents are not known to be zeroes must be read like data.
+            _ => ExtentKind::Data,
+        };
+        run_to(Sectors::covering(told), ExtentKind::Data);
+        told += u64::from(extent.length);
+        run_to(if kind == ExtentKind::Data { Sectors::covering(told) } else { Sectors::in_bytes(told) }, kind);
+    }
+    runs
 }
 
 /// Where in a read the range lies, in bytes from its start.

@@ -113,7 +113,7 @@ fn errors_and_extents() {
         ],
     );
     let extent = |sectors, kind| Extent { sectors: Sectors::new(sectors), kind };
-    let extents = vec![extent(8, ExtentKind::Hole), extent(1, ExtentKind::Zero), extent(2, ExtentKind::Data)];
+    let extents = vec![extent(8, ExtentKind::Hole), extent(1, ExtentKind::Zero), extent(3, ExtentKind::Data)];
     let expect = [
         Event::Error { cookie: 7, error: NbdError::Io },
         done(7),

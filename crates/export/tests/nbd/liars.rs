@@ -1,0 +1,94 @@
+//! udm's own client against servers that agree well, and then do not say what they should.
+
+use crate::client::{connect, option, scripted};
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use udm_base::{Sector, Sectors};
+use udm_io::nbd::NbdDevice;
+use udm_io::nbd::wire::consts::{base_allocation, handshake, info, opt, rep, transmission};
+use udm_io::nbd::wire::option::{greeting, put_reply};
+use udm_io::nbd::wire::reply::{StatusExtent, put_block_status};
+use udm_io::nbd::wire::request::{REQUEST_LEN, Request};
+use udm_io::{BlockingIo, Domain, Extent, ExtentKind};
+
+/// The id of the one metadata context.
+const CONTEXT: u32 = 5;
+
+/// Agrees on structured replies, on the one context, and on an export of 1 MiB.
+fn agree(s: &mut UnixStream) {
+    s.write_all(&greeting(handshake::FIXED_NEWSTYLE)).expect("sent");
+    s.read_exact(&mut [0; 4]).expect("flags");
+    loop {
+        let (option, mut out) = (option(s), Vec::new());
+        match option {
+            opt::SET_META_CONTEXT => {
+                let data = [&CONTEXT.to_be_bytes()[..], base_allocation::NAME.as_bytes()].concat();
+                put_reply(&mut out, option, rep::META_CONTEXT, &data);
+            }
+            opt::GO => {
+                let flags = transmission::HAS_FLAGS | transmission::SEND_FLUSH;
+                let data = [&info::EXPORT.to_be_bytes()[..], &(1u64 << 20).to_be_bytes(), &flags.to_be_bytes()];
+                put_reply(&mut out, option, rep::INFO, &data.concat());
+            }
+            _ => {}
+        }
+        put_reply(&mut out, option, rep::ACK, b"");
+        s.write_all(&out).expect("sent");
+        if option == opt::GO {
+            return;
+        }
+    }
+}
+
+/// The next request without its payload; `None` once the client has gone.
+fn request(s: &mut UnixStream) -> Option<Request> {
+    let mut header = [0; REQUEST_LEN];
+    s.read_exact(&mut header).ok()?;
+    Some(Request::decode(&header).expect("a request"))
+}
+
+/// A device on a server that agrees and then does as it is told to.
+fn device(domain: &Domain, script: impl FnOnce(&mut UnixStream) + Send + 'static) -> Arc<NbdDevice> {
+    let dir = tempfile::tempdir().expect("a directory");
+    scripted(&dir.path().join("s"), move |s| {
+        agree(s);
+        script(s);
+        // Until the client hangs up.
+        while s.read(&mut [0; 512]).is_ok_and(|n| n > 0) {}
+    });
+    connect(domain, &format!("nbd+unix:///x?socket={}", dir.path().join("s").display())).expect("connected")
+}
+
+#[test]
+fn extents_that_do_not_end_with_sectors_hide_no_data() {
+    let (data, zero, hole) =
+        (0, base_allocation::STATE_ZERO, base_allocation::STATE_HOLE | base_allocation::STATE_ZERO);
+    for (told, expect) in [
+        // 100 bytes of data in the second sector.
+        (vec![(700, hole), (100, data), (3296, hole)], vec![(1, hole), (1, data), (6, hole)]),
+        (vec![(100, data), (924, zero), (3072, hole)], vec![(1, data), (1, zero), (6, hole)]),
+        (vec![(1000, hole), (1000, data), (2096, zero)], vec![(1, hole), (3, data), (4, zero)]),
+        (vec![(4000, hole)], vec![(7, hole)]),
+        (vec![(100, hole)], vec![(8, data)]),
+    ] {
+        let said = format!("{told:?}");
+        let domain = Domain::default();
+        let device = device(&domain, move |s| {
+            let request = request(s).expect("a question");
+            let extents: Vec<_> = told.iter().map(|&(length, flags)| StatusExtent { length, flags }).collect();
+            let mut out = Vec::new();
+            put_block_status(&mut out, request.cookie, CONTEXT, &extents);
+            s.write_all(&out).expect("sent");
+        });
+        let kind = |flags| match flags {
+            0b11 => ExtentKind::Hole,
+            0b10 => ExtentKind::Zero,
+            _ => ExtentKind::Data,
+        };
+        let expect: Vec<_> =
+            expect.iter().map(|&(n, flags)| Extent { sectors: Sectors::new(n), kind: kind(flags) }).collect();
+        let io = BlockingIo::new(&domain, device).expect("a channel");
+        assert_eq!(io.extents(Sector::ZERO, Sectors::new(8)), expect, "told {said}");
+    }
+}
