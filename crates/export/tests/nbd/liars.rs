@@ -8,9 +8,9 @@ use udm_base::{Sector, Sectors};
 use udm_io::nbd::NbdDevice;
 use udm_io::nbd::wire::consts::{base_allocation, handshake, info, opt, rep, transmission};
 use udm_io::nbd::wire::option::{greeting, put_reply};
-use udm_io::nbd::wire::reply::{StatusExtent, put_block_status};
+use udm_io::nbd::wire::reply::{StatusExtent, data_chunk, none_chunk, put_block_status, simple};
 use udm_io::nbd::wire::request::{REQUEST_LEN, Request};
-use udm_io::{BlockingIo, Domain, Extent, ExtentKind};
+use udm_io::{BlockingIo, Domain, Extent, ExtentKind, Status};
 
 /// The id of the one metadata context.
 const CONTEXT: u32 = 5;
@@ -61,6 +61,33 @@ fn device(domain: &Domain, script: impl FnOnce(&mut UnixStream) + Send + 'static
 }
 
 #[test]
+fn a_read_of_which_a_part_comes_twice_and_another_never_fails() {
+    // Of 1024 bytes, where each piece begins, in units of 256.
+    for (pieces, expect) in [
+        (&[0u64, 1, 2, 3][..], Ok(())),
+        (&[3, 1, 0, 2], Ok(())),
+        (&[2, 3, 0, 1], Ok(())),
+        (&[0, 1, 2, 0], Err(Status::Io)),
+        (&[3, 1, 0, 1], Err(Status::Io)),
+        (&[0, 1, 2], Err(Status::Io)),
+    ] {
+        let domain = Domain::default();
+        let device = device(&domain, move |s| {
+            let request = request(s).expect("a request");
+            for piece in pieces {
+                s.write_all(&data_chunk(request.cookie, request.offset + piece * 256, 256, false)).expect("sent");
+                s.write_all(&[*piece as u8; 256]).expect("sent");
+            }
+            s.write_all(&none_chunk(request.cookie)).expect("sent");
+        });
+        let io = BlockingIo::new(&domain, device).expect("a channel");
+        let mut data = [0xee; 1024];
+        assert_eq!(io.read(Sector::new(8), &mut data), expect, "pieces {pieces:?}");
+        assert!(expect.is_err() || data.iter().enumerate().all(|(i, b)| *b == (i / 256) as u8), "pieces {pieces:?}");
+    }
+}
+
+#[test]
 fn extents_that_do_not_end_with_sectors_hide_no_data() {
     let (data, zero, hole) =
         (0, base_allocation::STATE_ZERO, base_allocation::STATE_HOLE | base_allocation::STATE_ZERO);
@@ -91,4 +118,18 @@ fn extents_that_do_not_end_with_sectors_hide_no_data() {
         let io = BlockingIo::new(&domain, device).expect("a channel");
         assert_eq!(io.extents(Sector::ZERO, Sectors::new(8)), expect, "told {said}");
     }
+}
+
+#[test]
+fn an_answer_that_comes_twice_answers_no_other_request() {
+    let domain = Domain::default();
+    let device = device(&domain, |s| {
+        let first = request(s).expect("a flush");
+        s.write_all(&simple(None, first.cookie)).expect("sent");
+        // The second is done, says the answer to the first.
+        request(s).expect("another flush");
+        s.write_all(&simple(None, first.cookie)).expect("sent");
+    });
+    let io = BlockingIo::new(&domain, device).expect("a channel");
+    assert_eq!((io.flush(), io.flush()), (Ok(()), Err(Status::Io)));
 }

@@ -2,6 +2,7 @@
 
 use super::handshake::{Agreed, has};
 use super::receive::{Event, Receiver};
+use super::received::Received;
 use super::request_flags;
 use crate::nbd::wire::consts::transmission;
 use crate::nbd::wire::request::{REQUEST_LEN, Request};
@@ -107,14 +108,16 @@ impl Queue {
 /// A request under way.
 struct InFlight {
     item: Item,
+    /// What its reply is known by: its slot, and a number that makes an answer which comes twice nobody's.
+    cookie: u64,
     /// What was sent last for it.
     command: Command,
     /// When the driver took it.
     begun: Nanos,
     /// It has not been sent whole.
     unsent: bool,
-    /// Bytes of data received.
-    received: u64,
+    /// Data received.
+    received: Received,
     /// The first error that the server told.
     error: Option<NbdError>,
     extents: Vec<Extent>,
@@ -158,6 +161,8 @@ pub(super) struct Driver {
     name: String,
     slots: Vec<Option<InFlight>>,
     free: Vec<usize>,
+    /// Of the last request that was made.
+    serial: u32,
     outgoing: VecDeque<Outgoing>,
     /// How much of the first one has been sent.
     sent: usize,
@@ -177,6 +182,7 @@ impl Driver {
             name,
             slots: Vec::new(),
             free: Vec::new(),
+            serial: 0,
             outgoing: VecDeque::new(),
             sent: 0,
             receiver: Receiver::new(),
@@ -325,8 +331,16 @@ impl Driver {
                     Op::WriteZeroes => Command::WriteZeroes,
                 },
             };
-            let request =
-                InFlight { item, command, begun: now, unsent: true, received: 0, error: None, extents: Vec::new() };
+            let request = InFlight {
+                item,
+                cookie: 0,
+                command,
+                begun: now,
+                unsent: true,
+                received: Received::default(),
+                error: None,
+                extents: Vec::new(),
+            };
             let slot = self.free.pop().unwrap_or_else(|| {
                 self.slots.push(None);
                 self.slots.len() - 1
@@ -339,6 +353,8 @@ impl Driver {
 
     fn enqueue(&mut self, slot: usize, command: Command) {
         let Some(request) = self.slots[slot].as_mut() else { return };
+        self.serial = self.serial.wrapping_add(1);
+        request.cookie = u64::from(self.serial) << 32 | slot as u64;
         request.command = command;
         request.unsent = true;
         let (offset, length) = if command == Command::Flush { (0, 0) } else { request.range() };
@@ -348,7 +364,7 @@ impl Driver {
         };
         // Lengths were checked against the limits, which fit 32 bits; a status may ask for more than one answer has.
         let length = u32::try_from(length).unwrap_or(!0xffff);
-        let header = Request { flags, kind: command as u16, cookie: slot as u64, offset, length }.encode();
+        let header = Request { flags, kind: command as u16, cookie: request.cookie, offset, length }.encode();
         let payload = if command == Command::Write { length as usize } else { 0 };
         self.outgoing.push_back(Outgoing { slot, header, payload });
     }
@@ -427,16 +443,16 @@ impl Driver {
     }
 
     fn slot(&mut self, cookie: u64) -> Result<(usize, &mut InFlight), Lost> {
-        let slot = usize::try_from(cookie).unwrap_or(usize::MAX);
+        let slot = slot_of(cookie);
         match self.slots.get_mut(slot) {
-            Some(Some(request)) => Ok((slot, request)),
-            _ => Err(Lost::Protocol("a reply to a request that was not sent")),
+            Some(Some(request)) if request.cookie == cookie => Ok((slot, request)),
+            _ => Err(Lost::Protocol("a reply to no request, or to one that was answered")),
         }
     }
 
     fn handle(&mut self, event: Event) -> Result<(), Lost> {
         match event {
-            Event::Data { cookie, bytes } => self.slot(cookie)?.1.received += bytes,
+            Event::Data { cookie, at, bytes } => self.slot(cookie)?.1.received.add(at, bytes)?,
             Event::Error { cookie, error } => {
                 self.slot(cookie)?.1.error.get_or_insert(error);
             }
@@ -462,7 +478,7 @@ impl Driver {
             return Err(Lost::Protocol("a reply to a request that was not sent whole"));
         }
         let status = request.error.map_or(Status::Ok, status_of);
-        if request.command == Command::Read && status.is_ok() && request.received != request.range().1 {
+        if request.command == Command::Read && status.is_ok() && !request.received.is_whole(request.range().1) {
             return Err(Lost::Protocol("a read that was answered in part"));
         }
         // A server without FUA is sent a flush after the write.
@@ -493,9 +509,14 @@ impl Driver {
     }
 }
 
+/// The slot of the request that a cookie is of, if it is of any.
+fn slot_of(cookie: u64) -> usize {
+    cookie as u32 as usize
+}
+
 /// Where the data of a read goes, and the byte range that it was asked for; `None` if the cookie is no read's.
 fn payload_target(slots: &[Option<InFlight>], cookie: u64) -> Option<(Segments<'_>, u64, u64)> {
-    let request = slots.get(usize::try_from(cookie).ok()?)?.as_ref()?;
+    let request = slots.get(slot_of(cookie))?.as_ref().filter(|request| request.cookie == cookie)?;
     let (offset, length) = request.range();
     match &request.item {
         Item::Bio(bio) if request.command == Command::Read => Some((bio.segments(), offset, length)),

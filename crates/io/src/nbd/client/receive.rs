@@ -26,8 +26,8 @@ const _: () = assert!(LONGEST + CHUNK_LEN <= BUFFER && MAX_STRING + 64 <= LONGES
 /// What the server has said.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Event {
-    /// Data of a read has arrived in its memory.
-    Data { cookie: u64, bytes: u64 },
+    /// Data of a read has arrived in its memory, so many bytes from its start.
+    Data { cookie: u64, at: u64, bytes: u64 },
     /// A request has failed; its end may come later.
     Error { cookie: u64, error: NbdError },
     /// The extents of a metadata context.
@@ -184,7 +184,7 @@ impl Receiver {
                     unsafe { std::ptr::write_bytes(segment.as_ptr(), 0, now) };
                     left -= now;
                 }
-                Some(Event::Data { cookie, bytes: len })
+                Some(Event::Data { cookie, at: at as u64, bytes: len })
             }
             chunk::BLOCK_STATUS => {
                 let (context, found) = block_status(payload)?;
@@ -233,10 +233,10 @@ impl Receiver {
         if data.left > 0 {
             return Ok(None);
         }
-        let (cookie, bytes, last) = (data.cookie, data.len as u64, data.last);
+        let (cookie, at, bytes, last) = (data.cookie, (data.at - data.len) as u64, data.len as u64, data.last);
         self.data = None;
         self.done = last.then_some(cookie);
-        Ok(Some(Event::Data { cookie, bytes }))
+        Ok(Some(Event::Data { cookie, at, bytes }))
     }
 }
 
