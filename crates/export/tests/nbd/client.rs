@@ -19,7 +19,7 @@ use udm_io::{
     BlockDevice, BlockingIo, Clock, Domain, DomainBuilder, Extent, ExtentKind, Limits, Nanos, Op, OpFlags, Status,
 };
 
-const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
 pub(crate) fn connect(domain: &Domain, uri: &str) -> Result<Arc<NbdDevice>, String> {
     let uri: Uri = uri.parse().expect("a URI");

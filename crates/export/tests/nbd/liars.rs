@@ -1,16 +1,17 @@
 //! udm's own client against servers that agree well, and then do not say what they should.
 
-use crate::client::{connect, option, scripted};
+use crate::client::{PATIENCE, connect, option, scripted};
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 use udm_base::{Sector, Sectors};
 use udm_io::nbd::NbdDevice;
+use udm_io::nbd::wire::Command;
 use udm_io::nbd::wire::consts::{base_allocation, handshake, info, opt, rep, transmission};
 use udm_io::nbd::wire::option::{greeting, put_reply};
-use udm_io::nbd::wire::reply::{StatusExtent, data_chunk, none_chunk, put_block_status, simple};
+use udm_io::nbd::wire::reply::{StatusExtent, data_chunk, none_chunk, only_data_chunk, put_block_status, simple};
 use udm_io::nbd::wire::request::{REQUEST_LEN, Request};
-use udm_io::{BlockingIo, Domain, Extent, ExtentKind, Status};
+use udm_io::{BlockingIo, Domain, Extent, ExtentKind, Questions, Status};
 
 /// The id of the one metadata context.
 const CONTEXT: u32 = 5;
@@ -132,4 +133,54 @@ fn an_answer_that_comes_twice_answers_no_other_request() {
     });
     let io = BlockingIo::new(&domain, device).expect("a channel");
     assert_eq!((io.flush(), io.flush()), (Ok(()), Err(Status::Io)));
+}
+
+#[test]
+fn a_device_ends_though_its_server_owes_it_the_answer_to_a_question() {
+    let domain = Domain::default();
+    let (asked, was_asked) = mpsc::channel();
+    let device = device(&domain, move |s| {
+        request(s).expect("a question");
+        asked.send(()).expect("heard");
+    });
+    let channel = domain.channel().expect("a channel");
+    let mut questions = Questions::new(&channel);
+    questions.ask(&channel, &*device, Sector::ZERO, Sectors::new(8));
+    was_asked.recv().expect("asked");
+    let (ended, has_ended) = mpsc::channel();
+    std::thread::spawn(move || {
+        drop(device);
+        ended.send(())
+    });
+    has_ended.recv_timeout(PATIENCE).expect("it waits for the server");
+    let data = Extent { sectors: Sectors::new(8), kind: ExtentKind::Data };
+    assert_eq!(questions.next_answer().map(|(_, extents)| extents), Some(vec![data]));
+}
+
+#[test]
+fn reads_do_not_wait_for_questions_that_a_server_leaves_unanswered() {
+    const MANY: usize = 1024;
+    let domain = Domain::default();
+    let device = device(&domain, |s| {
+        while let Some(request) = request(s) {
+            if request.kind == Command::Read as u16 {
+                s.write_all(&only_data_chunk(request.cookie, request.offset, 512)).expect("sent");
+                s.write_all(&[7; 512]).expect("sent");
+            }
+        }
+    });
+    let channel = domain.channel().expect("a channel");
+    let mut questions = Questions::new(&channel);
+    (0..MANY).for_each(|_| _ = questions.ask(&channel, &*device, Sector::ZERO, Sectors::new(8)));
+    let (read, has_read) = mpsc::channel();
+    let there = device.clone();
+    std::thread::spawn(move || {
+        let mut data = [0; 512];
+        let status = BlockingIo::new(&domain, there).expect("a channel").read(Sector::ZERO, &mut data);
+        read.send((status, data[0]))
+    });
+    assert_eq!(has_read.recv_timeout(PATIENCE), Ok((Ok(()), 7)), "the read waits");
+    // Nor does the end.
+    drop(device);
+    assert!((0..MANY).all(|_| questions.next_answer().is_some()), "each question has an answer");
 }

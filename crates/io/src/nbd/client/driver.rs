@@ -18,8 +18,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use udm_base::{Sector, Sectors};
 
-/// Requests that are under way at most; more wait here.
+/// Requests for bios that are under way at most; more wait here.
 const DEPTH: usize = 1024;
+/// Questions that are under way at most, beside bios: a server may take long to answer them, and bios do not wait for that.
+const QUESTIONS: usize = 16;
 /// Pieces in one send.
 const GATHER: usize = 128;
 /// Receives before it is the senders' turn again.
@@ -52,6 +54,7 @@ impl Item {
 #[derive(Default)]
 struct Waiting {
     items: VecDeque<Item>,
+    questions: VecDeque<Item>,
     /// Of the items, those that are answered before all others.
     reports: usize,
     stop: bool,
@@ -86,7 +89,10 @@ impl Queue {
             return item.fail();
         }
         waiting.reports += usize::from(matches!(item, Item::Report(_)));
-        waiting.items.push_back(item);
+        match item {
+            Item::Status(..) => waiting.questions.push_back(item),
+            _ => waiting.items.push_back(item),
+        }
         drop(waiting);
         self.rouse();
     }
@@ -161,6 +167,8 @@ pub(super) struct Driver {
     name: String,
     slots: Vec<Option<InFlight>>,
     free: Vec<usize>,
+    /// Of the requests under way, so many are questions.
+    questions: usize,
     /// Of the last request that was made.
     serial: u32,
     outgoing: VecDeque<Outgoing>,
@@ -182,6 +190,7 @@ impl Driver {
             name,
             slots: Vec::new(),
             free: Vec::new(),
+            questions: 0,
             serial: 0,
             outgoing: VecDeque::new(),
             sent: 0,
@@ -205,10 +214,10 @@ impl Driver {
         let items = {
             let mut waiting = self.queue.lock();
             waiting.dead = true;
-            std::mem::take(&mut waiting.items)
+            [std::mem::take(&mut waiting.items), std::mem::take(&mut waiting.questions)]
         };
         let in_flight = self.slots.drain(..).flatten().map(|request| request.item);
-        in_flight.chain(items).for_each(Item::fail);
+        in_flight.chain(items.into_iter().flatten()).for_each(Item::fail);
     }
 
     /// One round: takes in what is new, sends, receives, and sleeps if there was nothing of it. False when it was
@@ -231,7 +240,7 @@ impl Driver {
         if moved {
             return Ok(true);
         }
-        if stop && self.under_way() == 0 {
+        if stop && self.may_stop() {
             return Ok(false);
         }
         self.sleep()?;
@@ -244,7 +253,8 @@ impl Driver {
             let waiting = self.queue.lock();
             waiting.reports > 0
                 || (!waiting.items.is_empty() && self.has_room())
-                || (waiting.stop && self.under_way() == 0)
+                || (!waiting.questions.is_empty() && self.questions < QUESTIONS)
+                || (waiting.stop && self.may_stop())
         };
         if !has_news {
             let mut events = PollFlags::IN;
@@ -270,8 +280,13 @@ impl Driver {
         self.slots.len() - self.free.len()
     }
 
+    /// Whether no bio is under way. A question is not waited for: who asked it takes it that nothing is known.
+    fn may_stop(&self) -> bool {
+        self.under_way() == self.questions
+    }
+
     fn has_room(&self) -> bool {
-        self.under_way() < DEPTH
+        self.under_way() - self.questions < DEPTH
     }
 
     /// Answers who asks how it stands, before anything else: they must not wait for a server that does not answer.
@@ -292,7 +307,7 @@ impl Driver {
         let silent_ns = if requests == 0 { 0 } else { now.since(self.heard) };
         let report = Outstanding {
             requests,
-            queued: waiting.items.len(),
+            queued: waiting.items.len() + waiting.questions.len(),
             oldest_ns: oldest.unwrap_or_default(),
             silent_ns,
             lost: false,
@@ -310,7 +325,7 @@ impl Driver {
         if waiting.reports > 0 {
             self.report(&mut waiting);
         }
-        if waiting.items.is_empty() {
+        if waiting.items.is_empty() && waiting.questions.is_empty() {
             return waiting.stop;
         }
         let now = self.clock.now();
@@ -319,36 +334,46 @@ impl Driver {
         }
         while self.has_room() {
             let Some(item) = waiting.items.pop_front() else { break };
-            let command = match &item {
-                // Answered above.
-                Item::Report(_) => continue,
-                Item::Status(..) => Command::BlockStatus,
-                Item::Bio(bio) => match bio.op() {
-                    Op::Read => Command::Read,
-                    Op::Write => Command::Write,
-                    Op::Flush => Command::Flush,
-                    Op::Discard => Command::Trim,
-                    Op::WriteZeroes => Command::WriteZeroes,
-                },
-            };
-            let request = InFlight {
-                item,
-                cookie: 0,
-                command,
-                begun: now,
-                unsent: true,
-                received: Received::default(),
-                error: None,
-                extents: Vec::new(),
-            };
-            let slot = self.free.pop().unwrap_or_else(|| {
-                self.slots.push(None);
-                self.slots.len() - 1
-            });
-            self.slots[slot] = Some(request);
-            self.enqueue(slot, command);
+            self.begin(item, now);
+        }
+        while self.questions < QUESTIONS {
+            let Some(item) = waiting.questions.pop_front() else { break };
+            self.questions += 1;
+            self.begin(item, now);
         }
         waiting.stop
+    }
+
+    /// Makes a request of an item.
+    fn begin(&mut self, item: Item, now: Nanos) {
+        let command = match &item {
+            // Answered before.
+            Item::Report(_) => return,
+            Item::Status(..) => Command::BlockStatus,
+            Item::Bio(bio) => match bio.op() {
+                Op::Read => Command::Read,
+                Op::Write => Command::Write,
+                Op::Flush => Command::Flush,
+                Op::Discard => Command::Trim,
+                Op::WriteZeroes => Command::WriteZeroes,
+            },
+        };
+        let request = InFlight {
+            item,
+            cookie: 0,
+            command,
+            begun: now,
+            unsent: true,
+            received: Received::default(),
+            error: None,
+            extents: Vec::new(),
+        };
+        let slot = self.free.pop().unwrap_or_else(|| {
+            self.slots.push(None);
+            self.slots.len() - 1
+        });
+        self.slots[slot] = Some(request);
+        self.enqueue(slot, command);
     }
 
     fn enqueue(&mut self, slot: usize, command: Command) {
@@ -493,7 +518,10 @@ impl Driver {
         if let Some(InFlight { item, extents, .. }) = self.slots[slot].take() {
             match item {
                 Item::Bio(bio) => bio.end(status),
-                Item::Status(_, _, reply) => reply.give(extents),
+                Item::Status(_, _, reply) => {
+                    self.questions -= 1;
+                    reply.give(extents);
+                }
                 Item::Report(_) => {}
             }
         }
@@ -503,6 +531,10 @@ impl Driver {
 
     /// Tells the server that nothing more comes.
     fn say_goodbye(&self) {
+        if self.sent > 0 {
+            // It would be taken for a part of the request that is half sent.
+            return;
+        }
         let header = Request { flags: 0, kind: Command::Disc as u16, cookie: 0, offset: 0, length: 0 }.encode();
         // A server that has gone needs no goodbye.
         let _ = rustix::net::send(&self.socket, &header, SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
