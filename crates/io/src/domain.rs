@@ -12,6 +12,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::OwnedFd;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
 
 /// How many numbers there are for channels. Per-channel counters of a device are arrays of this length.
 pub const MAX_CHANNELS: usize = 1 << u8::BITS;
@@ -238,16 +239,17 @@ impl Domain {
     pub fn drain(&self, mut done: impl FnMut() -> bool) {
         let mut rounds = 0u32;
         while !done() {
+            let mut moved = false;
             for core in self.0.cores() {
-                core.poll_for_owner();
+                moved |= core.poll_for_owner();
             }
             let due = self.0.keep_simulated();
             match &self.0.idle {
                 Some(idle) => idle(due),
-                None if rounds < 64 => std::thread::yield_now(),
-                None => std::thread::sleep(std::time::Duration::from_micros(100)),
+                None => pause(rounds),
             }
-            rounds = rounds.saturating_add(1);
+            // Where something has moved more may follow.
+            rounds = if moved { rounds.min(SOON) } else { rounds.saturating_add(1) };
         }
     }
 }
@@ -323,7 +325,9 @@ impl Shared {
 
     /// Serves the channels with own bios out, or all, whose threads are elsewhere.
     pub(crate) fn serve_own(&self, all: bool) {
-        self.cores().filter(|core| all || core.has_own()).for_each(ChannelCore::poll_for_owner);
+        for core in self.cores().filter(|core| all || core.has_own()) {
+            core.poll_for_owner();
+        }
     }
 
     /// Whether own bios are out, on any channel.
@@ -354,6 +358,18 @@ impl Shared {
             Some(idle) => idle(due),
             None => otherwise(),
         }
+    }
+}
+
+/// Rounds of waiting that only let others have the CPU.
+const SOON: u32 = 64;
+
+/// Lets others have the CPU after so many rounds of waiting for what they are to bring about. What does not come soon may not come
+/// for hours, and each look makes every thread pass a barrier: so the longer it has taken, the longer the next look can wait.
+pub(crate) fn pause(rounds: u32) {
+    match rounds.checked_sub(SOON) {
+        None => std::thread::yield_now(),
+        Some(late) => std::thread::sleep(Duration::from_micros(100 * u64::from(late / SOON + 1).min(100))),
     }
 }
 

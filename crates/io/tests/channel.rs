@@ -346,3 +346,74 @@ fn a_grace_period_begun_inside_is_over_outside() {
     assert_eq!(inside, [false, true], "the first waits for its own section, the other does not");
     assert!(graces.iter().all(|(grace, _)| grace.is_over()));
 }
+
+/// Serves bios by a clone each, and keeps those of sector 0.
+#[derive(Default)]
+struct ByClones(Mutex<Vec<Bio>>);
+
+impl ByClones {
+    fn serve(&self, cx: &Cx<'_>, mut bio: Bio) {
+        let sectors = bio.sectors();
+        match unsafe { cx.clone_part(&mut bio, 1, Sectors::ZERO, sectors) } {
+            Some(clone) => {
+                match clone.sector() {
+                    Sector::ZERO => self.0.lock().unwrap().push(clone),
+                    _ => cx.end(clone, Status::Ok),
+                }
+                cx.unhold(bio);
+            }
+            None => unsafe { cx.park(1, bio, Self::again, std::ptr::from_ref(self).cast()) },
+        }
+    }
+
+    unsafe fn again(cx: &Cx<'_>, bio: Bio, word: *const ()) -> Option<Bio> {
+        unsafe { &*word.cast::<Self>() }.serve(cx, bio);
+        None
+    }
+}
+
+impl BlockDevice for ByClones {
+    fn submit(&self, cx: &Cx<'_>, mut bio: Bio) -> Option<Bio> {
+        cx.hold(&mut bio);
+        self.serve(cx, bio);
+        None
+    }
+    fn sectors(&self) -> Sectors {
+        Sectors::new(2)
+    }
+    fn limits(&self) -> Limits {
+        Limits::default()
+    }
+    fn id(&self) -> DeviceId {
+        DeviceId::Anonymous(7)
+    }
+    fn name(&self) -> String {
+        "by clones".into()
+    }
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
+
+#[test]
+fn any_number_that_waits_for_clones_goes_on_without_a_deep_stack() {
+    const WAITING: usize = 50_000;
+    let (domain, dev) = (Domain::default(), Arc::new(ByClones::default()));
+    let channel = domain.channel().unwrap();
+    channel.set_depth(WAITING + 256);
+    let on = channel.attach(dev.clone());
+    let discard = |sector, token| {
+        assert!(channel.submit_range(on, Op::Discard, OpFlags::NONE, Sector::new(sector), Sectors::new(1), token));
+    };
+    (0..256).for_each(|_| discard(0, 0));
+    (0..WAITING).for_each(|i| discard(1, 1 + i as u64));
+    assert!(channel.completed().is_none(), "the device has every clone");
+    let last = dev.0.lock().unwrap().pop().unwrap();
+    last.end(Status::Ok);
+    channel.poll();
+    let tokens: Vec<u64> = std::iter::from_fn(|| channel.completed().map(|c| c.token)).collect();
+    assert_eq!(tokens.len(), WAITING + 1);
+    assert!(tokens.iter().filter(|t| **t > 0).copied().eq(1..=WAITING as u64), "in their order");
+    dev.0.lock().unwrap().drain(..).for_each(|bio| bio.end(Status::Ok));
+    channel.poll();
+}

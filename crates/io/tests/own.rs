@@ -259,3 +259,27 @@ fn a_channel_does_not_wait_for_ever_and_its_own_bios_still_come_home() {
     domain.drain(|| !done.lock().unwrap().is_empty());
     assert_eq!(*ended.lock().unwrap(), [Status::Ok]);
 }
+
+#[test]
+fn a_channel_that_was_left_to_the_keeper_is_given_back() {
+    let domain = DomainBuilder::default().clock(Arc::new(Hands::default())).build();
+    let all = domain.channels_left();
+    // With a bio of the submitter's beside the own one, which comes home later, and without.
+    for beside in [true, false] {
+        let (dev, ended) = (Arc::new(Holding::default()), Arc::new(Ended::default()));
+        let (there, seen) = (dev.clone(), ended.clone());
+        let channel = inside(&domain, move |cx| assert!(flush(cx, 1, &*there, &seen)));
+        let on = channel.attach(dev.clone());
+        if beside {
+            assert!(channel.submit_range(on, Op::Flush, OpFlags::NONE, Sector::ZERO, Sectors::ZERO, 2));
+        }
+        drop(channel);
+        assert_eq!((domain.channels_left(), dev.len()), (all - 1, 1 + usize::from(beside)));
+        dev.end(1);
+        domain.drain(|| !ended.lock().unwrap().is_empty());
+        assert_eq!(domain.channels_left(), all - usize::from(beside), "its own bio is home, beside: {beside}");
+        dev.end(usize::from(beside));
+        assert_eq!(domain.channels_left(), all, "all are home, beside: {beside}");
+        assert_eq!(Arc::strong_count(&dev), 1, "the channel holds nothing any more");
+    }
+}

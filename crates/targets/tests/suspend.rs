@@ -525,3 +525,71 @@ fn what_a_suspension_and_a_removal_wait_for_can_be_told() {
     assert!(rig.registry.inspect().devices.iter().all(|d| d.name != "top"));
     assert!(rig.registry.inspect().channels.iter().all(|used| used.bios.is_empty()));
 }
+
+/// Whether targets of [`STUBBORN`] refuse to go on, and how many of them have gone.
+static REFUSES: AtomicBool = AtomicBool::new(false);
+static GONE: AtomicU64 = AtomicU64::new(0);
+
+/// A target that may refuse to go on, as a pool does whose devices are not what they were.
+struct Stubborn(Arc<dyn BlockDevice>);
+
+impl Target for Stubborn {
+    fn map(&self, _: &Cx<'_>, bio: Bio, _: Sectors) -> Map<'_> {
+        Map::Remapped(bio, &*self.0)
+    }
+    fn no_clone(&self) -> bool {
+        true
+    }
+    fn status(&self, _: StatusKind) -> String {
+        String::new()
+    }
+    fn devices(&self) -> Vec<TargetDevice> {
+        vec![TargetDevice { dev: self.0.clone(), start: Sector::ZERO, len: Sectors::new(100) }]
+    }
+    fn preresume(&self) -> Result<(), Error> {
+        if REFUSES.load(Ordering::SeqCst) { Err(Error::new(Errno::EINVAL, "no more")) } else { Ok(()) }
+    }
+}
+
+impl Drop for Stubborn {
+    fn drop(&mut self) {
+        GONE.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+static STUBBORN: TargetType = TargetType {
+    name: "stubborn",
+    version: [1, 0, 0],
+    features: TargetFeatures::NONE,
+    ctr: |ctr| {
+        let arg = ctr.args.need("Invalid argument count", "a device")?;
+        Ok(Box::new(Stubborn(ctr.device(&arg, "Device lookup failed")?)))
+    },
+};
+
+#[test]
+fn a_suspension_that_was_given_up_and_cannot_be_taken_back_still_waits_for_its_bios() {
+    static TYPES: [&TargetType; 1] = [&STUBBORN];
+    let rig = Rig::with_types(&TYPES);
+    let disk = rig.disk("/a", 1000);
+    let md = rig.device("x", "0 100 stubborn /a");
+    disk.holding.store(true, Ordering::Relaxed);
+    let channel = rig.domain.channel().unwrap();
+    let dev = channel.attach(md.clone());
+    channel.submit_range(dev, Op::Discard, OpFlags::NONE, Sector::ZERO, Sectors::new(1), 1);
+    REFUSES.store(true, Ordering::SeqCst);
+    let given_up: Cancel<'_> = &|| true;
+    let errno = |done: Result<(), Error>| done.map_err(|e| e.errno);
+    assert_eq!(errno(md.suspend(SuspendOptions::default(), given_up)), Err(Errno::EINVAL));
+    assert!(md.info().suspended, "its target does not go on");
+    rig.load(&md, "0 100 stubborn /a", false).unwrap();
+    // The table may not change beneath the bio that is in flight.
+    assert_eq!(errno(md.resume(SuspendOptions::default(), given_up)), Err(Errno::EINVAL));
+    assert_eq!(GONE.load(Ordering::SeqCst), 0);
+    REFUSES.store(false, Ordering::SeqCst);
+    assert_eq!(errno(md.resume(SuspendOptions::default(), given_up)), Err(Errno::EINTR));
+    assert_eq!((md.info().suspended, GONE.load(Ordering::SeqCst)), (false, 0));
+    disk.release();
+    resume(&md);
+    assert_eq!((token(&channel), GONE.load(Ordering::SeqCst)), (Some(1), 1));
+}

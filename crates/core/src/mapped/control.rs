@@ -30,6 +30,8 @@ pub(super) struct Control {
     pub(super) active: Option<Arc<Table>>,
     pub(super) inactive: Option<Arc<Table>>,
     pub(super) suspended: bool,
+    /// It is suspended, but the wait for its bios was given up, and its targets would not go on.
+    pub(super) unsettled: bool,
     pub(super) open_count: u32,
     pub(super) deferred_remove: bool,
     pub(super) deleting: bool,
@@ -37,6 +39,15 @@ pub(super) struct Control {
 }
 
 impl Control {
+    /// Whether nothing is in flight because it is suspended.
+    pub(super) fn is_still(&self) -> bool {
+        self.suspended && !self.unsettled
+    }
+
+    pub(super) fn set_suspended(&mut self, suspended: bool) {
+        (self.suspended, self.unsettled) = (suspended, false);
+    }
+
     pub(super) fn new(name: String, uuid: String) -> Self {
         Self {
             name,
@@ -44,6 +55,7 @@ impl Control {
             active: None,
             inactive: None,
             suspended: false,
+            unsettled: false,
             open_count: 0,
             deferred_remove: false,
             deleting: false,

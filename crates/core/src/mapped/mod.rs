@@ -280,7 +280,8 @@ impl BlockDevice for MappedDevice {
     }
 
     fn limits(&self) -> Limits {
-        self.table(TableSlot::Active).map_or_else(Limits::default, |t| t.limits())
+        // Not by another hold on the table: this is asked inside channels too, where the last one must not be let go of.
+        lock(&self.control).active.as_ref().map_or_else(Limits::default, |table| table.limits())
     }
 
     fn id(&self) -> DeviceId {

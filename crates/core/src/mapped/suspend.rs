@@ -28,7 +28,7 @@ const IDLE: &str = "waits for bios in flight";
 
 /// How often a removal looks whether others have dropped its table, at most: a tenth of a second. Whoever shows a table may hold it
 /// longer.
-const LOOKS: u32 = 1000;
+const LOOKS: u32 = 400;
 
 /// How to suspend.
 #[derive(Clone, Copy, Debug, Default)]
@@ -131,7 +131,7 @@ impl MappedDevice {
     ) -> Result<(), Error> {
         let active = {
             let control = lock(&self.control);
-            if control.suspended {
+            if control.is_still() {
                 return Ok(());
             }
             control.active.clone()
@@ -146,7 +146,11 @@ impl MappedDevice {
         doing.now(IDLE);
         self.close_gate(&registry, Mode::Suspended);
         if !self.wait_idle(&registry, cancel) {
-            lock(&self.control).suspended = true;
+            {
+                // Until its targets go on, which they may refuse to do: then its bios are still to be waited for.
+                let mut control = lock(&self.control);
+                (control.suspended, control.unsettled) = (true, true);
+            }
             self.start(&registry, doing)?;
             return Err(Error::new(Errno::EINTR, "the wait for bios in flight was interrupted; the device goes on"));
         }
@@ -154,7 +158,7 @@ impl MappedDevice {
         if let Some(table) = &active {
             table.each(Target::postsuspend);
         }
-        lock(&self.control).suspended = true;
+        lock(&self.control).set_suspended(true);
         Ok(())
     }
 
@@ -212,7 +216,7 @@ impl MappedDevice {
             self.replan_above(registry, &mut trash);
             bios
         };
-        lock(&self.control).suspended = false;
+        lock(&self.control).set_suspended(false);
         held.into_iter().for_each(Bio::resubmit);
         drop(trash);
     }
@@ -300,11 +304,11 @@ impl MappedDevice {
     pub(crate) fn destroy(self: &Arc<Self>, registry: &RegistryCore) {
         let doing = self.activities.begin(TURN);
         let _operation = lock(&self.operation);
-        let (active, was_suspended) = {
+        let (active, was_still) = {
             let control = lock(&self.control);
-            (control.active.clone(), control.suspended)
+            (control.active.clone(), control.is_still())
         };
-        if let (Some(table), false) = (&active, was_suspended) {
+        if let (Some(table), false) = (&active, was_still) {
             doing.now("waits for its targets to be still");
             table.each(|t| t.presuspend(false));
         }
@@ -314,7 +318,7 @@ impl MappedDevice {
         held.into_iter().for_each(|bio| bio.end(Status::Io));
         self.wait_idle(registry, &|| false);
         doing.now("waits for its targets to write what they keep");
-        if let (Some(table), false) = (&active, was_suspended) {
+        if let (Some(table), false) = (&active, was_still) {
             table.each(Target::postsuspend);
         }
         let tables = {

@@ -19,9 +19,9 @@ use udm_io::{
     BlockDevice, BlockingIo, Clock, Domain, DomainBuilder, Extent, ExtentKind, Limits, Nanos, Op, OpFlags, Status,
 };
 
-const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
-fn connect(domain: &Domain, uri: &str) -> Result<Arc<NbdDevice>, String> {
+pub(crate) fn connect(domain: &Domain, uri: &str) -> Result<Arc<NbdDevice>, String> {
     let uri: Uri = uri.parse().expect("a URI");
     NbdDevice::connect(&uri, domain, PATIENCE, &|| false).map_err(|e| e.to_string())
 }
@@ -169,7 +169,7 @@ fn a_lost_connection_fails_what_is_under_way() {
 }
 
 /// A server that says what the test wants, once.
-fn scripted(path: &Path, script: impl FnOnce(&mut UnixStream) + Send + 'static) {
+pub(crate) fn scripted(path: &Path, script: impl FnOnce(&mut UnixStream) + Send + 'static) {
     let listener = UnixListener::bind(path).expect("bound");
     std::thread::spawn(move || {
         let (mut stream, _) = listener.accept().expect("a client");
@@ -178,7 +178,7 @@ fn scripted(path: &Path, script: impl FnOnce(&mut UnixStream) + Send + 'static) 
 }
 
 /// Takes an option off the stream.
-fn option(stream: &mut impl Read) -> u32 {
+pub(crate) fn option(stream: &mut impl Read) -> u32 {
     let mut header = [0; 16];
     stream.read_exact(&mut header).expect("an option");
     let length = u32::from_be_bytes([header[12], header[13], header[14], header[15]]);

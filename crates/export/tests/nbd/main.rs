@@ -6,6 +6,7 @@ mod client;
 mod device;
 mod fairness;
 mod handover;
+mod liars;
 mod lifecycle;
 mod programs;
 mod raw;

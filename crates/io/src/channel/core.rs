@@ -30,6 +30,8 @@ use std::sync::Arc;
 pub(crate) struct ChannelCore {
     pub(crate) lock: BiasedLock,
     orphan: AtomicBool,
+    /// It is nobody's channel any more, and ends when its own bios are home.
+    left: AtomicBool,
     /// So small a type, because arrays of [`MAX_CHANNELS`](crate::MAX_CHANNELS) then need no check of it.
     number: u8,
     pub(crate) clock: Arc<dyn Clock>,
@@ -51,6 +53,10 @@ pub(crate) struct Inner {
     pub(crate) slabs: [Slab; LEVELS],
     pub(crate) parked: [VecDeque<Parked>; LEVELS],
     pub(crate) parked_count: usize,
+    /// Levels, a bit each, of which slots have come free for those who are parked.
+    pub(crate) freed: u32,
+    /// Somebody lets those who are parked go on.
+    pub(crate) unparking: bool,
     pub(super) own: Reserves,
     pub(crate) pending_head: *mut Record,
     pub(crate) pending_tail: *mut Record,
@@ -94,6 +100,7 @@ impl ChannelCore {
         Self {
             lock: BiasedLock::new(asymmetric),
             orphan: AtomicBool::new(false),
+            left: AtomicBool::new(false),
             number: u8::try_from(id).expect("a channel's number is below MAX_CHANNELS"),
             clock,
             policy,
@@ -102,6 +109,8 @@ impl ChannelCore {
                 slabs: std::array::from_fn(|level| Slab::new(level as u8, 256)),
                 parked: std::array::from_fn(|_| VecDeque::new()),
                 parked_count: 0,
+                freed: 0,
+                unparking: false,
                 own: Reserves::new(),
                 pending_head: ptr::null_mut(),
                 pending_tail: ptr::null_mut(),
@@ -140,15 +149,19 @@ impl ChannelCore {
         unsafe { &mut *self.inner.get() }
     }
 
-    /// Polls in the owner's place, if it is outside, and wakes it if it sleeps and something moved.
-    pub(crate) fn poll_for_owner(&self) {
-        let moved = self.lock.steal(|| self.poll());
-        if moved.is_some_and(|n| n > 0) && self.mailbox.is_sleeping() {
+    /// Polls in the owner's place, if it is outside, and wakes it if it sleeps and something moved. Whether something has.
+    pub(crate) fn poll_for_owner(&self) -> bool {
+        let moved = self.lock.steal(|| self.poll()).is_some_and(|n| n > 0);
+        if moved && self.mailbox.is_sleeping() {
             self.wake();
         }
         if self.orphan.load(Ordering::SeqCst) {
             self.settle();
         }
+        if self.is_left() {
+            self.end_left();
+        }
+        moved
     }
 
     /// Completes a bio of this channel, inside: runs its frames, then hands it to the submitter.
@@ -287,17 +300,82 @@ impl ChannelCore {
         moved
     }
 
-    /// Inside, as the owner's last deed: from here on the core submits nothing.
-    pub(crate) fn disown(&self, keep: Arc<Shared>) {
-        // SAFETY: inside; the reference ends with the block.
-        let inner = unsafe { self.inner() };
-        inner.keep = Some(keep);
-        // What is submitted while something is being submitted waits in line; here for good.
-        inner.submitting = true;
+    /// Whether it waits for its own bios, and nobody has it.
+    pub(crate) fn is_left(&self) -> bool {
+        self.left.load(Ordering::SeqCst)
     }
 
-    /// Makes a core that was disowned an orphan.
-    pub(crate) fn abandon(&self) {
+    /// Outside: nobody's channel any more, but own bios are out on it. The keeper serves it as long as they are, and with the
+    /// last it ends. Until then the number stays taken, and the domain there.
+    #[cold]
+    pub(super) fn leave_to_keeper(&self, keep: Arc<Shared>) {
+        let shared = keep.clone();
+        self.lock.enter();
+        // SAFETY: inside; the reference ends with the expression.
+        unsafe { self.inner() }.keep = Some(keep);
+        self.lock.exit();
+        self.left.store(true, Ordering::SeqCst);
+        shared.keeper.look_after();
+        // The last may have come home before it was marked.
+        self.end_left();
+    }
+
+    /// Ends a channel that was left, if nothing is under way on it. Who finds someone inside leaves that to the one, who comes
+    /// here after it has left.
+    #[cold]
+    fn end_left(&self) {
+        let ended = self.lock.steal(|| {
+            if !self.is_left() || self.is_under_way() || self.has_own_out() {
+                return None;
+            }
+            self.left.store(false, Ordering::SeqCst);
+            // SAFETY: inside; the reference ends with the expression.
+            let keep = unsafe { self.inner() }.keep.take().expect("set when it was left");
+            Some((self.take_apart(&keep), keep))
+        });
+        if let Some(Some((remains, keep))) = ended {
+            self.give_back(remains, &keep);
+        }
+    }
+
+    /// Inside: whether something is to come that only who looks after the channel brings: of a ring, a queue, or at its time.
+    pub(super) fn is_under_way(&self) -> bool {
+        // SAFETY: inside; a source's flag does not reach the channel.
+        let inner = unsafe { self.inner() };
+        inner.timers.next().is_some() || inner.sources.iter().any(|(_, source)| source.is_busy())
+    }
+
+    /// Inside: whether own bios are out.
+    pub(super) fn has_own_out(&self) -> bool {
+        // SAFETY: inside; the reference ends with the expression.
+        unsafe { self.inner() }.own.out() > 0
+    }
+
+    /// Inside, with nothing under way, as the last deed of who has the channel. What of its bios is out, devices keep elsewhere.
+    pub(super) fn take_apart(&self, keep: &Arc<Shared>) -> Remains {
+        // SAFETY: inside; the reference ends with the function.
+        let inner = unsafe { self.inner() };
+        inner.completions.clear();
+        inner.slabs[0].set_limit(256);
+        let home = inner.out() == 0;
+        let attached = if home { std::mem::take(&mut inner.attached) } else { Vec::new() };
+        let sources = inner.take_sources();
+        if !home {
+            inner.keep = Some(keep.clone());
+            // What is submitted while something is being submitted waits in line; here for good.
+            inner.submitting = true;
+        }
+        Remains { home, sources, attached }
+    }
+
+    /// Outside, since a device's drop may wait for grace periods: gives the number back, or leaves that to the last bio.
+    pub(super) fn give_back(&self, remains: Remains, shared: &Shared) {
+        drop((remains.sources, remains.attached));
+        if remains.home { shared.free(self.id()) } else { self.abandon() }
+    }
+
+    /// Makes a core that submits nothing any more an orphan.
+    fn abandon(&self) {
         self.orphan.store(true, Ordering::SeqCst);
         self.settle();
     }
@@ -341,8 +419,16 @@ impl ChannelCore {
         inner.submitting = false;
         self.orphan.store(false, Ordering::SeqCst);
         let (sources, attached) = (inner.take_sources(), std::mem::take(&mut inner.attached));
-        Some(Rest { sources, attached, shared: inner.keep.take().expect("set by disown") })
+        Some(Rest { sources, attached, shared: inner.keep.take().expect("set when it was taken apart") })
     }
+}
+
+/// What a channel leaves that ends.
+pub(super) struct Remains {
+    /// None of its bios is out.
+    home: bool,
+    sources: Vec<(TypeId, Box<dyn Source>)>,
+    attached: Vec<Option<Holding>>,
 }
 
 /// What an orphan leaves.
@@ -374,14 +460,9 @@ impl Holding {
 
 impl Inner {
     /// Takes out the sources, none of which is used any more.
-    pub(super) fn take_sources(&mut self) -> Vec<(TypeId, Box<dyn Source>)> {
+    fn take_sources(&mut self) -> Vec<(TypeId, Box<dyn Source>)> {
         self.polls = None;
         std::mem::take(&mut self.sources)
-    }
-
-    /// Keeps the domain for bios that are out.
-    pub(super) fn keep_domain(&mut self, keep: Arc<Shared>) {
-        self.keep = Some(keep);
     }
 
     /// Bios that are out, of every level.
@@ -402,6 +483,21 @@ impl Inner {
     pub(super) fn let_go(&mut self, dev: Attached) -> Option<Holding> {
         assert!(self.device(dev).is_some(), "a device is detached that the channel does not hold");
         self.attached[dev.index()].take()
+    }
+
+    /// The next parent that waits for a clone, and for which there is one.
+    pub(super) fn next_parked(&mut self) -> Option<Parked> {
+        const { assert!(LEVELS <= u32::BITS as usize, "a bit for each level") };
+        while self.freed != 0 {
+            let level = self.freed.trailing_zeros() as usize;
+            let parked = if self.slabs[level].is_full() { None } else { self.parked[level].pop_front() };
+            if parked.is_some() {
+                self.parked_count -= 1;
+                return parked;
+            }
+            self.freed &= !(1 << level);
+        }
+        None
     }
 
     /// The next bio that waits to be submitted.

@@ -273,16 +273,30 @@ impl<'a> Cx<'a> {
         // SAFETY: inside; the reference ends with the block.
         let inner = unsafe { self.0.inner() };
         inner.slabs[level].give(clone);
-        if inner.parked_count == 0 {
+        if inner.parked_count > 0 {
+            self.unpark(level);
+        }
+    }
+
+    /// A slot of `level` is free: those go on that wait for one. Their clones may end at once, which frees slots again. That is
+    /// left to the call that is at it, so that no number of those who wait makes calls within calls.
+    #[cold]
+    fn unpark(&self, level: usize) {
+        // SAFETY: inside; the reference ends with the block.
+        let inner = unsafe { self.0.inner() };
+        inner.freed |= 1 << level;
+        if std::mem::replace(&mut inner.unparking, true) {
             return;
         }
-        if let Some(parked) = inner.parked[level].pop_front() {
-            inner.parked_count -= 1;
+        // SAFETY: inside; the reference ends with the expression.
+        while let Some(parked) = unsafe { self.0.inner() }.next_parked() {
             // SAFETY: the contract of `park`.
             if let Some(bio) = unsafe { (parked.resume)(self, parked.bio, parked.word) } {
                 self.0.complete(bio);
             }
         }
+        // SAFETY: inside; the reference ends with the expression.
+        unsafe { self.0.inner() }.unparking = false;
     }
 
     /// How many clones of `level` are out.

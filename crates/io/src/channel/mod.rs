@@ -23,7 +23,7 @@ pub(crate) use rounds::Rounds;
 pub use wait::{Waker, Woken};
 
 use self::core::{Holding, covers};
-use crate::domain::Shared;
+use crate::domain::{Shared, pause};
 use crate::polling::{Cookie, Polled, Polls};
 use crate::{BlockDevice, Domain, Nanos, Op, OpFlags, Segment, Status};
 use rustix::fd::{BorrowedFd, RawFd};
@@ -120,8 +120,8 @@ impl Attached {
 ///
 /// Dropping it waits for what its own rings and timers still hold, and for bios that a worker submitted on it for
 /// itself ([`Cx::submit_own`]), wherever they are: those that do not come within seconds, because a device beneath is
-/// suspended, are left to the domain's keeper. The submitter's bios that a device keeps elsewhere are left behind
-/// safely, and are forgotten when they come home.
+/// suspended, are left to the domain's keeper, with whom the channel ends. The submitter's bios that a device keeps
+/// elsewhere are left behind safely, and are forgotten when they come home.
 pub struct Channel {
     core: NonNull<ChannelCore>,
     shared: Arc<Shared>,
@@ -487,41 +487,26 @@ impl Drop for Channel {
         let began = self.now();
         // What rings and timers hold comes back by itself, soon. Looked at and left in one go: else a thief could start
         // something new on a ring in between.
-        let (home, sources, attached) = loop {
+        let mut rounds = 0u32;
+        let remains = loop {
             let left = self.inside(|core, _| {
                 core.poll();
-                // SAFETY: inside; nothing is called that reaches the channel.
-                let inner = unsafe { core.inner() };
-                let busy = inner.sources.iter().any(|(_, s)| s.is_busy());
-                if inner.timers.next().is_some() || busy {
+                if core.is_under_way() {
                     return None;
                 }
-                if inner.own.out() > 0 {
+                if core.has_own_out() {
                     return core.is_patience_over(began).then_some(None);
                 }
-                inner.completions.clear();
-                inner.slabs[0].set_limit(256);
-                let home = inner.out() == 0;
-                let attached = if home { std::mem::take(&mut inner.attached) } else { Vec::new() };
-                let sources = inner.take_sources();
-                if !home {
-                    core.disown(self.shared.clone());
-                }
-                Some(Some((home, sources, attached)))
+                Some(Some(core.take_apart(&self.shared)))
             });
             match left {
-                Some(Some(left)) => break left,
+                Some(Some(remains)) => break remains,
                 // A device keeps them, maybe for as long as it is suspended.
                 Some(None) => return self.core().leave_to_keeper(self.shared.clone()),
-                None => self.shared.idle_or(std::thread::yield_now),
+                None => self.shared.idle_or(|| pause(rounds)),
             }
+            rounds = rounds.saturating_add(1);
         };
-        drop(sources);
-        drop(attached);
-        if home {
-            self.shared.free(self.core().id());
-        } else {
-            self.core().abandon();
-        }
+        self.core().give_back(remains, &self.shared);
     }
 }

@@ -219,10 +219,11 @@ fn orphans_come_home_once() {
 }
 
 fn leave(core: &ChannelCore, domain: &Domain) {
+    let (shared, _) = domain.shared();
     core.lock.enter();
-    core.disown(domain.shared().0);
+    let remains = core.take_apart(&shared);
     core.lock.exit();
-    core.abandon();
+    core.give_back(remains, &shared);
 }
 
 /// A frame of an orphan's bio that asks for another round gets none, and does not wait for itself.

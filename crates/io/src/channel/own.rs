@@ -15,7 +15,6 @@ use super::core::ChannelCore;
 use super::slab::Slab;
 use super::{Cx, LEVELS};
 use crate::bio::{Bio, Record};
-use crate::domain::Shared;
 use crate::{BlockDevice, Nanos, Op, OpFlags, Segment, Status};
 use std::collections::VecDeque;
 use std::ptr::{self, NonNull};
@@ -95,9 +94,9 @@ impl ChannelCore {
         this.lock.exit();
     }
 
-    /// Whether own bios were out a moment ago. From anywhere.
+    /// Whether own bios were out a moment ago, or the channel was left with some and has not ended. From anywhere.
     pub(crate) fn has_own(&self) -> bool {
-        self.own_out.load(Ordering::Relaxed) > 0
+        self.own_out.load(Ordering::Relaxed) > 0 || self.is_left()
     }
 
     /// Inside: counts one out, or home.
@@ -110,18 +109,6 @@ impl ChannelCore {
     /// Whether a channel that is dropped has waited long enough for its own bios.
     pub(super) fn is_patience_over(&self, began: Nanos) -> bool {
         self.clock.now().since(began) > PATIENCE_NS
-    }
-
-    /// Outside: nobody's channel any more, but own bios are out on it. The keeper serves it as long as they are. The number
-    /// stays taken, and the domain there.
-    #[cold]
-    pub(super) fn leave_to_keeper(&self, keep: Arc<Shared>) {
-        let shared = keep.clone();
-        self.lock.enter();
-        // SAFETY: inside; the reference ends with the expression.
-        unsafe { self.inner() }.keep_domain(keep);
-        self.lock.exit();
-        shared.keeper.look_after();
     }
 
     /// Inside, before the channel ends: gives no more bios of one's own, and tells those who wait for some.

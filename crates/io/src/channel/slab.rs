@@ -30,6 +30,11 @@ impl Slab {
         self.out
     }
 
+    /// Whether no more can be taken now.
+    pub(crate) const fn is_full(&self) -> bool {
+        self.out >= self.limit
+    }
+
     pub(crate) fn set_limit(&mut self, limit: usize) {
         self.limit = limit;
     }

@@ -2,6 +2,7 @@
 
 use super::handshake::{Agreed, has};
 use super::receive::{Event, Receiver};
+use super::received::Received;
 use super::request_flags;
 use crate::nbd::wire::consts::transmission;
 use crate::nbd::wire::request::{REQUEST_LEN, Request};
@@ -17,8 +18,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use udm_base::{Sector, Sectors};
 
-/// Requests that are under way at most; more wait here.
+/// Requests for bios that are under way at most; more wait here.
 const DEPTH: usize = 1024;
+/// Questions that are under way at most, beside bios: a server may take long to answer them, and bios do not wait for that.
+const QUESTIONS: usize = 16;
 /// Pieces in one send.
 const GATHER: usize = 128;
 /// Receives before it is the senders' turn again.
@@ -51,6 +54,7 @@ impl Item {
 #[derive(Default)]
 struct Waiting {
     items: VecDeque<Item>,
+    questions: VecDeque<Item>,
     /// Of the items, those that are answered before all others.
     reports: usize,
     stop: bool,
@@ -85,7 +89,10 @@ impl Queue {
             return item.fail();
         }
         waiting.reports += usize::from(matches!(item, Item::Report(_)));
-        waiting.items.push_back(item);
+        match item {
+            Item::Status(..) => waiting.questions.push_back(item),
+            _ => waiting.items.push_back(item),
+        }
         drop(waiting);
         self.rouse();
     }
@@ -107,14 +114,16 @@ impl Queue {
 /// A request under way.
 struct InFlight {
     item: Item,
+    /// What its reply is known by: its slot, and a number that makes an answer which comes twice nobody's.
+    cookie: u64,
     /// What was sent last for it.
     command: Command,
     /// When the driver took it.
     begun: Nanos,
     /// It has not been sent whole.
     unsent: bool,
-    /// Bytes of data received.
-    received: u64,
+    /// Data received.
+    received: Received,
     /// The first error that the server told.
     error: Option<NbdError>,
     extents: Vec<Extent>,
@@ -158,6 +167,10 @@ pub(super) struct Driver {
     name: String,
     slots: Vec<Option<InFlight>>,
     free: Vec<usize>,
+    /// Of the requests under way, so many are questions.
+    questions: usize,
+    /// Of the last request that was made.
+    serial: u32,
     outgoing: VecDeque<Outgoing>,
     /// How much of the first one has been sent.
     sent: usize,
@@ -177,6 +190,8 @@ impl Driver {
             name,
             slots: Vec::new(),
             free: Vec::new(),
+            questions: 0,
+            serial: 0,
             outgoing: VecDeque::new(),
             sent: 0,
             receiver: Receiver::new(),
@@ -199,10 +214,10 @@ impl Driver {
         let items = {
             let mut waiting = self.queue.lock();
             waiting.dead = true;
-            std::mem::take(&mut waiting.items)
+            [std::mem::take(&mut waiting.items), std::mem::take(&mut waiting.questions)]
         };
         let in_flight = self.slots.drain(..).flatten().map(|request| request.item);
-        in_flight.chain(items).for_each(Item::fail);
+        in_flight.chain(items.into_iter().flatten()).for_each(Item::fail);
     }
 
     /// One round: takes in what is new, sends, receives, and sleeps if there was nothing of it. False when it was
@@ -225,7 +240,7 @@ impl Driver {
         if moved {
             return Ok(true);
         }
-        if stop && self.under_way() == 0 {
+        if stop && self.may_stop() {
             return Ok(false);
         }
         self.sleep()?;
@@ -238,7 +253,8 @@ impl Driver {
             let waiting = self.queue.lock();
             waiting.reports > 0
                 || (!waiting.items.is_empty() && self.has_room())
-                || (waiting.stop && self.under_way() == 0)
+                || (!waiting.questions.is_empty() && self.questions < QUESTIONS)
+                || (waiting.stop && self.may_stop())
         };
         if !has_news {
             let mut events = PollFlags::IN;
@@ -264,8 +280,13 @@ impl Driver {
         self.slots.len() - self.free.len()
     }
 
+    /// Whether no bio is under way. A question is not waited for: who asked it takes it that nothing is known.
+    fn may_stop(&self) -> bool {
+        self.under_way() == self.questions
+    }
+
     fn has_room(&self) -> bool {
-        self.under_way() < DEPTH
+        self.under_way() - self.questions < DEPTH
     }
 
     /// Answers who asks how it stands, before anything else: they must not wait for a server that does not answer.
@@ -286,7 +307,7 @@ impl Driver {
         let silent_ns = if requests == 0 { 0 } else { now.since(self.heard) };
         let report = Outstanding {
             requests,
-            queued: waiting.items.len(),
+            queued: waiting.items.len() + waiting.questions.len(),
             oldest_ns: oldest.unwrap_or_default(),
             silent_ns,
             lost: false,
@@ -304,7 +325,7 @@ impl Driver {
         if waiting.reports > 0 {
             self.report(&mut waiting);
         }
-        if waiting.items.is_empty() {
+        if waiting.items.is_empty() && waiting.questions.is_empty() {
             return waiting.stop;
         }
         let now = self.clock.now();
@@ -313,32 +334,52 @@ impl Driver {
         }
         while self.has_room() {
             let Some(item) = waiting.items.pop_front() else { break };
-            let command = match &item {
-                // Answered above.
-                Item::Report(_) => continue,
-                Item::Status(..) => Command::BlockStatus,
-                Item::Bio(bio) => match bio.op() {
-                    Op::Read => Command::Read,
-                    Op::Write => Command::Write,
-                    Op::Flush => Command::Flush,
-                    Op::Discard => Command::Trim,
-                    Op::WriteZeroes => Command::WriteZeroes,
-                },
-            };
-            let request =
-                InFlight { item, command, begun: now, unsent: true, received: 0, error: None, extents: Vec::new() };
-            let slot = self.free.pop().unwrap_or_else(|| {
-                self.slots.push(None);
-                self.slots.len() - 1
-            });
-            self.slots[slot] = Some(request);
-            self.enqueue(slot, command);
+            self.begin(item, now);
+        }
+        while self.questions < QUESTIONS {
+            let Some(item) = waiting.questions.pop_front() else { break };
+            self.questions += 1;
+            self.begin(item, now);
         }
         waiting.stop
     }
 
+    /// Makes a request of an item.
+    fn begin(&mut self, item: Item, now: Nanos) {
+        let command = match &item {
+            // Answered before.
+            Item::Report(_) => return,
+            Item::Status(..) => Command::BlockStatus,
+            Item::Bio(bio) => match bio.op() {
+                Op::Read => Command::Read,
+                Op::Write => Command::Write,
+                Op::Flush => Command::Flush,
+                Op::Discard => Command::Trim,
+                Op::WriteZeroes => Command::WriteZeroes,
+            },
+        };
+        let request = InFlight {
+            item,
+            cookie: 0,
+            command,
+            begun: now,
+            unsent: true,
+            received: Received::default(),
+            error: None,
+            extents: Vec::new(),
+        };
+        let slot = self.free.pop().unwrap_or_else(|| {
+            self.slots.push(None);
+            self.slots.len() - 1
+        });
+        self.slots[slot] = Some(request);
+        self.enqueue(slot, command);
+    }
+
     fn enqueue(&mut self, slot: usize, command: Command) {
         let Some(request) = self.slots[slot].as_mut() else { return };
+        self.serial = self.serial.wrapping_add(1);
+        request.cookie = u64::from(self.serial) << 32 | slot as u64;
         request.command = command;
         request.unsent = true;
         let (offset, length) = if command == Command::Flush { (0, 0) } else { request.range() };
@@ -348,7 +389,7 @@ impl Driver {
         };
         // Lengths were checked against the limits, which fit 32 bits; a status may ask for more than one answer has.
         let length = u32::try_from(length).unwrap_or(!0xffff);
-        let header = Request { flags, kind: command as u16, cookie: slot as u64, offset, length }.encode();
+        let header = Request { flags, kind: command as u16, cookie: request.cookie, offset, length }.encode();
         let payload = if command == Command::Write { length as usize } else { 0 };
         self.outgoing.push_back(Outgoing { slot, header, payload });
     }
@@ -427,16 +468,16 @@ impl Driver {
     }
 
     fn slot(&mut self, cookie: u64) -> Result<(usize, &mut InFlight), Lost> {
-        let slot = usize::try_from(cookie).unwrap_or(usize::MAX);
+        let slot = slot_of(cookie);
         match self.slots.get_mut(slot) {
-            Some(Some(request)) => Ok((slot, request)),
-            _ => Err(Lost::Protocol("a reply to a request that was not sent")),
+            Some(Some(request)) if request.cookie == cookie => Ok((slot, request)),
+            _ => Err(Lost::Protocol("a reply to no request, or to one that was answered")),
         }
     }
 
     fn handle(&mut self, event: Event) -> Result<(), Lost> {
         match event {
-            Event::Data { cookie, bytes } => self.slot(cookie)?.1.received += bytes,
+            Event::Data { cookie, at, bytes } => self.slot(cookie)?.1.received.add(at, bytes)?,
             Event::Error { cookie, error } => {
                 self.slot(cookie)?.1.error.get_or_insert(error);
             }
@@ -462,7 +503,7 @@ impl Driver {
             return Err(Lost::Protocol("a reply to a request that was not sent whole"));
         }
         let status = request.error.map_or(Status::Ok, status_of);
-        if request.command == Command::Read && status.is_ok() && request.received != request.range().1 {
+        if request.command == Command::Read && status.is_ok() && !request.received.is_whole(request.range().1) {
             return Err(Lost::Protocol("a read that was answered in part"));
         }
         // A server without FUA is sent a flush after the write.
@@ -477,7 +518,10 @@ impl Driver {
         if let Some(InFlight { item, extents, .. }) = self.slots[slot].take() {
             match item {
                 Item::Bio(bio) => bio.end(status),
-                Item::Status(_, _, reply) => reply.give(extents),
+                Item::Status(_, _, reply) => {
+                    self.questions -= 1;
+                    reply.give(extents);
+                }
                 Item::Report(_) => {}
             }
         }
@@ -487,15 +531,24 @@ impl Driver {
 
     /// Tells the server that nothing more comes.
     fn say_goodbye(&self) {
+        if self.sent > 0 {
+            // It would be taken for a part of the request that is half sent.
+            return;
+        }
         let header = Request { flags: 0, kind: Command::Disc as u16, cookie: 0, offset: 0, length: 0 }.encode();
         // A server that has gone needs no goodbye.
         let _ = rustix::net::send(&self.socket, &header, SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
     }
 }
 
+/// The slot of the request that a cookie is of, if it is of any.
+fn slot_of(cookie: u64) -> usize {
+    cookie as u32 as usize
+}
+
 /// Where the data of a read goes, and the byte range that it was asked for; `None` if the cookie is no read's.
 fn payload_target(slots: &[Option<InFlight>], cookie: u64) -> Option<(Segments<'_>, u64, u64)> {
-    let request = slots.get(usize::try_from(cookie).ok()?)?.as_ref()?;
+    let request = slots.get(slot_of(cookie))?.as_ref().filter(|request| request.cookie == cookie)?;
     let (offset, length) = request.range();
     match &request.item {
         Item::Bio(bio) if request.command == Command::Read => Some((bio.segments(), offset, length)),

@@ -9,6 +9,7 @@ mod driver;
 pub(super) mod fuzz;
 mod handshake;
 mod receive;
+mod received;
 
 use super::uri::{Endpoint, Uri};
 use super::wire::consts::{MAX_PAYLOAD, transmission};

@@ -4,7 +4,7 @@
 use super::driver::Lost;
 use crate::nbd::wire::consts::{MAX_STRING, base_allocation, chunk};
 use crate::nbd::wire::reply::{
-    CHUNK_LEN, ChunkHeader, EXTENT_LEN, MAX_EXTENTS, ReplyHeader, block_status, error_payload,
+    CHUNK_LEN, ChunkHeader, EXTENT_LEN, MAX_EXTENTS, ReplyHeader, StatusExtent, block_status, error_payload,
 };
 use crate::nbd::wire::{Cursor, NbdError};
 use crate::{Extent, ExtentKind, Segments};
@@ -26,8 +26,8 @@ const _: () = assert!(LONGEST + CHUNK_LEN <= BUFFER && MAX_STRING + 64 <= LONGES
 /// What the server has said.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Event {
-    /// Data of a read has arrived in its memory.
-    Data { cookie: u64, bytes: u64 },
+    /// Data of a read has arrived in its memory, so many bytes from its start.
+    Data { cookie: u64, at: u64, bytes: u64 },
     /// A request has failed; its end may come later.
     Error { cookie: u64, error: NbdError },
     /// The extents of a metadata context.
@@ -184,20 +184,11 @@ impl Receiver {
                     unsafe { std::ptr::write_bytes(segment.as_ptr(), 0, now) };
                     left -= now;
                 }
-                Some(Event::Data { cookie, bytes: len })
+                Some(Event::Data { cookie, at: at as u64, bytes: len })
             }
             chunk::BLOCK_STATUS => {
                 let (context, found) = block_status(payload)?;
-                let extents = found.map(|e| Extent {
-                    sectors: Sectors::in_bytes(e.length.into()),
-                    kind: match e.flags & (base_allocation::STATE_HOLE | base_allocation::STATE_ZERO) {
-                        0b11 => ExtentKind::Hole,
-                        base_allocation::STATE_ZERO => ExtentKind::Zero,
-                        // A hole whose contents are not known to be zeroes must be read like data.
-                        _ => ExtentKind::Data,
-                    },
-                });
-                Some(Event::Status { cookie, context, extents: extents.filter(|e| !e.sectors.is_zero()).collect() })
+                Some(Event::Status { cookie, context, extents: in_sectors(found) })
             }
             chunk::NONE if length == 0 && last => None,
             kind if kind & chunk::ERROR_BIT != 0 => {
@@ -242,11 +233,41 @@ impl Receiver {
         if data.left > 0 {
             return Ok(None);
         }
-        let (cookie, bytes, last) = (data.cookie, data.len as u64, data.last);
+        let (cookie, at, bytes, last) = (data.cookie, (data.at - data.len) as u64, data.len as u64, data.last);
         self.data = None;
         self.done = last.then_some(cookie);
-        Ok(Some(Event::Data { cookie, bytes }))
+        Ok(Some(Event::Data { cookie, at, bytes }))
     }
+}
+
+/// The extents of a block status as runs of whole sectors: a server may end them anywhere. A sector of which a part is data is
+/// data, and so is one in which two extents meet.
+fn in_sectors(found: impl Iterator<Item = StatusExtent>) -> Vec<Extent> {
+    let mut runs: Vec<Extent> = Vec::new();
+    let mut end = Sectors::ZERO;
+    let mut run_to = |to: Sectors, kind| {
+        if to <= end {
+            return;
+        }
+        let sectors = to - std::mem::replace(&mut end, to);
+        match runs.last_mut() {
+            Some(last) if last.kind == kind => last.sectors += sectors,
+            _ => runs.push(Extent { sectors, kind }),
+        }
+    };
+    let mut told = 0;
+    for extent in found {
+        let kind = match extent.flags & (base_allocation::STATE_HOLE | base_allocation::STATE_ZERO) {
+            0b11 => ExtentKind::Hole,
+            base_allocation::STATE_ZERO => ExtentKind::Zero,
+            // A hole whose contents are not known to be zeroes must be read like data.
+            _ => ExtentKind::Data,
+        };
+        run_to(Sectors::covering(told), ExtentKind::Data);
+        told += u64::from(extent.length);
+        run_to(if kind == ExtentKind::Data { Sectors::covering(told) } else { Sectors::in_bytes(told) }, kind);
+    }
+    runs
 }
 
 /// Where in a read the range lies, in bytes from its start.

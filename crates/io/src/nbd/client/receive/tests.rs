@@ -69,7 +69,7 @@ fn simple_replies() {
     bytes.extend_from_slice(&simple(Some(NbdError::NoSpc), 7));
     bytes.extend_from_slice(&simple(None, 2));
     let error = Event::Error { cookie: 7, error: NbdError::NoSpc };
-    let expect = [done(1), Event::Data { cookie: 7, bytes: 3000 }, done(7), error, done(7), done(2)];
+    let expect = [done(1), Event::Data { cookie: 7, at: 0, bytes: 3000 }, done(7), error, done(7), done(2)];
     assert_eq!(check(&bytes, false, &expect), data(3000));
 }
 
@@ -88,13 +88,13 @@ fn chunks_in_any_order_fill_their_places() {
         none_chunk(7).to_vec(),
     ]
     .concat();
-    let got = |bytes| Event::Data { cookie: 7, bytes };
-    let memory = check(&bytes, true, &[got(1000), got(1500), got(500), done(7)]);
+    let got = |at, bytes| Event::Data { cookie: 7, at, bytes };
+    let memory = check(&bytes, true, &[got(2000, 1000), got(500, 1500), got(0, 500), done(7)]);
     assert_eq!(memory[..500], data(500));
     assert_eq!(memory[500..2000], [0; 1500]);
     assert_eq!(memory[2000..], data(3000)[2000..]);
     let whole = [&only_data_chunk(7, 4096, 3000)[..], &data(3000)].concat();
-    assert_eq!(check(&whole, true, &[got(3000), done(7)]), data(3000));
+    assert_eq!(check(&whole, true, &[got(0, 3000), done(7)]), data(3000));
 }
 
 #[test]
@@ -113,7 +113,7 @@ fn errors_and_extents() {
         ],
     );
     let extent = |sectors, kind| Extent { sectors: Sectors::new(sectors), kind };
-    let extents = vec![extent(8, ExtentKind::Hole), extent(1, ExtentKind::Zero), extent(2, ExtentKind::Data)];
+    let extents = vec![extent(8, ExtentKind::Hole), extent(1, ExtentKind::Zero), extent(3, ExtentKind::Data)];
     let expect = [
         Event::Error { cookie: 7, error: NbdError::Io },
         done(7),
