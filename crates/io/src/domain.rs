@@ -7,7 +7,8 @@ use crate::kcopyd::CopyOptions;
 use crate::keeper::{Keeper, KeeperReport};
 use crate::polling::{Policy, PollPolicy, PollTotals};
 use crate::sync::is_asymmetric;
-use crate::{Channel, ChannelReport, Clock, Cx, Executor, MonotonicClock, Nanos, ThreadExecutor};
+use crate::work::{WorkFn, WorkQueue};
+use crate::{Bio, Channel, ChannelReport, Clock, Cx, Executor, MonotonicClock, Nanos, ThreadExecutor};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::OwnedFd;
 use std::io;
@@ -38,6 +39,7 @@ pub(crate) struct Shared {
     policy: Arc<Policy>,
     idle: Option<Box<IdleFn>>,
     pub(crate) keeper: Keeper,
+    pub(crate) work: Arc<WorkQueue>,
     pub(crate) copies: Mutex<Option<CopyOptions>>,
 }
 
@@ -101,7 +103,8 @@ impl DomainBuilder {
         let free = Mutex::new(free);
         let cores = [const { OnceLock::new() }; MAX_CHANNELS];
         let (keeper, copies, policy) = (Keeper::default(), Mutex::default(), Arc::default());
-        Domain(Arc::new(Shared { cores, free, clock, executor, asymmetric, policy, idle, keeper, copies }))
+        let work = Arc::default();
+        Domain(Arc::new(Shared { cores, free, clock, executor, asymmetric, policy, idle, keeper, work, copies }))
     }
 }
 
@@ -231,6 +234,24 @@ impl Domain {
     pub fn grace_beside(&self, inside: &Cx<'_>) -> Grace {
         let others = self.0.counted_cores().filter(|core| core.id() != inside.id());
         Grace(Sections::now(self.0.asymmetric, others.cloned()))
+    }
+
+    /// Runs the timers of `owner` now ([`Cx::at_for`]), whenever they are due. One that is set in a section that begins later
+    /// is not among them. Waits for threads that are inside a channel, which they are not for long. Must not be called from inside a
+    /// channel.
+    pub fn expire(&self, owner: usize) {
+        self.0.cores().for_each(|core| core.expire(owner));
+    }
+
+    /// Has `func` called with the bio and `word` on a thread of the domain's own, outside of channels: for what takes the CPU
+    /// longer than a section may. `func` ends the bio. Threads are started as they are needed, at most one for each CPU, and end when
+    /// there is nothing to do; where none can be started at all, `func` is called at once. May be called from inside a channel.
+    ///
+    /// # Safety
+    /// `word` is what `func` expects, and stays valid until that has ended the bio.
+    pub unsafe fn queue_work(&self, bio: Bio, func: WorkFn, word: *const ()) {
+        // SAFETY: the caller's promise.
+        unsafe { self.0.work.push(&self.0, bio, func, word) }
     }
 
     /// Waits until `done` holds, which bios in flight are to bring about. Meanwhile the mailboxes, rings and timers of

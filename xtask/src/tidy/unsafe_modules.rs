@@ -14,6 +14,7 @@ pub(super) const UNSAFE_MODULES: &[(&str, &str)] = &[
     ("crates/capi/src/error.rs", "a name that C links to"),
     ("crates/capi/src/queue.rs", "memory and lists of a caller in C"),
     ("crates/capi/src/stack.rs", "texts and handles of a caller in C"),
+    ("crates/core/src/mapped/back.rs", "frames of bios that come back to their target"),
     ("crates/core/src/mapped/plan.rs", "a lookup table of pointers into the tables that it holds"),
     ("crates/core/src/mapped/slot.rs", "a pointer that is replaced under grace periods"),
     ("crates/core/src/mapped/split.rs", "frames and redirections of clones"),

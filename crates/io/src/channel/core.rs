@@ -287,6 +287,30 @@ impl ChannelCore {
         moved
     }
 
+    /// Runs an owner's timers, due or not. Waits while somebody is inside. Not from inside a channel.
+    pub(crate) fn expire(&self, owner: usize) {
+        let run = || {
+            let cx = Cx::new(self);
+            // SAFETY: inside; the reference ends with the expression.
+            let taken = unsafe { self.inner() }.timers.take_of(owner);
+            let count = taken.len();
+            taken.into_iter().for_each(|(bio, func)| func(&cx, bio));
+            count
+        };
+        let moved = loop {
+            match self.lock.steal(run) {
+                Some(moved) => break moved,
+                None => std::thread::yield_now(),
+            }
+        };
+        if moved > 0 && self.mailbox.is_sleeping() {
+            self.wake();
+        }
+        if self.orphan.load(Ordering::SeqCst) {
+            self.settle();
+        }
+    }
+
     /// Inside, as the owner's last deed: from here on the core submits nothing.
     pub(crate) fn disown(&self, keep: Arc<Shared>) {
         // SAFETY: inside; the reference ends with the block.
