@@ -1,6 +1,9 @@
 //! Bios that come back to their target: after I/O, at a later time, after an event, after work.
 
+mod every_second;
+#[path = "../rig/mod.rs"]
 mod rig;
+
 use rig::*;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -369,4 +372,36 @@ fn a_bio_may_be_kept_again_and_again_and_is_pushed_back_by_a_suspension() {
         }
         stop.store(true, Ordering::SeqCst);
     });
+}
+
+/// The target of the book's page.
+#[test]
+fn every_second_bio_is_delayed() {
+    static TYPES: [&TargetType; 1] = [&every_second::TYPE];
+    let rig = Rig::with_types(&TYPES);
+    rig.disk("/a", 1000);
+    let hour = 3_600_000;
+    let md = rig.device("x", &format!("0 100 every-second /a 5 {hour}"));
+    assert_eq!(md.table(TableSlot::Active).unwrap().lines(StatusKind::Table)[0].params, format!("/a 5 {hour}"));
+    let mut client = Client::new(&rig, &md);
+    let tokens: Vec<_> = (0..6).map(|at| client.read(at, 1)).collect();
+    let ended = |client: &mut Client| tokens.iter().filter(|token| client.status(**token).is_some()).count();
+    assert_eq!(ended(&mut client), 3);
+    // The others need not wait for an hour when the device is suspended.
+    suspend(&md);
+    assert_eq!(ended(&mut client), 6);
+    resume(&md);
+    let error = rig.load(&md, "0 100 every-second /a 5", false).unwrap_err();
+    assert!(error.message.contains("Invalid argument count"), "{error}");
+}
+
+#[test]
+fn the_book_has_it_as_it_is() {
+    let page =
+        std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/src/write-a-target.md")).unwrap();
+    let code = include_str!("every_second.rs");
+    assert!(
+        page.contains(&format!("```rust,ignore\n{code}```")),
+        "docs/src/write-a-target.md and every_second.rs differ"
+    );
 }
