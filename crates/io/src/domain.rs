@@ -7,8 +7,8 @@ use crate::kcopyd::CopyOptions;
 use crate::keeper::{Keeper, KeeperReport};
 use crate::polling::{Policy, PollPolicy, PollTotals};
 use crate::sync::is_asymmetric;
-use crate::work::{WorkFn, WorkQueue};
-use crate::{Bio, Channel, ChannelReport, Clock, Cx, Executor, MonotonicClock, Nanos, ThreadExecutor};
+use crate::work::WorkQueue;
+use crate::{Channel, ChannelReport, Clock, Cx, Executor, MonotonicClock, Nanos, ThreadExecutor};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::OwnedFd;
 use std::io;
@@ -241,17 +241,6 @@ impl Domain {
     /// channel.
     pub fn expire(&self, owner: usize) {
         self.0.cores().for_each(|core| core.expire(owner));
-    }
-
-    /// Has `func` called with the bio and `word` on a thread of the domain's own, outside of channels: for what takes the CPU
-    /// longer than a section may. `func` ends the bio. Threads are started as they are needed, at most one for each CPU, and end when
-    /// there is nothing to do; where none can be started at all, `func` is called at once. May be called from inside a channel.
-    ///
-    /// # Safety
-    /// `word` is what `func` expects, and stays valid until that has ended the bio.
-    pub unsafe fn queue_work(&self, bio: Bio, func: WorkFn, word: *const ()) {
-        // SAFETY: the caller's promise.
-        unsafe { self.0.work.push(&self.0, bio, func, word) }
     }
 
     /// Waits until `done` holds, which bios in flight are to bring about. Meanwhile the mailboxes, rings and timers of

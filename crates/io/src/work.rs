@@ -3,6 +3,7 @@
 //! There are at most as many threads as CPUs. They are started as work comes, and end after a while without any. A simulated domain, which
 //! has no threads, does the work when a channel is polled or waits.
 
+use crate::Domain;
 use crate::bio::Bio;
 use crate::domain::Shared;
 use std::collections::VecDeque;
@@ -33,6 +34,19 @@ impl Item {
     fn run(self) {
         // SAFETY: the promise of `WorkQueue::push`.
         unsafe { (self.func)(self.bio, self.word) }
+    }
+}
+
+impl Domain {
+    /// Has `func` called with the bio and `word` on a thread of the domain's own, outside of channels: for what takes the CPU
+    /// longer than a section may. `func` ends the bio. Threads are started as they are needed, at most one for each CPU, and end when
+    /// there is nothing to do; where none can be started at all, `func` is called at once. May be called from inside a channel.
+    ///
+    /// # Safety
+    /// `word` is what `func` expects, and stays valid until that has ended the bio.
+    pub unsafe fn queue_work(&self, bio: Bio, func: WorkFn, word: *const ()) {
+        // SAFETY: the caller's promise.
+        unsafe { self.shared_arc().work.push(self.shared_arc(), bio, func, word) }
     }
 }
 

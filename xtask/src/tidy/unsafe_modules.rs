@@ -66,6 +66,7 @@ pub(super) const UNSAFE_MODULES: &[(&str, &str)] = &[
     ("crates/io/src/polling/queue.rs", "a lock-free list of records, and what a try-lock guards"),
     ("crates/io/src/polling/source.rs", "frames that count a channel's bios on a queue"),
     ("crates/io/src/stream.rs", "copies by address, and instructions of the CPU"),
+    ("crates/io/src/work.rs", "functions on other threads that take a private word"),
     ("crates/targets/src/thin/flight.rs", "frames and redirections of the bios of thin volumes"),
     ("crates/targets/src/snapshot/flight.rs", "frames and redirections of bios that snapshots keep"),
     ("crates/udm/src/daemon/own_writes.rs", "settings of the C library's heap"),

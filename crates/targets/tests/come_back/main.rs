@@ -220,9 +220,9 @@ fn a_channel_may_go_while_work_is_done_on_its_bios() {
         let channel = rig.domain.channel().unwrap();
         let dev = channel.attach(md.clone());
         for (token, buffer) in buffers.iter().enumerate() {
-            let mut segment = buffer.clone().leak();
+            let segment = buffer.clone().leak();
             // SAFETY: the memory is leaked.
-            assert!(unsafe { channel.submit(dev, Op::Read, OpFlags::NONE, Sector::ZERO, &mut segment, token as u64) });
+            assert!(unsafe { channel.submit(dev, Op::Read, OpFlags::NONE, Sector::ZERO, segment, token as u64) });
         }
         drop(channel);
     }
