@@ -1,10 +1,10 @@
 //! What a target is.
 
-use crate::{Alone, DeviceOpener, Error, MappedDevice, ZeroSkips};
+use crate::{Alone, DeviceOpener, Error, Held, MappedDevice, Ticket, ZeroSkips};
 use std::any::Any;
 use std::sync::Arc;
 use udm_base::{Arg, ArgError, Args, Errno, Sector, Sectors, Stripes};
-use udm_io::{Bio, BlockDevice, Cx, DeviceId, Domain, ExtentsReply, Limits, Memory, Status};
+use udm_io::{Bio, BlockDevice, Cx, DeviceId, Domain, ExtentsReply, Limits, Memory, Nanos, Status};
 
 /// A kind of target: what stands in a table line, and how it is made.
 pub struct TargetType {
@@ -38,12 +38,26 @@ impl TargetFeatures {
 pub enum Map<'t> {
     /// It goes on to a device beneath; the target has set its sector there.
     Remapped(Bio, &'t dyn BlockDevice),
+    /// As [`Remapped`](Self::Remapped); when it has come home, [`Target::end_io`] gets it, with the context.
+    WithEndIo(Bio, &'t dyn BlockDevice, u64),
+    /// It is kept until then; [`Target::resume_io`] gets it, with the context.
+    Delayed(Bio, Until<'t>, u64),
+    /// [`Target::work`] gets it on a thread that may take its time, then [`Target::resume_io`], with the context.
+    Work(Bio, u64),
     /// The target has it: it will end it, or has done so.
     Kept,
     /// It is done.
     Ended(Bio, Status),
     /// It cannot be served while the device is being suspended with `noflush`: pushed back, or EIO otherwise.
     Requeue(Bio),
+}
+
+/// How long a bio is kept.
+pub enum Until<'t> {
+    /// To a time. When the device is suspended or removed, it comes to once.
+    At(Nanos),
+    /// Until somebody releases it. See [`Held`] for the ticket, and for what a suspension needs.
+    Released(&'t Held, Ticket),
 }
 
 /// A stretch of a target that maps straight onto a device beneath: what can be compiled.
@@ -93,6 +107,39 @@ pub trait Target: Send + Sync + 'static {
     /// Maps a bio that begins `at` sectors into the target. Must not block, nor wait for a lock that I/O is done under.
     /// Flushes do not come here, unless [`wants_flush`](Self::wants_flush).
     fn map(&self, cx: &Cx<'_>, bio: Bio, at: Sectors) -> Map<'_>;
+
+    /// A bio that [`map`](Self::map) sent on with a context has come home, `at` being where it lies in the target: its status and
+    /// its data are the target's to change, and what is answered is done. [`Map::Ended`] gives it the status that it says;
+    /// anything that sends it on makes its status good again. Must not block. Bios that a suspension wants back come here with
+    /// [`Status::Requeue`].
+    ///
+    /// Only of targets that [take bios back](Self::takes_back).
+    fn end_io(&self, cx: &Cx<'_>, bio: Bio, at: Sectors, context: u64) -> Map<'_> {
+        let _ = (cx, at, context);
+        let status = bio.status();
+        Map::Ended(bio, status)
+    }
+
+    /// A bio that was kept goes on: its time has come, it was released, or its work is done. Must not block. While the device is being
+    /// suspended, one that is to be kept to another time is pushed back instead.
+    ///
+    /// Only of targets that [take bios back](Self::takes_back).
+    fn resume_io(&self, cx: &Cx<'_>, bio: Bio, at: Sectors, context: u64) -> Map<'_> {
+        let _ = (cx, at, context);
+        Map::Ended(bio, Status::Io)
+    }
+
+    /// What takes the CPU for long is done with a bio, on a thread outside of channels. The answer is the context that
+    /// [`resume_io`](Self::resume_io) gets. May take its time, and block.
+    fn work(&self, bio: &mut Bio, at: Sectors, context: u64) -> u64 {
+        let _ = (bio, at);
+        context
+    }
+
+    /// Whether `map` may answer [`Map::WithEndIo`], [`Map::Delayed`] or [`Map::Work`].
+    fn takes_back(&self) -> bool {
+        false
+    }
 
     /// The target's own part of a status or table line, after the name: empty when there is none.
     fn status(&self, kind: StatusKind) -> String;
@@ -227,7 +274,8 @@ pub trait Target: Send + Sync + 'static {
     /// Whether its bios can be polled for: those that it does not end at once. By itself, when every device beneath can.
     fn can_poll(&self) -> bool {
         let devices = self.devices();
-        !devices.is_empty() && devices.iter().all(|d| d.dev.can_poll())
+        // What waits for a time is nowhere to be polled for.
+        !self.takes_back() && !devices.is_empty() && devices.iter().all(|d| d.dev.can_poll())
     }
 
     /// Changes an option of its own (`udm set`). `None`: it has no such option, or not with that value.

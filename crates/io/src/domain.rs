@@ -7,6 +7,7 @@ use crate::kcopyd::CopyOptions;
 use crate::keeper::{Keeper, KeeperReport};
 use crate::polling::{Policy, PollPolicy, PollTotals};
 use crate::sync::is_asymmetric;
+use crate::work::WorkQueue;
 use crate::{Channel, ChannelReport, Clock, Cx, Executor, MonotonicClock, Nanos, ThreadExecutor};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::OwnedFd;
@@ -39,6 +40,7 @@ pub(crate) struct Shared {
     policy: Arc<Policy>,
     idle: Option<Box<IdleFn>>,
     pub(crate) keeper: Keeper,
+    pub(crate) work: Arc<WorkQueue>,
     pub(crate) copies: Mutex<Option<CopyOptions>>,
 }
 
@@ -102,7 +104,8 @@ impl DomainBuilder {
         let free = Mutex::new(free);
         let cores = [const { OnceLock::new() }; MAX_CHANNELS];
         let (keeper, copies, policy) = (Keeper::default(), Mutex::default(), Arc::default());
-        Domain(Arc::new(Shared { cores, free, clock, executor, asymmetric, policy, idle, keeper, copies }))
+        let work = Arc::default();
+        Domain(Arc::new(Shared { cores, free, clock, executor, asymmetric, policy, idle, keeper, work, copies }))
     }
 }
 
@@ -232,6 +235,13 @@ impl Domain {
     pub fn grace_beside(&self, inside: &Cx<'_>) -> Grace {
         let others = self.0.counted_cores().filter(|core| core.id() != inside.id());
         Grace(Sections::now(self.0.asymmetric, others.cloned()))
+    }
+
+    /// Runs the timers of `owner` now ([`Cx::at_for`]), whenever they are due. One that is set in a section that begins later
+    /// is not among them. Waits for threads that are inside a channel, which they are not for long. Must not be called from inside a
+    /// channel.
+    pub fn expire(&self, owner: usize) {
+        self.0.cores().for_each(|core| core.expire(owner));
     }
 
     /// Waits until `done` holds, which bios in flight are to bring about. Meanwhile the mailboxes, rings and timers of

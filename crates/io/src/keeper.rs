@@ -255,6 +255,9 @@ impl Shared {
     /// In a simulated domain: the keeper's turn. Returns when the next thing is due. Not from inside a channel.
     pub(crate) fn keep_simulated(&self) -> Option<Nanos> {
         self.idle()?;
+        if self.work.run_all() {
+            return Some(self.clock().now());
+        }
         let (entries, core) = {
             let state = self.keeper.lock();
             (state.entries.clone(), self.core(state.core?))

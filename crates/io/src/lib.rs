@@ -36,6 +36,7 @@ mod open;
 mod polling;
 mod stream;
 mod sync;
+mod work;
 
 pub use bio::{Bio, FrameFn, Op, OpFlags, Segment, Segments, Status, is_zero, zero_kernel};
 pub use blocking::BlockingIo;
@@ -59,3 +60,4 @@ pub use mounts::{Mount, block_device, mounts};
 pub use null::{NullDevice, NullSpec, NullSpecError};
 pub use open::{OpenError, OpenErrorKind, OpenOptions, open};
 pub use polling::{Cookie, PollPath, PollPolicy, PollTotals};
+pub use work::WorkFn;

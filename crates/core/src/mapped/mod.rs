@@ -1,6 +1,7 @@
 //! A mapped device.
 
 mod attributes;
+mod back;
 mod control;
 mod holders;
 mod path;

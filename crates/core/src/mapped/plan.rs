@@ -32,6 +32,8 @@ pub(super) enum To {
     Sync(*const dyn Target),
     /// To a target that may remap the submitter's own bio.
     Target(*const dyn Target),
+    /// To a target that may, and that takes bios back.
+    Placed(*const Placed),
     /// To one of several, by arithmetic.
     Stripes(*const Legs),
     /// By way of clones.
@@ -197,7 +199,7 @@ fn own(md: &Arc<MappedDevice>, placed: &Placed, clone: bool) -> Found {
         (_, true) => To::Clones,
         (Some(run), _) => To::Device(Arc::as_ptr(run.dev)),
         (None, _) if target.is_synchronous() => at_once(target),
-        (None, _) if target.no_clone() => To::Target(target),
+        (None, _) if target.no_clone() => in_place(placed),
         (None, _) => To::Clones,
     };
     let start = target.run().filter(|_| matches!(to, To::Device(_))).map_or(Sector::ZERO, |run| run.start);
@@ -218,6 +220,11 @@ fn own(md: &Arc<MappedDevice>, placed: &Placed, clone: bool) -> Found {
 /// The way to a target that ends each bio at once.
 fn at_once(target: &dyn Target) -> To {
     target.memory().map_or(To::Sync(target), |memory| To::Memory(memory))
+}
+
+/// The way to a target that may remap the submitter's own bio.
+fn in_place(placed: &Placed) -> To {
+    if placed.target.takes_back() { To::Placed(placed) } else { To::Target(&*placed.target) }
 }
 
 fn chunk_of(target: &dyn Target) -> Option<Divisor> {
@@ -330,7 +337,7 @@ impl Walk<'_> {
         } else if target.is_synchronous() {
             (ends(at_once(target), into.from_start()), Some(Arc::downgrade(md)))
         } else if target.no_clone() {
-            (ends(To::Target(target), into.from_start()), Some(Arc::downgrade(md)))
+            (ends(in_place(placed), into.from_start()), Some(Arc::downgrade(md)))
         } else {
             return false;
         };

@@ -1,6 +1,7 @@
 //! Bios that cannot go as they are: split at borders, cloned, fanned out or written out as zeroes.
 
 use super::MappedDevice;
+use super::back::answer;
 use super::plan::{Plan, does_fua};
 use super::submit::came_back;
 use crate::table::{Placed, TableSlot};
@@ -89,7 +90,7 @@ impl MappedDevice {
             unsafe { clone.push_frame(written, std::ptr::from_ref(self).cast()) };
         }
         let at = clone.sector() - part.placed.begin;
-        if let Some(clone) = self.mapped(cx, part.placed.target.map(cx, clone, at)) {
+        if let Some(clone) = answer(cx, part.placed, at, part.placed.target.map(cx, clone, at)) {
             cx.submit(clone);
         }
     }
@@ -123,7 +124,10 @@ impl MappedDevice {
                     unsafe { clone.redirect(&**dev) };
                     Some(clone)
                 }
-                None => self.mapped(cx, wanting[at - devices.len()].target.map(cx, clone, Sectors::ZERO)),
+                None => {
+                    let placed = wanting[at - devices.len()];
+                    answer(cx, placed, Sectors::ZERO, placed.target.map(cx, clone, Sectors::ZERO))
+                }
             };
             if let Some(clone) = next {
                 cx.submit(clone);

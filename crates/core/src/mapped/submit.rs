@@ -1,5 +1,6 @@
 //! The way of a bio through a running device: look up, count, shift, go on.
 
+use super::back;
 use super::path::Path;
 use super::plan::{Extent, Plan, To};
 use super::{MappedDevice, Mode, lock};
@@ -82,7 +83,7 @@ impl MappedDevice {
             {
                 path.note_error(bio.sector(), *status);
             }
-            return self.mapped(cx, map);
+            return Self::mapped(cx, map);
         }
         match extent.to {
             To::Device(dev) if bio.has_frame() => Some(shift_to(counters, bio, extent.done, dev, at)),
@@ -97,16 +98,30 @@ impl MappedDevice {
                 if matches!(map, Map::Remapped(..)) {
                     counters.remapped();
                 }
-                self.mapped(cx, map)
+                Self::mapped(cx, map)
+            }
+            To::Placed(placed) if bio.frames_left() >= 2 + back::FRAMES => {
+                // SAFETY: the device is held by whoever submitted the bio, and a path stays while it has bios in flight.
+                unsafe { bio.push_frame(extent.done.0, extent.done.1) };
+                counters.arrived(&bio);
+                counters.begin();
+                let at = at - Sector::ZERO;
+                // SAFETY: the plan keeps the table of the target.
+                let placed = unsafe { &*placed };
+                let map = placed.target.map(cx, bio, at);
+                if matches!(map, Map::Remapped(..) | Map::WithEndIo(..)) {
+                    counters.remapped();
+                }
+                back::answer(cx, placed, at, map)
             }
             To::Memory(_) | To::Sync(_) | To::Stripes(_) => unreachable!("served above, and no leg"),
-            To::Device(_) | To::Target(_) | To::Clones => self.serve_in_parts(cx, bio, plan),
+            To::Device(_) | To::Target(_) | To::Placed(_) | To::Clones => self.serve_in_parts(cx, bio, plan),
         }
     }
 
     /// Does what a target answered.
     #[inline(always)]
-    pub(super) fn mapped(&self, cx: &Cx<'_>, map: Map<'_>) -> Option<Bio> {
+    pub(super) fn mapped(cx: &Cx<'_>, map: Map<'_>) -> Option<Bio> {
         match map {
             Map::Remapped(mut bio, dev) => {
                 // SAFETY: the target's table holds the device while the bio is in flight.
@@ -122,6 +137,7 @@ impl MappedDevice {
                 bio.end(Status::Requeue);
                 None
             }
+            Map::WithEndIo(bio, ..) | Map::Delayed(bio, ..) | Map::Work(bio, _) => undeclared(bio),
         }
     }
 
@@ -182,6 +198,14 @@ impl MappedDevice {
             bio.resubmit();
         }
     }
+}
+
+/// A target takes bios back without saying so.
+#[cold]
+fn undeclared(bio: Bio) -> Option<Bio> {
+    bio.end(Status::Io);
+    debug_assert!(false, "a target that takes bios back has to say so: Target::takes_back");
+    None
 }
 
 /// Serves a read or write from memory, where one is served by nothing else: so that the copy is in this function, and the

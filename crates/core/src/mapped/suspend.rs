@@ -5,7 +5,7 @@ use super::plan::Plan;
 use super::{MappedDevice, Mode, lock};
 use crate::activity::Activity;
 use crate::registry::RegistryCore;
-use crate::table::Table;
+use crate::table::{Table, TableSlot};
 use crate::{Cancel, Error, Target};
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
@@ -92,7 +92,7 @@ impl MappedDevice {
         self.close_gate(&registry, Mode::Suspended);
         self.wait_idle(&registry, &|| false);
         let done = work();
-        if let Some(table) = self.table(crate::table::TableSlot::Active) {
+        if let Some(table) = self.table(TableSlot::Active) {
             self.open_gate(&registry, &table);
         }
         Ok(done)
@@ -174,6 +174,8 @@ impl MappedDevice {
     /// Waits for the bios in flight; false if cancelled.
     fn wait_idle(&self, registry: &RegistryCore, cancel: Cancel<'_>) -> bool {
         let mut cancelled = false;
+        let active = self.table(TableSlot::Active);
+        active.inspect(|table| table.drain_delayed(&registry.domain));
         registry.domain.drain(|| {
             let idle = self.in_flight() == 0;
             cancelled = !idle && cancel();
@@ -204,6 +206,7 @@ impl MappedDevice {
 
     /// From here on bios find a plan again, those first that were held.
     fn open_gate(self: &Arc<Self>, registry: &RegistryCore, table: &Arc<Table>) {
+        table.allow_delays();
         let mut trash = Trash::default();
         let held = {
             let _plans = lock(&registry.plans);

@@ -8,6 +8,7 @@ pub use line::TableLine;
 use crate::handle::OpenDevice;
 use crate::{Ctr, DeviceOpener, MappedDevice, StatusKind, TableError, Target, TargetType};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use udm_base::{Args, DevT, Errno, Sector, Sectors};
 use udm_io::{BlockDevice, DeviceId, Domain, LEVELS, Limits, Memory};
 
@@ -28,11 +29,28 @@ pub(crate) struct Placed {
     pub(crate) target: Box<dyn Target>,
     /// Its own, before they are stacked with its neighbours'.
     pub(crate) limits: Limits,
+    /// Where work on its bios is done.
+    pub(crate) domain: Domain,
+    /// The device is being suspended: no bio is kept to a time.
+    draining: AtomicBool,
 }
 
 impl Placed {
     pub(crate) fn end(&self) -> Sector {
         self.begin + self.len
+    }
+
+    /// What its timers are known by.
+    pub(crate) fn key(&self) -> usize {
+        std::ptr::from_ref(self).addr()
+    }
+
+    pub(crate) fn is_draining(&self) -> bool {
+        self.draining.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn set_draining(&self, on: bool) {
+        self.draining.store(on, Ordering::Release);
     }
 }
 
@@ -86,7 +104,8 @@ impl Table {
             let mut ctr = Ctr { begin, len, args, read_only, domain, owner, opener };
             let target = (kind.ctr)(&mut ctr).map_err(|e| TableError::of_ctr(number, line, e))?;
             check_devices(number, &*target, cx.owner.devt())?;
-            placed.push(Placed { begin, len, kind, target, limits: Limits::default() });
+            let (limits, domain, draining) = (Limits::default(), cx.domain.clone(), AtomicBool::new(false));
+            placed.push(Placed { begin, len, kind, target, limits, domain, draining });
         }
         Self::complete(placed, end, lines, cx)
     }

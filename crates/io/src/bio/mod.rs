@@ -13,8 +13,8 @@ pub use segment::{Segment, Segments};
 pub use status::Status;
 pub use zero::{is_zero, zero_kernel};
 
-use crate::BlockDevice;
 use crate::channel::ChannelCore;
+use crate::{BlockDevice, Cx};
 use std::mem::{ManuallyDrop, MaybeUninit};
 use std::ptr::NonNull;
 use udm_base::{Sector, Sectors};
@@ -116,6 +116,26 @@ impl Bio {
         self.record_mut().sectors = sectors;
     }
 
+    /// Replaces the status, as a target may that has taken the bio back.
+    pub fn set_status(&mut self, status: Status) {
+        self.record_mut().status = status;
+    }
+
+    /// Pushes a word, with the sector that the bio has now, for [`take_context`](Self::take_context). Returns false when there is no
+    /// room.
+    pub fn push_context(&mut self, context: u64) -> bool {
+        // SAFETY: the function ignores its word.
+        unsafe { self.push_frame(pass, context as usize as *const ()) }
+    }
+
+    /// Takes the word that was pushed last, and with it the sector that the bio had then.
+    ///
+    /// # Safety
+    /// The uppermost frame is one of [`push_context`](Self::push_context).
+    pub unsafe fn take_context(&mut self) -> u64 {
+        self.pop_frame().map_or(0, |frame| frame.word as usize as u64)
+    }
+
     /// Turns a bio whose write is done into a flush, for a device that emulates FUA.
     pub fn become_flush(&mut self) {
         let record = self.record_mut();
@@ -138,9 +158,9 @@ impl Bio {
         unsafe { Segments::new(record.segs, record.skip, bytes) }
     }
 
-    /// Copies a write's memory, from its byte `skip` on, into `buf`. Returns how many bytes there were.
+    /// Copies the memory of a write, or of a read that has come home, from its byte `skip` on, into `buf`. Returns how many bytes
+    /// there were.
     pub fn copy_out(&self, skip: usize, buf: &mut [u8]) -> usize {
-        debug_assert!(self.op() == Op::Write, "only a write's memory is the device's to read");
         let mut at = 0;
         for seg in self.segments().skip_bytes(skip).take_bytes(buf.len()) {
             let into = buf[at..at + seg.len()].as_mut_ptr();
@@ -266,6 +286,16 @@ impl Bio {
         self.record_mut().note = note;
     }
 }
+
+/// The frame of a context: nobody took it.
+///
+/// # Safety
+/// Safe to call with any word.
+unsafe fn pass(_: &Cx<'_>, bio: Bio, _: *const ()) -> Option<Bio> {
+    Some(bio)
+}
+
+const _: () = assert!(usize::BITS == 64, "a context is a pointer's size");
 
 impl Drop for Bio {
     fn drop(&mut self) {

@@ -300,6 +300,30 @@ impl ChannelCore {
         moved
     }
 
+    /// Runs an owner's timers, due or not. Waits while somebody is inside. Not from inside a channel.
+    pub(crate) fn expire(&self, owner: usize) {
+        let run = || {
+            let cx = Cx::new(self);
+            // SAFETY: inside; the reference ends with the expression.
+            let taken = unsafe { self.inner() }.timers.take_of(owner);
+            let count = taken.len();
+            taken.into_iter().for_each(|(bio, func)| func(&cx, bio));
+            count
+        };
+        let moved = loop {
+            match self.lock.steal(run) {
+                Some(moved) => break moved,
+                None => std::thread::yield_now(),
+            }
+        };
+        if moved > 0 && self.mailbox.is_sleeping() {
+            self.wake();
+        }
+        if self.orphan.load(Ordering::SeqCst) {
+            self.settle();
+        }
+    }
+
     /// Whether it waits for its own bios, and nobody has it.
     pub(crate) fn is_left(&self) -> bool {
         self.left.load(Ordering::SeqCst)
@@ -338,11 +362,12 @@ impl ChannelCore {
         }
     }
 
-    /// Inside: whether something is to come that only who looks after the channel brings: of a ring, a queue, or at its time.
+    /// Inside: whether something is to come that only who looks after the channel brings: of a ring, a queue, or at its time. What
+    /// targets delay does not count.
     pub(super) fn is_under_way(&self) -> bool {
         // SAFETY: inside; a source's flag does not reach the channel.
         let inner = unsafe { self.inner() };
-        inner.timers.next().is_some() || inner.sources.iter().any(|(_, source)| source.is_busy())
+        inner.timers.has_others() || inner.sources.iter().any(|(_, source)| source.is_busy())
     }
 
     /// Inside: whether own bios are out.

@@ -123,7 +123,14 @@ impl<'a> Cx<'a> {
     /// Does `func` with the bio at `at` or soon after, inside the channel.
     pub fn at(&self, at: Nanos, bio: Bio, func: fn(&Cx<'_>, Bio)) {
         // SAFETY: inside; the reference ends with the expression.
-        unsafe { self.0.inner() }.timers.set(at, bio, func);
+        unsafe { self.0.inner() }.timers.set(at, 0, bio, func);
+    }
+
+    /// As [`at`](Self::at), for an owner that may have all of its timers run early, by [`Domain::expire`](crate::Domain::expire).
+    /// Owners are told apart by an address of theirs.
+    pub fn at_for(&self, owner: usize, at: Nanos, bio: Bio, func: fn(&Cx<'_>, Bio)) {
+        // SAFETY: inside; the reference ends with the expression.
+        unsafe { self.0.inner() }.timers.set(at, owner, bio, func);
     }
 
     /// The channel's source that polls device queues, if it has one.

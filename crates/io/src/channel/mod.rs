@@ -483,9 +483,15 @@ impl Channel {
 
 impl Drop for Channel {
     fn drop(&mut self) {
-        self.inside(|core, _| core.close_own());
+        self.inside(|core, cx| {
+            core.close_own();
+            // What targets delay goes on at once. If one delays it again, it ends with EIO.
+            // SAFETY: inside; the reference ends with the expression.
+            let delayed = unsafe { core.inner() }.timers.take_owned();
+            delayed.into_iter().for_each(|(bio, func)| func(cx, bio));
+        });
         let began = self.now();
-        // What rings and timers hold comes back by itself, soon. Looked at and left in one go: else a thief could start
+        // What rings and other timers hold comes back by itself, soon. Looked at and left in one go: else a thief could start
         // something new on a ring in between.
         let mut rounds = 0u32;
         let remains = loop {

@@ -11,6 +11,7 @@ pub(crate) type TimerFn = fn(&Cx<'_>, Bio);
 struct Timer {
     at: Nanos,
     seq: u64,
+    owner: usize,
     bio: Bio,
     func: TimerFn,
 }
@@ -40,9 +41,33 @@ pub(crate) struct Timers {
 }
 
 impl Timers {
-    pub(crate) fn set(&mut self, at: Nanos, bio: Bio, func: TimerFn) {
+    /// Sets one. `owner` is whoever may want all of its timers run early; 0 for nobody.
+    pub(crate) fn set(&mut self, at: Nanos, owner: usize, bio: Bio, func: TimerFn) {
         self.seq += 1;
-        self.heap.push(Reverse(Timer { at, seq: self.seq, bio, func }));
+        self.heap.push(Reverse(Timer { at, seq: self.seq, owner, bio, func }));
+    }
+
+    /// Takes out all timers of an owner, in the order in which they would have run. Costs a look at every timer.
+    pub(crate) fn take_of(&mut self, owner: usize) -> Vec<(Bio, TimerFn)> {
+        self.take_if(|timer| timer.owner == owner)
+    }
+
+    /// The same of every owner.
+    pub(super) fn take_owned(&mut self) -> Vec<(Bio, TimerFn)> {
+        self.take_if(|timer| timer.owner != 0)
+    }
+
+    /// Whether there are some that nobody owns.
+    pub(super) fn has_others(&self) -> bool {
+        self.heap.iter().any(|timer| timer.0.owner == 0)
+    }
+
+    fn take_if(&mut self, which: impl Fn(&Timer) -> bool) -> Vec<(Bio, TimerFn)> {
+        let all = std::mem::take(&mut self.heap).into_vec();
+        let (mut taken, others): (Vec<_>, Vec<_>) = all.into_iter().partition(|timer| which(&timer.0));
+        self.heap = others.into();
+        taken.sort_unstable_by(|a, b| a.0.cmp(&b.0));
+        taken.into_iter().map(|Reverse(timer)| (timer.bio, timer.func)).collect()
     }
 
     pub(crate) fn next(&self) -> Option<Nanos> {

@@ -357,6 +357,7 @@ impl BlockDevice for Volume {
                 None
             }
             Map::Kept => None,
+            Map::WithEndIo(..) | Map::Delayed(..) | Map::Work(..) => unreachable!("a volume takes none back"),
         }
     }
 

@@ -1,0 +1,60 @@
+//! # Purpose
+//! Delays every second bio, to see how programs bear it.
+//! # Table
+//! `<start> <length> every-second <device> <start sector> <milliseconds>`
+//! # Status
+//! Empty.
+//! # Messages
+//! None.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use udm_base::{ArgError, Sector, Sectors};
+use udm_core::{Ctr, Map, StatusKind, Target, TargetDevice, TargetFeatures, TargetType, Until};
+use udm_io::{Bio, Cx};
+
+pub(crate) static TYPE: TargetType =
+    TargetType { name: "every-second", version: [1, 0, 0], features: TargetFeatures::NONE, ctr };
+
+struct EverySecond {
+    to: TargetDevice,
+    milliseconds: u64,
+    count: AtomicU64,
+}
+
+fn ctr(ctr: &mut Ctr<'_>) -> Result<Box<dyn Target>, ArgError> {
+    ctr.args.expect_count(3..=3, "Invalid argument count", "<device> <start sector> <milliseconds>")?;
+    let name = ctr.args.need("Invalid argument count", "a device")?;
+    let (start, _) = ctr.args.number("Invalid device sector", "a start sector")?;
+    let (milliseconds, _) = ctr.args.number("Invalid delay", "milliseconds")?;
+    let to = TargetDevice { dev: ctr.device(&name, "Device lookup failed")?, start: Sector::new(start), len: ctr.len };
+    Ok(Box::new(EverySecond { to, milliseconds, count: AtomicU64::new(0) }))
+}
+
+impl Target for EverySecond {
+    fn map(&self, cx: &Cx<'_>, bio: Bio, at: Sectors) -> Map<'_> {
+        match self.count.fetch_add(1, Ordering::Relaxed) % 2 {
+            1 => Map::Delayed(bio, Until::At(cx.now().after(self.milliseconds.saturating_mul(1_000_000))), 0),
+            _ => self.resume_io(cx, bio, at, 0),
+        }
+    }
+
+    fn resume_io(&self, _: &Cx<'_>, mut bio: Bio, at: Sectors, _: u64) -> Map<'_> {
+        bio.set_sector(self.to.start + at);
+        Map::Remapped(bio, &*self.to.dev)
+    }
+
+    fn takes_back(&self) -> bool {
+        true
+    }
+
+    fn status(&self, kind: StatusKind) -> String {
+        match kind {
+            StatusKind::Info => String::new(),
+            StatusKind::Table => format!("{} {} {}", self.to.dev.name(), self.to.start, self.milliseconds),
+        }
+    }
+
+    fn devices(&self) -> Vec<TargetDevice> {
+        vec![self.to.clone()]
+    }
+}
