@@ -226,8 +226,8 @@ fn a_channel_may_go_while_work_is_done_on_its_bios() {
         }
         drop(channel);
     }
-    suspend(&md);
-    assert_eq!(rig.domain.channels_left(), CHANNELS, "each was given back");
+    // Each is given back, when its last bio is home.
+    rig.domain.drain(|| rig.domain.channels_left() == CHANNELS);
 }
 
 /// Delays what it is asked: a read by an hour, a write by a millisecond.
