@@ -617,6 +617,36 @@ fn commands_notice_nothing() {
     assert!(waiting.wait().unwrap().success());
 }
 
+/// A new daemon that may open too few files is refused before anything stops; however few or many they are, somebody serves.
+#[test]
+fn with_too_few_descriptors() {
+    let place = Place::new();
+    place.create(&["v"], &format!("0 {SECTORS} ram"));
+    place.ok("export v --tcp 127.0.0.1:0");
+    let mut client = hold(&place, "v");
+    client.request(0, &Nbd::Write(&[7; 512])).unwrap();
+    let pid = place.daemon_pid().unwrap();
+    let open = std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count();
+    let (mut refused, mut replaced) = (0, 0);
+    for limit in (16..open + 64).step_by(2) {
+        let limited = ["-c", "ulimit -n $0 && exec \"$@\"", &limit.to_string(), common::UDM];
+        let mut command = Command::new("sh");
+        command.args(limited).arg("--dir").arg(place.dir()).args(["daemon", "--replace"]);
+        let output = command.output().unwrap();
+        if output.status.success() {
+            replaced += 1;
+        } else {
+            let told = stderr(&output);
+            assert!(told.contains(&format!("may open {limit} files")), "at {limit}: {told}");
+            assert!(place.is_served(), "at {limit}: {}", place.log());
+            refused += 1;
+        }
+        assert_eq!(client.request(0, &Nbd::Read(512)).unwrap(), [7; 512], "at {limit}");
+    }
+    assert!(refused > 0 && replaced > 0, "{refused} refused, {replaced} replaced");
+    assert!(!place.log().contains("does not take over"), "nothing has stopped for one that was refused");
+}
+
 /// Gives a device a node; false, with the reason to skip printed, where there can be none.
 fn has_node(place: &Place, name: &str) -> bool {
     let output = place.udm(["node", "add", name, "--kind", "fuse"]);

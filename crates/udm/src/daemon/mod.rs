@@ -18,6 +18,7 @@ mod late;
 mod lock;
 mod log;
 mod lost;
+mod means;
 mod nbd;
 mod nodes;
 mod own_writes;
@@ -40,15 +41,15 @@ pub(crate) use stop::Stop;
 pub(crate) use tcp::{parse_address, tcp_uri};
 
 use crate::connect;
-use crate::exports::MappedExports;
 use crate::places::Places;
 use beneath::Beneath;
-use clients::Clients;
+use clients::{Clients, Desk};
 use conversation::Left;
 use handover::{Asked, Given, Giving, HandOver, Parcel, Settings, Taken, Way};
 use late::Group;
 use lock::LockError;
 use lost::LostDevices;
+use means::Means;
 use nbd::{MainServer, Ready};
 use nodes::{NodeSettings, Nodes, ReadyNodes};
 use restore::Problem;
@@ -104,7 +105,7 @@ pub(crate) struct Daemon {
     left: Mutex<Vec<Left>>,
     /// The end was asked for, by a signal or a client.
     ended: Arc<AtomicBool>,
-    stop: Stop,
+    stop: Arc<Stop>,
 }
 
 /// The ways to its devices.
@@ -155,6 +156,7 @@ pub(crate) fn run(places: Places, begin: Begin) -> Result<(), StartError> {
     log::start(&places, !detached).map_err(|e| format!("{}: {e}", places.log().display()))?;
     raise_descriptor_limit();
     own_writes::keep_clear();
+    let Means { ended, stop, desk } = Means::new(&own_writes::executor())?;
 
     let bind = |path: &std::path::Path| {
         Listener::bind(path).map_err(|e| StartError::from(format!("cannot listen on {}: {e}", path.display())))
@@ -176,12 +178,11 @@ pub(crate) fn run(places: Places, begin: Begin) -> Result<(), StartError> {
         restore_last(&places, &registry, &lost, &tcp, &vhost, &nodes)
     };
     let nbd = MainServer::new(&registry, &places.nbd())?;
-    let ended = stop::ended_by_signal().map_err(|e| format!("cannot wait for signals: {e}"))?;
-    let daemon = Daemon::new(&places, registry, claims, Serving { nbd, tcp, vhost, nodes }, lost, ended)?;
+    let daemon = Daemon::new(&places, registry, claims, Serving { nbd, tcp, vhost, nodes }, lost, (ended, stop));
     let daemon = Arc::new(daemon);
     let (second, control) = (bind(&places.second())?, bind(&places.control())?);
     daemon.open_late(late);
-    live(Life { daemon, control, second, conversations: Vec::new() }, &lock)
+    live(Life { daemon, control, second, desk, conversations: Vec::new() }, &lock)
 }
 
 /// Goes on in the place of the daemon that runs in the directory; `Ok(false)` when none does. `taken_over` is called once
@@ -192,7 +193,7 @@ pub(crate) fn replace(places: Places, taken_over: impl FnOnce()) -> Result<bool,
     log::start(&places, false).map_err(|e| format!("{}: {e}", places.log().display()))?;
     raise_descriptor_limit();
     own_writes::keep_clear();
-    let ended = stop::ended_by_signal().map_err(|e| format!("cannot wait for signals: {e}"))?;
+    let means = Means::new(&own_writes::executor())?;
     let Some(Asked { way, parcels, line }) = handover::ask_for(&places)? else { return Ok(false) };
     let refuse = |why: String| {
         if let Ok(parcel) = Parcel::new("refused", "", &why) {
@@ -223,7 +224,7 @@ pub(crate) fn replace(places: Places, taken_over: impl FnOnce()) -> Result<bool,
     drop(way);
     line.cut();
     lock.sign().map_err(|e| format!("{}: {e}", places.lock().display()))?;
-    let life = rising.start(&places, ended)?;
+    let life = rising.start(&places, means)?;
     taken_over();
     live(life, &lock)?;
     Ok(true)
@@ -232,12 +233,14 @@ pub(crate) fn replace(places: Places, taken_over: impl FnOnce()) -> Result<bool,
 /// Serves until the end, or until another daemon has everything.
 fn live(mut life: Life, lock: &Lock) -> Result<(), StartError> {
     loop {
-        let (places, ended) = (life.daemon.places.clone(), life.daemon.ended.clone());
-        let Some(parcels) = life.serve(lock)? else { return Ok(()) };
+        let daemon = &life.daemon;
+        let (places, ended, stop) = (daemon.places.clone(), daemon.ended.clone(), daemon.stop.clone());
+        let Some((parcels, desk)) = life.serve(lock)? else { return Ok(()) };
         // What was given away comes back. A device that cannot be opened again is lost; the others go on.
         let mut rising = Rising::new(&places, handover::take_over(parcels, &places)?)?;
         rising.problems.drain(..).for_each(|problem| error!("{problem}"));
-        life = rising.start(&places, ended)?;
+        stop.clear();
+        life = rising.start(&places, Means { ended, stop, desk })?;
     }
 }
 
@@ -276,7 +279,7 @@ impl Rising {
             (taken.fd("socket", &name(places.control()))?, taken.fd("socket", &name(places.second()))?);
         let lock = taken.fd("lock", "").ok();
         let parcels = taken.all("nbd");
-        let nbd = nbd::prepare(MappedExports::all(&taken.registry), parcels, &mut problems);
+        let nbd = MainServer::prepare(&taken.registry, &places.nbd(), parcels, &mut problems)?;
         let parcels = taken.all("tcp");
         let tcp = TcpExports::prepare(&taken.registry, parcels, &mut problems);
         let parcels = taken.all("vhost-user");
@@ -315,14 +318,14 @@ impl Rising {
     }
 
     /// Serves. This process is the only one that does.
-    fn start(self, places: &Places, ended: Arc<AtomicBool>) -> Result<Life, String> {
+    fn start(self, places: &Places, means: Means) -> Result<Life, String> {
         let adopt = |path: std::path::PathBuf, socket| {
             Listener::adopt(&path, socket).map_err(|e| format!("{}: {e}", path.display()))
         };
         let (control, second) = (adopt(places.control(), self.control)?, adopt(places.second(), self.second)?);
-        let nbd = MainServer::start(self.nbd, &self.registry, &places.nbd())?;
+        let nbd = MainServer::go_on(self.nbd);
         let tcp = self.served;
-        tcp.start(&self.registry, self.tcp)?;
+        tcp.go_on(self.tcp);
         let vhost = VhostExports::default();
         vhost.start(&self.registry, self.vhost, &self.described);
         let Settings { node, rings, poll_budget_us } = self.settings;
@@ -334,9 +337,10 @@ impl Rising {
                 error!("{name} has no node again: {}", e.message);
             }
         }
-        let daemon =
-            Daemon::new(places, self.registry, self.claims, Serving { nbd, tcp, vhost, nodes }, self.lost, ended)?;
-        Ok(Life { daemon: Arc::new(daemon), control, second, conversations: self.conversations })
+        let Means { ended, stop, desk } = means;
+        let serving = Serving { nbd, tcp, vhost, nodes };
+        let daemon = Daemon::new(places, self.registry, self.claims, serving, self.lost, (ended, stop));
+        Ok(Life { daemon: Arc::new(daemon), control, second, desk, conversations: self.conversations })
     }
 }
 
@@ -345,17 +349,18 @@ struct Life {
     daemon: Arc<Daemon>,
     control: Listener,
     second: Listener,
+    desk: Desk,
     conversations: Vec<Left>,
 }
 
 impl Life {
     /// Serves until the end. `Some`: another daemon was to go on and did not; what it was given is here.
-    fn serve(self, lock: &Lock) -> Result<Option<Vec<Parcel>>, StartError> {
-        let Self { daemon, control, second, conversations } = self;
+    fn serve(self, lock: &Lock) -> Result<Option<(Vec<Parcel>, Desk)>, StartError> {
+        let Self { daemon, control, second, desk, conversations } = self;
         // What is wrong is in the log; commands that change something are refused until it is written.
         let _ = daemon.changed(What::Everything);
         daemon.watch();
-        let mut clients = Clients::new(daemon.clone(), control, second)?;
+        let mut clients = Clients::new(daemon.clone(), control, second, desk)?;
         clients.take(conversations);
         info!(
             "udm {} serves {} as process {}",
@@ -375,10 +380,10 @@ impl Life {
             };
             match daemon.give(&mut clients, left, lock, &giving) {
                 Ok(given) => {
-                    clients.sockets().iter().for_each(|(_, listener)| listener.keep());
+                    let desk = clients.into_desk();
                     return Ok(match given {
                         Given::Gone => None,
-                        Given::Back(parcels) => Some(parcels),
+                        Given::Back(parcels) => Some((parcels, desk)),
                     });
                 }
                 Err(why) => error!("another daemon was to go on, and this one does: {why}"),
@@ -397,16 +402,14 @@ impl Daemon {
         claims: Claims,
         serving: Serving,
         lost: LostDevices,
-        ended: Arc<AtomicBool>,
-    ) -> Result<Self, String> {
+        (ended, stop): (Arc<AtomicBool>, Arc<Stop>),
+    ) -> Self {
         let Serving { nbd, tcp, vhost, nodes } = serving;
-        let stop = Stop::new().and_then(|stop| stop.on_signals().map(|()| stop));
-        let stop = stop.map_err(|e| format!("cannot wait for signals: {e}"))?;
         let underway = UnderwayList::new(registry.domain().clock().clone());
         let (state, forget) = (Keeper::default(), AtomicBool::new(false));
         let (places, giving, left) = (places.clone(), Mutex::default(), Mutex::default());
         let replaced = AtomicBool::new(false);
-        Ok(Self {
+        Self {
             places,
             registry,
             claims,
@@ -423,7 +426,7 @@ impl Daemon {
             left,
             ended,
             stop,
-        })
+        }
     }
 
     /// What goes on in the next daemon.
