@@ -206,6 +206,43 @@ fn half_requests() {
     assert_eq!(&answer, b"{\"ok\":");
 }
 
+/// Who does not take an answer keeps nobody from replacing the daemon, and gets the rest from the next one.
+#[test]
+fn answers_that_are_not_taken() {
+    const DM_TABLE_STATUS: u32 = 0xc138_fd0c;
+    let place = Place::new();
+    place.zero("vol");
+    // More than a socket has room for.
+    let table: String = (0..20_000).map(|line| format!("{} 8 zero\n", line * 8)).collect();
+    let file = place.root().join("table");
+    std::fs::write(&file, table).unwrap();
+    place.ok(&format!("create long {}", file.display()));
+    let mut header = vec![0; 4 << 20];
+    for (at, value) in [(0, 4u32), (4, 48), (12, 4 << 20), (16, 312)] {
+        header[at..at + 4].copy_from_slice(&value.to_ne_bytes());
+    }
+    header[48..52].copy_from_slice(b"long");
+    let whole = [hello(), request(DM_TABLE_STATUS, 4 << 20, &header)].concat();
+    let mut stream = UnixStream::connect(place.dir().join("control.sock")).unwrap();
+    stream.write_all(&whole).unwrap();
+    let mut head = [0; 16];
+    stream.read_exact(&mut head).unwrap();
+    let before = place.daemon_pid();
+    let replaced = place.udm(["daemon", "--replace"]);
+    assert!(replaced.status.success(), "{}", stderr(&replaced));
+    assert_ne!(place.daemon_pid(), before);
+    let word = |at: usize| u32::from_ne_bytes(head[at..at + 4].try_into().unwrap()) as usize;
+    assert_eq!(word(0), 0);
+    let mut rest = vec![0; word(4) + word(8)];
+    assert!(rest.len() > 512 << 10, "{} bytes", rest.len());
+    stream.read_exact(&mut rest).unwrap();
+    assert_eq!(rest.windows(5).filter(|bytes| bytes == b"zero\0").count(), 20_000);
+    // And another request.
+    stream.write_all(&whole[hello().len()..]).unwrap();
+    stream.read_exact(&mut head).unwrap();
+    place.ok("daemon --stop");
+}
+
 /// At the end of its descriptors a daemon still does what it is told.
 #[test]
 fn without_descriptors() {

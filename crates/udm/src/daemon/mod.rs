@@ -507,7 +507,8 @@ impl Daemon {
             warn!("{left} commands are still under way; not waiting for them");
         }
         // Before anything goes: what clients are told is that the daemon ends, not that devices are missing.
-        clients.refuse(&format!("the daemon of {} is being stopped", self.places.dir().display()));
+        let why = format!("the daemon of {} is being stopped", self.places.dir().display());
+        clients.refuse(&why, PATIENCE);
         let _ = self.state.save(self, What::Everything);
         self.nodes.end(PATIENCE, self.forget.load(Ordering::Acquire));
         self.tcp.shut_down(PATIENCE);

@@ -46,6 +46,8 @@ const MAX_STRANGERS: usize = 64;
 const MAX_HELD: usize = 256 << 20;
 /// One that has just connected is about to ask.
 const JUST: Duration = Duration::from_secs(1);
+/// Who takes nothing of an answer for so long does not keep a daemon from ending.
+const TAKES: Duration = Duration::from_secs(1);
 /// How often it is looked who is late.
 const LOOK: Duration = Duration::from_secs(1);
 /// Accepted in a turn.
@@ -155,9 +157,14 @@ impl Clients {
 
     /// Conversations that have left off, here or in another daemon.
     pub(super) fn take(&mut self, all: Vec<Left>) {
-        for Left { stream, conversation, input } in all {
+        let now = Instant::now();
+        for Left { stream, conversation, input, output } in all {
             match Peer::of(&stream) {
-                Ok(peer) => self.add(Connection::new(stream, peer, conversation, input, Instant::now())),
+                Ok(peer) => {
+                    let mut client = Connection::new(stream, peer, conversation, input, now);
+                    client.answer(output, false, now);
+                    self.add(client);
+                }
                 Err(error) => warn!("a client is hung up on: {error}"),
             }
         }
@@ -190,16 +197,29 @@ impl Clients {
         let _ = epoll::delete(&self.desk.epoll, self.daemon.stop.fd());
     }
 
-    /// Lets requests under way finish, and their answers go, at most so long. Returns how many are left.
+    /// Lets requests under way finish, at most so long. Returns how many are left. Their answers may not have gone.
     pub(super) fn stop(&mut self, patience: Duration) -> usize {
         let deadline = Instant::now() + patience;
         loop {
-            let left = self.all.values().filter(|client| client.busy || client.has_output()).count();
+            let left = self.all.values().filter(|client| client.busy).count();
             let time = deadline.saturating_duration_since(Instant::now());
             if left == 0 || time.is_zero() {
                 return left;
             }
             self.turn(Some(time.min(LOOK)));
+        }
+    }
+
+    /// Lets answers go, as long as somebody takes some, and at most so long.
+    fn let_answers_go(&mut self, patience: Duration) {
+        let deadline = Instant::now() + patience;
+        loop {
+            let now = Instant::now();
+            let takes = |client: &Connection| client.has_output() && client.waits_for(now) < TAKES;
+            if now >= deadline || !self.all.values().any(takes) {
+                return;
+            }
+            self.turn(Some(TAKES));
         }
     }
 
@@ -210,9 +230,9 @@ impl Clients {
         for client in clients {
             let _ = epoll::delete(&self.desk.epoll, &*client.stream);
             let pid = client.peer.pid;
-            let (stream, conversation, input) = client.into_input();
+            let Some((stream, conversation, input, output)) = client.into_parts() else { continue };
             match Arc::try_unwrap(stream) {
-                Ok(stream) => left.push(Left { stream, conversation, input }),
+                Ok(stream) => left.push(Left { stream, conversation, input, output }),
                 Err(_) => warn!("process {pid} is hung up on: it is still being served"),
             }
         }
@@ -220,7 +240,8 @@ impl Clients {
     }
 
     /// Tells everybody who has connected that the daemon ends, and hangs up. Who connects later finds no socket.
-    pub(super) fn refuse(mut self, why: &str) {
+    pub(super) fn refuse(mut self, why: &str, patience: Duration) {
+        self.let_answers_go(patience);
         self.control.unlink();
         self.second.unlink();
         let now = Instant::now();
@@ -301,6 +322,7 @@ impl Clients {
                     }
                     client.answer(bytes, ends, now);
                     self.look_at(id);
+                    self.bound_answers(id);
                 }
                 Done::Again(request) => {
                     if let Conversation::Control { pending, .. } = &mut client.conversation {
@@ -346,6 +368,23 @@ impl Clients {
                 }
                 self.wait_for(id, EventFlags::IN);
             }
+        }
+    }
+
+    /// Hangs up on those who have taken nothing for longest, when too much is held since the answer to this one.
+    fn bound_answers(&mut self, id: u64) {
+        if self.all.get(&id).is_none_or(|client| !client.has_output()) {
+            return;
+        }
+        let mut held: usize = self.all.values().map(Connection::held).sum();
+        while held > MAX_HELD {
+            let now = Instant::now();
+            let slow = self.all.iter().filter(|(_, client)| client.has_output());
+            let Some((id, client)) = slow.max_by_key(|(_, client)| client.waits_for(now)) else { return };
+            let (id, pid) = (*id, client.peer.pid);
+            held -= client.held();
+            warn!("process {pid} is hung up on: too much of what clients do not take is held already");
+            self.drop_client(id);
         }
     }
 
