@@ -56,7 +56,7 @@ use restore::Problem;
 use rustix::process::{Resource, getrlimit, setrlimit, setsid};
 use socket::{Listener, Peer};
 use state::{Keeper, NodeState, State, Unsaved, VhostUserState, What};
-use std::net::SocketAddr;
+use std::net::{Shutdown, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -99,6 +99,8 @@ pub(crate) struct Daemon {
     forget: AtomicBool,
     /// Another daemon that is ready to go on.
     giving: Mutex<Option<Giving>>,
+    /// The ways to daemons that are still asked whether they are.
+    asking: Mutex<Vec<Arc<UnixStream>>>,
     /// Another daemon is about to go on.
     replaced: AtomicBool,
     /// Conversations that go on there, or here when it does not.
@@ -372,6 +374,7 @@ impl Life {
             let serving = clients.serve()?;
             let giving = daemon.wait_for_end(lock);
             daemon.stop.set();
+            daemon.hang_up_on_asked();
             clients = serving.join()?;
             let left = clients.stop(PATIENCE);
             let Some(giving) = giving else {
@@ -407,7 +410,7 @@ impl Daemon {
         let Serving { nbd, tcp, vhost, nodes } = serving;
         let underway = UnderwayList::new(registry.domain().clock().clone());
         let (state, forget) = (Keeper::default(), AtomicBool::new(false));
-        let (places, giving, left) = (places.clone(), Mutex::default(), Mutex::default());
+        let (places, giving, asking, left) = (places.clone(), Mutex::default(), Mutex::default(), Mutex::default());
         let replaced = AtomicBool::new(false);
         Self {
             places,
@@ -422,6 +425,7 @@ impl Daemon {
             state,
             forget,
             giving,
+            asking,
             replaced,
             left,
             ended,
@@ -445,8 +449,7 @@ impl Daemon {
     /// Another daemon wants to go on here. Nothing stops before it has understood everything.
     fn prepare_replacement(&self, stream: &UnixStream, peer: Peer) {
         info!("process {} is to go on in the place of this one", peer.pid);
-        let giving = stream.try_clone().map_err(|e| e.to_string());
-        match giving.and_then(|way| handover::first_words(self, Way::new(way), peer.pid)) {
+        match self.ask(stream, peer) {
             Ok(giving) => {
                 // Of two that want it at once the first is told by its end that it does not get it.
                 *self.giving.lock().unwrap_or_else(PoisonError::into_inner) = Some(giving);
@@ -454,6 +457,28 @@ impl Daemon {
                 self.stop.set();
             }
             Err(why) => warn!("process {} does not go on in the place of this one: {why}", peer.pid),
+        }
+    }
+
+    /// Asks one that wants to go on. Blocks until it answers, or this one stops.
+    fn ask(&self, stream: &UnixStream, peer: Peer) -> Result<Giving, String> {
+        let asking = || self.asking.lock().unwrap_or_else(PoisonError::into_inner);
+        let copy = || stream.try_clone().map_err(|e| e.to_string());
+        let (way, held) = (copy()?, Arc::new(copy()?));
+        asking().push(held.clone());
+        // Who stops after this look hangs up.
+        let result = match self.stop.is_set() {
+            true => Err("this one stops already".into()),
+            false => handover::first_words(self, Way::new(way), peer.pid),
+        };
+        asking().retain(|other| !Arc::ptr_eq(other, &held));
+        result
+    }
+
+    /// One that does not answer keeps nobody from ending, nor from giving everything to another.
+    fn hang_up_on_asked(&self) {
+        for stream in &*self.asking.lock().unwrap_or_else(PoisonError::into_inner) {
+            let _ = stream.shutdown(Shutdown::Both);
         }
     }
 
@@ -483,11 +508,13 @@ impl Daemon {
                 info!("ending");
                 return None;
             }
+            // One that was ready while another was dealt with may have nobody to wake.
+            let giving = self.giving.lock().unwrap_or_else(PoisonError::into_inner).take();
+            if giving.is_some() {
+                self.replaced.store(true, Ordering::Release);
+                return giving;
+            }
             if woken {
-                let giving = self.giving.lock().unwrap_or_else(PoisonError::into_inner).take();
-                if giving.is_some() {
-                    return giving;
-                }
                 // A signal sets this first, and then its flag.
                 self.stop.clear();
                 continue;
