@@ -222,10 +222,10 @@ impl Connection {
 
     /// It goes on elsewhere: what has come of the next request, and what has not gone of the answer. `None` for one that is being hung
     /// up on.
-    pub(super) fn into_parts(mut self) -> Option<(Arc<UnixStream>, Conversation, Vec<u8>, Vec<u8>)> {
+    pub(super) fn into_parts(mut self) -> Option<(Arc<UnixStream>, Conversation, [Vec<u8>; 2])> {
         let output = self.output.split_off(self.sent);
         let goes_on = !self.ends && output.len() <= MAX_UNTAKEN;
-        goes_on.then_some((self.stream, self.conversation, self.input, output))
+        goes_on.then_some((self.stream, self.conversation, [self.input, output]))
     }
 }
 

@@ -230,7 +230,7 @@ impl Clients {
         for client in clients {
             let _ = epoll::delete(&self.desk.epoll, &*client.stream);
             let pid = client.peer.pid;
-            let Some((stream, conversation, input, output)) = client.into_parts() else { continue };
+            let Some((stream, conversation, [input, output])) = client.into_parts() else { continue };
             match Arc::try_unwrap(stream) {
                 Ok(stream) => left.push(Left { stream, conversation, input, output }),
                 Err(_) => warn!("process {pid} is hung up on: it is still being served"),
