@@ -13,6 +13,27 @@ fn mode(path: &std::path::Path) -> u32 {
     std::fs::metadata(path).unwrap().mode() & 0o7777
 }
 
+/// Nor does it take the room that the state needs.
+#[test]
+fn a_log_does_not_grow_for_ever() {
+    let place = Place::new();
+    place.zero("v");
+    let log = place.dir().join("log");
+    for round in 0..2 {
+        // As of a daemon that has been there for long.
+        let mut file = std::fs::OpenOptions::new().append(true).open(&log).unwrap();
+        std::io::Write::write_all(&mut file, &vec![b'x'; 5 << 20]).unwrap();
+        place.ok("suspend v");
+        place.ok("resume v");
+        let now = place.log();
+        assert!(now.len() < 1 << 20 && now.contains("DM_DEV_SUSPEND v"), "{} bytes in round {round}", now.len());
+    }
+    let pid = place.daemon_pid().unwrap();
+    for output in [1, 2] {
+        assert_eq!(std::fs::read_link(format!("/proc/{pid}/fd/{output}")).unwrap(), log.canonicalize().unwrap());
+    }
+}
+
 #[test]
 fn a_client_starts_the_daemon() {
     let place = Place::new();

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Nbd, NbdHold, Place, stderr, until};
+use common::{Nbd, NbdHold, Place, stderr, stdout, until};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{Read, Write};
@@ -615,6 +615,74 @@ fn commands_notice_nothing() {
     until("it waits in the last one", || place.ok("daemon --status").contains("DM_DEV_WAIT"));
     place.ok("rename v u");
     assert!(waiting.wait().unwrap().success());
+}
+
+/// A new daemon that may open too few files is refused before anything stops; however few or many they are, somebody serves.
+#[test]
+fn with_too_few_descriptors() {
+    let place = Place::new();
+    place.create(&["v"], &format!("0 {SECTORS} ram"));
+    place.ok("export v --tcp 127.0.0.1:0");
+    let mut client = hold(&place, "v");
+    client.request(0, &Nbd::Write(&[7; 512])).unwrap();
+    let pid = place.daemon_pid().unwrap();
+    let open = std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count();
+    let (mut refused, mut replaced) = (0, 0);
+    for limit in (16..open + 64).step_by(2) {
+        let limited = ["-c", "ulimit -n $0 && exec \"$@\"", &limit.to_string(), common::UDM];
+        let mut command = Command::new("sh");
+        command.args(limited).arg("--dir").arg(place.dir()).args(["daemon", "--replace"]);
+        let output = command.output().unwrap();
+        if output.status.success() {
+            replaced += 1;
+        } else {
+            let told = stderr(&output);
+            assert!(told.contains(&format!("may open {limit} files")), "at {limit}: {told}");
+            assert!(place.is_served(), "at {limit}: {}", place.log());
+            refused += 1;
+        }
+        assert_eq!(client.request(0, &Nbd::Read(512)).unwrap(), [7; 512], "at {limit}");
+    }
+    assert!(refused > 0 && replaced > 0, "{refused} refused, {replaced} replaced");
+    assert!(!place.log().contains("does not take over"), "nothing has stopped for one that was refused");
+}
+
+/// Commands that wait for a server, or for I/O, go on waiting in the next daemon.
+#[test]
+fn commands_that_wait_go_on_waiting() {
+    let place = Place::new();
+    let far = place.root().join("far.sock");
+    let silent = std::os::unix::net::UnixListener::bind(&far).unwrap();
+    let table = format!("0 8 linear nbd+unix:///disk?socket={} 0", far.display());
+    let mut load = place.command("udm");
+    let load = load.args(["create", "far", "--table", &table]).stderr(std::process::Stdio::piped());
+    let mut load = load.spawn().unwrap();
+    let waits = || stdout(&place.udm(["daemon", "--status"])).contains("DM_TABLE_LOAD");
+    until("it waits", waits);
+    for _ in 0..2 {
+        replace(&place);
+        until("it waits in the next one", waits);
+        assert!(load.try_wait().unwrap().is_none());
+    }
+    drop(silent);
+    std::fs::remove_file(&far).unwrap();
+    assert!(!load.wait().unwrap().success());
+}
+
+/// A daemon that asks to go on and then says nothing keeps nobody from it, nor this one from ending.
+#[test]
+fn one_that_asks_and_says_nothing() {
+    let place = Place::new();
+    place.zero("v");
+    let socket = place.dir().join("udm.sock");
+    let mut hung = Failing::new(socket.to_str().unwrap());
+    assert_eq!(hung.receive(), "state");
+    replace(&place);
+    assert_eq!(hung.0.read(&mut [0]).unwrap(), 0, "it is hung up on");
+    let mut hung = Failing::new(socket.to_str().unwrap());
+    assert_eq!(hung.receive(), "state");
+    place.ok("daemon --stop");
+    assert!(!place.log().contains("commands are still under way"), "{}", place.log());
 }
 
 /// Gives a device a node; false, with the reason to skip printed, where there can be none.

@@ -85,6 +85,8 @@ pub(super) struct Shared {
     pub(super) reserved: usize,
     /// Bytes of buffers that the connections of one worker may hold together.
     pub(super) memory: usize,
+    /// Nobody is served before the first [`Command::Resume`].
+    pub(super) paused: bool,
     /// Set once, before the first connection.
     pub(super) handles: std::sync::OnceLock<Vec<Arc<Handle>>>,
 }

@@ -21,12 +21,20 @@ pub struct ServerBuilder {
     threads: usize,
     max_connections: usize,
     memory: usize,
+    paused: bool,
 }
 
 impl Default for ServerBuilder {
     fn default() -> Self {
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
-        Self { listen: Vec::new(), adopted: Vec::new(), threads: cpus.min(4), max_connections: 4096, memory: 512 << 20 }
+        Self {
+            listen: Vec::new(),
+            adopted: Vec::new(),
+            threads: cpus.min(4),
+            max_connections: 4096,
+            memory: 512 << 20,
+            paused: false,
+        }
     }
 }
 
@@ -70,6 +78,14 @@ impl ServerBuilder {
         self
     }
 
+    /// Starts as after a [`pause`](Server::pause): it serves nobody before it is [resumed](Server::resume), and may hand over what
+    /// it has not touched.
+    #[must_use]
+    pub fn paused(mut self) -> Self {
+        self.paused = true;
+        self
+    }
+
     /// Binds, starts the threads, and serves until the server is dropped. Fails when an address cannot be had or a
     /// thread cannot be started; then nothing is left running.
     pub fn start(self, domain: &Domain, exports: Arc<dyn Exports>) -> io::Result<Server> {
@@ -78,11 +94,11 @@ impl ServerBuilder {
             listeners.push(Listener::adopt(listen, socket)?);
         }
         let bound = listeners.iter().map(|l| l.bound().clone()).collect();
-        let Self { max_connections, memory, .. } = self;
+        let Self { max_connections, memory, paused, .. } = self;
         // Clients over TCP leave some for those on this machine.
         let local = bound_locally(&listeners);
         let reserved = if local { max_connections / 16 } else { 0 };
-        let shared = Arc::new(Shared { exports, max_connections, reserved, memory, handles: OnceLock::new() });
+        let shared = Arc::new(Shared { exports, max_connections, reserved, memory, paused, handles: OnceLock::new() });
         let mut server = Server { domain: domain.clone(), handles: Vec::new(), joiners: Mutex::default(), bound };
         let mut listeners = Some(listeners);
         // The first worker accepts for all; it is started last, when the others can take connections.

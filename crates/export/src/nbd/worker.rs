@@ -100,6 +100,7 @@ impl Worker {
     pub(super) fn new(domain: &Domain, shared: Arc<Shared>, listeners: Vec<Listener>) -> io::Result<Self> {
         let engine = Engine::new(domain, shared.memory)?;
         let handle = Arc::new(Handle::new(engine.channel.waker()));
+        let paused = shared.paused;
         let mut this = Self {
             engine,
             shared,
@@ -118,11 +119,13 @@ impl Worker {
             look_at: Nanos::default(),
             settle_at: Nanos::default(),
             deadline: None,
-            paused: false,
+            paused,
             quiet: None,
             reaps: Vec::new(),
         };
-        this.accept_again()?;
+        if !paused {
+            this.accept_again()?;
+        }
         Ok(this)
     }
 

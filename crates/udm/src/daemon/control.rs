@@ -8,7 +8,7 @@ use super::socket::Peer;
 use super::state::What;
 use super::stop::hung_up;
 use crate::exports::refusal;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::net::UnixStream;
@@ -37,7 +37,12 @@ pub(super) fn perform(
     let underway = daemon.underway.begin(&command, &device, u32::try_from(peer.pid).ok());
     let kept = RefCell::new(Vec::new());
     let reap = || kept.borrow_mut().extend(daemon.reap(&request));
-    let caller = Caller { cwd: &cwd, cancel: &|| daemon.stop.is_set() || hung_up(stream), reap: &reap };
+    let stopped = Cell::new(false);
+    let stops = || {
+        stopped.set(stopped.get() || daemon.stop.is_set());
+        stopped.get()
+    };
+    let caller = Caller { cwd: &cwd, cancel: &|| stops() || hung_up(stream), reap: &reap };
     let secret = secret_table(daemon, &request);
     let mut outcome = match ready(daemon, &request) {
         Ok(()) => handle(&daemon.registry, &caller, request.ioctl_cmd, &request.buf),
@@ -48,9 +53,8 @@ pub(super) fn perform(
         kept.take().iter().for_each(|why| outcome.answer.detail += &format!("\n{why}"));
     }
     remember(daemon, &mut outcome, released(&request));
-    let interrupted = outcome.answer.errno == Errno::EINTR.get() && outcome.changed == Changed::Nothing;
-    if interrupted && daemon.is_being_replaced() {
-        // It has done nothing but wait: it may wait for the next daemon as well.
+    if stopped.get() && has_only_waited(&request, &outcome) && daemon.is_being_replaced() {
+        // It may wait in the next daemon as well.
         return Done::Again(request);
     }
     if Request::parse(request.ioctl_cmd, &request.buf).is_ok_and(|parsed| parsed.is_secure()) {
@@ -65,6 +69,18 @@ pub(super) fn perform(
         }
     }
     answered(&outcome.answer, false)
+}
+
+/// Whether a command that was told to stop has done nothing but wait.
+fn has_only_waited(request: &WireRequest, outcome: &Outcome) -> bool {
+    let interrupted = outcome.answer.errno == Errno::EINTR.get();
+    match Request::parse(request.ioctl_cmd, &request.buf).map(|parsed| parsed.command()) {
+        // What is opened for a table that is not loaded is closed again, whatever stood in its way.
+        Ok(Command::TableLoad) => outcome.answer.errno != 0,
+        // One that is given up leaves the device as it was.
+        Ok(Command::DevSuspend) => interrupted,
+        _ => interrupted && outcome.changed == Changed::Nothing,
+    }
 }
 
 /// A table that is to be shown nowhere, if the request loads one.

@@ -13,7 +13,9 @@ use udm_control::wire::WireRequest;
 /// The word of its parcels.
 pub(super) const KIND: &str = "conversation";
 /// The longest path of a caller's directory, and the longest request, are bounded where they are read; so far and no further.
-const MAX_BYTES: usize = 64 << 20;
+const MAX_BYTES: usize = 96 << 20;
+/// The longest answer that passes.
+pub(super) const MAX_UNTAKEN: usize = 48 << 20;
 
 /// Where one is.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -88,9 +90,11 @@ pub(super) struct Left {
     pub(super) conversation: Conversation,
     /// What has come of the next request.
     pub(super) input: Vec<u8>,
+    /// What has not gone of the last answer.
+    pub(super) output: Vec<u8>,
 }
 
-/// What passes of it; its bytes are those of the directory, of the request, and so many of the next request.
+/// What passes of it; its bytes are those of the directory, of the request, so many of the next request, and so many of an answer.
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 enum Passed {
@@ -99,11 +103,15 @@ enum Passed {
         request: Option<u32>,
         #[serde(default, skip_serializing_if = "is_zero")]
         input: usize,
+        #[serde(default, skip_serializing_if = "is_zero")]
+        output: usize,
     },
     Second {
         greeted: bool,
         #[serde(default, skip_serializing_if = "is_zero")]
         input: usize,
+        #[serde(default, skip_serializing_if = "is_zero")]
+        output: usize,
     },
 }
 
@@ -115,17 +123,18 @@ fn is_zero(number: &usize) -> bool {
 
 impl Left {
     pub(super) fn parcel(self) -> Result<Parcel, String> {
-        let input = self.input.len();
+        let (input, output) = (self.input.len(), self.output.len());
         let (passed, mut bytes) = match self.conversation {
-            Conversation::Second { greeted } => (Passed::Second { greeted, input }, Vec::new()),
+            Conversation::Second { greeted } => (Passed::Second { greeted, input, output }, Vec::new()),
             Conversation::Control { cwd, pending } => {
                 let (length, request) = (cwd.as_ref().map(Vec::len), pending.as_ref().map(|p| p.ioctl_cmd));
                 let mut bytes = cwd.unwrap_or_default();
                 bytes.extend(pending.map(|p| p.buf).unwrap_or_default());
-                (Passed::Control { cwd: length, request, input }, bytes)
+                (Passed::Control { cwd: length, request, input, output }, bytes)
             }
         };
         bytes.extend(self.input);
+        bytes.extend(self.output);
         let mut parcel = Parcel::new(KIND, "", passed)?.with(self.stream.into());
         parcel.bytes = bytes;
         Ok(parcel)
@@ -134,11 +143,13 @@ impl Left {
     pub(super) fn of_parcel(mut parcel: Parcel) -> Result<Self, String> {
         let mut bytes = std::mem::take(&mut parcel.bytes);
         let (passed, len) = (parcel.read()?, bytes.len());
-        let (Passed::Control { input, .. } | Passed::Second { input, .. }) = passed;
-        if input > len || len > MAX_BYTES {
-            return Err(format!("a conversation with {len} bytes, {input} of a request"));
-        }
-        let input = bytes.split_off(len - input);
+        let (Passed::Control { input, output, .. } | Passed::Second { input, output, .. }) = passed;
+        let at = len.checked_sub(output).and_then(|at| Some((at, at.checked_sub(input)?)));
+        let Some((output, input)) = at.filter(|_| len <= MAX_BYTES) else {
+            return Err(format!("a conversation with {len} bytes, {input} of a request, {output} of an answer"));
+        };
+        let output = bytes.split_off(output);
+        let input = bytes.split_off(input);
         let conversation = match passed {
             Passed::Second { greeted, .. } => Conversation::Second { greeted },
             Passed::Control { cwd, request, .. } => {
@@ -151,7 +162,7 @@ impl Left {
                 Conversation::Control { cwd: cwd.map(|_| bytes), pending }
             }
         };
-        Ok(Self { stream: parcel.fd()?.into(), conversation, input })
+        Ok(Self { stream: parcel.fd()?.into(), conversation, input, output })
     }
 }
 
@@ -180,9 +191,10 @@ mod tests {
             Conversation::Control { cwd: Some(b"/here".to_vec()), pending: Some(request) },
         ] {
             let (stream, _other) = UnixStream::pair().unwrap();
-            let left = Left { stream, conversation: conversation.clone(), input: b"half".to_vec() };
+            let left = Left { stream, conversation: conversation.clone(), input: b"half".to_vec(), output: vec![9; 3] };
             let passed = Left::of_parcel(left.parcel().unwrap()).unwrap();
             assert_eq!((passed.conversation, passed.input), (conversation, b"half".to_vec()));
+            assert_eq!(passed.output, [9; 3]);
         }
     }
 
@@ -194,6 +206,9 @@ mod tests {
             r#"{"control":{"cwd":1}, "more":1}"#,
             r#"{"control":{"cwd":1,"request":null,"input":5}}"#,
             r#"{"second":{"greeted":true,"input":5}}"#,
+            r#"{"second":{"greeted":true,"output":5}}"#,
+            r#"{"second":{"greeted":true,"input":3,"output":2}}"#,
+            r#"{"second":{"greeted":true,"input":18446744073709551615,"output":2}}"#,
             r#"{"third":{}}"#,
         ] {
             let mut parcel = Parcel::new(KIND, "", serde_json::from_str::<serde_json::Value>(text).unwrap()).unwrap();

@@ -18,6 +18,7 @@ mod late;
 mod lock;
 mod log;
 mod lost;
+mod means;
 mod nbd;
 mod nodes;
 mod own_writes;
@@ -40,22 +41,22 @@ pub(crate) use stop::Stop;
 pub(crate) use tcp::{parse_address, tcp_uri};
 
 use crate::connect;
-use crate::exports::MappedExports;
 use crate::places::Places;
 use beneath::Beneath;
-use clients::Clients;
+use clients::{Clients, Desk};
 use conversation::Left;
 use handover::{Asked, Given, Giving, HandOver, Parcel, Settings, Taken, Way};
 use late::Group;
 use lock::LockError;
 use lost::LostDevices;
+use means::Means;
 use nbd::{MainServer, Ready};
 use nodes::{NodeSettings, Nodes, ReadyNodes};
 use restore::Problem;
 use rustix::process::{Resource, getrlimit, setrlimit, setsid};
 use socket::{Listener, Peer};
 use state::{Keeper, NodeState, State, Unsaved, VhostUserState, What};
-use std::net::SocketAddr;
+use std::net::{Shutdown, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -98,13 +99,15 @@ pub(crate) struct Daemon {
     forget: AtomicBool,
     /// Another daemon that is ready to go on.
     giving: Mutex<Option<Giving>>,
+    /// The ways to daemons that are still asked whether they are.
+    asking: Mutex<Vec<Arc<UnixStream>>>,
     /// Another daemon is about to go on.
     replaced: AtomicBool,
     /// Conversations that go on there, or here when it does not.
     left: Mutex<Vec<Left>>,
     /// The end was asked for, by a signal or a client.
     ended: Arc<AtomicBool>,
-    stop: Stop,
+    stop: Arc<Stop>,
 }
 
 /// The ways to its devices.
@@ -155,6 +158,7 @@ pub(crate) fn run(places: Places, begin: Begin) -> Result<(), StartError> {
     log::start(&places, !detached).map_err(|e| format!("{}: {e}", places.log().display()))?;
     raise_descriptor_limit();
     own_writes::keep_clear();
+    let Means { ended, stop, desk } = Means::new(&own_writes::executor())?;
 
     let bind = |path: &std::path::Path| {
         Listener::bind(path).map_err(|e| StartError::from(format!("cannot listen on {}: {e}", path.display())))
@@ -176,12 +180,11 @@ pub(crate) fn run(places: Places, begin: Begin) -> Result<(), StartError> {
         restore_last(&places, &registry, &lost, &tcp, &vhost, &nodes)
     };
     let nbd = MainServer::new(&registry, &places.nbd())?;
-    let ended = stop::ended_by_signal().map_err(|e| format!("cannot wait for signals: {e}"))?;
-    let daemon = Daemon::new(&places, registry, claims, Serving { nbd, tcp, vhost, nodes }, lost, ended)?;
+    let daemon = Daemon::new(&places, registry, claims, Serving { nbd, tcp, vhost, nodes }, lost, (ended, stop));
     let daemon = Arc::new(daemon);
     let (second, control) = (bind(&places.second())?, bind(&places.control())?);
     daemon.open_late(late);
-    live(Life { daemon, control, second, conversations: Vec::new() }, &lock)
+    live(Life { daemon, control, second, desk, conversations: Vec::new() }, &lock)
 }
 
 /// Goes on in the place of the daemon that runs in the directory; `Ok(false)` when none does. `taken_over` is called once
@@ -192,7 +195,7 @@ pub(crate) fn replace(places: Places, taken_over: impl FnOnce()) -> Result<bool,
     log::start(&places, false).map_err(|e| format!("{}: {e}", places.log().display()))?;
     raise_descriptor_limit();
     own_writes::keep_clear();
-    let ended = stop::ended_by_signal().map_err(|e| format!("cannot wait for signals: {e}"))?;
+    let means = Means::new(&own_writes::executor())?;
     let Some(Asked { way, parcels, line }) = handover::ask_for(&places)? else { return Ok(false) };
     let refuse = |why: String| {
         if let Ok(parcel) = Parcel::new("refused", "", &why) {
@@ -223,7 +226,7 @@ pub(crate) fn replace(places: Places, taken_over: impl FnOnce()) -> Result<bool,
     drop(way);
     line.cut();
     lock.sign().map_err(|e| format!("{}: {e}", places.lock().display()))?;
-    let life = rising.start(&places, ended)?;
+    let life = rising.start(&places, means)?;
     taken_over();
     live(life, &lock)?;
     Ok(true)
@@ -232,12 +235,14 @@ pub(crate) fn replace(places: Places, taken_over: impl FnOnce()) -> Result<bool,
 /// Serves until the end, or until another daemon has everything.
 fn live(mut life: Life, lock: &Lock) -> Result<(), StartError> {
     loop {
-        let (places, ended) = (life.daemon.places.clone(), life.daemon.ended.clone());
-        let Some(parcels) = life.serve(lock)? else { return Ok(()) };
+        let daemon = &life.daemon;
+        let (places, ended, stop) = (daemon.places.clone(), daemon.ended.clone(), daemon.stop.clone());
+        let Some((parcels, desk)) = life.serve(lock)? else { return Ok(()) };
         // What was given away comes back. A device that cannot be opened again is lost; the others go on.
         let mut rising = Rising::new(&places, handover::take_over(parcels, &places)?)?;
         rising.problems.drain(..).for_each(|problem| error!("{problem}"));
-        life = rising.start(&places, ended)?;
+        stop.clear();
+        life = rising.start(&places, Means { ended, stop, desk })?;
     }
 }
 
@@ -276,7 +281,7 @@ impl Rising {
             (taken.fd("socket", &name(places.control()))?, taken.fd("socket", &name(places.second()))?);
         let lock = taken.fd("lock", "").ok();
         let parcels = taken.all("nbd");
-        let nbd = nbd::prepare(MappedExports::all(&taken.registry), parcels, &mut problems);
+        let nbd = MainServer::prepare(&taken.registry, &places.nbd(), parcels, &mut problems)?;
         let parcels = taken.all("tcp");
         let tcp = TcpExports::prepare(&taken.registry, parcels, &mut problems);
         let parcels = taken.all("vhost-user");
@@ -315,14 +320,14 @@ impl Rising {
     }
 
     /// Serves. This process is the only one that does.
-    fn start(self, places: &Places, ended: Arc<AtomicBool>) -> Result<Life, String> {
+    fn start(self, places: &Places, means: Means) -> Result<Life, String> {
         let adopt = |path: std::path::PathBuf, socket| {
             Listener::adopt(&path, socket).map_err(|e| format!("{}: {e}", path.display()))
         };
         let (control, second) = (adopt(places.control(), self.control)?, adopt(places.second(), self.second)?);
-        let nbd = MainServer::start(self.nbd, &self.registry, &places.nbd())?;
+        let nbd = MainServer::go_on(self.nbd);
         let tcp = self.served;
-        tcp.start(&self.registry, self.tcp)?;
+        tcp.go_on(self.tcp);
         let vhost = VhostExports::default();
         vhost.start(&self.registry, self.vhost, &self.described);
         let Settings { node, rings, poll_budget_us } = self.settings;
@@ -334,9 +339,10 @@ impl Rising {
                 error!("{name} has no node again: {}", e.message);
             }
         }
-        let daemon =
-            Daemon::new(places, self.registry, self.claims, Serving { nbd, tcp, vhost, nodes }, self.lost, ended)?;
-        Ok(Life { daemon: Arc::new(daemon), control, second, conversations: self.conversations })
+        let Means { ended, stop, desk } = means;
+        let serving = Serving { nbd, tcp, vhost, nodes };
+        let daemon = Daemon::new(places, self.registry, self.claims, serving, self.lost, (ended, stop));
+        Ok(Life { daemon: Arc::new(daemon), control, second, desk, conversations: self.conversations })
     }
 }
 
@@ -345,17 +351,18 @@ struct Life {
     daemon: Arc<Daemon>,
     control: Listener,
     second: Listener,
+    desk: Desk,
     conversations: Vec<Left>,
 }
 
 impl Life {
     /// Serves until the end. `Some`: another daemon was to go on and did not; what it was given is here.
-    fn serve(self, lock: &Lock) -> Result<Option<Vec<Parcel>>, StartError> {
-        let Self { daemon, control, second, conversations } = self;
+    fn serve(self, lock: &Lock) -> Result<Option<(Vec<Parcel>, Desk)>, StartError> {
+        let Self { daemon, control, second, desk, conversations } = self;
         // What is wrong is in the log; commands that change something are refused until it is written.
         let _ = daemon.changed(What::Everything);
         daemon.watch();
-        let mut clients = Clients::new(daemon.clone(), control, second)?;
+        let mut clients = Clients::new(daemon.clone(), control, second, desk)?;
         clients.take(conversations);
         info!(
             "udm {} serves {} as process {}",
@@ -367,6 +374,7 @@ impl Life {
             let serving = clients.serve()?;
             let giving = daemon.wait_for_end(lock);
             daemon.stop.set();
+            daemon.hang_up_on_asked();
             clients = serving.join()?;
             let left = clients.stop(PATIENCE);
             let Some(giving) = giving else {
@@ -375,10 +383,10 @@ impl Life {
             };
             match daemon.give(&mut clients, left, lock, &giving) {
                 Ok(given) => {
-                    clients.sockets().iter().for_each(|(_, listener)| listener.keep());
+                    let desk = clients.into_desk();
                     return Ok(match given {
                         Given::Gone => None,
-                        Given::Back(parcels) => Some(parcels),
+                        Given::Back(parcels) => Some((parcels, desk)),
                     });
                 }
                 Err(why) => error!("another daemon was to go on, and this one does: {why}"),
@@ -397,16 +405,14 @@ impl Daemon {
         claims: Claims,
         serving: Serving,
         lost: LostDevices,
-        ended: Arc<AtomicBool>,
-    ) -> Result<Self, String> {
+        (ended, stop): (Arc<AtomicBool>, Arc<Stop>),
+    ) -> Self {
         let Serving { nbd, tcp, vhost, nodes } = serving;
-        let stop = Stop::new().and_then(|stop| stop.on_signals().map(|()| stop));
-        let stop = stop.map_err(|e| format!("cannot wait for signals: {e}"))?;
         let underway = UnderwayList::new(registry.domain().clock().clone());
         let (state, forget) = (Keeper::default(), AtomicBool::new(false));
-        let (places, giving, left) = (places.clone(), Mutex::default(), Mutex::default());
+        let (places, giving, asking, left) = (places.clone(), Mutex::default(), Mutex::default(), Mutex::default());
         let replaced = AtomicBool::new(false);
-        Ok(Self {
+        Self {
             places,
             registry,
             claims,
@@ -419,11 +425,12 @@ impl Daemon {
             state,
             forget,
             giving,
+            asking,
             replaced,
             left,
             ended,
             stop,
-        })
+        }
     }
 
     /// What goes on in the next daemon.
@@ -442,8 +449,7 @@ impl Daemon {
     /// Another daemon wants to go on here. Nothing stops before it has understood everything.
     fn prepare_replacement(&self, stream: &UnixStream, peer: Peer) {
         info!("process {} is to go on in the place of this one", peer.pid);
-        let giving = stream.try_clone().map_err(|e| e.to_string());
-        match giving.and_then(|way| handover::first_words(self, Way::new(way), peer.pid)) {
+        match self.ask(stream, peer) {
             Ok(giving) => {
                 // Of two that want it at once the first is told by its end that it does not get it.
                 *self.giving.lock().unwrap_or_else(PoisonError::into_inner) = Some(giving);
@@ -451,6 +457,28 @@ impl Daemon {
                 self.stop.set();
             }
             Err(why) => warn!("process {} does not go on in the place of this one: {why}", peer.pid),
+        }
+    }
+
+    /// Asks one that wants to go on. Blocks until it answers, or this one stops.
+    fn ask(&self, stream: &UnixStream, peer: Peer) -> Result<Giving, String> {
+        let asking = || self.asking.lock().unwrap_or_else(PoisonError::into_inner);
+        let copy = || stream.try_clone().map_err(|e| e.to_string());
+        let (way, held) = (copy()?, Arc::new(copy()?));
+        asking().push(held.clone());
+        // Who stops after this look hangs up.
+        let result = match self.stop.is_set() {
+            true => Err("this one stops already".into()),
+            false => handover::first_words(self, Way::new(way), peer.pid),
+        };
+        asking().retain(|other| !Arc::ptr_eq(other, &held));
+        result
+    }
+
+    /// One that does not answer keeps nobody from ending, nor from giving everything to another.
+    fn hang_up_on_asked(&self) {
+        for stream in &*self.asking.lock().unwrap_or_else(PoisonError::into_inner) {
+            let _ = stream.shutdown(Shutdown::Both);
         }
     }
 
@@ -480,11 +508,13 @@ impl Daemon {
                 info!("ending");
                 return None;
             }
+            // One that was ready while another was dealt with may have nobody to wake.
+            let giving = self.giving.lock().unwrap_or_else(PoisonError::into_inner).take();
+            if giving.is_some() {
+                self.replaced.store(true, Ordering::Release);
+                return giving;
+            }
             if woken {
-                let giving = self.giving.lock().unwrap_or_else(PoisonError::into_inner).take();
-                if giving.is_some() {
-                    return giving;
-                }
                 // A signal sets this first, and then its flag.
                 self.stop.clear();
                 continue;
@@ -504,7 +534,8 @@ impl Daemon {
             warn!("{left} commands are still under way; not waiting for them");
         }
         // Before anything goes: what clients are told is that the daemon ends, not that devices are missing.
-        clients.refuse(&format!("the daemon of {} is being stopped", self.places.dir().display()));
+        let why = format!("the daemon of {} is being stopped", self.places.dir().display());
+        clients.refuse(&why, PATIENCE);
         let _ = self.state.save(self, What::Everything);
         self.nodes.end(PATIENCE, self.forget.load(Ordering::Acquire));
         self.tcp.shut_down(PATIENCE);

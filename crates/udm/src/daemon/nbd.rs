@@ -3,7 +3,6 @@
 use super::handover::{HandOver, Parcel};
 use crate::exports::MappedExports;
 use serde::{Deserialize, Serialize};
-use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -73,20 +72,40 @@ pub(super) fn give(server: &Server, kind: &str, name: &str) -> Result<Vec<Parcel
     Ok(parcels)
 }
 
-/// A server whose parcels have come; it serves nobody yet.
+/// A server whose parcels have come. It runs and serves nobody yet; nothing of it can fail any more.
 pub(crate) struct Ready {
-    listeners: Vec<OwnedFd>,
+    server: Still,
     connections: Vec<Prepared>,
-    exports: Arc<MappedExports>,
 }
 
-/// Opens all that the clients have open. Clients whose exports cannot be had are told in `problems`, and hung up on.
-pub(super) fn prepare(exports: MappedExports, parcels: Vec<Parcel>, problems: &mut Vec<String>) -> Ready {
-    let mut ready = Ready { listeners: Vec::new(), connections: Vec::new(), exports: Arc::new(exports) };
+/// A server that has touched nothing. Dropped, it leaves sockets that are another process's as they are.
+struct Still {
+    server: Option<Server>,
+    adopted: bool,
+}
+
+impl Drop for Still {
+    fn drop(&mut self) {
+        if let Some(server) = self.server.take().filter(|_| self.adopted) {
+            drop(server.hand_over());
+        }
+    }
+}
+
+/// Opens all that the clients have open. Clients whose exports cannot be had are told in `problems`, and hung up on. Fails when there
+/// can be no server.
+pub(super) fn prepare(
+    registry: &Registry,
+    exports: MappedExports,
+    (at, builder): (&Listen, ServerBuilder),
+    parcels: Vec<Parcel>,
+    problems: &mut Vec<String>,
+) -> Result<Ready, String> {
+    let (exports, mut listeners, mut connections) = (Arc::new(exports), Vec::new(), Vec::new());
     for mut parcel in parcels {
         let mut one = || match parcel.read()? {
             Piece::Listener => {
-                ready.listeners.push(parcel.fd()?);
+                listeners.push(parcel.fd()?);
                 Ok(())
             }
             Piece::Connection { state, input } => {
@@ -97,7 +116,7 @@ pub(super) fn prepare(exports: MappedExports, parcels: Vec<Parcel>, problems: &m
                 }
                 let unsent = input_bytes.split_off(input);
                 let handed = HandedConnection { socket, state, input: input_bytes, unsent };
-                ready.connections.push(handed.prepare(&*ready.exports).map_err(|e| e.to_string())?);
+                connections.push(handed.prepare(&*exports).map_err(|e| e.to_string())?);
                 Ok(())
             }
         };
@@ -105,20 +124,23 @@ pub(super) fn prepare(exports: MappedExports, parcels: Vec<Parcel>, problems: &m
             problems.push(why);
         }
     }
-    ready
+    let adopted = !listeners.is_empty();
+    let builder = match adopted {
+        // One that has not come is made anew.
+        false => builder.listen(at.clone()),
+        true => listeners.into_iter().fold(builder, |builder, socket| builder.adopt(at.clone(), socket)),
+    };
+    let server = builder.paused().start(registry.domain(), exports).map_err(|e| e.to_string())?;
+    Ok(Ready { server: Still { server: Some(server), adopted }, connections })
 }
 
 impl Ready {
     /// Serves.
-    pub(super) fn start(self, registry: &Registry, at: &Listen, builder: ServerBuilder) -> Result<Server, String> {
-        let builder = match self.listeners.is_empty() {
-            // One that has not come is made anew.
-            true => builder.listen(at.clone()),
-            false => self.listeners.into_iter().fold(builder, |builder, socket| builder.adopt(at.clone(), socket)),
-        };
-        let server = builder.start(registry.domain(), self.exports).map_err(|e| e.to_string())?;
+    pub(super) fn go_on(mut self) -> Server {
+        let server = self.server.server.take().expect("it is taken once, here");
+        server.resume();
         self.connections.into_iter().for_each(|connection| server.take(connection));
-        Ok(server)
+        server
     }
 }
 
@@ -130,8 +152,19 @@ impl MainServer {
         server.map(Self).map_err(|e| e.to_string())
     }
 
-    /// One that goes on.
-    pub(crate) fn start(ready: Ready, registry: &Registry, socket: &Path) -> Result<Self, String> {
-        ready.start(registry, &Listen::Unix(socket.to_owned()), Server::builder()).map(Self)
+    /// One that goes on from the parcels of another.
+    pub(crate) fn prepare(
+        registry: &Registry,
+        socket: &Path,
+        parcels: Vec<Parcel>,
+        problems: &mut Vec<String>,
+    ) -> Result<Ready, String> {
+        let how = (&Listen::Unix(socket.to_owned()), Server::builder());
+        prepare(registry, MappedExports::all(registry), how, parcels, problems)
+    }
+
+    /// Serves what was prepared.
+    pub(crate) fn go_on(ready: Ready) -> Self {
+        Self(ready.go_on())
     }
 }

@@ -72,7 +72,12 @@ fn keep_heap() {}
 
 /// A domain whose threads have touched their stacks, where that is needed.
 pub(super) fn domain() -> Domain {
-    DomainBuilder::default().executor(Arc::new(Ahead)).build()
+    DomainBuilder::default().executor(executor()).build()
+}
+
+/// What starts such threads.
+pub(super) fn executor() -> Arc<dyn Executor> {
+    Arc::new(Ahead)
 }
 
 /// Sets memory aside for nodes' requests with `data` bytes of data under way, if there is not as much. Blocks, for as long as touching

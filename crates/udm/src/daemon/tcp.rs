@@ -88,20 +88,21 @@ impl TcpExports {
                 None => problems.push(format!("{:?} is no export over TCP", parcel.name)),
             }
         }
-        let ready = by_export.into_iter().map(|((name, at), parcels)| {
-            let ready = nbd::prepare(MappedExports::only(registry, &name), parcels, problems);
-            (name, at, ready)
-        });
-        ready.collect()
+        let mut ready = Vec::new();
+        for ((name, at), parcels) in by_export {
+            let how = (&Listen::Tcp(at), Server::builder().threads(THREADS));
+            match nbd::prepare(registry, MappedExports::only(registry, &name), how, parcels, problems) {
+                Ok(server) => ready.push((name, at, server)),
+                Err(why) => problems.push(format!("{name} is not exported at {at} again: {why}")),
+            }
+        }
+        ready
     }
 
     /// Serves what was prepared.
-    pub(crate) fn start(&self, registry: &Registry, ready: Vec<(String, SocketAddr, Ready)>) -> Result<(), String> {
-        for (name, address, ready) in ready {
-            let server = ready.start(registry, &Listen::Tcp(address), Server::builder().threads(THREADS))?;
-            self.lock().push(TcpExport { name, address, server });
-        }
-        Ok(())
+    pub(crate) fn go_on(&self, ready: Vec<(String, SocketAddr, Ready)>) {
+        let served = ready.into_iter().map(|(name, address, ready)| TcpExport { name, address, server: ready.go_on() });
+        self.lock().extend(served);
     }
 
     pub(crate) fn list(&self) -> Vec<ExportEntry> {

@@ -1,6 +1,6 @@
 //! A client: what has come of its request, and what has not gone of its answer. Nothing here blocks.
 
-use crate::daemon::conversation::{Conversation, Task};
+use crate::daemon::conversation::{Conversation, MAX_UNTAKEN, Task};
 use crate::daemon::socket::Peer;
 use rustix::io::Errno as Os;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
@@ -220,9 +220,12 @@ impl Connection {
         self.input.capacity() + self.output.capacity()
     }
 
-    /// What has come of the next request.
-    pub(super) fn into_input(self) -> (Arc<UnixStream>, Conversation, Vec<u8>) {
-        (self.stream, self.conversation, self.input)
+    /// It goes on elsewhere: what has come of the next request, and what has not gone of the answer. `None` for one that is being hung
+    /// up on.
+    pub(super) fn into_parts(mut self) -> Option<(Arc<UnixStream>, Conversation, [Vec<u8>; 2])> {
+        let output = self.output.split_off(self.sent);
+        let goes_on = !self.ends && output.len() <= MAX_UNTAKEN;
+        goes_on.then_some((self.stream, self.conversation, [self.input, output]))
     }
 }
 

@@ -15,24 +15,24 @@
 //! nobody who has connected by then is spared: so that none of them starts another daemon.
 
 mod connection;
+mod desk;
 mod pool;
 mod spare;
 
 pub(super) use connection::encoded;
+pub(super) use desk::Desk;
 
 use super::Daemon;
 use super::conversation::{Conversation, Done, Left};
 use super::socket::{Listener, Peer};
 use connection::{Collected, Connection};
-use pool::Pool;
 use rustix::event::epoll::{self, Event, EventData, EventFlags};
-use rustix::event::{EventfdFlags, Timespec, eventfd};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno as Os;
-use spare::Spare;
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tracing::{debug, warn};
@@ -46,10 +46,14 @@ const MAX_STRANGERS: usize = 64;
 const MAX_HELD: usize = 256 << 20;
 /// One that has just connected is about to ask.
 const JUST: Duration = Duration::from_secs(1);
+/// Who takes nothing of an answer for so long does not keep a daemon from ending.
+const TAKES: Duration = Duration::from_secs(1);
 /// How often it is looked who is late.
 const LOOK: Duration = Duration::from_secs(1);
 /// Accepted in a turn.
 const BURST: usize = 64;
+
+const DIED: &str = "the thread of the clients has died";
 
 const WAKE: u64 = 0;
 const STOP: u64 = 1;
@@ -89,12 +93,9 @@ pub(super) struct Clients {
     daemon: Arc<Daemon>,
     control: Listener,
     second: Listener,
-    epoll: OwnedFd,
-    results: Arc<Results>,
-    pool: Pool,
+    desk: Desk,
     all: HashMap<u64, Connection>,
     next: u64,
-    spare: Spare,
     /// New clients are accepted as they come.
     accepting: bool,
     /// No request is begun.
@@ -113,37 +114,40 @@ pub(super) struct Serving(Receiver<Clients>);
 impl Serving {
     /// Waits until the daemon stops.
     pub(super) fn join(self) -> Result<Clients, String> {
-        self.0.recv().map_err(|_| "the thread of the clients has died".to_owned())
+        self.0.recv().map_err(|_| DIED.to_owned())
     }
 }
 
 impl Clients {
-    pub(super) fn new(daemon: Arc<Daemon>, control: Listener, second: Listener) -> Result<Self, String> {
-        let failed = |error: Os| format!("cannot wait for clients: {error}");
-        let executor = daemon.registry.domain().executor().clone();
-        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(failed)?;
-        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(failed)?;
-        epoll::add(&epoll, &wake, EventData::new_u64(WAKE), EventFlags::IN).map_err(failed)?;
+    /// Of a daemon that has everything else.
+    pub(super) fn new(daemon: Arc<Daemon>, control: Listener, second: Listener, desk: Desk) -> Result<Self, String> {
         for (listener, id) in [(&control, CONTROL), (&second, SECOND)] {
-            epoll::add(&epoll, listener.as_fd(), EventData::new_u64(id), EventFlags::empty()).map_err(failed)?;
+            epoll::add(&desk.epoll, listener.as_fd(), EventData::new_u64(id), EventFlags::empty())
+                .map_err(|error| format!("cannot wait for clients: {error}"))?;
         }
-        let spare = Spare::new().map_err(failed)?;
         Ok(Self {
             daemon,
             control,
             second,
-            epoll,
-            results: Arc::new(Results { done: Mutex::default(), wake }),
-            pool: Pool::new(executor)?,
+            desk,
             all: HashMap::new(),
             next: FIRST,
-            spare,
             accepting: false,
             stopped: true,
             short: false,
             restless: false,
             looked: Instant::now(),
         })
+    }
+
+    /// What is left when the sockets are another's.
+    pub(super) fn into_desk(self) -> Desk {
+        for (_, listener) in self.sockets() {
+            listener.keep();
+            // It would go on to tell of a socket that others have as well.
+            let _ = epoll::delete(&self.desk.epoll, listener.as_fd());
+        }
+        self.desk
     }
 
     /// The sockets, and their names.
@@ -153,28 +157,31 @@ impl Clients {
 
     /// Conversations that have left off, here or in another daemon.
     pub(super) fn take(&mut self, all: Vec<Left>) {
-        for Left { stream, conversation, input } in all {
+        let now = Instant::now();
+        for Left { stream, conversation, input, output } in all {
             match Peer::of(&stream) {
-                Ok(peer) => self.add(Connection::new(stream, peer, conversation, input, Instant::now())),
+                Ok(peer) => {
+                    let mut client = Connection::new(stream, peer, conversation, input, now);
+                    client.answer(output, false, now);
+                    self.add(client);
+                }
                 Err(error) => warn!("a client is hung up on: {error}"),
             }
         }
     }
 
-    /// Serves on a thread of its own, until the daemon stops.
-    pub(super) fn serve(mut self) -> Result<Serving, String> {
-        let executor = self.daemon.registry.domain().executor().clone();
-        let (back, clients): (Sender<Self>, _) = channel();
-        let work = move || {
-            self.run();
-            let _ = back.send(self);
-        };
-        executor.spawn("udm-control", Box::new(work)).map_err(|e| format!("cannot start a thread: {e}"))?;
+    /// Has the desk's thread serve, until the daemon stops.
+    pub(super) fn serve(self) -> Result<Serving, String> {
+        let (back, clients) = channel();
+        let thread = self.desk.thread.clone();
+        thread.send((self, back)).map_err(|_| DIED.to_owned())?;
         Ok(Serving(clients))
     }
 
     fn run(&mut self) {
-        if let Err(error) = epoll::add(&self.epoll, self.daemon.stop.fd(), EventData::new_u64(STOP), EventFlags::IN) {
+        if let Err(error) =
+            epoll::add(&self.desk.epoll, self.daemon.stop.fd(), EventData::new_u64(STOP), EventFlags::IN)
+        {
             warn!("the daemon's end is looked for every second: {error}");
         }
         self.stopped = false;
@@ -187,14 +194,14 @@ impl Clients {
         }
         self.stopped = true;
         self.accept_from_now_on(false);
-        let _ = epoll::delete(&self.epoll, self.daemon.stop.fd());
+        let _ = epoll::delete(&self.desk.epoll, self.daemon.stop.fd());
     }
 
-    /// Lets requests under way finish, and their answers go, at most so long. Returns how many are left.
+    /// Lets requests under way finish, at most so long. Returns how many are left. Their answers may not have gone.
     pub(super) fn stop(&mut self, patience: Duration) -> usize {
         let deadline = Instant::now() + patience;
         loop {
-            let left = self.all.values().filter(|client| client.busy || client.has_output()).count();
+            let left = self.all.values().filter(|client| client.busy).count();
             let time = deadline.saturating_duration_since(Instant::now());
             if left == 0 || time.is_zero() {
                 return left;
@@ -203,16 +210,29 @@ impl Clients {
         }
     }
 
+    /// Lets answers go, as long as somebody takes some, and at most so long.
+    fn let_answers_go(&mut self, patience: Duration) {
+        let deadline = Instant::now() + patience;
+        loop {
+            let now = Instant::now();
+            let takes = |client: &Connection| client.has_output() && client.waits_for(now) < TAKES;
+            if now >= deadline || !self.all.values().any(takes) {
+                return;
+            }
+            self.turn(Some(TAKES));
+        }
+    }
+
     /// All conversations, where they can go on.
     pub(super) fn leave(&mut self) -> Vec<Left> {
         let clients = std::mem::take(&mut self.all).into_values();
         let mut left = Vec::new();
         for client in clients {
-            let _ = epoll::delete(&self.epoll, &*client.stream);
+            let _ = epoll::delete(&self.desk.epoll, &*client.stream);
             let pid = client.peer.pid;
-            let (stream, conversation, input) = client.into_input();
+            let Some((stream, conversation, [input, output])) = client.into_parts() else { continue };
             match Arc::try_unwrap(stream) {
-                Ok(stream) => left.push(Left { stream, conversation, input }),
+                Ok(stream) => left.push(Left { stream, conversation, input, output }),
                 Err(_) => warn!("process {pid} is hung up on: it is still being served"),
             }
         }
@@ -220,7 +240,8 @@ impl Clients {
     }
 
     /// Tells everybody who has connected that the daemon ends, and hangs up. Who connects later finds no socket.
-    pub(super) fn refuse(mut self, why: &str) {
+    pub(super) fn refuse(mut self, why: &str, patience: Duration) {
+        self.let_answers_go(patience);
         self.control.unlink();
         self.second.unlink();
         let now = Instant::now();
@@ -232,7 +253,8 @@ impl Clients {
                         self.add(Connection::new(stream, peer, conversation.clone(), Vec::new(), now))
                     }
                     Err(Os::INTR | Os::CONNABORTED) => {}
-                    Err(error) if is_short(error) && self.make_room(now) => {}
+                    Err(error)
+                        if is_short(error) && self.listener_of(&conversation).has_client() && self.make_room(now) => {}
                     Err(_) => break,
                 }
             }
@@ -258,7 +280,7 @@ impl Clients {
     fn accept_from_now_on(&mut self, accepting: bool) {
         let flags = if accepting { EventFlags::IN } else { EventFlags::empty() };
         for (listener, id) in [(&self.control, CONTROL), (&self.second, SECOND)] {
-            let _ = epoll::modify(&self.epoll, listener.as_fd(), EventData::new_u64(id), flags);
+            let _ = epoll::modify(&self.desk.epoll, listener.as_fd(), EventData::new_u64(id), flags);
         }
         self.accepting = accepting;
     }
@@ -267,7 +289,7 @@ impl Clients {
     fn turn(&mut self, timeout: Option<Duration>) {
         let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
         let mut events = Vec::with_capacity(BURST);
-        match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), timeout.as_ref()) {
+        match epoll::wait(&self.desk.epoll, rustix::buffer::spare_capacity(&mut events), timeout.as_ref()) {
             Ok(_) | Err(Os::INTR) => {}
             Err(error) => warn!("cannot wait for clients: {error}"),
         }
@@ -287,8 +309,8 @@ impl Clients {
 
     fn take_results(&mut self) {
         let mut count = [0; 8];
-        let _ = rustix::io::read(&self.results.wake, &mut count);
-        let all = std::mem::take(&mut *self.results.done.lock().unwrap_or_else(PoisonError::into_inner));
+        let _ = rustix::io::read(&self.desk.results.wake, &mut count);
+        let all = std::mem::take(&mut *self.desk.results.done.lock().unwrap_or_else(PoisonError::into_inner));
         let now = Instant::now();
         for (id, done) in all {
             let Some(client) = self.all.get_mut(&id) else { continue };
@@ -300,6 +322,7 @@ impl Clients {
                     }
                     client.answer(bytes, ends, now);
                     self.look_at(id);
+                    self.bound_answers(id);
                 }
                 Done::Again(request) => {
                     if let Conversation::Control { pending, .. } = &mut client.conversation {
@@ -348,6 +371,23 @@ impl Clients {
         }
     }
 
+    /// Hangs up on those who have taken nothing for longest, when too much is held since the answer to this one.
+    fn bound_answers(&mut self, id: u64) {
+        if self.all.get(&id).is_none_or(|client| !client.has_output()) {
+            return;
+        }
+        let mut held: usize = self.all.values().map(Connection::held).sum();
+        while held > MAX_HELD {
+            let now = Instant::now();
+            let slow = self.all.iter().filter(|(_, client)| client.has_output());
+            let Some((id, client)) = slow.max_by_key(|(_, client)| client.waits_for(now)) else { return };
+            let (id, pid) = (*id, client.peer.pid);
+            held -= client.held();
+            warn!("process {pid} is hung up on: too much of what clients do not take is held already");
+            self.drop_client(id);
+        }
+    }
+
     fn refuse_one(&mut self, id: u64, errno: Errno, why: &str) {
         if let Some(client) = self.all.get_mut(&id) {
             warn!("process {}: {why}", client.peer.pid);
@@ -361,7 +401,7 @@ impl Clients {
         let Some(client) = self.all.get(&id) else { return };
         self.restless |= !client.is_idle();
         let what = what | EventFlags::ONESHOT;
-        if let Err(error) = epoll::modify(&self.epoll, &*client.stream, EventData::new_u64(id), what) {
+        if let Err(error) = epoll::modify(&self.desk.epoll, &*client.stream, EventData::new_u64(id), what) {
             warn!("process {} is hung up on: {error}", client.peer.pid);
             self.drop_client(id);
         }
@@ -372,14 +412,14 @@ impl Clients {
         let Some(client) = self.all.get_mut(&id) else { return };
         client.busy = true;
         let (long, daemon, peer) = (task.may_wait(), self.daemon.clone(), client.peer);
-        let (stream, results) = (client.stream.clone(), self.results.clone());
+        let (stream, results) = (client.stream.clone(), self.desk.results.clone());
         let work = move || {
             let mut promise = Promise { id, results, done: None };
             promise.done = Some(daemon.perform(&stream, peer, task));
             // Before the result is seen: then nobody else has it.
             drop(stream);
         };
-        if !self.pool.run(Box::new(work), long) {
+        if !self.desk.pool.run(Box::new(work), long) {
             client.busy = false;
             let why = "too many commands that wait are under way; `udm daemon --status` lists them";
             self.refuse_one(id, Errno::EAGAIN, why);
@@ -396,6 +436,8 @@ impl Clients {
                 Ok((stream, peer)) => self.welcome(stream, peer, conversation.clone(), now),
                 Err(Os::AGAIN) => return,
                 Err(Os::INTR | Os::CONNABORTED) => {}
+                // The system looks for a descriptor before it looks for a client.
+                Err(error) if is_short(error) && !self.listener_of(conversation).has_client() => return,
                 Err(error) if is_short(error) => {
                     if !std::mem::replace(&mut self.short, true) {
                         self.restless = true;
@@ -446,7 +488,7 @@ impl Clients {
         self.restless |= !client.peer.is_allowed() || !client.is_idle();
         // The first look is when something comes; what has come already tells at once.
         let flags = EventFlags::IN | EventFlags::ONESHOT;
-        match epoll::add(&self.epoll, &*client.stream, EventData::new_u64(id), flags) {
+        match epoll::add(&self.desk.epoll, &*client.stream, EventData::new_u64(id), flags) {
             Ok(()) => drop(self.all.insert(id, client)),
             Err(error) => warn!("process {} is hung up on: {error}", client.peer.pid),
         }
@@ -454,12 +496,12 @@ impl Clients {
 
     fn drop_client(&mut self, id: u64) {
         if let Some(client) = self.all.remove(&id) {
-            let _ = epoll::delete(&self.epoll, &*client.stream);
+            let _ = epoll::delete(&self.desk.epoll, &*client.stream);
             // The thread that has served it may still be letting go of it.
             if let Ok(stream) = Arc::try_unwrap(client.stream) {
-                self.spare.recycle(stream.into());
+                self.desk.spare.recycle(stream.into());
             }
-            self.spare.fill();
+            self.desk.spare.fill();
             if !self.accepting && !self.stopped {
                 self.accept_from_now_on(true);
             }
@@ -468,7 +510,7 @@ impl Clients {
 
     /// Sees to it that there is a descriptor; false when there is nothing that could be given up.
     fn make_room(&mut self, now: Instant) -> bool {
-        self.drop_longest_idle(now, JUST) || self.spare.give_up() || self.drop_longest_idle(now, Duration::ZERO)
+        self.drop_longest_idle(now, JUST) || self.desk.spare.give_up() || self.drop_longest_idle(now, Duration::ZERO)
     }
 
     /// Hangs up on the client that has been idle longest, if it has been for so long.
@@ -477,7 +519,7 @@ impl Clients {
         let Some(id) = idle.max_by_key(|(_, client)| client.waits_for(now)).map(|(id, _)| *id) else { return false };
         // Without filling up what is kept: it is needed now.
         if let Some(client) = self.all.remove(&id) {
-            let _ = epoll::delete(&self.epoll, &*client.stream);
+            let _ = epoll::delete(&self.desk.epoll, &*client.stream);
         }
         true
     }
@@ -500,7 +542,7 @@ impl Clients {
         if !self.accepting && !self.stopped {
             self.accept_from_now_on(true);
         }
-        self.short = !self.spare.fill();
+        self.short = !self.desk.spare.fill();
         (self.looked, self.restless) = (now, self.short || self.all.values().any(Connection::may_be_late));
     }
 }
@@ -511,6 +553,12 @@ fn is_short(error: Os) -> bool {
 }
 
 impl Listener {
+    /// Whether somebody has connected who was not accepted.
+    fn has_client(&self) -> bool {
+        let mut fds = [PollFd::from_borrowed_fd(self.as_fd(), PollFlags::IN)];
+        poll(&mut fds, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
+    }
+
     /// A client that has connected, and who it is. Does not block.
     fn accept(&self) -> Result<(std::os::unix::net::UnixStream, Peer), Os> {
         let stream: std::os::unix::net::UnixStream =

@@ -10,7 +10,7 @@ use rustix::io::{DupFlags, dup3, fcntl_dupfd_cloexec};
 use std::os::fd::{AsRawFd, OwnedFd};
 
 /// So many.
-const KEPT: usize = 16;
+pub(super) const KEPT: usize = 16;
 
 pub(super) struct Spare {
     /// What the others are copies of. It is never given up.
@@ -25,6 +25,11 @@ impl Spare {
         let mut spare = Self { model: eventfd(0, EventfdFlags::CLOEXEC)?, kept: Vec::new() };
         spare.fill();
         Ok(spare)
+    }
+
+    /// How many there are.
+    pub(super) fn len(&self) -> usize {
+        self.kept.len()
     }
 
     /// Keeps as many as there should be; false when they cannot be had.

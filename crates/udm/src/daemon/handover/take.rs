@@ -11,6 +11,7 @@ use crate::daemon::secret::{self, HIDDEN};
 use crate::daemon::state::State;
 use crate::daemon::tcp::TcpExports;
 use crate::places::Places;
+use rustix::process::{Resource, getrlimit};
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::io::{Read, Write};
 use std::mem::ManuallyDrop;
@@ -32,6 +33,8 @@ const PATIENCE: Duration = Duration::from_secs(120);
 const LOCKED: Duration = Duration::from_secs(5);
 /// How long servers beneath may take to answer, all together: longer than one has, whose own error tells more.
 const BENEATH: Duration = Duration::from_secs(25);
+/// Files that a daemon may have open for a while, beside those that the one before has, when it takes over.
+const BESIDE: usize = 32;
 /// As many parcels come at most.
 const MAX_PARCELS: usize = 1 << 20;
 
@@ -80,7 +83,7 @@ pub(crate) fn ask_for(places: &Places) -> Result<Option<Asked>, String> {
     if first.kind == "refused" {
         return Err(first.read()?);
     }
-    if let Err(why) = understand(&first) {
+    if let Err(why) = has_room(&way).and_then(|()| understand(&first)) {
         let _ = way.send(&Parcel::new("refused", "", &why)?, PATIENCE);
         return Err(why);
     }
@@ -149,6 +152,19 @@ impl LifeLine {
     /// The old daemon has gone, and nobody asks any more.
     pub(crate) fn cut(self) {
         drop(self.0.map(ManuallyDrop::into_inner));
+    }
+}
+
+/// Whether this process may open what the running one has open, as far as the system lets it look.
+fn has_room(way: &Way) -> Result<(), String> {
+    let most = getrlimit(Resource::Nofile).current;
+    let open = way.peer().and_then(|pid| Some(std::fs::read_dir(format!("/proc/{pid}/fd")).ok()?.count()));
+    match (most, open) {
+        (Some(most), Some(open)) if most < (open + BESIDE) as u64 => Err(format!(
+            "the running daemon has {open} files open, and this one may open {most} files, of which it needs {BESIDE} beside: \
+             raise the limit (`ulimit -n`)"
+        )),
+        _ => Ok(()),
     }
 }
 

@@ -12,7 +12,7 @@ use rustix::cmsg_space;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
-    recvmsg, sendmsg,
+    recvmsg, sendmsg, sockopt,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -45,6 +45,11 @@ pub(crate) struct Way(UnixStream);
 impl Way {
     pub(crate) fn new(stream: UnixStream) -> Self {
         Self(stream)
+    }
+
+    /// The process at the other end, as the kernel knows it.
+    pub(super) fn peer(&self) -> Option<i32> {
+        Some(sockopt::socket_peercred(&self.0).ok()?.pid.as_raw_pid())
     }
 
     /// Sends a parcel; its descriptors stay open here. Blocks, at most so long for each part.
