@@ -8,17 +8,12 @@
 //! file that it was made for.
 //!
 //! # Who waits for whom
-//! To attach, to detach, even to close a loop device may write and flush its file, which is served by this process: whoever does so
-//! waits in the kernel until the device beneath answers, and cannot be killed there. A thread that cannot go keeps the
-//! descriptors that it shares with its process, `/dev/fuse` among them, and as long as somebody has that, nothing ends the wait. So
-//! what touches a loop device does it [apart]: on a thread that shares no descriptors. When the process is killed the
-//! others go, their descriptors with them; then the kernel ends the connection, the request, and this thread.
+//! To attach, to detach, even to close a loop device may write and flush its file, which is served by this process. So what
+//! touches one does it [apart](super::apart).
 
-mod apart;
-
+use super::apart::{Errand, apart};
 use super::fuse::{FILES, mount};
 use super::sys;
-use apart::{Errand, apart};
 use rustix::fd::OwnedFd;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;

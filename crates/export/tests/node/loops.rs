@@ -1,18 +1,23 @@
 //! Loop devices on nodes' files, where there are any and we are root.
 
-use crate::device::Disk;
+use crate::device::{Disk, Shown};
 use crate::place::{Place, pattern, until};
 use rustix::fs::OFlags;
+use std::any::Any;
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use udm_base::Errno;
+use udm_export::node::NodeDevice;
 use udm_export::node::loopdev::{Detached, LoopDevice, attach, available, detach_stale};
-use udm_io::{Domain, Op};
+use udm_io::{BlockDevice, Domain, Op};
 
 /// What the descriptors of the threads that do something with a loop device are.
 fn descriptors_apart() -> Vec<PathBuf> {
     let tasks = fs::read_dir("/proc/self/task").unwrap().flatten().map(|task| task.path());
-    let apart = tasks.filter(|task| fs::read(task.join("comm")).is_ok_and(|name| name == b"udm-loop\n"));
+    let apart = tasks.filter(|task| fs::read(task.join("comm")).is_ok_and(|name| name == b"udm-apart\n"));
     // One that has ended meanwhile has none.
     let fds = apart.filter_map(|task| fs::read_dir(task.join("fd")).ok());
     fds.flatten().flatten().filter_map(|fd| fs::read_link(fd.path()).ok()).collect()
@@ -158,4 +163,46 @@ fn who_waits_for_the_server_does_not_hold_it() {
         assert!(!open.iter().any(|path| path.starts_with("/dev/fuse")), "{open:?}");
         assert!(attached.is_attached());
     });
+}
+
+/// A disk whose mode is not told for as long as somebody has the lock.
+struct Dawdling(Shown, Arc<Mutex<()>>, Arc<AtomicUsize>);
+
+impl NodeDevice for Dawdling {
+    fn device(&self) -> Arc<dyn BlockDevice> {
+        self.0.device()
+    }
+    fn read_only(&self) -> bool {
+        self.2.fetch_add(1, Ordering::SeqCst);
+        drop(self.1.lock().unwrap());
+        false
+    }
+    fn open(&self) -> Result<Box<dyn Any + Send>, Errno> {
+        self.0.open()
+    }
+    fn name(&self) -> String {
+        self.0.name()
+    }
+}
+
+#[test]
+fn who_looks_up_a_name_does_not_hold_the_server() {
+    let Some(place) = Place::new() else { return };
+    let (lock, asked) = (Arc::<Mutex<()>>::default(), Arc::<AtomicUsize>::default());
+    let device = Dawdling(Shown(Disk::blocks(1 << 20, 512)), lock.clone(), asked.clone());
+    for work in [
+        Box::new(|| place.server.add("disk", Box::new(device)).unwrap()) as Box<dyn FnOnce() + Send>,
+        Box::new(|| assert!(place.server.remove("disk"))),
+    ] {
+        let (held, before) = (lock.lock().unwrap(), asked.load(Ordering::SeqCst));
+        std::thread::scope(|scope| {
+            let work = scope.spawn(work);
+            until("the name is looked up", || asked.load(Ordering::SeqCst) > before || work.is_finished());
+            let open = descriptors_apart();
+            drop(held);
+            work.join().unwrap();
+            assert!(!open.is_empty(), "nobody is apart");
+            assert!(!open.iter().any(|path| path.starts_with("/dev/fuse")), "{open:?}");
+        });
+    }
 }
