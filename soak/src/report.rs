@@ -3,7 +3,7 @@
 use crate::world::World;
 use rustix::process::Pid;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -108,8 +108,11 @@ pub fn status(pid: Pid, key: &str) -> u64 {
 }
 
 /// Loop devices over files beneath `root`.
-pub fn loops(root: &Path) -> usize {
-    let entries = fs::read_dir("/sys/block").into_iter().flatten().flatten();
-    let backing = entries.filter_map(|entry| fs::read_to_string(entry.path().join("loop/backing_file")).ok());
-    backing.filter(|path| Path::new(path.trim()).starts_with(root)).count()
+pub fn loops(root: &Path) -> Vec<PathBuf> {
+    let on_root = |block: &Path| {
+        let backing = fs::read_to_string(block.join("loop/backing_file"));
+        backing.is_ok_and(|path| Path::new(path.trim()).starts_with(root))
+    };
+    let blocks = fs::read_dir("/sys/block").into_iter().flatten().flatten().filter(|block| on_root(&block.path()));
+    blocks.map(|block| Path::new("/dev").join(block.file_name())).collect()
 }

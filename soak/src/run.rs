@@ -121,6 +121,10 @@ fn told_of_panics(world: &Arc<World>) {
 /// Ends the daemon, whatever state it is in, and what would be left of it.
 fn end(world: &World) {
     world.daemon.kill();
+    // Known by their files, as long as these are to be seen.
+    for device in report::loops(&world.root) {
+        let _ = std::process::Command::new("losetup").arg("-d").arg(device).status();
+    }
     let _ = rustix::mount::unmount(world.daemon.dir().join("dev"), rustix::mount::UnmountFlags::DETACH);
 }
 
@@ -224,7 +228,7 @@ impl Measure {
             descriptors: report::descriptors(pid),
             threads: report::count_threads(pid),
             memory: report::status(pid, "VmRSS"),
-            loops: report::loops(&world.root),
+            loops: report::loops(&world.root).len(),
         })
     }
 

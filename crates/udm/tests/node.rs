@@ -514,3 +514,124 @@ fn a_block_device_that_changes() {
     place.ok("daemon --stop");
     assert!(!Path::new("/sys/block").join(Path::new(&device).file_name().unwrap()).join("loop").exists());
 }
+
+/// Whether requests to the device wait for a resume.
+fn waits(place: &Place, name: &str) -> bool {
+    let dump: serde_json::Value = serde_json::from_str(&place.ok("debug dump --json")).unwrap();
+    dump["devices"].as_array().unwrap().iter().any(|device| device["name"] == name && device["held"] != 0)
+}
+
+/// The loop devices on the place's nodes.
+fn attached(place: &Place) -> usize {
+    let ours = |block: fs::DirEntry| {
+        let file = fs::read_to_string(block.path().join("loop/backing_file"));
+        file.is_ok_and(|file| file.contains(place.dir().to_str().unwrap()))
+    };
+    fs::read_dir("/sys/block").unwrap().flatten().map(ours).filter(|is| *is).count()
+}
+
+/// A device on one that is suspended, to which a loop device is being attached: the kernel has it flushed before.
+fn attaching(place: &Place) -> Told {
+    place.create(&["low"], &format!("0 2048 linear {} 0", place.file("image", 1 << 20).display()));
+    place.create(&["vol"], "0 2048 linear /dev/mapper/low 0");
+    place.ok("suspend low");
+    let add = place.command("udm").args(words("node add vol --kind loop")).spawn().map(Told).unwrap();
+    until("the kernel has it flushed", || waits(place, "low"));
+    add
+}
+
+#[test]
+fn others_go_on_while_a_block_device_waits_for_a_resume() {
+    let place = Place::new();
+    if !can(&place, "loop") {
+        return;
+    }
+    let mut add = attaching(&place);
+    place.create(&["other", "--node=loop"], "0 2048 ram");
+    place.ok("suspend other");
+    place.ok("resume other");
+    place.ok("rename other another");
+    assert_eq!(shown(&place, "vol")["note"], "its block device comes when vol answers");
+    assert_eq!(place.ok("node").lines().count(), 2);
+    place.ok("remove another");
+    assert!(add.0.try_wait().unwrap().is_none(), "it waits");
+    place.ok("resume low");
+    assert!(add.0.wait().unwrap().success());
+    fs::write(node(&place, "vol"), pattern()).unwrap();
+    assert!(fs::read(place.root().join("image")).unwrap().starts_with(&pattern()));
+    place.ok("remove vol");
+    assert_eq!(attached(&place), 0);
+}
+
+fn pattern() -> Vec<u8> {
+    (0..8192u32).map(|i| (i / 3 % 251) as u8).collect()
+}
+
+#[test]
+fn killed_while_a_block_device_waits_for_a_resume() {
+    let place = Place::new();
+    if !can(&place, "loop") {
+        return;
+    }
+    let mut add = attaching(&place);
+    place.signal(Signal::KILL);
+    until("it is gone", || !place.is_served());
+    assert!(!add.0.wait().unwrap().success());
+    until("the loop device is free", || attached(&place) == 0);
+    // Nobody was told that it had a node.
+    assert_eq!(shown(&place, "vol"), serde_json::Value::Null);
+    place.ok("resume low");
+    place.ok("node add vol --kind loop");
+    // What is suspended has its node again, and its block device when it is resumed.
+    place.ok("suspend low");
+    place.signal(Signal::KILL);
+    until("it is gone", || !place.is_served());
+    assert_eq!(shown(&place, "vol")["device"], serde_json::Value::Null);
+    place.ok("resume low");
+    until("it is a block device", || shown(&place, "vol")["device"].is_string());
+    assert_eq!(fs::read(node(&place, "vol")).unwrap(), vec![0; 1 << 20]);
+    place.ok("remove vol");
+    until("no loop device is left", || attached(&place) == 0);
+}
+
+#[test]
+fn stopped_while_a_block_device_waits_for_a_resume() {
+    let place = Place::new();
+    if !can(&place, "loop") {
+        return;
+    }
+    let mut add = attaching(&place);
+    place.ok("daemon --stop");
+    assert!(!add.0.wait().unwrap().success());
+    until("the loop device is free", || attached(&place) == 0);
+}
+
+/// Who attaches and detaches, and who suspends and resumes what it is on, do not wait for each other.
+#[test]
+fn attached_and_detached_over_what_is_suspended_again_and_again() {
+    let place = Place::new();
+    if !can(&place, "loop") {
+        return;
+    }
+    place.create(&["low"], "0 2048 ram");
+    place.create(&["vol"], "0 2048 linear /dev/mapper/low 0");
+    std::thread::scope(|scope| {
+        let suspends = scope.spawn(|| {
+            for _ in 0..30 {
+                place.ok("suspend low");
+                place.ok("resume low");
+            }
+        });
+        while !suspends.is_finished() {
+            place.ok("node add vol --kind loop");
+            until("it is detached", || {
+                let removed = place.udm(["node", "remove", "vol"]);
+                let text = stderr(&removed);
+                let refused = text.contains("resume it first") || text.contains("is in use");
+                assert!(removed.status.success() || refused, "{text}");
+                removed.status.success()
+            });
+        }
+    });
+    assert_eq!(attached(&place), 0);
+}

@@ -5,7 +5,7 @@ use crate::client::{Client, file::Node, nbd::Nbd};
 use crate::load;
 use crate::volume::Way;
 use crate::watch::lock;
-use crate::world::{Device, Turn};
+use crate::world::Turn;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -43,30 +43,22 @@ const NO_NODES: &[&str] =
 const NO_CHANNELS: &[&str] = &["channels are in use"];
 
 fn tcp(turn: &mut Turn<'_>) -> Result<Outcome, String> {
-    with_device(
-        turn,
-        |_| true,
-        |turn, name| {
-            let Some(said) = turn.said(&["export", name, "--tcp", "127.0.0.1:0"], NO_CHANNELS)? else {
-                return Ok(None);
-            };
-            let address = said.split("nbd://").nth(1).and_then(|rest| rest.split('/').next()).unwrap_or_default();
-            let address: SocketAddr = address.parse().map_err(|_| format!("no address in {said:?}"))?;
-            turn.actor.begin(format!("tcp: connects to {name} at {address}"));
-            let client = Nbd::tcp(address, name).map_err(|e| format!("{name} over TCP: {e}"))?;
-            Ok(Some((Box::new(client) as Box<dyn Client>, vec!["export", name, "--remove"])))
-        },
-    )
+    with_device(turn, |turn, name| {
+        let Some(said) = turn.said(&["export", name, "--tcp", "127.0.0.1:0"], NO_CHANNELS)? else { return Ok(None) };
+        let address = said.split("nbd://").nth(1).and_then(|rest| rest.split('/').next()).unwrap_or_default();
+        let address: SocketAddr = address.parse().map_err(|_| format!("no address in {said:?}"))?;
+        turn.actor.begin(format!("tcp: connects to {name} at {address}"));
+        let client = Nbd::tcp(address, name).map_err(|e| format!("{name} over TCP: {e}"))?;
+        Ok(Some((Box::new(client) as Box<dyn Client>, vec!["export", name, "--remove"])))
+    })
 }
 
 fn node(turn: &mut Turn<'_>) -> Result<Outcome, String> {
-    with_device(turn, |_| true, |turn, name| add_node(turn, name, "fuse"))
+    with_device(turn, |turn, name| add_node(turn, name, "fuse"))
 }
 
-/// Only of what stands on nothing: the kernel flushes what a loop device is to lie on, which waits while a pool beneath is
-/// suspended, and other commands wait with it.
 fn loop_device(turn: &mut Turn<'_>) -> Result<Outcome, String> {
-    with_device(turn, |device| device.on.is_none(), |turn, name| add_node(turn, name, "loop"))
+    with_device(turn, |turn, name| add_node(turn, name, "loop"))
 }
 
 fn add_node<'a>(turn: &Turn<'_>, name: &'a str, kind: &str) -> Result<Option<Opened<'a>>, String> {
@@ -86,12 +78,11 @@ type Opened<'a> = (Box<dyn Client>, Vec<&'a str>);
 /// undone afterwards.
 fn with_device(
     turn: &mut Turn<'_>,
-    suits: impl Fn(&Device) -> bool,
     open: impl for<'a> FnOnce(&Turn<'_>, &'a str) -> Result<Option<Opened<'a>>, String>,
 ) -> Result<Outcome, String> {
     let device = turn.world.pick(turn.rng, |device| {
         let volumes = lock(&device.volumes);
-        suits(device) && volumes.len() == 1 && volumes.iter().all(|volume| matches!(volume.way, Way::Unix))
+        volumes.len() == 1 && volumes.iter().all(|volume| matches!(volume.way, Way::Unix))
     });
     let Some(device) = device else { return Ok(Outcome::Skipped) };
     let Some(_mine) = turn.world.hold(&device) else { return Ok(Outcome::Skipped) };
@@ -100,8 +91,8 @@ fn with_device(
     let resting = volume.rest();
     let Some((client, undo)) = open(turn, &device.name)? else { return Ok(Outcome::Skipped) };
     load::burst(turn.world, &volume, turn.actor, turn.rng, client, BATCHES)?;
-    // Who has it open still uses it while it is taken away: some of the time.
-    turn.until(&undo, &["Device or resource busy", "busy"])?;
+    // Who has it open still uses it while it is taken away, or what it is on is suspended: some of the time.
+    turn.until(&undo, &["Device or resource busy", "busy", "resume it first"])?;
     drop(resting);
     std::thread::sleep(Duration::from_millis(turn.rng.below(20)));
     Ok(Outcome::Done)

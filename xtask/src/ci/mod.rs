@@ -77,9 +77,7 @@ pub fn run(root: &Path) -> ExitCode {
 
 /// A short soak, always of the same mix, so that a change is judged and not the day.
 fn soak(root: &Path) -> Outcome {
-    // A daemon that is killed while it attaches a loop device to a file of its own mount waits for itself in the kernel, and
-    // with it whoever looks for a free loop device. So this is left to runs that somebody watches.
-    let options = ["--seconds", "60", "--seed", "1", "--without", "loop-node"].map(str::to_owned);
+    let options = ["--seconds", "60", "--seed", "1"].map(str::to_owned);
     match crate::soak::run(root, &options) {
         code if code == ExitCode::SUCCESS => Outcome::Passed,
         _ => Outcome::Failed("see above".to_owned()),

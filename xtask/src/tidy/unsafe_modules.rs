@@ -21,6 +21,7 @@ pub(super) const UNSAFE_MODULES: &[(&str, &str)] = &[
     ("crates/core/src/mapped/submit.rs", "frames and redirections of bios"),
     ("crates/export/src/nbd/inflight.rs", "bios that refer to receive chunks and payload buffers"),
     ("crates/export/src/nbd/pool.rs", "a receive chunk whose front is read while its rest is received into"),
+    ("crates/export/src/node/apart.rs", "threads with descriptors of their own"),
     ("crates/export/src/node/fuse/engine.rs", "lends requests' buffers to devices, and takes them back"),
     ("crates/export/src/node/fuse/uring.rs", "memory that the kernel was told of, and a field of a submission"),
     ("crates/export/src/node/sys.rs", "ioctls of FUSE and of loop devices, which no safe wrapper has"),

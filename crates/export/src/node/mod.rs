@@ -7,6 +7,7 @@
 //! - Nothing of a dead daemon is ever used: a mount or a loop device that is found is ended, not adopted.
 //! - What belongs to somebody else (another mount, another file's loop device) is left alone, with an error.
 
+mod apart;
 pub mod fuse;
 pub mod loopdev;
 mod sys;

@@ -335,7 +335,7 @@ impl Rising {
         self.registry.domain().poll_as(PollPolicy { budget, ..PollPolicy::default() });
         let nodes = Nodes::start(&self.registry, places, NodeSettings { node, rings }, self.mounted);
         for (name, NodeState { kind, mapper }) in &self.nodes {
-            if let Err(e) = nodes.add(name, *kind, *mapper) {
+            if let Err(e) = nodes.bring_back(name, *kind, *mapper) {
                 error!("{name} has no node again: {}", e.message);
             }
         }
@@ -523,7 +523,7 @@ impl Daemon {
                 warn!("{} is gone: ending", self.places.dir().display());
                 return None;
             }
-            self.nodes.sync();
+            self.nodes.look_around();
             self.state.look_around(self);
         }
     }
@@ -623,7 +623,7 @@ fn restore_last(
     let is_late = |minor| late.iter().flatten().any(|(_, state)| state.minor == minor);
     for device in state.devices.iter().filter(|device| !is_late(device.minor)) {
         let Some(node) = device.node else { continue };
-        if let Err(e) = nodes.add(&device.name, node.kind, node.mapper) {
+        if let Err(e) = nodes.bring_back(&device.name, node.kind, node.mapper) {
             let text = format!("{} has no node again: {}", device.name, e.message);
             error!("{text}");
             problems.push(Problem { text, known: false });

@@ -4,9 +4,12 @@
 //! it compares each node with its device, and does what is needed.
 //!
 //! # Locks
-//! The lock here is held while files of the mount are opened (a loop device's), which the mount's threads serve. They
-//! take locks of the registry and of devices, never this one.
+//! The lock here is held while the mount's threads are asked for names of files. They take locks of the registry and of
+//! devices, never this one. It is not held for what may wait for a device: see [claims].
 
+mod claims;
+mod end;
+mod loops;
 mod pass;
 
 pub(crate) use pass::ReadyNodes;
@@ -16,20 +19,22 @@ use super::state::NodeState;
 use super::ublk::Ublks;
 use crate::exports::is_read_only;
 use crate::places::Places;
+use claims::{Claim, Claims, Shared};
+use loops::Change;
 use rustix::process::geteuid;
 use std::any::Any;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak, mpsc};
-use std::time::{Duration, SystemTime};
+use std::sync::{Arc, MutexGuard, Weak, mpsc};
+use std::time::{Duration, Instant, SystemTime};
 use tracing::{info, warn};
 use udm_base::Errno;
 use udm_control::second::{NodeEntry, NodeKind};
 use udm_core::{Error, MappedDevice, Registry, TableSlot};
 use udm_export::node::NodeDevice;
 use udm_export::node::fuse::{self, FuseServer, Owner, Transport};
-use udm_export::node::loopdev::{self, Detached, HeldLoop, LoopDevice};
+use udm_export::node::loopdev::{self, LoopDevice};
 use udm_export::ublk;
 use udm_io::{BlockDevice, Limits};
 
@@ -37,12 +42,11 @@ use udm_io::{BlockDevice, Limits};
 const MAPPER: &str = "/dev/mapper";
 /// How long the mount may take to end for another daemon.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How often a loop device is asked for whether somebody still has it open, and how long between: whoever looks at new
-/// devices, as udev does, opens them for a moment.
-const TRIES: u32 = 20;
-/// How long requests under way may take where some of them wait for a resume that does not come.
-const HELD: Duration = Duration::from_secs(1);
-const PAUSE: Duration = Duration::from_millis(10);
+/// How long a command waits for what follows from it: a block device adapts to its device, or comes back. Afterwards that goes on
+/// by itself.
+const SETTLE: Duration = Duration::from_secs(5);
+/// How many nodes follow their devices at a time; others do so at the next look.
+const AT_ONCE: usize = 64;
 
 /// The nodes of a daemon's devices.
 pub(crate) struct Nodes {
@@ -51,7 +55,7 @@ pub(crate) struct Nodes {
     settings: NodeSettings,
     /// Those that need no file.
     ublk: Ublks,
-    inner: Mutex<Inner>,
+    shared: Arc<Shared>,
 }
 
 /// What the daemon was told of its nodes.
@@ -69,6 +73,7 @@ struct Inner {
     nodes: Vec<Node>,
     /// Devices that have none although the default is another.
     without: Vec<Weak<MappedDevice>>,
+    claims: Claims,
 }
 
 struct Node {
@@ -82,6 +87,25 @@ struct Node {
     mapper: Option<PathBuf>,
     note: Option<String>,
     seen: Seen,
+    /// Its mount has gone.
+    lost: bool,
+}
+
+/// What is to be done for a node, without the lock.
+struct Due {
+    claim: Claim,
+    /// `None`: it is to go.
+    change: Option<Change>,
+}
+
+impl Due {
+    fn perform(self) {
+        match self.change {
+            Some(change) => self.claim.follow(change),
+            // Who still has its block device open finds no device any more.
+            None => _ = self.claim.take_away(false),
+        }
+    }
 }
 
 /// What of a device its node depends on.
@@ -148,13 +172,14 @@ impl Nodes {
         let dir = places.nodes();
         registry.set_nodes(dir.clone());
         // Without it, what is mounted there is found by the first node.
-        let ended = loopdev::detach_stale(&dir).and_then(|_| fuse::clear(&dir));
+        let ended = loopdev::detach_stale(registry.domain(), &dir).and_then(|_| fuse::clear(&dir));
         if let Err(error) = ended {
             warn!("{}: what is mounted there stays: {error}", dir.display());
         }
         remove_links(&dir);
         let ublk = Ublks::new(registry, &dir);
-        Self { registry: registry.clone(), dir, settings, ublk, inner: Mutex::default() }
+        let shared = Shared::new(registry.domain(), Inner::default());
+        Self { registry: registry.clone(), dir, settings, ublk, shared }
     }
 
     /// Those of the kernel's ublk driver.
@@ -163,7 +188,7 @@ impl Nodes {
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+        self.shared.lock()
     }
 
     /// What the daemon was told of them.
@@ -189,28 +214,49 @@ impl Nodes {
     /// ENXIO without such a device; EBUSY when its node is to be another and is in use; what the system says to mounting
     /// and to attaching a loop device.
     pub(crate) fn add(&self, name: &str, kind: NodeKind, mapper: bool) -> Result<Option<NodeEntry>, Error> {
+        self.add_and(name, kind, mapper, true)
+    }
+
+    /// The same for a daemon that starts: the block device of what is suspended comes with its resume.
+    ///
+    /// # Errors
+    /// As there.
+    pub(crate) fn bring_back(&self, name: &str, kind: NodeKind, mapper: bool) -> Result<(), Error> {
+        let waits = self.registry.by_name(name).is_some_and(|md| is_held(&md));
+        self.add_and(name, kind, mapper, !waits).map(drop)
+    }
+
+    /// `wait`: until it has its block device.
+    fn add_and(&self, name: &str, kind: NodeKind, mapper: bool, wait: bool) -> Result<Option<NodeEntry>, Error> {
         let missing = || failed(Errno::ENXIO, format!("no device has the name {name:?}"));
         let md = self.registry.by_name(name).ok_or_else(missing)?;
+        let claim = self.shared.claim(&md, "made", PATIENCE)?;
         let wanted = NodeState { kind, mapper };
-        let mut inner = self.lock();
-        if let Some(at) = inner.position(&md) {
-            if inner.nodes[at].wanted == wanted {
-                return Ok(Some(inner.entry(&inner.nodes[at])));
+        {
+            let inner = self.lock();
+            if let Some(node) = inner.position(&md).map(|at| &inner.nodes[at]) {
+                if node.wanted == wanted && !node.lost {
+                    return Ok(Some(inner.entry(node)));
+                }
+                let kindly = !node.lost;
+                drop(inner);
+                claim.take_away(kindly)?;
             }
-            inner.take_away(at, true)?;
         }
         if let Some(has) = self.ublk.wanted(&md) {
             if has == wanted {
                 return Ok(self.ublk.list().into_iter().find(|entry| entry.name == md.device_name()));
             }
-            self.remove_ublk(&mut inner, name)?;
+            self.remove_ublk(name)?;
         }
+        let mut inner = self.lock();
         inner.without.retain(|other| other.strong_count() > 0 && !is(other, &md));
         if kind == NodeKind::None {
             inner.without.push(Arc::downgrade(&md));
             return Ok(None);
         }
-        self.make(&mut inner, &md, wanted).map(Some)
+        drop(inner);
+        self.make(&claim, wanted, wait).map(Some)
     }
 
     /// Takes the node of the device of that name away. A file that is open stays so for who has it. Blocks.
@@ -218,36 +264,36 @@ impl Nodes {
     /// # Errors
     /// ENXIO without such a node; EBUSY when somebody has its block device open.
     pub(crate) fn remove(&self, name: &str) -> Result<(), Error> {
-        let mut inner = self.lock();
-        if let Some(md) = self.remove_ublk(&mut inner, name)? {
-            inner.without.push(Arc::downgrade(&md));
+        if let Some(md) = self.remove_ublk(name)? {
+            self.lock().without.push(Arc::downgrade(&md));
             return Ok(());
         }
-        let Some(at) = inner.nodes.iter().position(|node| node.name == name) else {
+        let md = self.lock().nodes.iter().find(|node| node.name == name).map(|node| node.md.clone());
+        let Some(md) = md else {
             return Err(failed(Errno::ENXIO, format!("{name:?} has no node; `udm node` lists those that there are")));
         };
-        let md = inner.nodes[at].md.clone();
-        inner.take_away(at, true)?;
-        inner.without.push(Arc::downgrade(&md));
+        self.shared.claim(&md, "taken away", PATIENCE)?.take_away(true)?;
+        self.lock().without.push(Arc::downgrade(&md));
         Ok(())
     }
 
-    fn remove_ublk(&self, inner: &mut Inner, name: &str) -> Result<Option<Arc<MappedDevice>>, Error> {
+    fn remove_ublk(&self, name: &str) -> Result<Option<Arc<MappedDevice>>, Error> {
         let removed = self.ublk.remove(name)?;
-        if let (Some(_), Some(server)) = (&removed, &inner.server) {
+        if let (Some(_), Some(server)) = (&removed, &self.lock().server) {
             server.remove(name);
         }
         Ok(removed)
     }
 
-    fn make(&self, inner: &mut Inner, md: &Arc<MappedDevice>, wanted: NodeState) -> Result<NodeEntry, Error> {
+    fn make(&self, claim: &Claim, wanted: NodeState, wait: bool) -> Result<NodeEntry, Error> {
+        let md = &claim.md;
         let root = geteuid().is_root();
         let mut note = None;
         let mut kind = choose(wanted.kind, root, || ublk::available().is_ok(), || loopdev::available().is_ok());
         if kind == NodeKind::Ublk {
             match self.ublk.add(md, wanted) {
                 Ok(entry) => {
-                    if let Some(server) = &inner.server {
+                    if let Some(server) = &self.lock().server {
                         self.show(server);
                     }
                     return Ok(entry);
@@ -264,10 +310,19 @@ impl Nodes {
             // Before anything is mounted for it.
             loopdev::available().map_err(|e| of_io(&e))?;
         }
-        let at = self.make_file(inner, md, wanted, kind, note)?;
-        let entry = inner.entry(&inner.nodes[at]);
-        let device = entry.device.as_ref().map_or_else(String::new, |d| format!(", as {d}"));
-        info!("{} is at {}{device}", entry.name, entry.path);
+        self.make_file(md, wanted, kind, note)?;
+        if wait && let Err(error) = claim.equip() {
+            if wanted.kind != NodeKind::Auto || wanted.mapper {
+                // It was not there before, so that nobody has it open.
+                let _ = claim.take_away(false);
+                return Err(error);
+            }
+            claim.make_do(error);
+        }
+        let inner = self.lock();
+        let node = inner.position(md).map(|at| &inner.nodes[at]).ok_or_else(|| failed(Errno::ENODEV, "it has gone"))?;
+        let entry = inner.entry(node);
+        info!("{} is at {}", entry.name, entry.path);
         Ok(entry)
     }
 
@@ -285,36 +340,22 @@ impl Nodes {
 
     fn make_file(
         &self,
-        inner: &mut Inner,
         md: &Arc<MappedDevice>,
         wanted: NodeState,
         kind: NodeKind,
         note: Option<String>,
-    ) -> Result<usize, Error> {
+    ) -> Result<(), Error> {
         let name = md.device_name();
         if wanted.mapper && kind != NodeKind::Loop {
             let message = "a name in /dev/mapper is that of a block device: it needs root, and ublk or a loop device";
             return Err(failed(Errno::EOPNOTSUPP, message));
         }
+        let mut inner = self.lock();
         let server = inner.started(self)?;
         server.add(&name, Box::new(Mapped(md.clone()))).map_err(|message| failed(Errno::EEXIST, message))?;
-        let seen = Seen::of(md);
-        let (md, mapper) = (md.clone(), None);
-        inner.nodes.push(Node { md, name, wanted, kind, loopdev: None, mapper, note, seen });
-        let at = inner.nodes.len() - 1;
-        let equipped = inner.equip(at);
-        if let Err(error) = equipped {
-            if wanted.kind == NodeKind::Auto && !wanted.mapper {
-                warn!("{}: {}; its node is a file", inner.nodes[at].name, error.message);
-                inner.nodes[at].kind = NodeKind::Fuse;
-                inner.nodes[at].note = Some(error.message);
-            } else {
-                // It was not there before, so that nobody has it open.
-                let _ = inner.take_away(at, false);
-                return Err(error);
-            }
-        }
-        Ok(at)
+        let (seen, md) = (Seen::of(md), md.clone());
+        inner.nodes.push(Node { md, name, wanted, kind, loopdev: None, mapper: None, note, seen, lost: false });
+        Ok(())
     }
 
     /// Lets go of devices, so that they can be removed, unless somebody uses their nodes: then the answer says who. Blocks.
@@ -327,71 +368,111 @@ impl Nodes {
     }
 
     fn release_files(&self, which: impl Fn(&MappedDevice) -> bool) -> Vec<String> {
-        let mut inner = self.lock();
-        let mut kept = Vec::new();
-        for at in 0..inner.nodes.len() {
-            if which(&inner.nodes[at].md)
-                && let Err(error) = inner.detach(at)
-            {
-                kept.push(error.message);
-            }
-        }
-        if let Some(server) = &inner.server {
+        let begun = Instant::now();
+        let all: Vec<_> = self.lock().nodes.iter().map(|node| node.md.clone()).filter(|md| which(md)).collect();
+        let release = |md| {
+            let patience = PATIENCE.saturating_sub(begun.elapsed());
+            self.shared.claim(md, "released", patience).and_then(|claim| claim.detach())
+        };
+        let kept = all.iter().filter_map(|md| release(md).err()).map(|error| error.message).collect();
+        if let Some(server) = &self.lock().server {
             server.reap();
         }
         kept
     }
 
-    /// Follows the devices. Blocks.
+    /// Follows the devices. Blocks, for [`SETTLE`] at most where block devices wait for what they are on.
     pub(crate) fn sync(&self) {
-        let mut inner = self.lock();
+        self.follow(SETTLE);
+    }
+
+    /// The same for who has others to look after: it waits for no device.
+    pub(crate) fn look_around(&self) {
+        self.follow(Duration::ZERO);
+    }
+
+    fn follow(&self, patience: Duration) {
+        let (done, is_done) = mpsc::channel::<()>();
+        for due in self.due() {
+            let done = done.clone();
+            let work = move || {
+                due.perform();
+                drop(done);
+            };
+            if let Err(error) = self.registry.domain().executor().spawn("udm-node", Box::new(work)) {
+                warn!("a node does not follow its device yet: {error}");
+            }
+        }
+        drop(done);
+        let _ = is_done.recv_timeout(patience);
+    }
+
+    /// Follows the devices as far as nothing waits for them, and claims the nodes for which there is more to do.
+    fn due(&self) -> Vec<Due> {
+        self.ublk.sync();
+        let mut guard = self.lock();
+        let inner = &mut *guard;
         if inner.server.as_ref().is_some_and(|server| !server.is_mounted()) {
             warn!("{} was unmounted by somebody: the nodes are gone", self.dir.display());
             inner.end(Duration::ZERO);
-            for mut node in std::mem::take(&mut inner.nodes) {
-                node.unlink();
-                if let Some(Err(error)) = node.loopdev.as_ref().map(LoopDevice::detach_when_closed) {
-                    warn!("{error}");
-                }
+            for node in &mut inner.nodes {
+                node.lost = true;
                 inner.without.push(Arc::downgrade(&node.md));
             }
         }
-        self.ublk.sync();
         if let Some(server) = &inner.server {
             self.show(server);
             let known = |name: &str| inner.nodes.iter().any(|node| node.name == name) || self.ublk.has(name);
             server.names().iter().filter(|name| !known(name)).for_each(|name| _ = server.remove(name));
         }
+        let mut due = Vec::new();
         let mut at = 0;
-        while at < inner.nodes.len() {
-            let md = inner.nodes[at].md.clone();
-            let there = self.registry.by_devt(md.devt()).is_some_and(|other| Arc::ptr_eq(&other, &md));
-            if !there {
-                // Who still has its block device open finds no device any more.
-                let _ = inner.take_away(at, false);
+        while at < inner.nodes.len() && due.len() < AT_ONCE {
+            let (node, claimed) = (&inner.nodes[at], inner.claims.of(&inner.nodes[at].md).is_some());
+            let md = node.md.clone();
+            let there = !node.lost && self.registry.by_devt(md.devt()).is_some_and(|other| Arc::ptr_eq(&other, &md));
+            if !claimed && !there && node.loopdev.is_none() {
+                inner.drop_node(at);
                 continue;
             }
-            inner.follow(at);
+            let change = if claimed || !there { None } else { inner.follow(at) };
+            if change.is_some() || !there {
+                due.extend(self.shared.claim_now(inner, &md, "adapted").map(|claim| Due { claim, change }));
+            }
             at += 1;
         }
         inner.without.retain(|md| md.strong_count() > 0);
-        if self.settings.node != NodeKind::None {
-            self.add_default(&mut inner);
-        }
+        let new: Vec<_> = match self.settings.node {
+            NodeKind::None => Vec::new(),
+            _ => self.without_node(inner).into_iter().take(AT_ONCE.saturating_sub(due.len())).collect(),
+        };
+        let new: Vec<_> = new.iter().filter_map(|md| self.shared.claim_now(inner, md, "made")).collect();
+        drop(guard);
+        due.extend(new.into_iter().filter_map(|claim| self.add_default(claim)));
+        due
     }
 
-    fn add_default(&self, inner: &mut Inner) {
-        for md in self.registry.list() {
-            let known = inner.position(&md).is_some()
-                || self.ublk.wanted(&md).is_some()
-                || inner.without.iter().any(|other| is(other, &md));
-            if known || !md.info().active {
-                continue;
+    /// Devices that are to have a node because all are.
+    fn without_node(&self, inner: &Inner) -> Vec<Arc<MappedDevice>> {
+        let has = |md: &Arc<MappedDevice>| {
+            inner.position(md).is_some()
+                || self.ublk.wanted(md).is_some()
+                || inner.without.iter().any(|other| is(other, md))
+        };
+        self.registry.list().into_iter().filter(|md| !has(md) && md.info().active).collect()
+    }
+
+    fn add_default(&self, claim: Claim) -> Option<Due> {
+        let wanted = NodeState { kind: self.settings.node, mapper: false };
+        match self.make(&claim, wanted, false) {
+            Ok(entry) if entry.kind == NodeKind::Loop && !is_held(&claim.md) => {
+                Some(Due { claim, change: Some(Change::default()) })
             }
-            let wanted = NodeState { kind: self.settings.node, mapper: false };
-            if let Err(error) = self.make(inner, &md, wanted) {
-                warn!("{} has no node: {}", md.device_name(), error.message);
-                inner.without.push(Arc::downgrade(&md));
+            Ok(_) => None,
+            Err(error) => {
+                warn!("{} has no node: {}", claim.md.device_name(), error.message);
+                self.lock().without.push(Arc::downgrade(&claim.md));
+                None
             }
         }
     }
@@ -402,46 +483,6 @@ impl Nodes {
         self.ublk.end(patience, forget);
         self.end_files(patience);
     }
-
-    fn end_files(&self, patience: Duration) {
-        let mut inner = self.lock();
-        let (mut attached, mut held, mut files_held) = (Vec::new(), Vec::new(), false);
-        for node in &mut inner.nodes {
-            node.unlink();
-            let waits = is_held(&node.md);
-            files_held |= waits && node.loopdev.is_none();
-            let loopdev = node.loopdev.take().map(|loopdev| (node.name.clone(), loopdev));
-            if waits { held.extend(loopdev) } else { attached.extend(loopdev) }
-        }
-        // Elsewhere: over a device that does not answer this takes as long as the mount lives.
-        let (done, is_done) = mpsc::channel();
-        let any = !attached.is_empty();
-        let work = move || {
-            attached.into_iter().for_each(|(name, loopdev)| end_block_device(&name, &loopdev));
-            let _ = done.send(());
-        };
-        let joiner = any.then(|| self.registry.domain().executor().spawn("udm-node-end", Box::new(work)));
-        if any {
-            let _ = is_done.recv_timeout(patience);
-        }
-        for (name, loopdev) in &held {
-            warn!("{name} is suspended, or what it is on: what waits for it on {} fails", loopdev.path().display());
-        }
-        let held: Vec<_> = held.iter().map(|(name, loopdev)| (name, loopdev.hold())).collect();
-        // Nobody resumes it any more.
-        inner.end(if held.is_empty() && !files_held { patience } else { patience.min(HELD) });
-        match joiner {
-            Some(Ok(joiner)) => joiner.join(),
-            Some(Err(error)) => warn!("block devices are left attached: {error}"),
-            None => {}
-        }
-        for (name, loopdev) in held {
-            // Only now: before, to close it would have waited for what it keeps.
-            if let Err(error) = loopdev.and_then(HeldLoop::detach_when_closed) {
-                warn!("{name}: {error}");
-            }
-        }
-    }
 }
 
 /// Whether requests to the device wait for a resume: its own, or of what is beneath.
@@ -449,26 +490,6 @@ fn is_held(md: &MappedDevice) -> bool {
     let table = md.table(TableSlot::Active);
     let beneath = table.iter().flat_map(|table| table.devices().iter());
     md.info().suspended || beneath.filter_map(|dev| dev.as_any().downcast_ref()).any(is_held)
-}
-
-/// Has the kernel write what it keeps, and gives the block device back.
-fn end_block_device(name: &str, loopdev: &LoopDevice) {
-    let shown = loopdev.path();
-    // What is in the page cache was acknowledged to nobody, but it need not be lost either.
-    if let Err(error) = loopdev.flush() {
-        warn!("{name}, {}: {error}", shown.display());
-    }
-    match loopdev.detach() {
-        Ok(Detached::Yes) => {}
-        Ok(Detached::InUse) => {
-            warn!("{name} is still in use, as {}: it fails from now on", shown.display());
-            let _ = loopdev.detach_when_closed();
-        }
-        Err(error) => {
-            warn!("{name}: {error}");
-            let _ = loopdev.detach_when_closed();
-        }
-    }
 }
 
 /// What a node is that is asked for so. Who cannot have a block device does not want to hear of it each time.
@@ -516,6 +537,8 @@ impl Inner {
     fn entry(&self, node: &Node) -> NodeEntry {
         let path = |path: PathBuf| path.display().to_string();
         let server = self.server.as_ref();
+        let lacks = node.kind == NodeKind::Loop && node.loopdev.is_none();
+        let lacking = || lacks.then(|| format!("its block device comes when {} answers", node.name));
         NodeEntry {
             name: node.name.clone(),
             kind: node.kind,
@@ -524,87 +547,23 @@ impl Inner {
             file: server.map_or_else(String::new, |server| path(server.file(&node.name))),
             device: node.loopdev.as_ref().map(|loopdev| path(loopdev.path())),
             mapper: node.mapper.clone().map(path),
-            note: node.note.clone(),
+            note: node.note.clone().or_else(lacking),
         }
     }
 
-    /// Attaches the loop device of a node that is to have one, and makes its link.
-    fn equip(&mut self, at: usize) -> Result<(), Error> {
-        let (Some(server), node) = (&self.server, &mut self.nodes[at]) else { return Ok(()) };
-        if node.kind != NodeKind::Loop {
-            return Ok(());
-        }
-        if node.loopdev.is_none() {
-            let block = node.seen.limits.logical_block_size;
-            own_writes::reserve(server.most_data());
-            let loopdev = loopdev::attach(&server.file(&node.name), node.seen.read_only, block);
-            let loopdev = loopdev.map_err(|e| of_io(&e))?;
-            server.set_link(&node.name, Some(&loopdev.path()));
-            node.loopdev = Some(loopdev);
-        }
-        if node.wanted.mapper && node.mapper.is_none() {
-            let link = Path::new(MAPPER).join(&node.name);
-            // By way of the mount: a link to the loop device itself would outlive a daemon that is killed, and lead to
-            // whoever has that number next.
-            let made =
-                fs::create_dir_all(MAPPER).and_then(|()| std::os::unix::fs::symlink(server.path(&node.name), &link));
-            made.map_err(|e| of_io(&io::Error::new(e.kind(), format!("{}: {e}", link.display()))))?;
-            node.mapper = Some(link);
-        }
-        Ok(())
-    }
-
-    /// Detaches the loop device of a node that has one.
-    ///
-    /// # Errors
-    /// EBUSY when somebody has it open.
-    fn detach(&mut self, at: usize) -> Result<(), Error> {
-        let (Some(server), node) = (&self.server, &mut self.nodes[at]) else { return Ok(()) };
-        let Some(loopdev) = &node.loopdev else { return Ok(()) };
-        if is_held(&node.md) {
-            // What the kernel still has to write would wait for the resume, and the resume for this.
-            let message = format!("{} is suspended, or what it is on: resume it first", node.name);
-            return Err(failed(Errno::EBUSY, message));
-        }
-        for attempt in 1.. {
-            match loopdev.detach().map_err(|e| of_io(&e))? {
-                Detached::Yes => break,
-                Detached::InUse if attempt < TRIES => std::thread::sleep(PAUSE),
-                Detached::InUse => {
-                    let shown = loopdev.path();
-                    let message = format!("{} is in use as {}: unmount or close it first", node.name, shown.display());
-                    return Err(failed(Errno::EBUSY, message));
-                }
-            }
-        }
-        server.set_link(&node.name, None);
-        node.loopdev = None;
-        Ok(())
-    }
-
-    /// Takes a node away. `kindly`: not while somebody has its block device open.
-    fn take_away(&mut self, at: usize, kindly: bool) -> Result<(), Error> {
-        if kindly {
-            self.detach(at)?;
-        }
+    /// Takes a node without a block device away.
+    fn drop_node(&mut self, at: usize) {
         let mut node = self.nodes.remove(at);
         node.unlink();
-        if let Some(loopdev) = &node.loopdev
-            && let Err(error) = loopdev.detach_when_closed()
-        {
-            warn!("{error}");
-        }
         if let Some(server) = &self.server {
             server.remove(&node.name);
             server.reap();
         }
-        Ok(())
     }
 
-    /// Does what follows from a change of the device.
-    fn follow(&mut self, at: usize) {
-        let node = &mut self.nodes[at];
-        let Some(server) = &self.server else { return };
+    /// Does what follows from a change of the device. What remains to be done for its block device, if there is anything.
+    fn follow(&mut self, at: usize) -> Option<Change> {
+        let (server, node) = (self.server.as_ref()?, &mut self.nodes[at]);
         let name = node.md.device_name();
         if name != node.name {
             match server.rename(&node.name, &name) {
@@ -620,21 +579,19 @@ impl Inner {
         if now != then {
             server.changed(&node.name);
         }
-        if let Some(loopdev) = &node.loopdev {
-            let resized = if now.sectors == then.sectors { Ok(()) } else { loopdev.resize() };
-            let moded = if now.read_only == then.read_only { Ok(()) } else { loopdev.set_read_only(now.read_only) };
-            if let Err(error) = resized.and(moded) {
-                warn!("{error}");
-            }
+        if node.kind != NodeKind::Loop {
+            return None;
         }
-        // Released for a removal that did not come about. One that is still to come does not want it back.
-        if !node.md.info().deferred_remove
-            && let Err(error) = self.equip(at)
-        {
-            warn!("{}: {}", self.nodes[at].name, error.message);
-            self.nodes[at].kind = NodeKind::Fuse;
-            self.nodes[at].note = Some(error.message);
-        }
+        let change = Change {
+            resized: now.sectors != then.sectors,
+            moded: (now.read_only != then.read_only).then_some(now.read_only),
+        };
+        let follows = change.resized || change.moded.is_some();
+        // Released for a removal that did not come about. One that is still to come does not want it back, and over what is
+        // suspended it would wait.
+        let lacks = node.loopdev.is_none() || node.wanted.mapper && node.mapper.is_none();
+        let comes = lacks && !node.md.info().deferred_remove && !is_held(&node.md);
+        (follows && node.loopdev.is_some() || comes).then_some(change)
     }
 }
 

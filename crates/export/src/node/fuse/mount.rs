@@ -3,6 +3,8 @@
 //! Who may mount does so directly; anybody else through fusermount3, which is set-user-id root and sends the
 //! descriptor over a socket (`_FUSE_COMMFD`, as libfuse's `util/fusermount.c` describes).
 
+use super::tree::FILES;
+use crate::node::apart::{Errand, apart};
 use rustix::fd::OwnedFd;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -14,7 +16,7 @@ use std::io::{self, IoSliceMut};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use udm_base::DevT;
-use udm_io::{Mount, mounts};
+use udm_io::{Domain, Mount, mounts};
 
 /// The type that our mounts have in /proc/self/mountinfo.
 const TYPE: &str = "fuse.udm";
@@ -60,9 +62,21 @@ pub(super) fn mount(dir: &Path) -> io::Result<(OwnedFd, Mounted)> {
 ///
 /// # Errors
 /// What the system says.
-pub(super) fn mount_file(path: &Path, helper: bool) -> io::Result<(OwnedFd, Mounted)> {
-    let path = real_path(path)?;
-    let fd = if helper { by_helper(&path)? } else { directly(&path, FILE)? };
+pub(super) fn mount_file(domain: &Domain, path: &Path, helper: bool) -> io::Result<(OwnedFd, Mounted)> {
+    let given = path.to_owned();
+    let path = apart(domain, move || real_path(&given))?;
+    if helper {
+        // Another process looks the names up.
+        return Ok((by_helper(&path)?, Mounted { path, helper }));
+    }
+    let file = path.clone();
+    let open = move || Ok(rustix::fs::open(&file, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?);
+    let found = Errand::begin(domain, open, |file: OwnedFd| {
+        drop(file);
+        Ok(())
+    })?;
+    let fd = directly(Path::new(found.path()), FILE)?;
+    found.finish()?;
     Ok((fd, Mounted { path, helper }))
 }
 
@@ -199,9 +213,25 @@ impl Mounted {
         Ok(Self { path: real_path(path)?, helper })
     }
 
+    /// The mount on a file of the directory's, this.
+    pub(super) fn file(&self, name: &str) -> Self {
+        Self { path: self.path.join(FILES).join(name), helper: self.helper }
+    }
+
     /// Whether it is the helper's.
     pub(super) fn by_helper(&self) -> bool {
         self.helper
+    }
+
+    /// Takes the mount of a file out of sight. Blocks, and asks the server of the directory for the file.
+    pub(super) fn unmount(self, domain: &Domain) {
+        let unmount = move || {
+            drop(self);
+            Ok(())
+        };
+        if let Err(error) = apart(domain, unmount) {
+            tracing::warn!("the mount of a node's file stays: {error}");
+        }
     }
 
     /// Leaves it mounted.

@@ -143,11 +143,15 @@ impl Adopted {
         let mounted = Mounted::adopt(dir, helper)?;
         // What was agreed upon with the kernel stays.
         let server = FuseServer::new(domain, dir, threads, helper, tree, None)?;
+        let tree = &server.shared().tree;
+        let files = connections.into_iter().map(|(fuse, node, plan)| {
+            let name = tree.name_of(&node).filter(|_| plan.mounted);
+            tree.set_mounted(&node, name.as_deref());
+            (fuse, node, name.map(|name| mounted.file(&name)), plan.handles)
+        });
+        let files: Vec<_> = files.collect();
         server.connect(fuse, None, Some(mounted), &[]);
-        for (fuse, node, ConnectionPlan { mounted, handles, .. }) in connections {
-            let name = server.shared().tree.name_of(&node).filter(|_| mounted);
-            let mounted = name.as_ref().map(|name| Mounted::adopt(&server.file(name), helper)).transpose()?;
-            server.shared().tree.set_mounted(&node, name.as_deref());
+        for (fuse, node, mounted, handles) in files {
             server.connect(fuse, Some(node), mounted, &handles);
         }
         Ok(server)

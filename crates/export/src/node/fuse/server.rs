@@ -149,7 +149,7 @@ impl FuseServer {
     /// Mounts the node's file on top of itself, so that its requests have a connection of their own. Without that they wait behind those
     /// of other nodes that have none.
     fn mount_file(&self, name: &str, node: &Arc<Node>) {
-        match mount::mount_file(&self.file(name), self.helper) {
+        match mount::mount_file(&self.domain, &self.file(name), self.helper) {
             Ok((fuse, mounted)) => {
                 self.connect(fuse, Some(node.clone()), Some(mounted), &[]);
                 self.shared.tree.set_mounted(node, Some(name));
@@ -161,7 +161,8 @@ impl FuseServer {
     /// Takes the mount of a node's file out of sight: who has it open keeps it.
     fn unmount_file(&self, node: &Arc<Node>) {
         let all = lock(&self.shared.connections).clone();
-        all.iter().filter(|connection| connection.is_of(node)).for_each(|connection| drop(connection.take_mounted()));
+        let mounted = all.iter().filter(|connection| connection.is_of(node)).filter_map(|one| one.take_mounted());
+        mounted.for_each(|mounted| mounted.unmount(&self.domain));
         self.shared.tree.set_mounted(node, None);
     }
 

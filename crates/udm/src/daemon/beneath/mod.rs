@@ -71,7 +71,7 @@ impl Beneath {
             sysfs: Path::new("/sys"),
             mounts: &mounts,
             look: &walk::look,
-            behind_loop: &node::loopdev::file_system,
+            behind_loop: &|number| node::loopdev::file_system(&self.domain, number),
             is_own: &|dev, disk| files.contains(&dev) || self.is_own_ublk(disk),
         };
         match request.spec.parse::<DevT>() {

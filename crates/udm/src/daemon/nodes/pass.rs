@@ -4,11 +4,12 @@ use super::super::handover::{HandOver, Parcel};
 use super::super::own_writes;
 use super::super::state::NodeState;
 use super::super::ublk::Ublks;
+use super::claims::{Claims, Shared};
 use super::{Inner, Mapped, Node, NodeSettings, Nodes, PATIENCE, Seen, failed, threads};
 use crate::places::Places;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 use tracing::{error, warn};
 use udm_base::Errno;
@@ -93,12 +94,14 @@ impl Nodes {
             let PassedNode { name, wanted, kind, loopdev, mapper, note } = passed;
             let md = registry.by_name(&name)?;
             let seen = Seen::of(&md);
-            Some(Node { md, name, wanted, kind, loopdev, mapper, note, seen })
+            Some(Node { md, name, wanted, kind, loopdev, mapper, note, seen, lost: false })
         });
         let without = without.iter().filter_map(|name| Some(Arc::downgrade(&registry.by_name(name)?)));
-        let inner = Inner { server: Some(server), nodes: nodes.collect(), without: without.collect() };
+        let (nodes, without) = (nodes.collect(), without.collect());
+        let inner = Inner { server: Some(server), nodes, without, claims: Claims::default() };
+        let shared = Shared::new(registry.domain(), inner);
         let ublk = Ublks::covered(registry, &dir);
-        Self { registry: registry.clone(), dir, settings, ublk, inner: Mutex::new(inner) }
+        Self { registry: registry.clone(), dir, settings, ublk, shared }
     }
 }
 
@@ -132,6 +135,8 @@ impl HandOver for Nodes {
     }
 
     fn pause(&self, patience: Duration) -> Result<(), String> {
+        // As after a change that has just been made.
+        self.shared.settle(patience)?;
         let passes = self.lock().server.as_ref().is_none_or(passes);
         if !passes {
             return self.let_go();
