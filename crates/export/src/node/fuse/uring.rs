@@ -242,6 +242,11 @@ impl Uring {
         self.has_come()
     }
 
+    /// Whether there are submissions that the kernel has not taken.
+    pub(super) fn has_unsubmitted(&self) -> bool {
+        self.unsubmitted > 0
+    }
+
     /// Whether requests have come.
     pub(super) fn has_come(&mut self) -> bool {
         !self.ring.completion().is_empty()

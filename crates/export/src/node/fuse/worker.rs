@@ -27,6 +27,8 @@ const BATCH: usize = 32;
 const BACKLOG: usize = 2 * MAX_BACKGROUND as usize;
 /// How long memory is kept after the last request.
 const WARM: Duration = Duration::from_secs(1);
+/// How long after the kernel took no submission it is asked again.
+const RETRY: Duration = Duration::from_millis(10);
 /// How often a worker looks for requests before it sleeps.
 const LINGER: usize = 24;
 /// Memory of one worker for data, apart from what each connection is sure of: with the last request that was taken in, and what is
@@ -246,6 +248,9 @@ impl Worker {
             Some(at) => Some(Duration::from_nanos(at.since(self.engine.channel.now()))),
             None => (idle && self.engine.is_warm()).then_some(WARM),
         };
+        // Nothing wakes the worker for answers that the kernel did not take.
+        let waits = self.engine.uring.as_ref().is_some_and(Uring::has_unsubmitted);
+        let timeout = if waits { Some(timeout.map_or(RETRY, |timeout| timeout.min(RETRY))) } else { timeout };
         self.engine.channel.wait(timeout, woken)?;
         if idle && timeout.is_some() && woken.is_empty() && !self.handle.pending.load(Ordering::Acquire) {
             self.engine.trim();
@@ -477,7 +482,8 @@ impl Worker {
                 Ok(_) => {}
                 // A request that was taken back before it could be read.
                 Err(rustix::io::Errno::INTR | rustix::io::Errno::NOENT) => {}
-                Err(rustix::io::Errno::AGAIN) => return Received::Dry,
+                // Without memory the kernel has the request still: the worker is woken for it again.
+                Err(rustix::io::Errno::AGAIN | rustix::io::Errno::NOMEM) => return Received::Dry,
                 Err(rustix::io::Errno::NODEV) => return Received::Gone,
                 Err(error) => {
                     tracing::error!("requests to nodes cannot be received: {error}");
