@@ -1,6 +1,6 @@
 //! A soak from its start to its end.
 
-use crate::operations::{OPERATIONS, Operation, Outcome};
+use crate::operations::{OPERATIONS, Operation, Outcome, have_a_loop_device_once};
 use crate::options::Options;
 use crate::world::{Turn, World};
 use crate::{load, report, stacks};
@@ -136,6 +136,7 @@ fn direct(world: &Arc<World>, operations: &[Operation]) -> Result<(), String> {
     turn.ok(&["version"])?;
     stacks::build(&turn)?;
     turn.pause(1000);
+    have_a_loop_device_once(&turn)?;
     take_down(&mut turn)?;
     let before = Measure::of(world).ok_or("the daemon cannot be looked at")?;
     stacks::build(&turn)?;
@@ -151,6 +152,7 @@ fn direct(world: &Arc<World>, operations: &[Operation]) -> Result<(), String> {
         return Ok(());
     }
     turn.name = "end";
+    have_a_loop_device_once(&turn)?;
     take_down(&mut turn)?;
     settle(&turn, &before)
 }

@@ -28,6 +28,8 @@ mod thin_delete;
 mod thin_snapshot;
 mod vanish;
 
+pub(crate) use other_ways::have_a_loop_device_once;
+
 use crate::world::Turn;
 
 /// What became of it.

@@ -61,6 +61,16 @@ fn loop_device(turn: &mut Turn<'_>) -> Result<Outcome, String> {
     with_device(turn, |turn, name| add_node(turn, name, "loop"))
 }
 
+/// Has the daemon set aside what it keeps for block devices that the kernel writes to (`crates/udm/src/daemon/own_writes.rs`), if
+/// there are such here: with the first of them its memory grows once.
+pub(crate) fn have_a_loop_device_once(turn: &Turn<'_>) -> Result<(), String> {
+    let device = "linear";
+    if turn.world.device(device).is_some() && turn.may(&["node", "add", device, "--kind", "loop"], NO_NODES)? {
+        turn.until(&["node", "remove", device], &["in use"])?;
+    }
+    Ok(())
+}
+
 fn add_node<'a>(turn: &Turn<'_>, name: &'a str, kind: &str) -> Result<Option<Opened<'a>>, String> {
     if !turn.may(&["node", "add", name, "--kind", kind], NO_NODES)? {
         return Ok(None);
