@@ -5,9 +5,9 @@
 
 use super::MappedDevice;
 use crate::table::{Placed, Table};
-use crate::{Held, Map, Ticket, Until};
+use crate::{Map, Until};
 use udm_base::{Sector, Sectors};
-use udm_io::{Bio, BlockDevice, Cx, Domain, Status};
+use udm_io::{Bio, BlockDevice, Cx, Domain, FrameFn, Status};
 
 /// Frames that a bio needs room for, beside the one that counts it.
 pub(super) const FRAMES: usize = 2;
@@ -27,13 +27,13 @@ pub(super) fn answer(cx: &Cx<'_>, placed: &Placed, at: Sectors, map: Map<'_>) ->
             None
         }
         Map::Delayed(bio, Until::Released(held, ticket), context) => {
-            hold(cx, waiting(bio, placed, at, context), held, ticket, context);
+            if let Some(bio) = held.keep(waiting(bio, placed, at, context), ticket, context) {
+                cx.end(bio, Status::Ok);
+            }
             None
         }
-        Map::Work(mut bio, context) => {
-            bio.set_sector(at.from_start());
-            let pushed = bio.push_context(context);
-            debug_assert!(pushed, "there is room for a context");
+        Map::Work(bio, context) => {
+            let bio = with_context(bio, at, context);
             // SAFETY: the bio is counted in flight until it has come home, and so its table stays.
             unsafe { placed.domain.queue_work(bio, work, std::ptr::from_ref(placed).cast()) };
             None
@@ -42,33 +42,36 @@ pub(super) fn answer(cx: &Cx<'_>, placed: &Placed, at: Sectors, map: Map<'_>) ->
     }
 }
 
-fn watch(mut bio: Bio, placed: &Placed, at: Sectors, dev: &dyn BlockDevice, context: u64) -> Bio {
+/// A bio that goes to a device beneath, and then to its target.
+fn watch(bio: Bio, placed: &Placed, at: Sectors, dev: &dyn BlockDevice, context: u64) -> Bio {
     let beneath = bio.sector();
-    bio.set_sector(at.from_start());
-    let pushed = bio.push_context(context);
+    let mut bio = with_context(bio, at, context);
     bio.set_sector(beneath);
-    // SAFETY: the bio is counted in flight until it has come home, and so its table stays.
-    let pushed = pushed && unsafe { bio.push_frame(came_home, std::ptr::from_ref(placed).cast()) };
-    debug_assert!(pushed, "there is room for two frames");
+    let mut bio = calling(came_home, bio, placed);
     // SAFETY: the target's table holds the device while the bio is in flight.
     unsafe { bio.redirect(dev) };
     bio
 }
 
 /// A bio that goes on with its target when it is ended.
-fn waiting(mut bio: Bio, placed: &Placed, at: Sectors, context: u64) -> Bio {
+fn waiting(bio: Bio, placed: &Placed, at: Sectors, context: u64) -> Bio {
+    calling(waited, with_context(bio, at, context), placed)
+}
+
+/// A bio with the target's context on it, along with where it lies in the target.
+fn with_context(mut bio: Bio, at: Sectors, context: u64) -> Bio {
     bio.set_sector(at.from_start());
     let pushed = bio.push_context(context);
-    // SAFETY: the bio is counted in flight until it has come home, and so its table stays.
-    let pushed = pushed && unsafe { bio.push_frame(waited, std::ptr::from_ref(placed).cast()) };
     debug_assert!(pushed, "there is room for two frames");
     bio
 }
 
-fn hold(cx: &Cx<'_>, bio: Bio, held: &Held, ticket: Ticket, context: u64) {
-    if let Some(bio) = held.keep(bio, ticket, context) {
-        cx.end(bio, Status::Ok);
-    }
+/// A bio with a context that calls its target.
+fn calling(func: FrameFn, mut bio: Bio, placed: &Placed) -> Bio {
+    // SAFETY: the bio is counted in flight until it has come home, and so its table stays; under the frame is the context.
+    let pushed = unsafe { bio.push_frame(func, std::ptr::from_ref(placed).cast()) };
+    debug_assert!(pushed, "there is room for two frames");
+    bio
 }
 
 /// Takes the context that lies under the frame which ran. Gives it with where the bio lies in the target; the bio keeps its sector.
