@@ -89,10 +89,7 @@ impl MappedDevice {
             To::Device(dev) if bio.has_frame() => Some(shift_to(counters, bio, extent.done, dev, at)),
             // It may push a frame of its own.
             To::Target(target) if bio.frames_left() >= 2 => {
-                // SAFETY: the device is held by whoever submitted the bio, and a path stays while it has bios in flight.
-                unsafe { bio.push_frame(extent.done.0, extent.done.1) };
-                counters.arrived(&bio);
-                counters.begin();
+                enter(counters, &mut bio, extent.done);
                 // SAFETY: the plan keeps the table of the target.
                 let map = unsafe { &*target }.map(cx, bio, at - Sector::ZERO);
                 if matches!(map, Map::Remapped(..)) {
@@ -101,10 +98,7 @@ impl MappedDevice {
                 Self::mapped(cx, map)
             }
             To::Placed(placed) if bio.frames_left() >= 2 + back::FRAMES => {
-                // SAFETY: the device is held by whoever submitted the bio, and a path stays while it has bios in flight.
-                unsafe { bio.push_frame(extent.done.0, extent.done.1) };
-                counters.arrived(&bio);
-                counters.begin();
+                enter(counters, &mut bio, extent.done);
                 let at = at - Sector::ZERO;
                 // SAFETY: the plan keeps the table of the target.
                 let placed = unsafe { &*placed };
@@ -225,6 +219,15 @@ fn shift(cx: &Cx<'_>, bio: Bio, extent: &Extent, dev: *const dyn BlockDevice) ->
     // SAFETY: the counters are the device's, or of a path that the plan owns.
     let counters = unsafe { &*extent.counters }.of(cx);
     shift_to(counters, bio, extent.done, dev, at)
+}
+
+/// Counts a bio that goes to a target which may remap it. It has room for a frame.
+#[inline(always)]
+fn enter(counters: &Counters, bio: &mut Bio, done: (FrameFn, *const ())) {
+    // SAFETY: the device is held by whoever submitted the bio, and a path stays while it has bios in flight.
+    unsafe { bio.push_frame(done.0, done.1) };
+    counters.arrived(bio);
+    counters.begin();
 }
 
 #[inline(always)]
