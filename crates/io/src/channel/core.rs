@@ -152,6 +152,12 @@ impl ChannelCore {
     /// Polls in the owner's place, if it is outside, and wakes it if it sleeps and something moved. Whether something has.
     pub(crate) fn poll_for_owner(&self) -> bool {
         let moved = self.lock.steal(|| self.poll()).is_some_and(|n| n > 0);
+        self.after_visit(moved);
+        moved
+    }
+
+    /// Outside again, after something was done in the owner's place: what follows from it.
+    fn after_visit(&self, moved: bool) {
         if moved && self.mailbox.is_sleeping() {
             self.wake();
         }
@@ -161,7 +167,6 @@ impl ChannelCore {
         if self.is_left() {
             self.end_left();
         }
-        moved
     }
 
     /// Completes a bio of this channel, inside: runs its frames, then hands it to the submitter.
@@ -316,12 +321,7 @@ impl ChannelCore {
                 None => std::thread::yield_now(),
             }
         };
-        if moved > 0 && self.mailbox.is_sleeping() {
-            self.wake();
-        }
-        if self.orphan.load(Ordering::SeqCst) {
-            self.settle();
-        }
+        self.after_visit(moved > 0);
     }
 
     /// Whether it waits for its own bios, and nobody has it.
