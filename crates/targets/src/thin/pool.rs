@@ -3,7 +3,8 @@
 //! # No wake-up is lost
 //! Who has something for the worker leaves it (in the inbox, in a slot) and *kicks*: sets `again`, and tries the
 //! lock. Who has the lock clears `again` before it polls, and looks at it after it has let go of the lock. So either the kicker gets the
-//! lock, or the holder sees `again`.
+//! lock, or the holder sees `again`. The worker, which may have spent the kick on something that it awaited, looks into the inbox
+//! between that and the pause in which it is idle.
 
 use super::inflight::{Drains, Inflight, Ticket};
 use super::mapping::MappingCache;
@@ -12,7 +13,7 @@ use super::worker::{Command, Event};
 use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::task::{Context, Poll, Waker};
 use udm_base::{Divisor, Sector, Sectors};
@@ -328,9 +329,12 @@ impl Pool {
             return false;
         }
         while self.again.load(Ordering::SeqCst) {
+            // A mutex orders nothing that comes before it is taken, or after it is let go: see the module.
+            fence(Ordering::SeqCst);
             let Ok(mut worker) = self.worker.try_lock() else { return false };
             let left = self.run(cx, &mut worker);
             drop(worker);
+            fence(Ordering::SeqCst);
             match left {
                 Left::Nothing => {}
                 Left::ToSend => break,

@@ -2,7 +2,7 @@
 
 use super::pools::*;
 use super::rig::*;
-use udm_base::Sector;
+use udm_base::{Sector, Sectors};
 use udm_io::*;
 use udm_sim::Sim;
 
@@ -162,5 +162,52 @@ fn what_was_flushed_is_there_after_the_power_went() {
         after.check();
     }
     drop(io);
+    pool.check();
+}
+
+thread_local! {
+    /// A client that comes while the thread is somewhere else.
+    static OTHER: std::cell::RefCell<Option<(Channel, Attached)>> = const { std::cell::RefCell::new(None) };
+}
+
+/// Trap: a bio that comes during a commit which its time has brought. Afterwards nothing is left to commit, and so no time is set at
+/// which the worker would look again.
+#[test]
+fn what_comes_during_a_commit_is_served_after_it() {
+    let sim = Sim::new(1);
+    let pool = Pool::in_rig(Rig::with(udm_targets::TARGETS, sim.domain()), 16, "");
+    let thin = pool.thin("thin", 0, 16);
+    let channel = pool.rig.domain.channel().unwrap();
+    let dev = channel.attach(thin.clone());
+    OTHER.set(Some((channel, dev)));
+    let with = |then: &mut dyn FnMut(&Channel)| OTHER.with_borrow(|other| then(&other.as_ref().unwrap().0));
+    write(&pool.rig.io(&thin), 0, 8, 1);
+    *pool.data.hold_if.lock().unwrap() = Some(Box::new(|bio| {
+        if bio.op() == Op::Flush {
+            OTHER.with_borrow(|other| {
+                let Some((channel, dev)) = other else { return };
+                let (at, one) = (Sector::new(BLOCK), Sectors::new(8));
+                channel.submit_range(*dev, Op::WriteZeroes, OpFlags::NO_UNMAP, at, one, 7);
+            });
+        }
+        false
+    }));
+    // Long after the pool was busy: nobody looks after it but for the commit.
+    sim.clock().advance_to(sim.clock().now().after(5_000_000_000));
+    with(&mut |channel| {
+        channel.poll();
+        assert_eq!(channel.outstanding(), 1, "the commit has flushed the data device");
+    });
+    *pool.data.hold_if.lock().unwrap() = None;
+    with(&mut |channel| {
+        // The simulation panics when nothing happens any more.
+        while channel.completed().is_none() {
+            if channel.poll() == 0 {
+                channel.wait(None, &mut Vec::new()).unwrap();
+            }
+        }
+    });
+    OTHER.set(None);
+    drop(thin);
     pool.check();
 }

@@ -155,7 +155,9 @@ impl Worker {
                 return;
             }
             turns += 1;
-            if !busy {
+            // A kick while a commit was awaited has only told the commit: what it was for is looked at here.
+            self.pool.take_events(&mut self.events);
+            if !busy && self.events.is_empty() {
                 self.pool.set_deadline(self.next_deadline());
                 pause().await;
                 turns = 0;
