@@ -86,7 +86,13 @@ impl<'a> Cx<'a> {
     /// mail. For a worker that sends a bio on to a device beneath; where it has been, it goes again by [`Bio::resubmit`] only,
     /// so that no section goes on for as long as a worker and a bio disagree.
     pub fn forward(&self, bio: Bio) {
-        if std::ptr::eq(bio.record().channel.as_ptr(), self.0) { self.submit(bio) } else { bio.resubmit() }
+        if self.is_home(&bio) { self.submit(bio) } else { bio.resubmit() }
+    }
+
+    /// Whether a bio is of this channel.
+    #[inline]
+    pub fn is_home(&self, bio: &Bio) -> bool {
+        std::ptr::eq(bio.record().channel.as_ptr(), self.0)
     }
 
     #[inline]
@@ -325,7 +331,7 @@ impl<'a> Cx<'a> {
     #[inline]
     pub fn end(&self, bio: Bio, status: Status) {
         let mut bio = bio;
-        debug_assert!(std::ptr::eq(bio.record().channel.as_ptr(), self.0), "a bio of another channel");
+        debug_assert!(self.is_home(&bio), "a bio of another channel");
         if !status.is_ok() {
             bio.fail(status);
         }

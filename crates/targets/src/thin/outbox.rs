@@ -1,6 +1,7 @@
 //! What the worker wants sent, and how it learns of it: the worker has no channel of its own.
 
 use super::pool::Pool;
+use super::volume::Volume;
 use super::worker::Event;
 use std::future::Future;
 use std::pin::Pin;
@@ -15,9 +16,8 @@ use udm_pdata::Block;
 pub(super) enum Outgoing {
     /// A client's bio, to the device that it points at, which lies beneath its volume.
     Bio(Bio),
-    /// A client's bio, to its volume once more: in a later section, also on this channel. So whoever changes what bio and
-    /// worker are at odds about, and waits for sections, does not wait for ever.
-    Again(Bio),
+    /// A client's bio, to its volume, with what the worker has found for it.
+    Again(Arc<Volume>, Bio),
     /// An operation of the worker's own.
     Errand(Box<Errand<Load>>),
     /// A copy, or zeroes.

@@ -3,7 +3,8 @@
 //! # No wake-up is lost
 //! Who has something for the worker leaves it (in the inbox, in a slot) and *kicks*: sets `again`, and tries the
 //! lock. Who has the lock clears `again` before it polls, and looks at it after it has let go of the lock. So either the kicker gets the
-//! lock, or the holder sees `again`. The worker, which may have spent the kick on something that it awaited, looks into the inbox
+//! lock, or the holder sees `again`: both by a read-modify-write, of which one comes first, and the later sees what was before the
+//! earlier. The worker, which may have spent the kick on something that it awaited, looks into the inbox
 //! between that and the pause in which it is idle.
 
 use super::inflight::{Drains, Inflight, Ticket};
@@ -13,7 +14,7 @@ use super::worker::{Command, Event};
 use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::task::{Context, Poll, Waker};
 use udm_base::{Divisor, Sector, Sectors};
@@ -249,7 +250,7 @@ impl Pool {
     }
 
     pub(super) fn put(&self, outgoing: Outgoing) {
-        if !matches!(outgoing, Outgoing::Bio(_) | Outgoing::Again(_)) {
+        if !matches!(outgoing, Outgoing::Bio(_) | Outgoing::Again(..)) {
             self.out.fetch_add(1, Ordering::AcqRel);
         }
         lock(&self.outbox).push_back(outgoing);
@@ -322,21 +323,21 @@ impl Pool {
 
     /// Runs the worker, if nobody does. Whether it did, and the keeper does not go on with it at once.
     fn drive(&self, cx: &Cx<'_>) -> bool {
-        self.again.store(true, Ordering::SeqCst);
+        self.again.swap(true, Ordering::AcqRel);
         if !cx.can_own() {
             // A channel that ends: its thread goes, and with it who would look after what is sent.
             self.ring();
             return false;
         }
-        while self.again.load(Ordering::SeqCst) {
-            // A mutex orders nothing that comes before it is taken, or after it is let go: see the module.
-            fence(Ordering::SeqCst);
+        loop {
             let Ok(mut worker) = self.worker.try_lock() else { return false };
             let left = self.run(cx, &mut worker);
             drop(worker);
-            fence(Ordering::SeqCst);
             match left {
-                Left::Nothing => {}
+                // A read-modify-write: see the module.
+                Left::Nothing if !self.again.swap(false, Ordering::AcqRel) => break,
+                // Another may have the lock by now, and has missed what was taken here.
+                Left::Nothing => _ = self.again.swap(true, Ordering::AcqRel),
                 Left::ToSend => break,
                 Left::More => {
                     self.ring_now();
@@ -406,8 +407,8 @@ impl Pool {
                     cx.forward(bio);
                     continue;
                 }
-                Outgoing::Again(bio) => {
-                    bio.resubmit();
+                Outgoing::Again(volume, bio) => {
+                    volume.go_on(cx, bio);
                     continue;
                 }
                 Outgoing::Errand(errand) => errand,

@@ -77,7 +77,7 @@ impl Worker {
 
     /// Sends a bio back to its volume with what it came for.
     pub(super) fn again(&mut self, volume: &Arc<Volume>, bio: Bio, found: Found) {
-        self.pool.put(Outgoing::Again(volume.again(bio, found)));
+        self.pool.put(Outgoing::Again(volume.clone(), volume.again(bio, found)));
     }
 
     async fn within(&mut self, io: Within) {
