@@ -7,7 +7,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use std::time::Duration;
 use udm_base::{DevT, Sector, Sectors};
-use udm_io::{BlockDevice, ChannelReport, KeeperReport, Op, Outstanding};
+use udm_io::{BlockDevice, ChannelReport, Op, Outstanding};
+use udm_kcopyd::{Keeper, KeeperReport};
 
 /// Everything.
 #[derive(Clone, Debug)]
@@ -113,7 +114,7 @@ impl Registry {
         let beneath = beneath.into_values().filter_map(|dev| Some((dev.name(), dev.outstanding()?))).collect();
         let domain = self.domain();
         let channels = domain.inspect().into_iter().filter_map(|channel| usage(channel, &names)).collect();
-        let (channels_left, keeper) = (domain.channels_left(), domain.inspect_keeper());
+        let (channels_left, keeper) = (domain.channels_left(), Keeper::of(domain).inspect());
         Inspection { devices: reports, beneath, channels, channels_left, keeper, locks }
     }
 

@@ -141,7 +141,7 @@ impl Memory {
     }
 
     /// The first byte's address.
-    pub(crate) fn as_ptr(&self) -> *mut u8 {
+    pub fn as_ptr(&self) -> *mut u8 {
         self.base.as_ptr()
     }
 

@@ -46,7 +46,7 @@ impl Domain {
     /// `word` is what `func` expects, and stays valid until that has ended the bio.
     pub unsafe fn queue_work(&self, bio: Bio, func: WorkFn, word: *const ()) {
         // SAFETY: the caller's promise.
-        unsafe { self.shared_arc().work.push(self.shared_arc(), bio, func, word) }
+        unsafe { self.shared().work.push(self.shared(), bio, func, word) }
     }
 }
 

@@ -5,8 +5,8 @@ use rig::*;
 use std::sync::{Arc, Mutex};
 use udm_base::{Sector, Sectors};
 use udm_core::*;
-use udm_io::kcopyd::*;
 use udm_io::*;
+use udm_kcopyd::*;
 
 #[derive(Default)]
 struct Done(Mutex<Vec<Status>>);

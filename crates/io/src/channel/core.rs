@@ -329,17 +329,17 @@ impl ChannelCore {
         self.left.load(Ordering::SeqCst)
     }
 
-    /// Outside: nobody's channel any more, but own bios are out on it. The keeper serves it as long as they are, and with the
+    /// Outside: nobody's channel any more, but own bios are out on it. The domain's background work serves it as long as they are, and with the
     /// last it ends. Until then the number stays taken, and the domain there.
     #[cold]
-    pub(super) fn leave_to_keeper(&self, keep: Arc<Shared>) {
+    pub(super) fn leave_behind(&self, keep: Arc<Shared>) {
         let shared = keep.clone();
         self.lock.enter();
         // SAFETY: inside; the reference ends with the expression.
         unsafe { self.inner() }.keep = Some(keep);
         self.lock.exit();
         self.left.store(true, Ordering::SeqCst);
-        shared.keeper.look_after();
+        shared.leave_behind();
         // The last may have come home before it was marked.
         self.end_left();
     }

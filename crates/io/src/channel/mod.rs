@@ -120,7 +120,7 @@ impl Attached {
 ///
 /// Dropping it waits for what its own rings and timers still hold, and for bios that a worker submitted on it for
 /// itself ([`Cx::submit_own`]), wherever they are: those that do not come within seconds, because a device beneath is
-/// suspended, are left to the domain's keeper, with whom the channel ends. The submitter's bios that a device keeps
+/// suspended, are left to the domain's [`Background`](crate::Background), with whom the channel ends. The submitter's bios that a device keeps
 /// elsewhere are left behind safely, and are forgotten when they come home.
 pub struct Channel {
     core: NonNull<ChannelCore>,
@@ -457,7 +457,7 @@ impl Channel {
             (moved, yields)
         });
         if self.shared.idle().is_some() {
-            self.shared.keep_simulated();
+            self.shared.simulate_background();
         } else if yields {
             std::thread::yield_now();
         }
@@ -508,7 +508,7 @@ impl Drop for Channel {
             match left {
                 Some(Some(remains)) => break remains,
                 // A device keeps them, maybe for as long as it is suspended.
-                Some(None) => return self.core().leave_to_keeper(self.shared.clone()),
+                Some(None) => return self.core().leave_behind(self.shared.clone()),
                 None => self.shared.idle_or(|| pause(rounds)),
             }
             rounds = rounds.saturating_add(1);

@@ -209,7 +209,7 @@ fn orphans_come_home_once() {
             leave(&core, &domain);
             enders.into_iter().for_each(|t| t.join().unwrap());
             drain.map(|t| t.join().unwrap());
-            assert_eq!(domain.shared().1, CHANNELS + 1, "given back once");
+            assert_eq!(domain.shared_and_left().1, CHANNELS + 1, "given back once");
             core.lock.enter();
             // SAFETY: inside; the reference ends with the expression.
             assert_eq!(unsafe { core.inner() }.out(), 0);
@@ -219,7 +219,7 @@ fn orphans_come_home_once() {
 }
 
 fn leave(core: &ChannelCore, domain: &Domain) {
-    let (shared, _) = domain.shared();
+    let (shared, _) = domain.shared_and_left();
     core.lock.enter();
     let remains = core.take_apart(&shared);
     core.lock.exit();
@@ -241,6 +241,6 @@ fn an_orphan_submits_nothing() {
         let ender = thread::spawn(move || bio.end(Status::Ok));
         leave(&core, &domain);
         ender.join().unwrap();
-        assert_eq!(domain.shared().1, CHANNELS + 1);
+        assert_eq!(domain.shared_and_left().1, CHANNELS + 1);
     });
 }

@@ -7,7 +7,7 @@
 //!
 //! # When the channel ends
 //! A channel that is being dropped gives no more of them, tells those who wait, and stays until the last has come home; or,
-//! when a device beneath keeps some for long, leaves its place to the keeper. So a
+//! when a device beneath keeps some for long, leaves its place to the background work. So a
 //! worker's I/O never fails because the thread that happened to run it went away; who is refused for this reason
 //! ([`Cx::can_own`]) leaves its work to another channel.
 

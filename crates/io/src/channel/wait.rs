@@ -179,7 +179,7 @@ impl Channel {
             }
         }
         let mut waiter = self.waiter.borrow_mut();
-        let due = self.shared.keep_simulated();
+        let due = self.shared.simulate_background();
         if self.shared.idle().is_none() {
             waiter.epoll(self)?;
             self.core().prepare_sleep();

@@ -10,7 +10,6 @@
 mod queue;
 mod spec;
 
-pub(crate) use spec::SCHEME;
 pub use spec::{NullSpec, NullSpecError};
 
 use crate::polling::{Polls, QueueSet};

@@ -6,8 +6,8 @@ use super::state::{Outgoing, State, Todo};
 use std::sync::Arc;
 use udm_base::{AlignedBuf, Sector, Sectors};
 use udm_formats::snapshot::{AreaWrite, Batch, Content, Exception};
-use udm_io::kcopyd::CopyTo;
 use udm_io::{BlockDevice, Errand, Op, OpFlags, Status};
+use udm_kcopyd::CopyTo;
 
 /// So many exceptions do not wait for others when as many are ready as are not, and so many never do.
 const SOME: u64 = 64;

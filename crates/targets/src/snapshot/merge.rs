@@ -15,8 +15,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 use udm_base::{AlignedBuf, Sector, Sectors};
 use udm_formats::snapshot::{AreaReader, Exception, Merge, runs};
-use udm_io::kcopyd::{CopyFrom, CopyTo};
 use udm_io::{Bio, Op, Status};
+use udm_kcopyd::{CopyFrom, CopyTo};
 
 /// Chunks of a round at most, and their bytes unless one is more.
 const ROUND: usize = 256;

@@ -20,8 +20,9 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use udm_base::{AlignedBuf, Sector, Sectors};
 use udm_core::MappedDevice;
 use udm_formats::snapshot::ChunkSize;
-use udm_io::kcopyd::{Copied, CopyJob, CopyStats};
-use udm_io::{Bio, BlockDevice, Cx, DeviceId, Domain, Duty, Kept, MAX_CHANNELS, Nanos, OwnWaiter, Sender, Status};
+use udm_io::{Bio, BlockDevice, Cx, DeviceId, Domain, MAX_CHANNELS, Nanos, OwnWaiter, Sender, Status};
+use udm_kcopyd::{Copied, CopyJob, CopyStats};
+use udm_kcopyd::{Duty, Kept};
 
 /// Counters of reads on their way to the origin, which chunks share.
 const COUNTERS: usize = 1024;
@@ -221,7 +222,7 @@ impl Origin {
             last_busy: AtomicU64::new(0),
         });
         let duty: Weak<dyn Duty> = origin.this.clone();
-        let _ = origin.kept.set(domain.keep(duty)?);
+        let _ = origin.kept.set(Kept::new(&domain, duty)?);
         origins.push(Arc::downgrade(&origin));
         drop(origins);
         // Outside the lock: an origin's end takes it.

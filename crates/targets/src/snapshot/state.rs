@@ -9,8 +9,8 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, Weak};
 use udm_base::{AlignedBuf, Sector, Sectors};
 use udm_core::MappedDevice;
-use udm_io::kcopyd::{CopyFrom, CopyJob, CopyTo};
 use udm_io::{Bio, BlockDevice, Errand, Op, Status};
+use udm_kcopyd::{CopyFrom, CopyJob, CopyTo};
 
 /// An operation of a snapshot's own, in the box in which it goes and comes back.
 pub(super) type Outgoing = Box<Errand<Option<AlignedBuf>>>;

@@ -7,8 +7,8 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use udm_base::{Sector, Sectors};
-use udm_io::kcopyd::{Copied, CopyJob};
 use udm_io::{Bio, BlockDevice, Bytes, Cx, Errand, Lend, Op, OpFlags, Sender, Status};
+use udm_kcopyd::{Copied, CopyJob};
 use udm_pdata::Block;
 
 /// What is to be sent.

@@ -18,8 +18,9 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::task::{Context, Poll, Waker};
 use udm_base::{Divisor, Sector, Sectors};
 use udm_core::MappedDevice;
-use udm_io::kcopyd::{CopyOptions, Kcopyd};
-use udm_io::{BlockDevice, Cx, Domain, Duty, Kept, Nanos, OwnWaiter};
+use udm_io::{BlockDevice, Cx, Domain, Nanos, OwnWaiter};
+use udm_kcopyd::{CopyOptions, Kcopyd};
+use udm_kcopyd::{Duty, Kept};
 
 /// What the mapping cache of a pool may use, in bytes.
 const MAPPING_BYTES: usize = 64 << 20;
@@ -172,7 +173,7 @@ impl Pool {
     pub(super) fn start(self: &Arc<Self>, worker: Worker) -> std::io::Result<()> {
         *lock(&self.worker) = Some(worker);
         let duty: Weak<dyn Duty> = self.this.clone();
-        let kept = self.domain.keep(duty)?;
+        let kept = Kept::new(&self.domain, duty)?;
         let _ = self.kept.set(kept);
         Ok(())
     }

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use udm_core::*;
 use udm_io::*;
+use udm_kcopyd::Keeper;
 use udm_sim::Sim;
 
 /// Uses each of these blocks in a thread of its own for as long as `control` takes in this one.
@@ -149,7 +150,7 @@ fn a_pool_whose_writes_wait_for_space_is_left_alone() {
         (client.write(0, pattern(0, 8, 1), OpFlags::NONE), client.write(BLOCK, pattern(BLOCK, 8, 1), OpFlags::NONE));
     assert_eq!(client.wait(first), Status::Ok);
     domain.drain(|| domain.clock().now() > Nanos(5_000_000_000));
-    let next = domain.inspect_keeper().next.expect("what waits is given up some time");
+    let next = Keeper::of(domain).inspect().next.expect("what waits is given up some time");
     assert!(next > Nanos(30_000_000_000), "{next:?}");
     assert_eq!(client.wait(waits), Status::NoSpace);
 }
