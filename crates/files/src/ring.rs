@@ -7,7 +7,7 @@
 //! there; what finds the ring, the slots or the buffers used up waits in order.
 //!
 //! # Who may use the ring
-//! Whoever is inside the channel, be it a thief: so it does without SINGLE_ISSUER and DEFER_TASKRUN. COOP_TASKRUN does:
+//! Whoever is inside the channel, be it a remote poller: so it does without SINGLE_ISSUER and DEFER_TASKRUN. COOP_TASKRUN does:
 //! completions wait for the submitting thread's next entry to the kernel, which a flag in the ring asks for.
 
 use crate::device::FileDevice;
@@ -286,7 +286,7 @@ impl Source for Ring {
         }
         let state = self.state.borrow();
         if state.watch.sleeping && !state.watch.armed {
-            // A thief took the completion that was to wake the owner: there has to be another.
+            // A remote poller took the completion that was to wake the owner: there has to be another.
             drop(state);
             self.arm();
             self.enter(&self.ring.borrow());
@@ -335,8 +335,8 @@ impl Source for Ring {
 }
 
 /// Starts what is queued and sleeps until a completion is there, in one system call. Touches nothing of the ring's
-/// memory, which a thief may be using. The kernel does not sleep when it finds fewer requests than it is told of: then
-/// a thief was here.
+/// memory, which a remote poller may be using. The kernel does not sleep when it finds fewer requests than it is told of: then
+/// a remote poller was here.
 fn sleep(ring: RawFd, queued: u32, timeout: Option<Duration>) -> io::Result<()> {
     const GETEVENTS: u32 = 1 << 0;
     const EXT_ARG: u32 = 1 << 3;

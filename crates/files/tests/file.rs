@@ -476,7 +476,7 @@ fn a_busy_ring_hears_watched_descriptors_and_the_waker() {
 }
 
 #[test]
-fn a_thief_that_takes_completions_wakes_their_owner() {
+fn a_remote_poller_that_takes_completions_wakes_their_owner() {
     for place in places() {
         let path = place.make("disk", MIB);
         let domain = Domain::default();

@@ -63,7 +63,7 @@ impl Domain {
     /// block.
     pub fn visit_background<T>(&self, work: impl FnOnce(&Cx<'_>) -> T) -> Option<T> {
         let core = self.shared().core(*self.shared().background_id.get()?);
-        core.lock.steal(|| {
+        core.lock.enter_remotely(|| {
             core.poll();
             work(&Cx::new(core))
         })
@@ -71,14 +71,14 @@ impl Domain {
 
     /// Polls the channels with internal I/O out, or `all`, whose threads are elsewhere. Not from inside a channel.
     pub fn poll_remotely(&self, all: bool) {
-        for core in self.shared().cores().filter(|core| all || core.has_own()) {
-            core.poll_for_owner();
+        for core in self.shared().cores().filter(|core| all || core.has_internal()) {
+            core.poll_remotely();
         }
     }
 
     /// Whether internal I/O is out, on any channel.
     pub fn has_internal(&self) -> bool {
-        self.shared().cores().any(ChannelCore::has_own)
+        self.shared().cores().any(ChannelCore::has_internal)
     }
 }
 

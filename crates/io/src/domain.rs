@@ -4,9 +4,9 @@
 use crate::background::Background;
 use crate::channel::ChannelCore;
 use crate::channel::lock::{Sections, grace_period};
+use crate::cpu_work::WorkQueue;
 use crate::polling::{Policy, PollPolicy, PollTotals};
 use crate::sync::is_asymmetric;
-use crate::work::WorkQueue;
 use crate::{Channel, ChannelReport, Clock, Cx, Executor, MonotonicClock, Nanos, ThreadExecutor};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::OwnedFd;
@@ -139,25 +139,25 @@ impl Domain {
 
     /// Runs `work` inside the channel that control threads share. It is always there: nothing is allocated for it that could
     /// run out. `None` when another thread is inside, which it is not for long. What `work` submits there is looked after by
-    /// [`drain`](Self::drain), and by the [`Background`] while own bios are out. Must not be called from inside a channel; `work`
+    /// [`drain`](Self::drain), and by the [`Background`] while internal bios are out. Must not be called from inside a channel; `work`
     /// must not block.
     pub fn visit<T>(&self, work: impl FnOnce(&Cx<'_>) -> T) -> Option<T> {
         let core = self.0.control();
-        core.lock.steal(|| work(&Cx::new(core)))
+        core.lock.enter_remotely(|| work(&Cx::new(core)))
     }
 
     /// Runs `work` inside the channel that control threads share, again and again until it gives something, and meanwhile
     /// [drains](Self::drain): what a control thread asks of a worker is done though no channel is left. Blocks. Must not be
     /// called from inside a channel.
     ///
-    /// Own bios that are still out there then are left to the [`Background`].
+    /// Internal bios that are still out there then are left to the [`Background`].
     pub fn drain_with<T>(&self, mut work: impl FnMut(&Cx<'_>) -> Option<T>) -> T {
         let mut found = None;
         self.drain(|| {
             found = self.visit(&mut work).flatten();
             found.is_some()
         });
-        if self.0.control().has_own() {
+        if self.0.control().has_internal() {
             self.0.leave_behind();
         }
         found.expect("it is drained until something is found")
@@ -235,7 +235,7 @@ impl Domain {
         while !done() {
             let mut moved = false;
             for core in self.0.cores() {
-                moved |= core.poll_for_owner();
+                moved |= core.poll_remotely();
             }
             let due = self.0.simulate_background();
             match &self.0.idle {

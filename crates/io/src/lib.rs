@@ -9,7 +9,7 @@
 //!
 //! # Invariants
 //! - A bio is ended on any thread and completes on its own channel; nothing of the channel is written
-//!   by another thread but its mailbox, or by a thief that holds the channel (see [`Domain`]).
+//!   by another thread but its mailbox, or by a remote poller that holds the channel (see [`Domain`]).
 //! - Nothing here blocks but [`Channel::wait`] and [`BlockingIo`].
 //! - Nothing here reads a wall clock or starts a thread except through [`Clock`] and [`Executor`].
 
@@ -18,36 +18,36 @@ mod bio;
 mod blocking;
 mod channel;
 mod clock;
+mod cpu_work;
 mod device;
+mod direct_access;
 mod domain;
-mod errand;
 mod executor;
 mod extents;
-mod lent;
+mod internal_io;
 mod limits;
 mod memory;
 mod null;
 pub mod polling;
 mod stream;
 mod sync;
-mod work;
 
 pub use background::Background;
 pub use bio::{Bio, FrameFn, Op, OpFlags, Segment, Segments, Status, is_zero, zero_kernel};
 pub use blocking::BlockingIo;
 pub use channel::{
-    Attached, BioReport, Channel, ChannelContent, ChannelReport, Completion, Cx, LEVELS, OWN_MAX, OwnDone, OwnWaiter,
-    Sleep, Source, Waker, Woken,
+    Attached, BioReport, Channel, ChannelContent, ChannelReport, Completion, Cx, INTERNAL_MAX, InternalDone,
+    InternalWaiter, LEVELS, Sleep, Source, Waker, Woken,
 };
 pub use clock::{Clock, MonotonicClock, Nanos};
+pub use cpu_work::CpuWorkFn;
 pub use device::{BlockDevice, DeviceId, Extent, ExtentKind, Outstanding};
+pub use direct_access::{DirectAccess, IoAccounting};
 pub use domain::{CHANNELS, Domain, DomainBuilder, Grace, MAX_CHANNELS};
-pub use errand::{Bytes, Errand, Lend, Sender};
 pub use executor::{Executor, Joiner, ThreadExecutor};
 pub use extents::{ExtentsReply, Question, Questions};
-pub use lent::{Ledger, Lent};
+pub use internal_io::{InternalIo, InternalIoOwner, IoBuffer, IoMemory};
 pub use limits::Limits;
 pub use memory::{Memory, MemoryDevice};
 pub use null::{NullDevice, NullSpec, NullSpecError};
 pub use polling::{Cookie, PollPath, PollPolicy, PollTotals};
-pub use work::WorkFn;

@@ -8,31 +8,31 @@
 //! read and one write each; a long job goes in pieces. If what went together fails, the jobs are done again one by one, so
 //! that each learns of its own error only.
 //!
-//! Between devices that [lend](BlockDevice::lend) their memory it is copied at once, without the pages.
+//! Between devices that [lend](BlockDevice::direct_access) their memory it is copied at once, without the pages.
 //!
 //! # Order
 //! A job that finds too few pages stays at the head of the queue, and nothing overtakes it. The kernel once put it back at the
 //! tail, which shuffled sequential writes; [`Requeue::Tail`] does so still, for those who want to measure it.
 //!
 //! # Nobody's thread
-//! It is driven by who brings jobs and by completions, inside their channels, one at a time; and by the domain's keeper when
+//! It is driven by who brings jobs and by completions, inside their channels, one at a time; and by the domain's workqueue when
 //! those do not come by. Nothing blocks.
 
-mod keeper;
 mod pages;
 mod piece;
 mod queue;
 mod run;
 mod slots;
 mod throttle;
+mod workqueue;
 
-pub use keeper::{Duty, Keeper, KeeperReport, Kept};
+pub use workqueue::{Work, WorkItem, Workqueue, WorkqueueReport};
 
 use run::Inner;
 use std::io;
 use std::sync::Arc;
 use udm_base::{Sector, Sectors};
-use udm_io::{BlockDevice, Cx, Domain, Nanos, Op, OpFlags, OwnWaiter, Status};
+use udm_io::{BlockDevice, Cx, Domain, InternalWaiter, Nanos, Op, OpFlags, Status};
 
 /// Where a job that finds too few pages goes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -228,20 +228,20 @@ pub struct Kcopyd(Arc<Inner>);
 
 impl Kcopyd {
     /// A copier for channels of `domain`, which may have other `options` for all ([`copy_as`](Self::copy_as)). Takes address space
-    /// for its pool, and memory as it is used. Fails when there is none, or the domain's keeper cannot be started. May block
+    /// for its pool, and memory as it is used. Fails when there is none, or the domain's workqueue cannot be started. May block
     /// briefly.
     pub fn new(domain: &Domain, options: CopyOptions) -> io::Result<Self> {
-        let others = *Keeper::of(domain).copies();
+        let others = *Workqueue::of(domain).copies();
         let inner = Arc::new(Inner::new(others.unwrap_or(options))?);
         let weak = Arc::downgrade(&inner);
-        inner.keep(Kept::new(domain, weak)?);
+        inner.keep(WorkItem::new(domain, weak)?);
         Ok(Self(inner))
     }
 
     /// Has every copier that is made in `domain` from now on work by `options`, whatever its maker asks for: to measure
     /// one policy beside another.
     pub fn copy_as(domain: &Domain, options: CopyOptions) {
-        *Keeper::of(domain).copies() = Some(options);
+        *Workqueue::of(domain).copies() = Some(options);
     }
 
     /// Asks for a copy. Given back when as many jobs wait as may: who has none of its own waiting here never sees that; others
@@ -300,14 +300,14 @@ impl Drop for Hurry {
     }
 }
 
-impl Duty for Inner {
-    fn attend(self: Arc<Self>, cx: &Cx<'_>) -> Option<Nanos> {
+impl Work for Inner {
+    fn do_work(self: Arc<Self>, cx: &Cx<'_>) -> Option<Nanos> {
         self.run(cx);
         self.next_attention(cx.now())
     }
 }
 
-impl OwnWaiter for Inner {
+impl InternalWaiter for Inner {
     fn again(self: Arc<Self>, cx: &Cx<'_>) {
         self.run(cx);
     }

@@ -8,7 +8,7 @@ use super::queue::Queue;
 use super::slots::Slots;
 use super::throttle::Throttle;
 use super::{Copied, CopyFrom, CopyJob, CopyOptions, CopyStats, CopyTo};
-use crate::Kept;
+use crate::WorkItem;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -17,9 +17,9 @@ use udm_io::{BlockDevice, Cx, Memory, Nanos, Op, OpFlags, Segment, Status};
 
 /// Reads and writes that one section submits at most, so that others get their turn while devices answer at once.
 const BUDGET: u32 = 256;
-/// How long the keeper waits for somebody to come by while something is out.
+/// How long the workqueue waits for somebody to come by while something is out.
 const ATTENTION_NS: u64 = 10_000_000;
-/// How long the keeper goes on looking when nothing is out any more.
+/// How long the workqueue goes on looking when nothing is out any more.
 const LINGER_NS: u64 = 500_000_000;
 
 /// Zeroes to be written out.
@@ -36,7 +36,7 @@ pub(super) struct Inner {
     state: Mutex<State>,
     /// Takes pages of the system only as they are used.
     memory: Memory,
-    kept: OnceLock<Kept>,
+    item: OnceLock<WorkItem>,
 }
 
 struct State {
@@ -73,7 +73,7 @@ struct Io {
     which: usize,
 }
 
-/// What an own bio's completion gets.
+/// What an internal bio's completion gets.
 struct Landing {
     inner: Option<Arc<Inner>>,
     io: Io,
@@ -125,21 +125,21 @@ impl Inner {
             turn: AtomicUsize::new(0),
             state: Mutex::new(state),
             memory: Memory::new(Sectors::in_bytes(u64::from(pages) * PAGE as u64))?,
-            kept: OnceLock::new(),
+            item: OnceLock::new(),
         })
     }
 
-    pub(super) fn keep(&self, kept: Kept) {
-        let first = self.kept.set(kept);
-        debug_assert!(first.is_ok(), "kept once");
+    pub(super) fn keep(&self, item: WorkItem) {
+        let first = self.item.set(item);
+        debug_assert!(first.is_ok(), "item once");
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn kept(&self) -> &Kept {
-        self.kept.get().expect("set when it was made")
+    fn item(&self) -> &WorkItem {
+        self.item.get().expect("set when it was made")
     }
 
     pub(super) const fn options(&self) -> &CopyOptions {
@@ -148,13 +148,13 @@ impl Inner {
 
     pub(super) fn set_throttle(&self, percent: u32) {
         self.lock().throttle.percent = percent;
-        self.kept().ring_now();
+        self.item().kick_now();
     }
 
     /// One more that is in a hurry.
     pub(super) fn hurry(&self) {
         self.lock().throttle.hurries += 1;
-        self.kept().ring_now();
+        self.item().kick_now();
     }
 
     pub(super) fn no_hurry(&self) {
@@ -190,7 +190,7 @@ impl Inner {
             state.queue.jobs.push_back(job);
         }
         drop(state);
-        self.kept().ring();
+        self.item().kick();
         Ok(())
     }
 
@@ -212,7 +212,7 @@ impl Inner {
         if pages.is_zero() { most.max(Sectors::new(1)) } else { pages }
     }
 
-    /// When the keeper is to look again.
+    /// When the workqueue is to look again.
     pub(super) fn next_attention(&self, now: Nanos) -> Option<Nanos> {
         let mut state = self.lock();
         if state.outstanding() > 0 {
@@ -227,8 +227,8 @@ impl Inner {
 
     /// Does what can be done, if nobody else is at it: then that one does it.
     pub(super) fn run(self: &Arc<Self>, cx: &Cx<'_>) {
-        if !cx.can_own() {
-            return self.kept().ring_now();
+        if !cx.can_submit_internal() {
+            return self.item().kick_now();
         }
         if self.turn.fetch_add(1, Ordering::AcqRel) > 0 {
             return;
@@ -253,7 +253,7 @@ impl Inner {
             state.note(cx);
             if state.used >= BUDGET {
                 drop(state);
-                self.kept().ring_now();
+                self.item().kick_now();
                 return false;
             }
             if let Some(io) = state.ready.pop_front() {
@@ -285,9 +285,10 @@ impl Inner {
         if departure.op != Op::Read {
             return Some(departure);
         }
-        let Some(from) = departure.dev.lend(cx, Op::Read, sector, sectors) else { return Some(departure) };
+        let Some(from) = departure.dev.direct_access(cx, Op::Read, sector, sectors) else { return Some(departure) };
         let Some(places) = self.lock().places(piece) else { return Some(departure) };
-        let lent: Option<Vec<_>> = places.iter().map(|p| p.dev.lend(cx, Op::Write, p.range.0, p.range.1)).collect();
+        let lent: Option<Vec<_>> =
+            places.iter().map(|p| p.dev.direct_access(cx, Op::Write, p.range.0, p.range.1)).collect();
         let Some(lent) = lent else { return Some(departure) };
         for (place, to) in places.iter().zip(&lent) {
             from.copy_to(to, place.skip);
@@ -307,13 +308,13 @@ impl Inner {
     /// Submits a read or write. False when the channel has no bio for it: it waits for one.
     fn depart(self: &Arc<Self>, cx: &Cx<'_>, departure: Departure) -> bool {
         let Departure { dev, op, flags, range, segs, landing } = departure;
-        let level = Cx::own_level(&*dev);
+        let level = Cx::internal_level(&*dev);
         let io = landing.io;
         let word = Box::into_raw(landing);
         // SAFETY: the job under way holds the device; the piece's list, and the pages that are its own, stay until it has
         // landed; the word is a landing.
         let submitted =
-            unsafe { cx.submit_own(level, &*dev, op, flags, range, &*segs, landed, word.cast_const().cast()) };
+            unsafe { cx.submit_internal(level, &*dev, op, flags, range, &*segs, landed, word.cast_const().cast()) };
         if submitted {
             return true;
         }
@@ -326,8 +327,8 @@ impl Inner {
         (*count, *sum) = (*count - 1, sum.saturating_sub(range.1.checked_bytes().unwrap_or(u64::MAX)));
         state.ready.push_front(io);
         drop(state);
-        if !cx.when_own(level, self.clone()) {
-            self.kept().ring_now();
+        if !cx.when_internal(level, self.clone()) {
+            self.item().kick_now();
         }
         false
     }

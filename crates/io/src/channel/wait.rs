@@ -185,7 +185,7 @@ impl Channel {
             self.core().prepare_sleep();
             self.add_sources(&mut waiter)?;
         }
-        // Looked at after the announcement: a thief that came before it has left its completions and sources here.
+        // Looked at after the announcement: a remote poller that came before it has left its completions and sources here.
         let (ready, timer, sleeper) = self.inside(|core, _| {
             // SAFETY: inside; the sources' flags, and their ways to sleep, do not reach the channel.
             let inner = unsafe { core.inner() };

@@ -1,7 +1,7 @@
-//! Background work: the keeper and kcopyd, over the system's threads and in the simulated world.
+//! Background work: the workqueue and kcopyd, over the system's threads and in the simulated world.
 #![allow(clippy::undocumented_unsafe_blocks, clippy::vec_box)]
 
 mod kcopyd;
-mod keeper;
 mod simulated_kcopyd;
-mod simulated_keeper;
+mod simulated_workqueue;
+mod workqueue;

@@ -14,7 +14,7 @@ use std::time::Duration;
 ///
 /// # Safety
 /// Called once, outside of channels, with the word that was given along.
-pub type WorkFn = unsafe fn(Bio, *const ());
+pub type CpuWorkFn = unsafe fn(Bio, *const ());
 
 /// How long a thread waits for more.
 const LINGER: Duration = Duration::from_secs(1);
@@ -23,7 +23,7 @@ const THREADS_MAX: usize = 32;
 
 struct Item {
     bio: Bio,
-    func: WorkFn,
+    func: CpuWorkFn,
     word: *const (),
 }
 
@@ -44,7 +44,7 @@ impl Domain {
     ///
     /// # Safety
     /// `word` is what `func` expects, and stays valid until that has ended the bio.
-    pub unsafe fn queue_work(&self, bio: Bio, func: WorkFn, word: *const ()) {
+    pub unsafe fn queue_cpu_work(&self, bio: Bio, func: CpuWorkFn, word: *const ()) {
         // SAFETY: the caller's promise.
         unsafe { self.shared().work.push(self.shared(), bio, func, word) }
     }
@@ -72,8 +72,8 @@ impl WorkQueue {
     /// Queues one.
     ///
     /// # Safety
-    /// As `Domain::queue_work`.
-    pub(crate) unsafe fn push(self: &Arc<Self>, shared: &Shared, bio: Bio, func: WorkFn, word: *const ()) {
+    /// As `Domain::queue_cpu_work`.
+    pub(crate) unsafe fn push(self: &Arc<Self>, shared: &Shared, bio: Bio, func: CpuWorkFn, word: *const ()) {
         let mut state = self.lock();
         state.items.push_back(Item { bio, func, word });
         if shared.idle().is_some() {

@@ -1,4 +1,4 @@
-//! The keeper attends to duties, and serves channels whose threads are elsewhere.
+//! The workqueue runs work items, and serves channels whose threads are elsewhere.
 
 use std::any::Any;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
@@ -7,17 +7,17 @@ use udm_base::{AlignedBuf, Sector, Sectors};
 use udm_io::*;
 use udm_kcopyd::*;
 
-/// Counts how often it is attended to, and asks for more as often as told.
+/// Counts how often it is run, and asks for more as often as told.
 #[derive(Default)]
 struct Counting {
-    attended: AtomicUsize,
+    runs: AtomicUsize,
     /// So many times it wants to be called again soon.
     again: AtomicUsize,
 }
 
-impl Duty for Counting {
-    fn attend(self: Arc<Self>, cx: &Cx<'_>) -> Option<Nanos> {
-        self.attended.fetch_add(1, SeqCst);
+impl Work for Counting {
+    fn do_work(self: Arc<Self>, cx: &Cx<'_>) -> Option<Nanos> {
+        self.runs.fetch_add(1, SeqCst);
         let more = self.again.fetch_update(SeqCst, SeqCst, |n| n.checked_sub(1)).is_ok();
         more.then(|| cx.now().after(1000))
     }
@@ -30,26 +30,26 @@ fn until(mut done: impl FnMut() -> bool) {
 }
 
 #[test]
-fn a_duty_is_attended_to_when_rung_and_when_due() {
+fn a_work_item_is_run_when_kicked_and_when_due() {
     let domain = Domain::default();
-    let duty = Arc::new(Counting::default());
-    let weak: std::sync::Weak<Counting> = Arc::downgrade(&duty);
-    let kept = Kept::new(&domain, weak).unwrap();
-    until(|| duty.attended.load(SeqCst) == 1);
-    duty.again.store(5, SeqCst);
-    kept.ring();
-    until(|| duty.attended.load(SeqCst) == 7);
-    drop(kept);
+    let work = Arc::new(Counting::default());
+    let weak: std::sync::Weak<Counting> = Arc::downgrade(&work);
+    let item = WorkItem::new(&domain, weak).unwrap();
+    until(|| work.runs.load(SeqCst) == 1);
+    work.again.store(5, SeqCst);
+    item.kick();
+    until(|| work.runs.load(SeqCst) == 7);
+    drop(item);
     // Another begins where the thread may just be ending.
-    let kept = Kept::new(&domain, Arc::downgrade(&duty) as _).unwrap();
-    until(|| duty.attended.load(SeqCst) == 8);
+    let item = WorkItem::new(&domain, Arc::downgrade(&work) as _).unwrap();
+    until(|| work.runs.load(SeqCst) == 8);
     for n in 9..100 {
-        kept.ring();
-        until(|| duty.attended.load(SeqCst) >= n);
+        item.kick();
+        until(|| work.runs.load(SeqCst) >= n);
     }
 }
 
-/// Sends one errand whenever a bio comes by; ends those it was given when told.
+/// Sends one internal I/O whenever a bio comes by; ends those it was given when told.
 #[derive(Default)]
 struct Worker {
     held: Mutex<Vec<Bio>>,
@@ -80,132 +80,134 @@ impl BlockDevice for Holding {
     }
 }
 
-impl Sender<Option<AlignedBuf>> for Worker {
-    fn back(self: Arc<Self>, _: &Cx<'_>, errand: Box<Errand<Option<AlignedBuf>>>, status: Status) {
-        self.back.lock().unwrap().push((errand.token, status));
+impl InternalIoOwner<Option<AlignedBuf>> for Worker {
+    fn io_done(self: Arc<Self>, _: &Cx<'_>, io: Box<InternalIo<Option<AlignedBuf>>>, status: Status) {
+        self.back.lock().unwrap().push((io.token, status));
     }
 }
 
-impl Duty for Worker {
-    fn attend(self: Arc<Self>, cx: &Cx<'_>) -> Option<Nanos> {
+impl Work for Worker {
+    fn do_work(self: Arc<Self>, cx: &Cx<'_>) -> Option<Nanos> {
         self.back.lock().unwrap().is_empty().then(|| cx.now().after(1000))
     }
 }
 
 #[test]
-fn the_keeper_serves_a_channel_that_nobody_polls() {
+fn the_workqueue_serves_a_channel_that_nobody_polls() {
     let domain = Domain::default();
     let worker = Arc::new(Worker::default());
     let dev: Arc<dyn BlockDevice> = Arc::new(Holding(worker.clone()));
     let channel = domain.channel().unwrap();
-    let mut errand = Errand::new(dev.clone(), None);
-    errand.token = 7;
-    channel.with_cx(|cx| cx.send(errand, worker.clone()).is_ok()).then_some(()).unwrap();
+    let mut io = InternalIo::new(dev.clone(), None);
+    io.token = 7;
+    channel.with_cx(|cx| cx.submit_internal_io(io, worker.clone()).is_ok()).then_some(()).unwrap();
     let bio = worker.held.lock().unwrap().pop().unwrap();
     // From another thread it goes home by mail, where nobody looks.
     std::thread::spawn(move || bio.end(Status::NoSpace)).join().unwrap();
     assert!(worker.back.lock().unwrap().is_empty());
-    let _kept = Kept::new(&domain, Arc::downgrade(&worker) as _).unwrap();
+    let _item = WorkItem::new(&domain, Arc::downgrade(&worker) as _).unwrap();
     until(|| !worker.back.lock().unwrap().is_empty());
     assert_eq!(*worker.back.lock().unwrap(), [(7, Status::NoSpace)]);
 }
 
-/// A duty that wants nothing, and counts what comes home.
+/// A work item that wants nothing, and counts what comes home.
 #[derive(Default)]
 struct Quiet {
-    attended: AtomicUsize,
+    runs: AtomicUsize,
     back: AtomicUsize,
 }
 
-impl Duty for Quiet {
-    fn attend(self: Arc<Self>, _: &Cx<'_>) -> Option<Nanos> {
-        self.attended.fetch_add(1, SeqCst);
+impl Work for Quiet {
+    fn do_work(self: Arc<Self>, _: &Cx<'_>) -> Option<Nanos> {
+        self.runs.fetch_add(1, SeqCst);
         None
     }
 }
 
-impl Sender<Option<AlignedBuf>> for Quiet {
-    fn back(self: Arc<Self>, _: &Cx<'_>, _: Box<Errand<Option<AlignedBuf>>>, _: Status) {
+impl InternalIoOwner<Option<AlignedBuf>> for Quiet {
+    fn io_done(self: Arc<Self>, _: &Cx<'_>, _: Box<InternalIo<Option<AlignedBuf>>>, _: Status) {
         self.back.fetch_add(1, SeqCst);
     }
 }
 
 #[test]
-fn what_a_control_thread_leaves_out_comes_home_though_no_duty_is_due() {
+fn what_a_control_thread_leaves_out_comes_home_though_no_work_item_is_due() {
     let domain = Domain::default();
     let quiet = Arc::new(Quiet::default());
-    let _kept = Kept::new(&domain, Arc::downgrade(&quiet) as _).unwrap();
-    until(|| quiet.attended.load(SeqCst) == 1);
+    let _item = WorkItem::new(&domain, Arc::downgrade(&quiet) as _).unwrap();
+    until(|| quiet.runs.load(SeqCst) == 1);
     let holding = Arc::new(Worker::default());
     let dev: Arc<dyn BlockDevice> = Arc::new(Holding(holding.clone()));
-    assert!(domain.drain_with(|cx| Some(cx.send(Errand::new(dev.clone(), None), quiet.clone()).is_ok())));
+    assert!(
+        domain.drain_with(|cx| Some(cx.submit_internal_io(InternalIo::new(dev.clone(), None), quiet.clone()).is_ok()))
+    );
     let bio = holding.held.lock().unwrap().pop().unwrap();
     // It goes home by mail, to the channel that is nobody's.
     bio.end(Status::NoSpace);
     until(|| quiet.back.load(SeqCst) == 1);
-    assert_eq!(quiet.attended.load(SeqCst), 1, "the duty was not due");
+    assert_eq!(quiet.runs.load(SeqCst), 1, "the work was not due");
 }
 
-/// A duty that has something to do in an hour.
+/// A work item that has something to do in an hour.
 #[derive(Default)]
 struct Later(AtomicUsize);
 
-impl Duty for Later {
-    fn attend(self: Arc<Self>, cx: &Cx<'_>) -> Option<Nanos> {
+impl Work for Later {
+    fn do_work(self: Arc<Self>, cx: &Cx<'_>) -> Option<Nanos> {
         self.0.fetch_add(1, SeqCst);
         Some(cx.now().after(3_600_000_000_000))
     }
 }
 
 #[test]
-fn a_duty_that_is_due_much_later_can_be_rung() {
+fn a_work_item_that_is_due_much_later_can_be_kicked() {
     let domain = Domain::default();
     let later = Arc::new(Later::default());
-    let kept = Kept::new(&domain, Arc::downgrade(&later) as _).unwrap();
+    let item = WorkItem::new(&domain, Arc::downgrade(&later) as _).unwrap();
     for n in 1..100 {
         until(|| later.0.load(SeqCst) >= n);
-        kept.ring();
+        item.kick();
     }
 }
 
-/// An errand's memory, of each kind.
+/// An internal I/O's memory, of each kind.
 enum Kind {
     None,
     In(AlignedBuf),
     Out(Arc<AlignedBuf>),
 }
 
-impl Lend for Kind {
-    fn lend(&mut self) -> Bytes<'_> {
+impl IoMemory for Kind {
+    fn buffer(&mut self) -> IoBuffer<'_> {
         match self {
-            Self::None => Bytes::None,
-            Self::In(buf) => Bytes::In(buf),
-            Self::Out(buf) => Bytes::Out(buf),
+            Self::None => IoBuffer::None,
+            Self::In(buf) => IoBuffer::In(buf),
+            Self::Out(buf) => IoBuffer::Out(buf),
         }
     }
 }
 
 #[derive(Default)]
-struct Last(Mutex<Option<(Box<Errand<Kind>>, Status)>>);
+struct Last(Mutex<Option<(Box<InternalIo<Kind>>, Status)>>);
 
-impl Sender<Kind> for Last {
-    fn back(self: Arc<Self>, _: &Cx<'_>, errand: Box<Errand<Kind>>, status: Status) {
-        *self.0.lock().unwrap() = Some((errand, status));
+impl InternalIoOwner<Kind> for Last {
+    fn io_done(self: Arc<Self>, _: &Cx<'_>, io: Box<InternalIo<Kind>>, status: Status) {
+        *self.0.lock().unwrap() = Some((io, status));
     }
 }
 
 #[test]
-fn an_errand_lends_its_memory_and_comes_back() {
+fn an_internal_io_lends_its_memory_and_comes_back() {
     let domain = Domain::default();
     let channel = domain.channel().unwrap();
     let dev: Arc<dyn BlockDevice> = Arc::new(MemoryDevice::new(Sectors::new(8)).unwrap());
     let last = Arc::new(Last::default());
     let run = |op, at, sectors, memory| {
-        let mut errand = Errand::new(dev.clone(), memory);
-        (errand.op, errand.sector, errand.sectors) = (op, Sector::new(at), Sectors::new(sectors));
-        assert!(channel.with_cx(|cx| cx.send(errand, last.clone()).is_ok()));
-        let (errand, status) = last.0.lock().unwrap().take().expect("memory answers at once");
-        (errand.memory, status)
+        let mut io = InternalIo::new(dev.clone(), memory);
+        (io.op, io.sector, io.sectors) = (op, Sector::new(at), Sectors::new(sectors));
+        assert!(channel.with_cx(|cx| cx.submit_internal_io(io, last.clone()).is_ok()));
+        let (io, status) = last.0.lock().unwrap().take().expect("memory answers at once");
+        (io.memory, status)
     };
     let buf = |byte: u8| {
         let mut buf = AlignedBuf::zeroed(1024);

@@ -6,7 +6,7 @@ use std::ptr;
 use udm_base::{Sector, Sectors};
 
 /// Where a device counts what was done with memory that it has lent.
-pub trait Ledger {
+pub trait IoAccounting {
     /// A read or write of so many sectors was done.
     fn note(&self, op: Op, sectors: Sectors);
 }
@@ -14,29 +14,29 @@ pub trait Ledger {
 /// Memory that is a range of a device, lent for as long as a section of a channel. What is done with it is like a bio that
 /// ends at once: whoever waits for sections has waited for it, and others may read and write the range at the same time
 /// as ever.
-pub struct Lent<'a> {
+pub struct DirectAccess<'a> {
     at: *mut u8,
     sectors: Sectors,
     op: Op,
-    ledger: Option<&'a dyn Ledger>,
+    accounting: Option<&'a dyn IoAccounting>,
     memory: PhantomData<&'a Memory>,
 }
 
 impl Memory {
     /// Lends a range to be read or written, or nothing when there is no such range.
-    pub fn lend(&self, op: Op, sector: Sector, sectors: Sectors) -> Option<Lent<'_>> {
+    pub fn direct_access(&self, op: Op, sector: Sector, sectors: Sectors) -> Option<DirectAccess<'_>> {
         let end = sector.checked_add(sectors).filter(|end| *end <= self.sectors().from_start())?;
         debug_assert!(end >= sector && op.has_payload());
         let at = self.as_ptr().wrapping_add(sector.bytes() as usize);
-        Some(Lent { at, sectors, op, ledger: None, memory: PhantomData })
+        Some(DirectAccess { at, sectors, op, accounting: None, memory: PhantomData })
     }
 }
 
-impl<'a> Lent<'a> {
-    /// The same, which is noted in `ledger` when it is used.
+impl<'a> DirectAccess<'a> {
+    /// The same, which is noted in `accounting` when it is used.
     #[must_use]
-    pub fn noted_in(self, ledger: &'a dyn Ledger) -> Self {
-        Self { ledger: Some(ledger), ..self }
+    pub fn accounted_in(self, accounting: &'a dyn IoAccounting) -> Self {
+        Self { accounting: Some(accounting), ..self }
     }
 
     /// Reads and writes: copies what was lent to be read to a part of it elsewhere, `skip` sectors from its beginning.
@@ -54,8 +54,8 @@ impl<'a> Lent<'a> {
 
     /// Has its device count that it was used.
     pub fn used(&self) {
-        if let Some(ledger) = self.ledger {
-            ledger.note(self.op, self.sectors);
+        if let Some(accounting) = self.accounting {
+            accounting.note(self.op, self.sectors);
         }
     }
 }

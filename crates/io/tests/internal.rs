@@ -1,4 +1,4 @@
-//! Bios of one's own: submitted from inside a channel, bounded, never lost with the channel.
+//! Internal bios: submitted from inside a channel, bounded, never lost with the channel.
 #![allow(clippy::undocumented_unsafe_blocks)]
 
 use std::any::Any;
@@ -90,7 +90,7 @@ unsafe fn note(_: &Cx<'_>, status: Status, word: *const ()) {
 fn flush(cx: &Cx<'_>, level: usize, dev: &dyn BlockDevice, ended: &Ended) -> bool {
     let word = std::ptr::from_ref(ended).cast();
     let range = (Sector::ZERO, Sectors::ZERO);
-    unsafe { cx.submit_own(level, dev, Op::Flush, OpFlags::NONE, range, &[], note, word) }
+    unsafe { cx.submit_internal(level, dev, Op::Flush, OpFlags::NONE, range, &[], note, word) }
 }
 
 #[test]
@@ -106,7 +106,7 @@ fn reads_and_writes_without_a_bio_above() {
         let word = std::ptr::from_ref::<Ended>(&seen).cast();
         let own = |op, at, len, segs: &[Segment]| {
             let range = (Sector::new(at), Sectors::new(len));
-            assert!(unsafe { cx.submit_own(1, &*dev, op, OpFlags::NONE, range, segs, note, word) });
+            assert!(unsafe { cx.submit_internal(1, &*dev, op, OpFlags::NONE, range, segs, note, word) });
         };
         own(Op::Write, 3, 2, &*list);
         own(Op::Discard, 4, 1, &[]);
@@ -135,7 +135,7 @@ struct Waiting {
     order: Arc<Mutex<Vec<(usize, bool)>>>,
 }
 
-impl OwnWaiter for Waiting {
+impl InternalWaiter for Waiting {
     fn again(self: Arc<Self>, cx: &Cx<'_>) {
         let served = flush(cx, 1, &*self.dev, &self.ended);
         self.order.lock().unwrap().push((self.me, served));
@@ -151,24 +151,24 @@ fn a_reserve_is_bounded_and_who_is_refused_is_called_in_order() {
         .collect();
     let (there, seen, who) = (dev.clone(), ended.clone(), waiting.clone());
     let channel = inside(&domain, move |cx| {
-        (0..OWN_MAX).for_each(|_| assert!(flush(cx, 1, &*there, &seen)));
+        (0..INTERNAL_MAX).for_each(|_| assert!(flush(cx, 1, &*there, &seen)));
         assert!(!flush(cx, 1, &*there, &seen), "the reserve is used up");
-        assert_eq!((cx.own_out(1), cx.own_out(2)), (OWN_MAX, 0));
+        assert_eq!((cx.internal_out(1), cx.internal_out(2)), (INTERNAL_MAX, 0));
         assert!(flush(cx, 2, &*there, &seen), "another level's is not");
-        who.iter().for_each(|w| assert!(cx.when_own(1, w.clone())));
+        who.iter().for_each(|w| assert!(cx.when_internal(1, w.clone())));
     });
-    assert_eq!(dev.len(), OWN_MAX + 1);
+    assert_eq!(dev.len(), INTERNAL_MAX + 1);
     dev.end(2);
     channel.poll();
     assert_eq!(*order.lock().unwrap(), [(0, true), (1, true)]);
-    assert_eq!(dev.len(), OWN_MAX + 1);
-    dev.end(OWN_MAX + 1);
+    assert_eq!(dev.len(), INTERNAL_MAX + 1);
+    dev.end(INTERNAL_MAX + 1);
     channel.poll();
     assert_eq!(*order.lock().unwrap(), [(0, true), (1, true), (2, true)]);
     dev.end(1);
     channel.poll();
     assert!(waiting.iter().all(|w| w.ended.lock().unwrap().len() == 1));
-    assert_eq!(ended.lock().unwrap().len(), OWN_MAX + 1);
+    assert_eq!(ended.lock().unwrap().len(), INTERNAL_MAX + 1);
 }
 
 /// Begins the next as soon as one has ended.
@@ -181,7 +181,7 @@ unsafe fn next(cx: &Cx<'_>, _: Status, word: *const ()) {
     let chain = unsafe { &*word.cast::<Chain>() };
     if chain.left.fetch_sub(1, SeqCst) > 1 {
         let range = (Sector::ZERO, Sectors::ZERO);
-        assert!(unsafe { cx.submit_own(1, &chain.dev, Op::Flush, OpFlags::NONE, range, &[], next, word) });
+        assert!(unsafe { cx.submit_internal(1, &chain.dev, Op::Flush, OpFlags::NONE, range, &[], next, word) });
     }
 }
 
@@ -200,10 +200,10 @@ fn a_long_chain_takes_no_stack() {
 /// Notes what it could do when it was called.
 struct Elsewhere(Mutex<Vec<(bool, bool)>>);
 
-impl OwnWaiter for Elsewhere {
+impl InternalWaiter for Elsewhere {
     fn again(self: Arc<Self>, cx: &Cx<'_>) {
-        let next = cx.when_own(1, self.clone());
-        self.0.lock().unwrap().push((cx.can_own(), next));
+        let next = cx.when_internal(1, self.clone());
+        self.0.lock().unwrap().push((cx.can_submit_internal(), next));
     }
 }
 
@@ -213,24 +213,24 @@ fn a_channel_waits_for_own_bios_and_sends_others_elsewhere() {
     let elsewhere = Arc::new(Elsewhere(Mutex::default()));
     let (there, seen, waiter) = (dev.clone(), ended.clone(), elsewhere.clone());
     let channel = inside(&domain, move |cx| {
-        (0..OWN_MAX).for_each(|_| assert!(flush(cx, 1, &*there, &seen)));
-        assert!(cx.when_own(1, waiter.clone()));
+        (0..INTERNAL_MAX).for_each(|_| assert!(flush(cx, 1, &*there, &seen)));
+        assert!(cx.when_internal(1, waiter.clone()));
     });
     let (held, told) = (dev.clone(), elsewhere.clone());
     let ender = std::thread::spawn(move || {
         while told.0.lock().unwrap().is_empty() {
             std::thread::yield_now();
         }
-        held.end(OWN_MAX);
+        held.end(INTERNAL_MAX);
     });
     let id = channel.id();
     drop(channel);
-    assert_eq!(*ended.lock().unwrap(), vec![Status::Ok; OWN_MAX], "the last was home before the channel went");
+    assert_eq!(*ended.lock().unwrap(), vec![Status::Ok; INTERNAL_MAX], "the last was home before the channel went");
     ender.join().unwrap();
     assert_eq!(*elsewhere.0.lock().unwrap(), [(false, false)], "told once that nothing is to be had here");
     // The next owner of the core gets some again.
     let (there, seen) = (dev.clone(), ended.clone());
-    let next = inside(&domain, move |cx| assert!(cx.can_own() && flush(cx, 1, &*there, &seen)));
+    let next = inside(&domain, move |cx| assert!(cx.can_submit_internal() && flush(cx, 1, &*there, &seen)));
     assert_eq!(next.id(), id);
     dev.end(1);
 }
@@ -261,7 +261,7 @@ fn a_channel_does_not_wait_for_ever_and_its_own_bios_still_come_home() {
 }
 
 #[test]
-fn a_channel_that_was_left_to_the_keeper_is_given_back() {
+fn a_channel_that_was_left_to_the_workqueue_is_given_back() {
     let domain = DomainBuilder::default().clock(Arc::new(Hands::default())).build();
     let all = domain.channels_left();
     // With a bio of the submitter's beside the own one, which comes home later, and without.
