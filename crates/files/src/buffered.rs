@@ -19,7 +19,7 @@ impl Serve for Backing {
 }
 
 /// Serves a bio at once if that cannot block, else has it served.
-pub(crate) fn submit(backing: &Backing, worker: &Worker<Backing>, mut bio: Bio) {
+pub(crate) fn submit(backing: &Backing, worker: &Worker, mut bio: Bio) {
     bio.set_word(0);
     if !bio.op().has_payload() {
         return worker.give(Job::Bio(bio));

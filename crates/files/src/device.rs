@@ -18,7 +18,7 @@ use crate::mapped::Mapped;
 use crate::polled::Polled;
 use crate::ring::Ring;
 use crate::transfers::{Progress, Target};
-use crate::worker::{Job, Worker};
+use crate::worker::{Job, Worker, worker};
 use std::any::Any;
 use std::io;
 use std::path::Path;
@@ -60,9 +60,9 @@ pub enum FileEngine {
 }
 
 pub(crate) enum Engine {
-    Direct { backing: Arc<Backing>, align: DirectAlign, worker: Worker<Backing>, polled: Option<Polled> },
-    Buffered { backing: Arc<Backing>, worker: Worker<Backing> },
-    Mapped { mapped: Arc<Mapped>, worker: Worker<Mapped> },
+    Direct { backing: Arc<Backing>, align: DirectAlign, worker: Worker, polled: Option<Polled> },
+    Buffered { backing: Arc<Backing>, worker: Worker },
+    Mapped { mapped: Arc<Mapped>, worker: Worker },
 }
 
 impl Engine {
@@ -74,7 +74,7 @@ impl Engine {
                 match Mapped::new(backing) {
                     Ok(mapped) => {
                         let mapped = Arc::new(mapped);
-                        let worker = Worker::new(executor, &mapped);
+                        let worker = worker(executor, &mapped);
                         return Self::Mapped { mapped, worker };
                     }
                     Err(back) => backing = back,
@@ -86,14 +86,14 @@ impl Engine {
                 limits.physical_block_size = limits.physical_block_size.max(align.block);
                 limits.dma_alignment = align.memory;
                 let backing = Arc::new(backing);
-                let worker = Worker::new(executor, &backing);
+                let worker = worker(executor, &backing);
                 let polled = Polled::find_out(Target { fd: backing.raw(), align });
                 return Self::Direct { backing, align, worker, polled };
             }
             backing.go_buffered();
         }
         let backing = Arc::new(backing);
-        let worker = Worker::new(executor, &backing);
+        let worker = worker(executor, &backing);
         Self::Buffered { backing, worker }
     }
 }
@@ -185,8 +185,9 @@ impl FileDevice {
 
     fn give(&self, job: Job) {
         match &self.engine {
-            Engine::Direct { worker, .. } | Engine::Buffered { worker, .. } => worker.give(job),
-            Engine::Mapped { worker, .. } => worker.give(job),
+            Engine::Direct { worker, .. } | Engine::Buffered { worker, .. } | Engine::Mapped { worker, .. } => {
+                worker.give(job)
+            }
         }
     }
 

@@ -1,14 +1,13 @@
-//! Threads for what would block a submitter: started when there is work, few, and gone with their file.
+//! What would block a submitter, done by threads of a file's own.
 
 use crate::backing::Backing;
 use crate::extents;
-use std::collections::VecDeque;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use udm_base::{Sector, Sectors};
-use udm_io::{Bio, Executor, ExtentsReply, Status};
+use udm_io::{Bio, Executor, ExtentsReply, JobPool, JobPoolOptions, Status};
 
-/// Threads that a file has at most.
-const THREADS: usize = 4;
+/// Threads that a file has at most. They stay as long as the file: to start one takes memory, which may be what a write is to free.
+const THREADS: JobPoolOptions = JobPoolOptions { name: "udm-file", threads: 4, linger: None };
 
 /// What a worker does its work on.
 pub(crate) trait Serve: Send + Sync + 'static {
@@ -26,100 +25,25 @@ pub(crate) enum Job {
     Extents(Sector, Sectors, ExtentsReply),
 }
 
-/// Does jobs on threads of its own. Dropped, it lets its threads go; who holds bios there holds the file.
-pub(crate) struct Worker<T: Serve> {
-    executor: Arc<dyn Executor>,
-    shared: Arc<Shared<T>>,
+/// A file's threads. Whoever holds bios there holds the file.
+pub(crate) type Worker = JobPool<Job>;
+
+/// Threads for `server`, which they do not keep open, nor locked, once its device is gone.
+pub(crate) fn worker<T: Serve>(executor: Arc<dyn Executor>, server: &Arc<T>) -> Worker {
+    let server = Arc::downgrade(server);
+    JobPool::new(THREADS, executor, move |job| serve(&server, job))
 }
 
-struct Shared<T> {
-    /// Weak, so that an idle thread does not keep a file open, and locked, whose device is gone.
-    server: Weak<T>,
-    queue: Mutex<Queue>,
-    more: Condvar,
-}
-
-#[derive(Default)]
-struct Queue {
-    jobs: VecDeque<Job>,
-    threads: usize,
-    idle: usize,
-    closed: bool,
-}
-
-impl<T> Shared<T> {
-    fn lock(&self) -> MutexGuard<'_, Queue> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl<T: Serve> Worker<T> {
-    pub(crate) fn new(executor: Arc<dyn Executor>, server: &Arc<T>) -> Self {
-        let shared = Shared { server: Arc::downgrade(server), queue: Mutex::default(), more: Condvar::new() };
-        Self { executor, shared: Arc::new(shared) }
-    }
-
-    /// Has a job done. Where no thread can be had at all, it is done at once: slow, but done.
-    pub(crate) fn give(&self, job: Job) {
-        let mut queue = self.shared.lock();
-        queue.jobs.push_back(job);
-        if queue.jobs.len() <= queue.idle {
-            drop(queue);
-            return self.shared.more.notify_one();
-        }
-        if queue.threads == THREADS {
-            return;
-        }
-        queue.threads += 1;
-        drop(queue);
-        let shared = self.shared.clone();
-        if let Err(error) = self.executor.spawn("udm-file", Box::new(move || run(&shared))) {
-            let mut queue = self.shared.lock();
-            queue.threads -= 1;
-            let stranded = if queue.threads == 0 { std::mem::take(&mut queue.jobs) } else { VecDeque::new() };
-            drop(queue);
-            tracing::debug!(%error, "no thread for blocking file operations");
-            stranded.into_iter().for_each(|job| serve(&self.shared, job));
-        }
-    }
-}
-
-impl<T: Serve> Drop for Worker<T> {
-    fn drop(&mut self) {
-        // Not joined: the last bio of an orphaned channel may drop the file on one of these threads.
-        self.shared.lock().closed = true;
-        self.shared.more.notify_all();
-    }
-}
-
-fn serve<T: Serve>(shared: &Shared<T>, job: Job) {
+fn serve<T: Serve>(server: &Weak<T>, job: Job) {
     // The file is let go before the bio is: once that is home, its holder may close the file and open it again.
     match job {
         Job::Bio(bio) => {
-            let status = shared.server.upgrade().map_or(Status::Gone, |server| server.serve(&bio));
+            let status = server.upgrade().map_or(Status::Gone, |server| server.serve(&bio));
             bio.end(status);
         }
         Job::Extents(sector, sectors, reply) => {
-            let found = shared.server.upgrade().map(|server| extents::of(server.backing(), sector, sectors));
+            let found = server.upgrade().map(|server| extents::of(server.backing(), sector, sectors));
             reply.give(found.unwrap_or_default());
-        }
-    }
-}
-
-fn run<T: Serve>(shared: &Shared<T>) {
-    let mut queue = shared.lock();
-    loop {
-        if let Some(job) = queue.jobs.pop_front() {
-            drop(queue);
-            serve(shared, job);
-            queue = shared.lock();
-        } else if queue.closed {
-            queue.threads -= 1;
-            return;
-        } else {
-            queue.idle += 1;
-            queue = shared.more.wait(queue).unwrap_or_else(PoisonError::into_inner);
-            queue.idle -= 1;
         }
     }
 }

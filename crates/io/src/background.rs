@@ -93,7 +93,7 @@ impl Shared {
     /// In a simulated domain: background work has its turn. Gives the time of what is due next. Not from inside a channel.
     pub(crate) fn simulate_background(self: &Arc<Self>) -> Option<Nanos> {
         self.idle()?;
-        if self.work.run_all() {
+        if self.cpu_work.run_queued() {
             return Some(self.clock().now());
         }
         self.background.get()?.turn(&Domain::of(self))

@@ -1,13 +1,12 @@
-//! The domain's workqueue: threads for work on bios that takes the CPU longer than a channel's section may.
+//! Work on bios that takes the CPU longer than a channel's section may, on threads of the domain's own.
 //!
 //! There are at most as many threads as CPUs. They are started as work comes, and end after a while without any. A simulated domain, which
 //! has no threads, does the work when a channel is polled or waits.
 
-use crate::Domain;
 use crate::bio::Bio;
-use crate::domain::Shared;
-use std::collections::VecDeque;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use crate::job_pool::{JobPool, JobPoolOptions};
+use crate::{Domain, Executor};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 /// What is done with a bio, which it ends; the word is the caller's.
@@ -21,20 +20,23 @@ const LINGER: Duration = Duration::from_secs(1);
 /// Threads at most, whatever the number of CPUs.
 const THREADS_MAX: usize = 32;
 
-struct Item {
+/// One bio to be worked on.
+pub(crate) struct CpuWork {
     bio: Bio,
     func: CpuWorkFn,
     word: *const (),
 }
 
 // SAFETY: whoever queues it promises that the word may be used where the function is called.
-unsafe impl Send for Item {}
+unsafe impl Send for CpuWork {}
 
-impl Item {
-    fn run(self) {
-        // SAFETY: the promise of `WorkQueue::push`.
-        unsafe { (self.func)(self.bio, self.word) }
-    }
+/// The threads of a domain for such work.
+pub(crate) fn cpu_pool(executor: Arc<dyn Executor>) -> JobPool<CpuWork> {
+    static CPUS: OnceLock<usize> = OnceLock::new();
+    let cpus = *CPUS.get_or_init(|| std::thread::available_parallelism().map_or(1, usize::from));
+    let options = JobPoolOptions { name: "udm-work", threads: cpus.min(THREADS_MAX), linger: Some(LINGER) };
+    // SAFETY: the promise of `Domain::queue_cpu_work`.
+    JobPool::new(options, executor, |work: CpuWork| unsafe { (work.func)(work.bio, work.word) })
 }
 
 impl Domain {
@@ -45,91 +47,7 @@ impl Domain {
     /// # Safety
     /// `word` is what `func` expects, and stays valid until that has ended the bio.
     pub unsafe fn queue_cpu_work(&self, bio: Bio, func: CpuWorkFn, word: *const ()) {
-        // SAFETY: the caller's promise.
-        unsafe { self.shared().work.push(self.shared(), bio, func, word) }
+        let (pool, work) = (&self.shared().cpu_work, CpuWork { bio, func, word });
+        if self.is_simulated() { pool.queue(work) } else { pool.give(work) }
     }
-}
-
-#[derive(Default)]
-struct State {
-    items: VecDeque<Item>,
-    threads: usize,
-    idle: usize,
-}
-
-/// The queue and its threads.
-#[derive(Default)]
-pub(crate) struct WorkQueue {
-    state: Mutex<State>,
-    more: Condvar,
-}
-
-impl WorkQueue {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Queues one.
-    ///
-    /// # Safety
-    /// As `Domain::queue_cpu_work`.
-    pub(crate) unsafe fn push(self: &Arc<Self>, shared: &Shared, bio: Bio, func: CpuWorkFn, word: *const ()) {
-        let mut state = self.lock();
-        state.items.push_back(Item { bio, func, word });
-        if shared.idle().is_some() {
-            return;
-        }
-        if state.items.len() <= state.idle || state.threads >= threads() {
-            drop(state);
-            return self.more.notify_one();
-        }
-        state.threads += 1;
-        drop(state);
-        let queue = self.clone();
-        if let Err(error) = shared.executor().spawn("udm-work", Box::new(move || queue.serve())) {
-            tracing::debug!(%error, "no thread for work on bios");
-            let mut state = self.lock();
-            state.threads -= 1;
-            let stranded = if state.threads == 0 { std::mem::take(&mut state.items) } else { VecDeque::new() };
-            drop(state);
-            stranded.into_iter().for_each(Item::run);
-        }
-    }
-
-    /// A thread's work, until there has been none for a while.
-    fn serve(&self) {
-        let mut state = self.lock();
-        loop {
-            if let Some(item) = state.items.pop_front() {
-                drop(state);
-                item.run();
-                state = self.lock();
-                continue;
-            }
-            state.idle += 1;
-            let (back, waited) = self.more.wait_timeout(state, LINGER).unwrap_or_else(PoisonError::into_inner);
-            state = back;
-            state.idle -= 1;
-            if waited.timed_out() && state.items.is_empty() {
-                state.threads -= 1;
-                return;
-            }
-        }
-    }
-
-    /// In a simulated domain: does what is queued. Whether there was something. Not from inside a channel.
-    pub(crate) fn run_all(&self) -> bool {
-        let mut any = false;
-        loop {
-            let item = self.lock().items.pop_front();
-            let Some(item) = item else { return any };
-            item.run();
-            any = true;
-        }
-    }
-}
-
-fn threads() -> usize {
-    static THREADS: OnceLock<usize> = OnceLock::new();
-    *THREADS.get_or_init(|| std::thread::available_parallelism().map_or(1, usize::from).min(THREADS_MAX))
 }

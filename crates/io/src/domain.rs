@@ -4,7 +4,8 @@
 use crate::background::Background;
 use crate::channel::ChannelCore;
 use crate::channel::lock::{Sections, grace_period};
-use crate::cpu_work::WorkQueue;
+use crate::cpu_work::{CpuWork, cpu_pool};
+use crate::job_pool::JobPool;
 use crate::polling::{Policy, PollPolicy, PollTotals};
 use crate::sync::is_asymmetric;
 use crate::{Channel, ChannelReport, Clock, Cx, Executor, MonotonicClock, Nanos, ThreadExecutor};
@@ -38,7 +39,7 @@ pub(crate) struct Shared {
     asymmetric: bool,
     policy: Arc<Policy>,
     idle: Option<Box<IdleFn>>,
-    pub(crate) work: Arc<WorkQueue>,
+    pub(crate) cpu_work: JobPool<CpuWork>,
     pub(crate) background: OnceLock<Box<dyn Background>>,
     /// The channel that a simulated domain does background work in.
     pub(crate) background_id: OnceLock<usize>,
@@ -103,9 +104,10 @@ impl DomainBuilder {
         let free = Free { threads: (0..CHANNELS).rev().collect(), background: (CHANNELS..CONTROL).rev().collect() };
         let free = Mutex::new(free);
         let cores = [const { OnceLock::new() }; MAX_CHANNELS];
-        let (policy, work) = Default::default();
-        let (background, background_id) = Default::default();
-        let shared = Shared { cores, free, clock, executor, asymmetric, policy, idle, work, background, background_id };
+        let cpu_work = cpu_pool(executor.clone());
+        let (policy, background, background_id) = Default::default();
+        let shared =
+            Shared { cores, free, clock, executor, asymmetric, policy, idle, cpu_work, background, background_id };
         Domain(Arc::new(shared))
     }
 }
@@ -304,10 +306,6 @@ impl Shared {
 
     pub(crate) fn clock(&self) -> &dyn Clock {
         &*self.clock
-    }
-
-    pub(crate) fn executor(&self) -> &dyn Executor {
-        &*self.executor
     }
 
     pub(crate) fn cores(&self) -> impl Iterator<Item = &ChannelCore> {
