@@ -5,7 +5,7 @@ use std::ops::AddAssign;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use udm_base::Sectors;
-use udm_io::{Bio, Cx, Ledger, MAX_CHANNELS, Op, PollPath};
+use udm_io::{Bio, Cx, IoAccounting, MAX_CHANNELS, Op, PollPath};
 
 /// A number that one thread at a time writes (the one inside the channel) and any may read.
 #[derive(Default)]
@@ -78,7 +78,7 @@ impl Counters {
     }
 }
 
-impl Ledger for Counters {
+impl IoAccounting for Counters {
     #[inline]
     fn note(&self, op: Op, sectors: Sectors) {
         match op {

@@ -7,7 +7,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use std::time::Duration;
 use udm_base::{DevT, Sector, Sectors};
-use udm_io::{BlockDevice, ChannelReport, KeeperReport, Op, Outstanding};
+use udm_io::{BlockDevice, ChannelReport, Op, Outstanding};
+use udm_kcopyd::{Workqueue, WorkqueueReport};
 
 /// Everything.
 #[derive(Clone, Debug)]
@@ -20,8 +21,8 @@ pub struct Inspection {
     pub channels: Vec<ChannelUse>,
     /// How many channels could still be had.
     pub channels_left: usize,
-    /// What the keeper has to do.
-    pub keeper: KeeperReport,
+    /// What the workqueue has to do.
+    pub workqueue: WorkqueueReport,
     /// Locks that could not be had in a tenth of a second.
     pub locks: Vec<String>,
 }
@@ -65,10 +66,10 @@ pub struct BioGroup {
     pub device: String,
     /// What they do.
     pub op: Op,
-    /// 0: a submitter's; else clones of that level, or bios of a worker's own.
+    /// 0: a submitter's; else clones of that level, or internal bios.
     pub level: usize,
-    /// Bios of a worker's own.
-    pub own: bool,
+    /// Internal bios.
+    pub internal: bool,
     /// How many.
     pub count: usize,
     /// Where the first of them begins, and its length.
@@ -113,8 +114,8 @@ impl Registry {
         let beneath = beneath.into_values().filter_map(|dev| Some((dev.name(), dev.outstanding()?))).collect();
         let domain = self.domain();
         let channels = domain.inspect().into_iter().filter_map(|channel| usage(channel, &names)).collect();
-        let (channels_left, keeper) = (domain.channels_left(), domain.inspect_keeper());
-        Inspection { devices: reports, beneath, channels, channels_left, keeper, locks }
+        let (channels_left, workqueue) = (domain.channels_left(), Workqueue::of(domain).inspect());
+        Inspection { devices: reports, beneath, channels, channels_left, workqueue, locks }
     }
 
     /// What a command on a device waits for, as far as it can be told: what the device is busy with, and what beneath it holds
@@ -174,14 +175,15 @@ fn usage(mut channel: ChannelReport, names: &HashMap<usize, String>) -> Option<C
     let mut bios: Vec<BioGroup> = Vec::new();
     for bio in channel.content.iter_mut().flat_map(|content| std::mem::take(&mut content.bios)) {
         let device = names.get(&bio.device).cloned().unwrap_or_default();
-        let like = |g: &&mut BioGroup| (&g.device, g.op, g.level, g.own) == (&device, bio.op, bio.level, bio.own);
+        let like =
+            |g: &&mut BioGroup| (&g.device, g.op, g.level, g.internal) == (&device, bio.op, bio.level, bio.internal);
         match bios.iter_mut().find(like) {
             Some(group) => group.count += 1,
             None => bios.push(BioGroup {
                 device,
                 op: bio.op,
                 level: bio.level,
-                own: bio.own,
+                internal: bio.internal,
                 count: 1,
                 first: (bio.sector, bio.sectors),
             }),

@@ -8,11 +8,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use udm_base::Sectors;
 use udm_export::nbd::{Client, Export, ExportInfo, Exports, Listen, OpenError, Server};
-use udm_io::nbd::wire::Command;
-use udm_io::nbd::wire::consts::opt;
-use udm_io::nbd::wire::option::{InfoRequest, put_option};
-use udm_io::nbd::wire::request::Request;
 use udm_io::{BlockDevice, Domain, MemoryDevice};
+use udm_nbd::wire::Command;
+use udm_nbd::wire::consts::opt;
+use udm_nbd::wire::option::{InfoRequest, put_option};
+use udm_nbd::wire::request::Request;
 
 struct Counting;
 

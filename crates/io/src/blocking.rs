@@ -113,10 +113,10 @@ impl BlockingIo {
             Way::Shared { domain, dev, .. } => {
                 let ended = Arc::new(Mutex::new(None));
                 let word = Arc::into_raw(ended.clone());
-                let level = Cx::own_level(&**dev);
+                let level = Cx::internal_level(&**dev);
                 domain.drain_with(|cx| {
                     // SAFETY: the caller's promise, and what is here stays until the completion, which is waited for below.
-                    unsafe { cx.submit_own(level, &**dev, op, flags, (sector, sectors), segs, note, word.cast()) }
+                    unsafe { cx.submit_internal(level, &**dev, op, flags, (sector, sectors), segs, note, word.cast()) }
                         .then_some(())
                 });
                 domain.drain_with(|_| ended.lock().unwrap_or_else(PoisonError::into_inner).take())

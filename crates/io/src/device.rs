@@ -1,6 +1,6 @@
 //! What a block device is to the layers above.
 
-use crate::{Bio, Cx, Domain, ExtentsReply, Lent, Limits, Memory, Op};
+use crate::{Bio, Cx, DirectAccess, Domain, ExtentsReply, Limits, Memory, Op};
 use std::any::Any;
 use std::time::Duration;
 use udm_base::{DevT, Sector, Sectors};
@@ -130,7 +130,13 @@ pub trait BlockDevice: Send + Sync + 'static {
 
     /// The memory that a range of it is, to be read or written without a bio, if that is all that reads and writes do here.
     /// Then a bio of that range would end at once and well. It may be lent for as long as the section that `cx` is.
-    fn lend<'a>(&'a self, cx: &'a Cx<'_>, op: Op, sector: Sector, sectors: Sectors) -> Option<Lent<'a>> {
+    fn direct_access<'a>(
+        &'a self,
+        cx: &'a Cx<'_>,
+        op: Op,
+        sector: Sector,
+        sectors: Sectors,
+    ) -> Option<DirectAccess<'a>> {
         let _ = (cx, op, sector, sectors);
         None
     }

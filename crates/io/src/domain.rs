@@ -1,13 +1,13 @@
 //! The domain: the set of channels that share devices, with its clock and executor, and the grace
 //! periods that let devices change beneath running channels.
 
+use crate::background::Background;
 use crate::channel::ChannelCore;
 use crate::channel::lock::{Sections, grace_period};
-use crate::kcopyd::CopyOptions;
-use crate::keeper::{Keeper, KeeperReport};
+use crate::cpu_work::{CpuWork, cpu_pool};
+use crate::job_pool::JobPool;
 use crate::polling::{Policy, PollPolicy, PollTotals};
 use crate::sync::is_asymmetric;
-use crate::work::WorkQueue;
 use crate::{Channel, ChannelReport, Clock, Cx, Executor, MonotonicClock, Nanos, ThreadExecutor};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::OwnedFd;
@@ -20,10 +20,10 @@ pub const MAX_CHANNELS: usize = 1 << u8::BITS;
 
 /// How many channels a domain can give to threads at a time. The other numbers are for control: a client that takes the last
 /// channel must not keep anybody from suspending a device.
-pub const CHANNELS: usize = MAX_CHANNELS - 1 - KEEPERS;
+pub const CHANNELS: usize = MAX_CHANNELS - 1 - BACKGROUND;
 
-/// For the keeper; two, because one that ends may still have bios out when the next one begins.
-const KEEPERS: usize = 2;
+/// For background work; two, because a thread of it that ends may still have bios out when the next one begins.
+const BACKGROUND: usize = 2;
 
 /// The number of the channel that control threads share.
 const CONTROL: usize = MAX_CHANNELS - 1;
@@ -39,15 +39,16 @@ pub(crate) struct Shared {
     asymmetric: bool,
     policy: Arc<Policy>,
     idle: Option<Box<IdleFn>>,
-    pub(crate) keeper: Keeper,
-    pub(crate) work: Arc<WorkQueue>,
-    pub(crate) copies: Mutex<Option<CopyOptions>>,
+    pub(crate) cpu_work: JobPool<CpuWork>,
+    pub(crate) background: OnceLock<Box<dyn Background>>,
+    /// The channel that a simulated domain does background work in.
+    pub(crate) background_id: OnceLock<usize>,
 }
 
 /// The numbers that no channel has.
 struct Free {
     threads: Vec<usize>,
-    keepers: Vec<usize>,
+    background: Vec<usize>,
 }
 
 /// A handle on a domain. Clones are the same domain.
@@ -100,12 +101,14 @@ impl DomainBuilder {
     /// The domain.
     pub fn build(self) -> Domain {
         let Self { clock, executor, idle, asymmetric } = self;
-        let free = Free { threads: (0..CHANNELS).rev().collect(), keepers: (CHANNELS..CONTROL).rev().collect() };
+        let free = Free { threads: (0..CHANNELS).rev().collect(), background: (CHANNELS..CONTROL).rev().collect() };
         let free = Mutex::new(free);
         let cores = [const { OnceLock::new() }; MAX_CHANNELS];
-        let (keeper, copies, policy) = (Keeper::default(), Mutex::default(), Arc::default());
-        let work = Arc::default();
-        Domain(Arc::new(Shared { cores, free, clock, executor, asymmetric, policy, idle, keeper, work, copies }))
+        let cpu_work = cpu_pool(executor.clone());
+        let (policy, background, background_id) = Default::default();
+        let shared =
+            Shared { cores, free, clock, executor, asymmetric, policy, idle, cpu_work, background, background_id };
+        Domain(Arc::new(shared))
     }
 }
 
@@ -126,7 +129,7 @@ impl Domain {
         Self(shared.clone())
     }
 
-    pub(crate) fn shared_arc(&self) -> &Arc<Shared> {
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
         &self.0
     }
 
@@ -136,34 +139,28 @@ impl Domain {
         Ok(Channel::new(self.0.clone(), self.0.core_of(id)?))
     }
 
-    /// A channel for the keeper, which does not depend on what other threads have taken.
-    pub(crate) fn keepers_channel(&self) -> io::Result<Channel> {
-        let id = self.0.take_keepers()?;
-        Ok(Channel::new(self.0.clone(), self.0.core_of(id)?))
-    }
-
     /// Runs `work` inside the channel that control threads share. It is always there: nothing is allocated for it that could
     /// run out. `None` when another thread is inside, which it is not for long. What `work` submits there is looked after by
-    /// [`drain`](Self::drain), and by the keeper while own bios are out. Must not be called from inside a channel; `work`
+    /// [`drain`](Self::drain), and by the [`Background`] while internal bios are out. Must not be called from inside a channel; `work`
     /// must not block.
     pub fn visit<T>(&self, work: impl FnOnce(&Cx<'_>) -> T) -> Option<T> {
         let core = self.0.control();
-        core.lock.steal(|| work(&Cx::new(core)))
+        core.lock.enter_remotely(|| work(&Cx::new(core)))
     }
 
     /// Runs `work` inside the channel that control threads share, again and again until it gives something, and meanwhile
     /// [drains](Self::drain): what a control thread asks of a worker is done though no channel is left. Blocks. Must not be
     /// called from inside a channel.
     ///
-    /// Own bios that are still out there then are left to the keeper.
+    /// Internal bios that are still out there then are left to the [`Background`].
     pub fn drain_with<T>(&self, mut work: impl FnMut(&Cx<'_>) -> Option<T>) -> T {
         let mut found = None;
         self.drain(|| {
             found = self.visit(&mut work).flatten();
             found.is_some()
         });
-        if self.0.control().has_own() {
-            self.0.keeper.look_after();
+        if self.0.control().has_internal() {
+            self.0.leave_behind();
         }
         found.expect("it is drained until something is found")
     }
@@ -176,12 +173,6 @@ impl Domain {
     /// The domain's way to start threads.
     pub fn executor(&self) -> &Arc<dyn Executor> {
         &self.0.executor
-    }
-
-    /// Has every copier that is made in this domain from now on work by `options`, whatever its maker asks for: to measure
-    /// one policy beside another.
-    pub fn copy_as(&self, options: CopyOptions) {
-        *self.0.copies.lock().unwrap_or_else(PoisonError::into_inner) = Some(options);
     }
 
     /// How the domain's channels poll, from now on.
@@ -210,11 +201,6 @@ impl Domain {
     /// How many channels threads could still have.
     pub fn channels_left(&self) -> usize {
         self.0.lock_free().threads.len()
-    }
-
-    /// What the keeper has to do, for people.
-    pub fn inspect_keeper(&self) -> KeeperReport {
-        self.0.keeper.inspect()
     }
 
     /// Waits until every channel has left the section it is in now, its owner's or a drainer's: afterwards none uses a pointer that was
@@ -251,9 +237,9 @@ impl Domain {
         while !done() {
             let mut moved = false;
             for core in self.0.cores() {
-                moved |= core.poll_for_owner();
+                moved |= core.poll_remotely();
             }
-            let due = self.0.keep_simulated();
+            let due = self.0.simulate_background();
             match &self.0.idle {
                 Some(idle) => idle(due),
                 None => pause(rounds),
@@ -282,7 +268,7 @@ impl Shared {
     }
 
     /// The core of a number that was taken; it is given back on an error.
-    fn core_of(&self, id: usize) -> io::Result<&Arc<ChannelCore>> {
+    pub(crate) fn core_of(&self, id: usize) -> io::Result<&Arc<ChannelCore>> {
         if self.cores[id].get().is_none() {
             let wake = match self.idle {
                 Some(_) => Ok(None),
@@ -309,16 +295,9 @@ impl Shared {
         })
     }
 
-    fn take_keepers(&self) -> io::Result<usize> {
+    pub(crate) fn take_background_id(&self) -> io::Result<usize> {
         let mut free = self.lock_free();
-        free.keepers.pop().or_else(|| free.threads.pop()).ok_or_else(none_left)
-    }
-
-    /// A core that gives own bios and is no thread's channel: it is served as one whose thread is elsewhere.
-    pub(crate) fn open_core(&self) -> io::Result<usize> {
-        let id = self.take_keepers()?;
-        ChannelCore::open(self.core_of(id)?);
-        Ok(id)
+        free.background.pop().or_else(|| free.threads.pop()).ok_or_else(none_left)
     }
 
     pub(crate) fn core(&self, id: usize) -> &ChannelCore {
@@ -329,23 +308,7 @@ impl Shared {
         &*self.clock
     }
 
-    pub(crate) fn executor(&self) -> &dyn Executor {
-        &*self.executor
-    }
-
-    /// Serves the channels with own bios out, or all, whose threads are elsewhere.
-    pub(crate) fn serve_own(&self, all: bool) {
-        for core in self.cores().filter(|core| all || core.has_own()) {
-            core.poll_for_owner();
-        }
-    }
-
-    /// Whether own bios are out, on any channel.
-    pub(crate) fn has_own(&self) -> bool {
-        self.cores().any(ChannelCore::has_own)
-    }
-
-    fn cores(&self) -> impl Iterator<Item = &ChannelCore> {
+    pub(crate) fn cores(&self) -> impl Iterator<Item = &ChannelCore> {
         self.counted_cores().map(|c| &**c)
     }
 
@@ -355,15 +318,15 @@ impl Shared {
 
     pub(crate) fn free(&self, id: usize) {
         let mut free = self.lock_free();
-        if id < CHANNELS { free.threads.push(id) } else { free.keepers.push(id) }
+        if id < CHANNELS { free.threads.push(id) } else { free.background.push(id) }
     }
 
     pub(crate) fn idle(&self) -> Option<&IdleFn> {
         self.idle.as_deref()
     }
 
-    pub(crate) fn idle_or(&self, otherwise: impl FnOnce()) {
-        let due = self.keep_simulated();
+    pub(crate) fn idle_or(self: &Arc<Self>, otherwise: impl FnOnce()) {
+        let due = self.simulate_background();
         match &self.idle {
             Some(idle) => idle(due),
             None => otherwise(),
@@ -392,7 +355,7 @@ fn none_left() -> io::Error {
 #[cfg(all(test, loom))]
 impl Domain {
     /// For the models: what an orphan keeps, with the number of channels that can be had.
-    pub(crate) fn shared(&self) -> (Arc<Shared>, usize) {
+    pub(crate) fn shared_and_left(&self) -> (Arc<Shared>, usize) {
         (self.0.clone(), self.0.lock_free().threads.len())
     }
 }

@@ -9,55 +9,47 @@
 //!
 //! # Invariants
 //! - A bio is ended on any thread and completes on its own channel; nothing of the channel is written
-//!   by another thread but its mailbox, or by a thief that holds the channel (see [`Domain`]).
-//! - Nothing here blocks but [`Channel::wait`], [`BlockingIo`] and the opening of devices.
+//!   by another thread but its mailbox, or by a remote poller that holds the channel (see [`Domain`]).
+//! - Nothing here blocks but [`Channel::wait`] and [`BlockingIo`].
 //! - Nothing here reads a wall clock or starts a thread except through [`Clock`] and [`Executor`].
 
+mod background;
 mod bio;
 mod blocking;
 mod channel;
 mod clock;
+mod cpu_work;
 mod device;
+mod direct_access;
 mod domain;
-mod errand;
 mod executor;
 mod extents;
-mod file;
-mod foreign;
-pub mod kcopyd;
-mod keeper;
-mod lent;
+mod internal_io;
+mod job_pool;
 mod limits;
 mod memory;
-mod mounts;
-pub mod nbd;
 mod null;
-mod open;
-mod polling;
+pub mod polling;
 mod stream;
 mod sync;
-mod work;
 
+pub use background::Background;
 pub use bio::{Bio, FrameFn, Op, OpFlags, Segment, Segments, Status, is_zero, zero_kernel};
 pub use blocking::BlockingIo;
 pub use channel::{
-    Attached, BioReport, Channel, ChannelContent, ChannelReport, Completion, Cx, LEVELS, OWN_MAX, OwnDone, OwnWaiter,
-    Sleep, Source, Waker, Woken,
+    Attached, BioReport, Channel, ChannelContent, ChannelReport, Completion, Cx, INTERNAL_MAX, InternalDone,
+    InternalWaiter, LEVELS, Sleep, Source, Waker, Woken,
 };
 pub use clock::{Clock, MonotonicClock, Nanos};
+pub use cpu_work::CpuWorkFn;
 pub use device::{BlockDevice, DeviceId, Extent, ExtentKind, Outstanding};
+pub use direct_access::{DirectAccess, IoAccounting};
 pub use domain::{CHANNELS, Domain, DomainBuilder, Grace, MAX_CHANNELS};
-pub use errand::{Bytes, Errand, Lend, Sender};
 pub use executor::{Executor, Joiner, ThreadExecutor};
 pub use extents::{ExtentsReply, Question, Questions};
-pub use file::{Claim, Claims, FileDevice, FileEngine, FileOptions};
-pub use foreign::ForeignMemory;
-pub use keeper::{Duty, KeeperReport, Kept};
-pub use lent::{Ledger, Lent};
+pub use internal_io::{InternalIo, InternalIoOwner, IoBuffer, IoMemory};
+pub use job_pool::{JobPool, JobPoolOptions};
 pub use limits::Limits;
 pub use memory::{Memory, MemoryDevice};
-pub use mounts::{Mount, block_device, mounts};
 pub use null::{NullDevice, NullSpec, NullSpecError};
-pub use open::{OpenError, OpenErrorKind, OpenOptions, open};
 pub use polling::{Cookie, PollPath, PollPolicy, PollTotals};
-pub use work::WorkFn;

@@ -1,6 +1,6 @@
 //! Memory as a device: sparse until written, huge pages where they can be had.
 
-use crate::{Bio, BlockDevice, Cx, DeviceId, Lent, Limits, Op, OpFlags, Status, stream};
+use crate::{Bio, BlockDevice, Cx, DeviceId, DirectAccess, Limits, Op, OpFlags, Status, stream};
 use rustix::fd::OwnedFd;
 use rustix::fs::{
     FallocateFlags, MemfdFlags, SealFlags, fallocate, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create,
@@ -141,7 +141,7 @@ impl Memory {
     }
 
     /// The first byte's address.
-    pub(crate) fn as_ptr(&self) -> *mut u8 {
+    pub fn as_ptr(&self) -> *mut u8 {
         self.base.as_ptr()
     }
 
@@ -305,8 +305,14 @@ impl BlockDevice for MemoryDevice {
         format!("memory:{}", self.sectors())
     }
 
-    fn lend<'a>(&'a self, _: &'a Cx<'_>, op: Op, sector: Sector, sectors: Sectors) -> Option<Lent<'a>> {
-        self.0.lend(op, sector, sectors)
+    fn direct_access<'a>(
+        &'a self,
+        _: &'a Cx<'_>,
+        op: Op,
+        sector: Sector,
+        sectors: Sectors,
+    ) -> Option<DirectAccess<'a>> {
+        self.0.direct_access(op, sector, sectors)
     }
 
     fn as_any(&self) -> &dyn Any {

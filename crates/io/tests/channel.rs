@@ -1,4 +1,4 @@
-//! The channel at its boundary: submission, completion from elsewhere, orphans, thieves.
+//! The channel at its boundary: submission, completion from elsewhere, orphans, remote pollers.
 #![allow(clippy::undocumented_unsafe_blocks)]
 
 use std::any::Any;
@@ -238,7 +238,7 @@ fn drain_serves_channels_that_sleep_elsewhere() {
 fn thieves_and_owner_exclude_each_other() {
     let domain = Domain::default();
     let stop = Arc::new(std::sync::atomic::AtomicBool::new(false));
-    let thieves: Vec<_> = (0..2)
+    let remotes: Vec<_> = (0..2)
         .map(|_| {
             let (domain, stop) = (domain.clone(), stop.clone());
             std::thread::spawn(move || {
@@ -258,7 +258,7 @@ fn thieves_and_owner_exclude_each_other() {
         assert_eq!(channel.completed().map(|c| c.token), Some(i));
     }
     stop.store(true, std::sync::atomic::Ordering::Relaxed);
-    thieves.into_iter().for_each(|t| t.join().unwrap());
+    remotes.into_iter().for_each(|t| t.join().unwrap());
 }
 
 #[test]

@@ -1,12 +1,14 @@
 //! The registry with all targets, and what lies beneath it: files, block devices, `null:` and remote exports.
 
+use crate::open::{OpenOptions, open_beneath};
 use std::sync::Arc;
 use std::time::Duration;
 use udm_base::Errno;
 use udm_core::{Error, HostOpener, HostRequest, Registry};
-use udm_io::nbd::uri::{Endpoint, Uri, UriError};
-use udm_io::nbd::{ConnectError, NbdDevice};
-use udm_io::{BlockDevice, Claims, Domain, OpenOptions};
+use udm_files::Claims;
+use udm_io::{BlockDevice, Domain};
+use udm_nbd::uri::{Endpoint, Uri, UriError};
+use udm_nbd::{ConnectError, NbdDevice};
 use udm_targets::TARGETS;
 
 /// How long a remote export may take to be reached, and to negotiate.
@@ -53,7 +55,7 @@ fn open_with(
                 cwd: request.cwd.to_owned(),
                 domain: domain.clone(),
             };
-            udm_io::open(request.spec, &options).map_err(|e| Error::new(e.errno(), e.to_string()))
+            open_beneath(request.spec, &options).map_err(|e| Error::new(e.errno(), e.to_string()))
         }
         Err(e) => Err(Error::new(Errno::EINVAL, e.to_string())),
     }

@@ -4,8 +4,10 @@
 
 mod concise;
 mod host;
+mod open;
 mod stack;
 
 pub use concise::{ConciseDevice, parse_concise};
 pub use host::{open, open_for_table, registry, registry_over};
+pub use open::{OpenOptions, open_beneath};
 pub use stack::{Stack, StackError};

@@ -5,8 +5,8 @@ use rig::*;
 use std::sync::{Arc, Mutex};
 use udm_base::{Sector, Sectors};
 use udm_core::*;
-use udm_io::kcopyd::*;
 use udm_io::*;
+use udm_kcopyd::*;
 
 #[derive(Default)]
 struct Done(Mutex<Vec<Status>>);
@@ -70,7 +70,7 @@ fn devices_lend_their_memory_while_they_run_and_count_what_was_done() {
     let lends = |name: &str, at, len| {
         let md = rig.registry.by_name(name).unwrap();
         let (at, len) = (Sector::new(at), Sectors::new(len));
-        [Op::Read, Op::Write].map(|op| channel.with_cx(|cx| md.lend(cx, op, at, len).is_some()))
+        [Op::Read, Op::Write].map(|op| channel.with_cx(|cx| md.direct_access(cx, op, at, len).is_some()))
     };
     for (name, at, len, read, write) in ROWS {
         assert_eq!(lends(name, *at, *len), [*read, *write], "{name} {at}+{len}");
@@ -98,7 +98,7 @@ fn what_is_copied_in_memory_counts_and_waits_for_suspended_devices() {
     let copier = Kcopyd::new(&rig.domain, CopyOptions::default()).unwrap();
     let done = Arc::new(Done::default());
     let channel = rig.domain.channel().unwrap();
-    // The keeper may be at the queue: what it takes is done soon.
+    // The workqueue may be at the queue: what it takes is done soon.
     let copy = |to: &Arc<MappedDevice>, at, expect| {
         let to = [CopyTo::new(to.clone(), Sector::new(at))];
         let job = CopyJob::new(CopyFrom::Device(from.clone(), Sector::new(16)), Sectors::new(8), to.into());

@@ -10,7 +10,7 @@ use udm_client::dmsetup::LocalTransport;
 use udm_core::Registry;
 use udm_export::nbd::{Listen, Server};
 use udm_io::Domain;
-use udm_io::nbd::uri::{Endpoint, Uri};
+use udm_nbd::uri::{Endpoint, Uri};
 
 /// How long clients may take to receive their last answers.
 const PATIENCE: Duration = Duration::from_secs(10);

@@ -11,12 +11,14 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use udm_base::{AlignedBuf, Sector, Sectors};
+use udm_files::OpenErrorKind;
 use udm_formats::snapshot::{
     Changes, Error, Exception, Geometry, HEADER_BYTES, Header, Picture, Piece, Probe, Reader, Run, Store, VERSION,
     runs, size,
 };
-use udm_io::nbd::uri::{Endpoint, Uri};
-use udm_io::{BlockingIo, Domain, OpenErrorKind, OpenOptions, Status};
+use udm_io::{BlockingIo, Domain, Status};
+use udm_nbd::uri::{Endpoint, Uri};
+use udm_stack::OpenOptions;
 
 /// How often a device that changes under the reader is begun again.
 const TRIES: usize = 5;
@@ -127,11 +129,11 @@ impl Finder {
         let spec = self.daemons_device(name).unwrap_or_else(|| name.to_owned());
         let cwd = std::env::current_dir().unwrap_or_default();
         let mut options = OpenOptions { read_only: true, exclusive: true, cwd, ..OpenOptions::new(&self.domain) };
-        let (opened, in_use) = match udm_io::open(&spec, &options) {
+        let (opened, in_use) = match udm_stack::open_beneath(&spec, &options) {
             // Readers among themselves do not mind each other, so it is a writer.
             Err(e) if e.kind() == OpenErrorKind::Busy => {
                 options.exclusive = false;
-                (udm_io::open(&spec, &options), Some(e.to_string()))
+                (udm_stack::open_beneath(&spec, &options), Some(e.to_string()))
             }
             opened => (opened, None),
         };

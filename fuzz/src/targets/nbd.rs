@@ -1,7 +1,7 @@
 //! NBD: what a client says to the server, what a server says to the client, and the names of exports.
 
 use udm_export::nbd::fuzz;
-use udm_io::nbd::uri::Uri;
+use udm_nbd::uri::Uri;
 
 /// Magic numbers, options and commands.
 pub const WORDS: &[&[u8]] = &[
@@ -34,7 +34,7 @@ pub fn fuzz_requests(data: &[u8]) {
 
 /// What a server says to the client.
 pub fn fuzz_server(data: &[u8]) {
-    udm_io::nbd::fuzz::server_says(data);
+    udm_nbd::fuzz::server_says(data);
 }
 
 /// A URI that parses is printed so that it parses to the same.

@@ -8,9 +8,12 @@ use super::{Finding, Tree};
 const FLOORS: &[(&str, u8)] = &[
     ("udm-base", 0),
     ("udm-io", 1),
+    ("udm-files", 2),
+    ("udm-nbd", 2),
+    ("udm-kcopyd", 2),
     ("udm-pdata", 2),
-    ("udm-core", 2),
     ("udm-sim", 2),
+    ("udm-core", 3),
     ("udm-formats", 3),
     ("udm-targets", 4),
     ("udm-export", 4),

@@ -16,7 +16,7 @@ use std::ffi::OsString;
 use std::io::{self, Write};
 use std::path::Path;
 use udm_io::Domain;
-use udm_io::nbd::uri::{Endpoint, Uri};
+use udm_nbd::uri::{Endpoint, Uri};
 
 /// What the command finds around it.
 #[derive(Clone, Copy, Debug, Default)]

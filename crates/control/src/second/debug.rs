@@ -21,9 +21,9 @@ pub struct DebugDump {
     pub channels: Vec<DebugChannel>,
     /// How many channels could still be had.
     pub channels_left: u64,
-    /// Duties of the keeper.
+    /// Items of the workqueue.
     pub duties: u64,
-    /// Duties that want to be attended to at once.
+    /// Items that want to be run at once.
     pub duties_rung: u64,
     /// Other parts of the daemon: a name, and lines for people.
     #[serde(default)]
@@ -133,7 +133,7 @@ const MS: u64 = 1_000_000;
 impl DebugDump {
     /// Looks at the devices of a registry. Takes some tenths of a second at most.
     pub fn of(registry: &Registry, commands: Vec<Underway>) -> Self {
-        let Inspection { devices, beneath, channels, channels_left, keeper, locks } = registry.inspect();
+        let Inspection { devices, beneath, channels, channels_left, workqueue, locks } = registry.inspect();
         let now = registry.domain().clock().now();
         let beneath = beneath.into_iter().map(|(name, out)| DebugBeneath {
             name,
@@ -150,8 +150,8 @@ impl DebugDump {
             beneath: beneath.collect(),
             channels: channels.into_iter().map(|used| channel(used, now)).collect(),
             channels_left: channels_left as u64,
-            duties: keeper.duties as u64,
-            duties_rung: keeper.rung as u64,
+            duties: workqueue.items as u64,
+            duties_rung: workqueue.kicked as u64,
             parts: Vec::new(),
         }
     }
@@ -185,7 +185,7 @@ fn channel(used: ChannelUse, now: Nanos) -> DebugChannel {
         device: group.device,
         op: op_name(group.op).to_owned(),
         level: group.level as u64,
-        own: group.own,
+        own: group.internal,
         count: group.count as u64,
         sector: group.first.0.get(),
         sectors: group.first.1.get(),

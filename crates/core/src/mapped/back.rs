@@ -35,7 +35,7 @@ pub(super) fn answer(cx: &Cx<'_>, placed: &Placed, at: Sectors, map: Map<'_>) ->
         Map::Work(bio, context) => {
             let bio = with_context(bio, at, context);
             // SAFETY: the bio is counted in flight until it has come home, and so its table stays.
-            unsafe { placed.domain.queue_work(bio, work, std::ptr::from_ref(placed).cast()) };
+            unsafe { placed.domain.queue_cpu_work(bio, work, std::ptr::from_ref(placed).cast()) };
             None
         }
         map => MappedDevice::mapped(cx, map),

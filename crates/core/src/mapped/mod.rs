@@ -32,7 +32,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 use udm_base::{DevT, Sector, Sectors};
-use udm_io::{Bio, BlockDevice, Clock, Cx, DeviceId, Domain, ExtentsReply, Lent, Limits, Op};
+use udm_io::{Bio, BlockDevice, Clock, Cx, DeviceId, DirectAccess, Domain, ExtentsReply, Limits, Op};
 
 /// A device of the registry: a name, a number, up to two tables, and the bios that go through the active one.
 pub struct MappedDevice {
@@ -314,8 +314,14 @@ impl BlockDevice for MappedDevice {
         table.mapped_to().iter().filter(|dev| dev.set_poll_queues(n)).count() > 0
     }
 
-    fn lend<'a>(&'a self, cx: &'a Cx<'_>, op: Op, sector: Sector, sectors: Sectors) -> Option<Lent<'a>> {
-        self.plan.get(cx)?.lend(cx, op, sector, sectors)
+    fn direct_access<'a>(
+        &'a self,
+        cx: &'a Cx<'_>,
+        op: Op,
+        sector: Sector,
+        sectors: Sectors,
+    ) -> Option<DirectAccess<'a>> {
+        self.plan.get(cx)?.direct_access(cx, op, sector, sectors)
     }
 
     fn extents(&self, cx: &Cx<'_>, sector: Sector, sectors: Sectors, reply: ExtentsReply) {

@@ -9,7 +9,7 @@ use crate::counters::Counters;
 use crate::table::TableSlot;
 use std::sync::atomic::Ordering;
 use udm_base::{Sector, Sectors};
-use udm_io::{Bio, BlockDevice, Cx, FrameFn, Lent, Memory, Op, OpFlags, Status};
+use udm_io::{Bio, BlockDevice, Cx, DirectAccess, FrameFn, Memory, Op, OpFlags, Status};
 
 impl MappedDevice {
     /// Takes a bio. What most bios need on most devices is here, without a call: registers are saved by nobody.
@@ -274,7 +274,13 @@ impl Plan {
 
 impl Plan {
     /// The memory that a range is, if it is one extent's.
-    pub(super) fn lend<'a>(&'a self, cx: &'a Cx<'_>, op: Op, sector: Sector, sectors: Sectors) -> Option<Lent<'a>> {
+    pub(super) fn direct_access<'a>(
+        &'a self,
+        cx: &'a Cx<'_>,
+        op: Op,
+        sector: Sector,
+        sectors: Sectors,
+    ) -> Option<DirectAccess<'a>> {
         if sectors.is_zero() || (sector.get() | sectors.get()) & self.block_mask != 0 {
             return None;
         }
@@ -291,7 +297,7 @@ impl Plan {
         let memory = unsafe { &*memory };
         // SAFETY: the counters are this device's, or of a path that the plan owns.
         let counters = unsafe { &*extent.counters }.of(cx);
-        Some(memory.lend(op, extent.start + (sector - extent.begin), sectors)?.noted_in(counters))
+        Some(memory.direct_access(op, extent.start + (sector - extent.begin), sectors)?.accounted_in(counters))
     }
 }
 

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use udm_bench::{Error, Stack};
 use udm_core::MappedDevice;
 use udm_export::nbd::{Client, Export, ExportInfo, Exports, Listen, OpenError, Server};
-use udm_io::nbd::uri::{Endpoint, Uri};
 use udm_io::{BlockDevice, Domain};
+use udm_nbd::uri::{Endpoint, Uri};
 
 struct Devices(Vec<(String, Arc<MappedDevice>)>);
 

@@ -14,7 +14,7 @@ use crate::turns::{Way, turns};
 use modelled::{Case, Measured, Place, Subject};
 use real::Files;
 use udm_bench::{Error, Spread};
-use udm_io::kcopyd::{CopyOptions, Requeue};
+use udm_kcopyd::{CopyOptions, Requeue};
 use workload::{Cache, Job, Kind, Order};
 
 pub(crate) const EXPERIMENT: Experiment = Experiment {

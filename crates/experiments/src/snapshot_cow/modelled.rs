@@ -7,8 +7,8 @@ use std::sync::Arc;
 use udm_base::{Errno, Sectors};
 use udm_bench::Error;
 use udm_core::HostRequest;
-use udm_io::kcopyd::CopyOptions;
 use udm_io::{BlockDevice, Domain};
+use udm_kcopyd::{CopyOptions, Kcopyd};
 use udm_sim::{Keep, RotatingDisk, RotatingOptions, Sim};
 use udm_stack::{Stack, registry_over};
 
@@ -95,7 +95,7 @@ impl World {
         let disks = [RotatingDisk::new(&sim, make()), RotatingDisk::new(&sim, make())];
         let domain = sim.domain();
         if let Some(options) = copies {
-            domain.copy_as(options);
+            Kcopyd::copy_as(&domain, options);
         }
         Self { domain, disks }
     }

@@ -13,10 +13,10 @@ use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::{RecvAncillaryBuffer, RecvFlags, recvmsg};
 use std::io::IoSliceMut;
-use udm_io::nbd::wire::consts::MAX_OPTION_DATA;
-use udm_io::nbd::wire::option::OPTION_LEN;
-use udm_io::nbd::wire::{WireError, reply};
 use udm_io::{Extent, Nanos};
+use udm_nbd::wire::consts::MAX_OPTION_DATA;
+use udm_nbd::wire::option::OPTION_LEN;
+use udm_nbd::wire::{WireError, reply};
 
 /// A receive chunk has at least this much room when it is received into.
 const ROOM: usize = 64 * 1024;

@@ -1,9 +1,9 @@
 //! `base:allocation` from a device's extents.
 
 use udm_base::{Sector, Sectors};
-use udm_io::nbd::wire::consts::base_allocation::{STATE_HOLE, STATE_ZERO};
-use udm_io::nbd::wire::reply::{MAX_EXTENTS, StatusExtent};
 use udm_io::{Extent, ExtentKind};
+use udm_nbd::wire::consts::base_allocation::{STATE_HOLE, STATE_ZERO};
+use udm_nbd::wire::reply::{MAX_EXTENTS, StatusExtent};
 
 /// Most sectors in one extent of the protocol, whose lengths are 32-bit bytes: a multiple of 64 KiB, so that pieces
 /// end on block borders.

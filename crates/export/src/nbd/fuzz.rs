@@ -10,9 +10,9 @@ use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, OnceLock};
 use udm_base::Sectors;
-use udm_io::nbd::wire::consts::{base_allocation, opt};
-use udm_io::nbd::wire::option::{InfoRequest, MetaRequest, put_option};
 use udm_io::{BlockDevice, Domain, MemoryDevice};
+use udm_nbd::wire::consts::{base_allocation, opt};
+use udm_nbd::wire::option::{InfoRequest, MetaRequest, put_option};
 
 /// Feeds a connection from its first byte on.
 ///
@@ -149,7 +149,7 @@ fn turn(connection: &mut Connection, engine: &mut Engine, exports: &dyn Exports)
 mod tests {
     use super::*;
     use proptest::prelude::*;
-    use udm_io::nbd::wire::request::{REQUEST_LEN, Request};
+    use udm_nbd::wire::request::{REQUEST_LEN, Request};
 
     #[test]
     fn a_whole_session_comes_to_an_end() {

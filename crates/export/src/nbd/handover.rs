@@ -15,10 +15,10 @@ use super::transmission::CONNECTION_REQUESTS;
 use rustix::fd::OwnedFd;
 use serde::{Deserialize, Serialize};
 use udm_base::{Sector, Sectors};
-use udm_io::nbd::wire::consts::{MAX_OPTION_DATA, MAX_PAYLOAD};
-use udm_io::nbd::wire::option::{BlockSizes, OPTION_LEN};
-use udm_io::nbd::wire::request::REQUEST_LEN;
 use udm_io::{Op, OpFlags};
+use udm_nbd::wire::consts::{MAX_OPTION_DATA, MAX_PAYLOAD};
+use udm_nbd::wire::option::{BlockSizes, OPTION_LEN};
+use udm_nbd::wire::request::REQUEST_LEN;
 
 /// Replies that wait may be that long: what a connection may hold, and one request that is larger.
 const MAX_UNSENT: usize = 64 << 20;

@@ -7,9 +7,9 @@ use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 use udm_base::{AlignedBuf, Sector, Sectors};
-use udm_io::nbd::wire::NbdError;
 use udm_io::{Attached, BlockDevice, Channel, Completion, Domain, Extent, Nanos, Op, OpFlags, Question, Questions};
 use udm_io::{Segment, Status};
+use udm_nbd::wire::NbdError;
 
 /// The channel's slots. Connections bound their requests, so that those of a suspended device leave room for others.
 const DEPTH: usize = 1 << 20;

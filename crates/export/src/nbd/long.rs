@@ -17,9 +17,9 @@ use super::session::Durability;
 use super::transmission::{Flow, fail};
 use std::collections::VecDeque;
 use udm_base::{Sector, Sectors};
-use udm_io::nbd::wire::reply::MAX_EXTENTS;
-use udm_io::nbd::wire::{NbdError, reply};
 use udm_io::{BlockDevice, Extent, Op, OpFlags, Status};
+use udm_nbd::wire::reply::MAX_EXTENTS;
+use udm_nbd::wire::{NbdError, reply};
 
 /// Pieces of a read that are under way together.
 const WINDOW: u32 = 4;

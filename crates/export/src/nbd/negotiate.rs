@@ -9,13 +9,11 @@
 
 use super::exports::{Client, Export, Exports, OpenError};
 use super::session::Session;
-use udm_io::nbd::wire::consts::{
-    EXPORT_NAME_PADDING, MAX_OPTION_DATA, MAX_STRING, base_allocation, handshake, opt, rep,
-};
-use udm_io::nbd::wire::option::{
+use udm_nbd::wire::consts::{EXPORT_NAME_PADDING, MAX_OPTION_DATA, MAX_STRING, base_allocation, handshake, opt, rep};
+use udm_nbd::wire::option::{
     GREETING_LEN, Info, InfoRequest, MetaRequest, OPTION_LEN, OptionHeader, greeting, put_counted, put_reply,
 };
-use udm_io::nbd::wire::{Cursor, WireError};
+use udm_nbd::wire::{Cursor, WireError};
 
 /// The id of `base:allocation`, the one metadata context there is.
 pub const ALLOCATION_ID: u32 = 1;

@@ -1,11 +1,11 @@
 //! The transmission phase without I/O: what an export can do, and what is to be done with a request.
 
 use udm_base::{Sector, Sectors};
-use udm_io::nbd::wire::consts::{MAX_PAYLOAD, cmd_flag, transmission};
-use udm_io::nbd::wire::option::BlockSizes;
-use udm_io::nbd::wire::request::Request;
-use udm_io::nbd::wire::{Command, NbdError};
 use udm_io::{Limits, Op, OpFlags};
+use udm_nbd::wire::consts::{MAX_PAYLOAD, cmd_flag, transmission};
+use udm_nbd::wire::option::BlockSizes;
+use udm_nbd::wire::request::Request;
+use udm_nbd::wire::{Command, NbdError};
 
 /// The largest minimum block size that the protocol knows.
 const MAX_MINIMUM: u32 = 65536;

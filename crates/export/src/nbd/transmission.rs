@@ -12,10 +12,10 @@ use super::pool::{Buf, ChunkId, Pool};
 use super::session::{Action, Durability, Session};
 use std::sync::Arc;
 use udm_base::{Sector, Sectors};
-use udm_io::nbd::wire::consts::cmd_flag;
-use udm_io::nbd::wire::request::{REQUEST_LEN, Request};
-use udm_io::nbd::wire::{Command, NbdError, WireError, reply};
 use udm_io::{BlockDevice, Extent, Nanos, Op};
+use udm_nbd::wire::consts::cmd_flag;
+use udm_nbd::wire::request::{REQUEST_LEN, Request};
+use udm_nbd::wire::{Command, NbdError, WireError, reply};
 
 /// Bytes of buffers and replies that a connection may hold, but for one request that is larger.
 const CONNECTION_BYTES: usize = 4 * 1024 * 1024;

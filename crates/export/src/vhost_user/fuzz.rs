@@ -20,7 +20,8 @@ use std::os::unix::net::UnixStream;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 use udm_base::Sectors;
-use udm_io::{BlockDevice, Domain, ForeignMemory, MemoryDevice, OpFlags};
+use udm_files::ForeignMemory;
+use udm_io::{BlockDevice, Domain, MemoryDevice, OpFlags};
 
 /// Bytes of the guest's memory.
 pub const MEMORY: u64 = 1 << 16;

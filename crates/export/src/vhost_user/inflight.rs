@@ -26,7 +26,7 @@ use rustix::fd::OwnedFd;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, compiler_fence};
-use udm_io::ForeignMemory;
+use udm_files::ForeignMemory;
 
 const VERSION: u16 = 1;
 const HEADER: usize = 16;

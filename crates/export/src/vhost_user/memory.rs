@@ -10,7 +10,7 @@ use super::wire::RegionSpec;
 use rustix::fd::OwnedFd;
 use rustix::fs::fstatfs;
 use std::sync::Arc;
-use udm_io::ForeignMemory;
+use udm_files::ForeignMemory;
 
 /// Regions at most, as many as KVM has slots for memory (`KVM_USER_MEM_SLOTS`).
 pub(super) const MAX_SLOTS: usize = 509;

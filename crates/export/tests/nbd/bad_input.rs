@@ -8,8 +8,8 @@ use std::io::Write;
 use std::sync::Arc;
 use udm_export::nbd::Server;
 use udm_io::Limits;
-use udm_io::nbd::wire::consts::opt;
-use udm_io::nbd::wire::{Command, NbdError};
+use udm_nbd::wire::consts::opt;
+use udm_nbd::wire::{Command, NbdError};
 
 const MIB32: u32 = 32 << 20;
 
@@ -55,7 +55,7 @@ fn a_stream_out_of_place_is_hung_up_on() {
     assert!(raw.is_hung_up());
     let mut raw = Raw::connect(&served.socket());
     let mut bytes = Vec::new();
-    udm_io::nbd::wire::option::put_option(&mut bytes, opt::EXPORT_NAME, b"nope");
+    udm_nbd::wire::option::put_option(&mut bytes, opt::EXPORT_NAME, b"nope");
     raw.stream.write_all(&bytes).expect("sent");
     assert!(raw.is_hung_up());
     good.write(0, &[1; 512]);

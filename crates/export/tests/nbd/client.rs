@@ -11,13 +11,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use udm_base::{Sector, Sectors};
-use udm_io::nbd::NbdDevice;
-use udm_io::nbd::uri::Uri;
-use udm_io::nbd::wire::consts::{handshake, opt, rep, transmission};
-use udm_io::nbd::wire::option::{greeting, put_reply};
 use udm_io::{
     BlockDevice, BlockingIo, Clock, Domain, DomainBuilder, Extent, ExtentKind, Limits, Nanos, Op, OpFlags, Status,
 };
+use udm_nbd::NbdDevice;
+use udm_nbd::uri::Uri;
+use udm_nbd::wire::consts::{handshake, opt, rep, transmission};
+use udm_nbd::wire::option::{greeting, put_reply};
 
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -249,7 +249,7 @@ fn an_old_server_serves_and_a_liar_is_left() {
             if liar {
                 header[15] ^= 1;
             }
-            let mut reply = udm_io::nbd::wire::reply::simple(None, 0).to_vec();
+            let mut reply = udm_nbd::wire::reply::simple(None, 0).to_vec();
             reply[8..16].copy_from_slice(&header[8..16]);
             reply.extend_from_slice(&[0x77; 512]);
             s.write_all(&reply).expect("sent");

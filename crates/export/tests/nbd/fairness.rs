@@ -9,11 +9,11 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc;
 use udm_base::Sectors;
 use udm_export::nbd::Server;
-use udm_io::nbd::wire::Command;
-use udm_io::nbd::wire::consts::{cmd_flag, opt};
-use udm_io::nbd::wire::option::put_option;
-use udm_io::nbd::wire::reply::StatusExtent;
 use udm_io::{BlockDevice, Domain, DomainBuilder, Limits, Op};
+use udm_nbd::wire::Command;
+use udm_nbd::wire::consts::{cmd_flag, opt};
+use udm_nbd::wire::option::put_option;
+use udm_nbd::wire::reply::StatusExtent;
 
 const MIB: u32 = 1 << 20;
 const SIZE: u64 = 64 << 20;

@@ -9,11 +9,11 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use udm_export::nbd::{ConnectionState, Server};
-use udm_io::nbd::wire::consts::{MAX_OPTION_DATA, cmd_flag, opt};
-use udm_io::nbd::wire::option::put_option;
-use udm_io::nbd::wire::request::Request;
-use udm_io::nbd::wire::{Command, NbdError};
 use udm_io::{BlockDevice, DomainBuilder, Limits};
+use udm_nbd::wire::consts::{MAX_OPTION_DATA, cmd_flag, opt};
+use udm_nbd::wire::option::put_option;
+use udm_nbd::wire::request::Request;
+use udm_nbd::wire::{Command, NbdError};
 
 /// A generator good enough to choose places with.
 struct Random(u64);

@@ -5,13 +5,13 @@ use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, mpsc};
 use udm_base::{Sector, Sectors};
-use udm_io::nbd::NbdDevice;
-use udm_io::nbd::wire::Command;
-use udm_io::nbd::wire::consts::{base_allocation, handshake, info, opt, rep, transmission};
-use udm_io::nbd::wire::option::{greeting, put_reply};
-use udm_io::nbd::wire::reply::{StatusExtent, data_chunk, none_chunk, only_data_chunk, put_block_status, simple};
-use udm_io::nbd::wire::request::{REQUEST_LEN, Request};
 use udm_io::{BlockingIo, Domain, Extent, ExtentKind, Questions, Status};
+use udm_nbd::NbdDevice;
+use udm_nbd::wire::Command;
+use udm_nbd::wire::consts::{base_allocation, handshake, info, opt, rep, transmission};
+use udm_nbd::wire::option::{greeting, put_reply};
+use udm_nbd::wire::reply::{StatusExtent, data_chunk, none_chunk, only_data_chunk, put_block_status, simple};
+use udm_nbd::wire::request::{REQUEST_LEN, Request};
 
 /// The id of the one metadata context.
 const CONTEXT: u32 = 5;

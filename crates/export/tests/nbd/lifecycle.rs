@@ -9,9 +9,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use udm_export::nbd::{Listen, Server};
-use udm_io::nbd::wire::consts::{opt, rep};
-use udm_io::nbd::wire::{Command, NbdError};
 use udm_io::{Domain, DomainBuilder, Limits};
+use udm_nbd::wire::consts::{opt, rep};
+use udm_nbd::wire::{Command, NbdError};
 
 #[test]
 fn hangups_are_reaped_before_the_call_returns() {

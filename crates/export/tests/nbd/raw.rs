@@ -4,13 +4,13 @@ use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
-use udm_io::nbd::wire::consts::{base_allocation, chunk, opt, rep};
-use udm_io::nbd::wire::option::{
+use udm_nbd::wire::consts::{base_allocation, chunk, opt, rep};
+use udm_nbd::wire::option::{
     GREETING_LEN, Info, InfoRequest, MetaRequest, OPTION_REPLY_LEN, OptionReplyHeader, decode_greeting, put_option,
 };
-use udm_io::nbd::wire::reply::{ChunkHeader, ReplyHeader, StatusExtent, block_status, error_payload};
-use udm_io::nbd::wire::request::Request;
-use udm_io::nbd::wire::{Command, NbdError};
+use udm_nbd::wire::reply::{ChunkHeader, ReplyHeader, StatusExtent, block_status, error_payload};
+use udm_nbd::wire::request::Request;
+use udm_nbd::wire::{Command, NbdError};
 
 /// What a request was answered.
 #[derive(Clone, Debug, PartialEq, Eq)]

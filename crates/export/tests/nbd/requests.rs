@@ -5,9 +5,9 @@ use crate::raw::{Answer, Raw};
 use crate::served::{SIZE, Served};
 use std::sync::Arc;
 use udm_base::Sectors;
-use udm_io::nbd::wire::consts::cmd_flag;
-use udm_io::nbd::wire::{Command, NbdError};
 use udm_io::{Limits, Op, OpFlags, Status};
+use udm_nbd::wire::consts::cmd_flag;
+use udm_nbd::wire::{Command, NbdError};
 
 /// Bytes that tell where they belong.
 fn pattern(seed: u64, len: usize) -> Vec<u8> {

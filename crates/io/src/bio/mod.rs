@@ -41,6 +41,22 @@ impl Bio {
         ManuallyDrop::new(self).0
     }
 
+    /// Gives up the handle for an address, as the user data of a ring's request. Without
+    /// [`from_raw`](Self::from_raw) the bio never ends.
+    #[inline]
+    pub fn into_raw(self) -> NonNull<()> {
+        self.into_record().cast()
+    }
+
+    /// The bio of an address.
+    ///
+    /// # Safety
+    /// The address came from [`into_raw`](Self::into_raw), and is given back once.
+    #[inline]
+    pub const unsafe fn from_raw(raw: NonNull<()>) -> Self {
+        Self(raw.cast())
+    }
+
     #[inline]
     pub(crate) fn record(&self) -> &Record {
         // SAFETY: the handle owns the record, which lives as long as its slab, which outlives it.
@@ -192,9 +208,9 @@ impl Bio {
         }
     }
 
-    /// The device that the bio is for now.
+    /// The device that the bio is for now, which whoever submitted it keeps until it has completed.
     #[inline]
-    pub(crate) fn device(&self) -> NonNull<dyn BlockDevice> {
+    pub fn device(&self) -> NonNull<dyn BlockDevice> {
         self.record().dev.expect("a submitted bio has a device")
     }
 

@@ -59,10 +59,12 @@ pub struct Segments<'a> {
 }
 
 impl<'a> Segments<'a> {
+    /// The `left` bytes of a list after its first `skip`.
+    ///
     /// # Safety
     /// `next` leads a list whose lengths add up to at least `skip + left`, and that lives for `'a`.
     #[inline]
-    pub(crate) const unsafe fn new(next: *const Segment, skip: usize, left: usize) -> Self {
+    pub const unsafe fn new(next: *const Segment, skip: usize, left: usize) -> Self {
         Self { next, skip, left, _bio: PhantomData }
     }
 

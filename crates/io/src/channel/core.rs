@@ -8,9 +8,9 @@
 //! A channel that is gone while bios are out leaves its core as an orphan. Whoever brings a bio home takes it in. An orphan
 //! submits nothing any more: what would go on, or waits for its time, ends with EIO, since nobody polls for it.
 
+use super::internal::Reserves;
 use super::lock::BiasedLock;
 use super::mailbox::Mailbox;
-use super::own::Reserves;
 use super::slab::Slab;
 use super::timers::Timers;
 use super::{Attached, Completion, Cx, LEVELS, Source};
@@ -30,7 +30,7 @@ use std::sync::Arc;
 pub(crate) struct ChannelCore {
     pub(crate) lock: BiasedLock,
     orphan: AtomicBool,
-    /// It is nobody's channel any more, and ends when its own bios are home.
+    /// It is nobody's channel any more, and ends when its internal bios are home.
     left: AtomicBool,
     /// So small a type, because arrays of [`MAX_CHANNELS`](crate::MAX_CHANNELS) then need no check of it.
     number: u8,
@@ -40,8 +40,8 @@ pub(crate) struct ChannelCore {
     pub(crate) polls: PollCounts,
     /// Only touched inside.
     inner: UnsafeCell<Inner>,
-    /// Own bios that are out, for who looks from outside. Written inside.
-    pub(super) own_out: std::sync::atomic::AtomicUsize,
+    /// Internal bios that are out, for who looks from outside. Written inside.
+    pub(super) internal_out: std::sync::atomic::AtomicUsize,
     mailbox: Mailbox,
     wake: Option<OwnedFd>,
     /// For the models, which have no descriptors.
@@ -57,7 +57,7 @@ pub(crate) struct Inner {
     pub(crate) freed: u32,
     /// Somebody lets those who are parked go on.
     pub(crate) unparking: bool,
-    pub(super) own: Reserves,
+    pub(super) internal: Reserves,
     pub(crate) pending_head: *mut Record,
     pub(crate) pending_tail: *mut Record,
     pub(crate) submitting: bool,
@@ -111,7 +111,7 @@ impl ChannelCore {
                 parked_count: 0,
                 freed: 0,
                 unparking: false,
-                own: Reserves::new(),
+                internal: Reserves::new(),
                 pending_head: ptr::null_mut(),
                 pending_tail: ptr::null_mut(),
                 submitting: false,
@@ -122,7 +122,7 @@ impl ChannelCore {
                 attached: Vec::new(),
                 keep: None,
             }),
-            own_out: std::sync::atomic::AtomicUsize::new(0),
+            internal_out: std::sync::atomic::AtomicUsize::new(0),
             mailbox: Mailbox::new(),
             wake,
             #[cfg(loom)]
@@ -150,8 +150,8 @@ impl ChannelCore {
     }
 
     /// Polls in the owner's place, if it is outside, and wakes it if it sleeps and something moved. Whether something has.
-    pub(crate) fn poll_for_owner(&self) -> bool {
-        let moved = self.lock.steal(|| self.poll()).is_some_and(|n| n > 0);
+    pub(crate) fn poll_remotely(&self) -> bool {
+        let moved = self.lock.enter_remotely(|| self.poll()).is_some_and(|n| n > 0);
         self.after_visit(moved);
         moved
     }
@@ -316,7 +316,7 @@ impl ChannelCore {
             count
         };
         let moved = loop {
-            match self.lock.steal(run) {
+            match self.lock.enter_remotely(run) {
                 Some(moved) => break moved,
                 None => std::thread::yield_now(),
             }
@@ -324,22 +324,22 @@ impl ChannelCore {
         self.after_visit(moved > 0);
     }
 
-    /// Whether it waits for its own bios, and nobody has it.
+    /// Whether it waits for its internal bios, and nobody has it.
     pub(crate) fn is_left(&self) -> bool {
         self.left.load(Ordering::SeqCst)
     }
 
-    /// Outside: nobody's channel any more, but own bios are out on it. The keeper serves it as long as they are, and with the
+    /// Outside: nobody's channel any more, but internal bios are out on it. The domain's background work serves it as long as they are, and with the
     /// last it ends. Until then the number stays taken, and the domain there.
     #[cold]
-    pub(super) fn leave_to_keeper(&self, keep: Arc<Shared>) {
+    pub(super) fn leave_behind(&self, keep: Arc<Shared>) {
         let shared = keep.clone();
         self.lock.enter();
         // SAFETY: inside; the reference ends with the expression.
         unsafe { self.inner() }.keep = Some(keep);
         self.lock.exit();
         self.left.store(true, Ordering::SeqCst);
-        shared.keeper.look_after();
+        shared.leave_behind();
         // The last may have come home before it was marked.
         self.end_left();
     }
@@ -348,8 +348,8 @@ impl ChannelCore {
     /// here after it has left.
     #[cold]
     fn end_left(&self) {
-        let ended = self.lock.steal(|| {
-            if !self.is_left() || self.is_under_way() || self.has_own_out() {
+        let ended = self.lock.enter_remotely(|| {
+            if !self.is_left() || self.is_under_way() || self.has_internal_out() {
                 return None;
             }
             self.left.store(false, Ordering::SeqCst);
@@ -370,10 +370,10 @@ impl ChannelCore {
         inner.timers.has_others() || inner.sources.iter().any(|(_, source)| source.is_busy())
     }
 
-    /// Inside: whether own bios are out.
-    pub(super) fn has_own_out(&self) -> bool {
+    /// Inside: whether internal bios are out.
+    pub(super) fn has_internal_out(&self) -> bool {
         // SAFETY: inside; the reference ends with the expression.
-        unsafe { self.inner() }.own.out() > 0
+        unsafe { self.inner() }.internal.out() > 0
     }
 
     /// Inside, with nothing under way, as the last deed of who has the channel. What of its bios is out, devices keep elsewhere.
@@ -411,7 +411,7 @@ impl ChannelCore {
     fn settle(&self) {
         in_total_order();
         while self.orphan.load(Ordering::SeqCst) {
-            match self.lock.steal(|| self.bring_home()) {
+            match self.lock.enter_remotely(|| self.bring_home()) {
                 Some(Some(rest)) => {
                     // Outside: a device's drop may wait for grace periods.
                     drop((rest.sources, rest.attached));

@@ -47,10 +47,10 @@ pub struct BioReport {
     pub sector: Sector,
     /// How much.
     pub sectors: Sectors,
-    /// 0: a submitter's; else a clone of that level of a stack, or a bio of a worker's own.
+    /// 0: a submitter's; else a clone of that level of a stack, or an internal bio.
     pub level: usize,
-    /// A bio of a worker's own.
-    pub own: bool,
+    /// An internal bio.
+    pub internal: bool,
     /// The address of the device that it was sent to last, to be compared with those of devices that are known. It may be
     /// one that is gone.
     pub device: usize,
@@ -63,7 +63,7 @@ impl ChannelCore {
     /// Looks, unless somebody is inside all the time. Does not block. Not from inside a channel.
     pub(crate) fn inspect(&self) -> ChannelReport {
         let content = (0..TRIES).find_map(|_| {
-            let found = self.lock.steal(|| self.content());
+            let found = self.lock.enter_remotely(|| self.content());
             if found.is_none() {
                 std::thread::yield_now();
             }
@@ -78,7 +78,7 @@ impl ChannelCore {
         let inner = unsafe { self.inner() };
         let mut bios = Vec::new();
         inner.slabs.iter().for_each(|slab| slab.report(false, &mut bios));
-        inner.own.slabs().iter().for_each(|slab| slab.report(true, &mut bios));
+        inner.internal.slabs().iter().for_each(|slab| slab.report(true, &mut bios));
         debug_assert!(bios.iter().all(|bio| bio.level < LEVELS));
         let (parked, untaken) = (inner.parked_count, inner.completions.len());
         ChannelContent { bios, parked, untaken, timer: inner.timers.next() }
@@ -86,19 +86,19 @@ impl ChannelCore {
 }
 
 impl Slab {
-    fn report(&self, own: bool, bios: &mut Vec<BioReport>) {
+    fn report(&self, internal: bool, bios: &mut Vec<BioReport>) {
         if self.out() == 0 {
             return;
         }
         let free: HashSet<NonNull<Record>> = self.free_records().collect();
         for record in self.records().filter(|record| !free.contains(record)) {
-            bios.push(report(record, own));
+            bios.push(report(record, internal));
         }
     }
 }
 
 /// What a record says that is out.
-fn report(record: NonNull<Record>, own: bool) -> BioReport {
+fn report(record: NonNull<Record>, internal: bool) -> BioReport {
     let at = record.as_ptr();
     // SAFETY: the record is initialised and stays as long as its slab. Who has the bio may be at work on it on another thread;
     // these fields are only written inside the bio's own channel, where this thread is. They are read one by one, without a
@@ -114,5 +114,5 @@ fn report(record: NonNull<Record>, own: bool) -> BioReport {
     };
     // Never followed: it may be a device that is gone.
     let device = dev.map_or(0, |dev| dev.as_ptr().cast::<()>() as usize);
-    BioReport { op, sector, sectors, level: level.into(), own, device }
+    BioReport { op, sector, sectors, level: level.into(), internal, device }
 }

@@ -1,8 +1,8 @@
 //! The lock that makes a channel one thread's: biased to its owner.
 //!
-//! The owner enters by a store and leaves by two; it never does an atomic read-modify-write. A thief (a control thread
+//! The owner enters by a store and leaves by two; it never does an atomic read-modify-write. A remote poller (a control thread
 //! that drains a device while the owner sleeps elsewhere) announces itself, makes every thread of the process pass a
-//! barrier, and only then looks whether the owner is inside. Either the owner sees the thief or the thief sees the owner.
+//! barrier, and only then looks whether the owner is inside. Either the owner sees the remote poller or the remote poller sees the owner.
 //!
 //! Both seats also serve as read-side sections: what was found inside through a lock-free pointer stays until the
 //! [`grace_period`] of who replaced the pointer is over.
@@ -42,7 +42,7 @@ impl Seat {
 #[repr(C)]
 pub(crate) struct BiasedLock {
     owner: Seat,
-    thief: Seat,
+    remote: Seat,
     asymmetric: bool,
     /// What the model checker watches in place of that which is locked.
     #[cfg(loom)]
@@ -53,18 +53,18 @@ impl BiasedLock {
     pub(crate) fn new(asymmetric: bool) -> Self {
         Self {
             owner: Seat::new(),
-            thief: Seat::new(),
+            remote: Seat::new(),
             asymmetric,
             #[cfg(loom)]
             watched: loom::cell::UnsafeCell::new(()),
         }
     }
 
-    /// Whether this thread is inside, as the owner or as a thief.
+    /// Whether this thread is inside, as the owner or as a remote poller.
     #[inline]
     pub(crate) fn is_inside(&self) -> bool {
         let me = thread_token();
-        self.owner.taken_by.load(Ordering::Relaxed) == me || self.thief.taken_by.load(Ordering::Relaxed) == me
+        self.owner.taken_by.load(Ordering::Relaxed) == me || self.remote.taken_by.load(Ordering::Relaxed) == me
     }
 
     /// Inside: whether as the owner.
@@ -76,11 +76,11 @@ impl BiasedLock {
     /// Inside: a number that no other section of the lock has had.
     pub(crate) fn section(&self) -> u64 {
         let owner = self.is_owner();
-        let seat = if owner { &self.owner } else { &self.thief };
+        let seat = if owner { &self.owner } else { &self.remote };
         seat.left.load(Ordering::Relaxed) << 1 | u64::from(owner)
     }
 
-    /// Enters as the owner; waits for a thief.
+    /// Enters as the owner; waits for a remote poller.
     ///
     /// # Panics
     /// When the owner is inside already.
@@ -93,11 +93,11 @@ impl BiasedLock {
         loop {
             self.owner.taken_by.store(me, Ordering::Relaxed);
             light_barrier(self.asymmetric);
-            if self.thief.taken_by.load(Ordering::Acquire) == 0 {
+            if self.remote.taken_by.load(Ordering::Acquire) == 0 {
                 return self.watch();
             }
             self.owner.taken_by.store(0, Ordering::Release);
-            while self.thief.taken_by.load(Ordering::Acquire) != 0 {
+            while self.remote.taken_by.load(Ordering::Acquire) != 0 {
                 yield_now();
             }
         }
@@ -110,15 +110,15 @@ impl BiasedLock {
         self.owner.leave();
     }
 
-    /// Runs `work` inside in the owner's place; not if the owner or another thief is inside, or this thread itself.
+    /// Runs `work` inside in the owner's place; not if the owner or another remote poller is inside, or this thread itself.
     ///
-    /// Who finds a thief inside may leave its work to that one, which sees everything that was stored before when it
-    /// looks again after its own `steal`.
+    /// Who finds a remote poller inside may leave its work to that one, which sees everything that was stored before when it
+    /// looks again after its own `enter_remotely`.
     #[cold]
-    pub(crate) fn steal<T>(&self, work: impl FnOnce() -> T) -> Option<T> {
+    pub(crate) fn enter_remotely<T>(&self, work: impl FnOnce() -> T) -> Option<T> {
         fence(Ordering::SeqCst);
         let me = thread_token();
-        if self.thief.taken_by.compare_exchange(0, me, Ordering::SeqCst, Ordering::Relaxed).is_err() {
+        if self.remote.taken_by.compare_exchange(0, me, Ordering::SeqCst, Ordering::Relaxed).is_err() {
             return None;
         }
         heavy_barrier(self.asymmetric);
@@ -128,7 +128,7 @@ impl BiasedLock {
             self.watch();
             out
         });
-        self.thief.leave();
+        self.remote.leave();
         fence(Ordering::SeqCst);
         out
     }
@@ -152,21 +152,21 @@ fn inside_already() -> ! {
 pub(crate) struct Sections<L> {
     seen: Vec<(L, Role, u64)>,
     /// How many of `seen`, from the front, have ended. Looked at once, an ended section is not looked at again: its seat
-    /// may have been taken for a moment by who then saw a thief, which counts as no leaving.
+    /// may have been taken for a moment by who then saw a remote poller, which counts as no leaving.
     ended: AtomicUsize,
 }
 
 #[derive(Clone, Copy)]
 enum Role {
     Owner,
-    Thief,
+    Remote,
 }
 
 impl BiasedLock {
     fn seat(&self, role: Role) -> &Seat {
         match role {
             Role::Owner => &self.owner,
-            Role::Thief => &self.thief,
+            Role::Remote => &self.remote,
         }
     }
 }
@@ -183,7 +183,7 @@ impl<L: Clone + Deref<Target: AsRef<BiasedLock>>> Sections<L> {
         heavy_barrier(asymmetric);
         let mut seen = Vec::new();
         for lock in locks {
-            for role in [Role::Owner, Role::Thief] {
+            for role in [Role::Owner, Role::Remote] {
                 if let Some(section) = (*lock).as_ref().seat(role).section() {
                     seen.push((lock.clone(), role, section));
                 }

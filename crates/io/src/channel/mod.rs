@@ -3,11 +3,11 @@
 mod core;
 mod cx;
 mod inspect;
+mod internal;
 pub(crate) mod lock;
 mod mailbox;
 #[cfg(all(test, loom))]
 mod models;
-mod own;
 #[cfg(debug_assertions)]
 mod rounds;
 mod slab;
@@ -17,7 +17,7 @@ mod wait;
 pub(crate) use self::core::ChannelCore;
 pub use cx::Cx;
 pub use inspect::{BioReport, ChannelContent, ChannelReport};
-pub use own::{OWN_MAX, OwnDone, OwnWaiter};
+pub use internal::{INTERNAL_MAX, InternalDone, InternalWaiter};
 #[cfg(debug_assertions)]
 pub(crate) use rounds::Rounds;
 pub use wait::{Waker, Woken};
@@ -81,7 +81,7 @@ pub trait Source: Any + Send {
     }
 }
 
-/// How to sleep on a source, outside of the channel: a thief may be inside meanwhile.
+/// How to sleep on a source, outside of the channel: a remote poller may be inside meanwhile.
 #[derive(Clone, Copy)]
 pub struct Sleep {
     /// The source's descriptor, which stays open as long as its channel.
@@ -119,8 +119,8 @@ impl Attached {
 /// One thread's way to submit bios. It cannot leave its thread.
 ///
 /// Dropping it waits for what its own rings and timers still hold, and for bios that a worker submitted on it for
-/// itself ([`Cx::submit_own`]), wherever they are: those that do not come within seconds, because a device beneath is
-/// suspended, are left to the domain's keeper, with whom the channel ends. The submitter's bios that a device keeps
+/// itself ([`Cx::submit_internal`]), wherever they are: those that do not come within seconds, because a device beneath is
+/// suspended, are left to the domain's [`Background`](crate::Background), with whom the channel ends. The submitter's bios that a device keeps
 /// elsewhere are left behind safely, and are forgotten when they come home.
 pub struct Channel {
     core: NonNull<ChannelCore>,
@@ -457,7 +457,7 @@ impl Channel {
             (moved, yields)
         });
         if self.shared.idle().is_some() {
-            self.shared.keep_simulated();
+            self.shared.simulate_background();
         } else if yields {
             std::thread::yield_now();
         }
@@ -484,14 +484,14 @@ impl Channel {
 impl Drop for Channel {
     fn drop(&mut self) {
         self.inside(|core, cx| {
-            core.close_own();
+            core.close_internal();
             // What targets delay goes on at once. If one delays it again, it ends with EIO.
             // SAFETY: inside; the reference ends with the expression.
             let delayed = unsafe { core.inner() }.timers.take_owned();
             delayed.into_iter().for_each(|(bio, func)| func(cx, bio));
         });
         let began = self.now();
-        // What rings and other timers hold comes back by itself, soon. Looked at and left in one go: else a thief could start
+        // What rings and other timers hold comes back by itself, soon. Looked at and left in one go: else a remote poller could start
         // something new on a ring in between.
         let mut rounds = 0u32;
         let remains = loop {
@@ -500,7 +500,7 @@ impl Drop for Channel {
                 if core.is_under_way() {
                     return None;
                 }
-                if core.has_own_out() {
+                if core.has_internal_out() {
                     return core.is_patience_over(began).then_some(None);
                 }
                 Some(Some(core.take_apart(&self.shared)))
@@ -508,7 +508,7 @@ impl Drop for Channel {
             match left {
                 Some(Some(remains)) => break remains,
                 // A device keeps them, maybe for as long as it is suspended.
-                Some(None) => return self.core().leave_to_keeper(self.shared.clone()),
+                Some(None) => return self.core().leave_behind(self.shared.clone()),
                 None => self.shared.idle_or(|| pause(rounds)),
             }
             rounds = rounds.saturating_add(1);

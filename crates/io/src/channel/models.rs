@@ -1,4 +1,4 @@
-//! The protocols between a channel's owner, thieves and mailers, run in every order that the memory model allows.
+//! The protocols between a channel's owner, remote pollers and mailers, run in every order that the memory model allows.
 //!
 //! `cargo xtask loom` builds the crate with loom's atomics and runs these. They drive the code that ships; only the
 //! barriers differ: membarrier(2) with its compiler fence on the other side is modelled as a fence on both, and so is
@@ -29,19 +29,19 @@ fn check(model: impl Fn() + Send + Sync + 'static) {
 fn owner_and_thieves_exclude_each_other() {
     check(|| {
         let lock = Arc::new(BiasedLock::new(false));
-        let thieves = [lock.clone(), lock.clone()].map(|lock| thread::spawn(move || lock.steal(|| ())));
+        let remotes = [lock.clone(), lock.clone()].map(|lock| thread::spawn(move || lock.enter_remotely(|| ())));
         for _ in 0..2 {
             lock.enter();
             lock.exit();
         }
-        thieves.into_iter().for_each(|t| assert!(t.join().is_ok()));
+        remotes.into_iter().for_each(|t| assert!(t.join().is_ok()));
     });
 }
 
-/// What was found inside is not freed before the section is over, be it the owner's or a thief's.
+/// What was found inside is not freed before the section is over, be it the owner's or a remote poller's.
 #[test]
 fn a_grace_period_waits_for_owners_and_thieves() {
-    for by_thief in [false, true] {
+    for by_remote_poller in [false, true] {
         check(move || {
             let lock = Arc::new(BiasedLock::new(false));
             let values = Arc::new([0, 1].map(|_| loom::cell::UnsafeCell::new(0)));
@@ -51,8 +51,8 @@ fn a_grace_period_waits_for_owners_and_thieves() {
                 thread::spawn(move || {
                     // SAFETY: `values` lives until both threads are joined; the model watches the access.
                     let read = || unsafe { &*slot.load(Ordering::Acquire) }.with(|_| ());
-                    if by_thief {
-                        lock.steal(read);
+                    if by_remote_poller {
+                        lock.enter_remotely(read);
                     } else {
                         lock.enter();
                         read();
@@ -171,9 +171,9 @@ impl Source for Ring {
     }
 }
 
-/// A thief that has taken what would have woken the owner wakes it.
+/// A remote poller that has taken what would have woken the owner wakes it.
 #[test]
-fn a_thief_wakes_who_sleeps() {
+fn a_remote_poller_wakes_who_sleeps() {
     check(|| {
         let core = core();
         let there = Arc::new(Mutex::new(Some(take(&core))));
@@ -181,13 +181,13 @@ fn a_thief_wakes_who_sleeps() {
         // SAFETY: inside; the reference ends with the expression.
         unsafe { core.inner() }.sources.push((TypeId::of::<Ring>(), Box::new(Ring(there.clone()))));
         core.lock.exit();
-        let thief = {
+        let remote = {
             let core = core.clone();
-            thread::spawn(move || core.poll_for_owner())
+            thread::spawn(move || core.poll_remotely())
         };
         core.prepare_sleep();
         let ready = is_ready(&core);
-        thief.join().unwrap();
+        remote.join().unwrap();
         let readable = there.lock().unwrap().is_some();
         assert!(ready || readable || core.wakes.load(Relaxed) > 0, "it would sleep on");
         assert_eq!(completed(&core), 1);
@@ -204,12 +204,12 @@ fn orphans_come_home_once() {
             let enders: Vec<_> = bios.into_iter().map(|b| thread::spawn(move || b.end(Status::Ok))).collect();
             let drain = with_drain.then(|| {
                 let core = core.clone();
-                thread::spawn(move || core.poll_for_owner())
+                thread::spawn(move || core.poll_remotely())
             });
             leave(&core, &domain);
             enders.into_iter().for_each(|t| t.join().unwrap());
             drain.map(|t| t.join().unwrap());
-            assert_eq!(domain.shared().1, CHANNELS + 1, "given back once");
+            assert_eq!(domain.shared_and_left().1, CHANNELS + 1, "given back once");
             core.lock.enter();
             // SAFETY: inside; the reference ends with the expression.
             assert_eq!(unsafe { core.inner() }.out(), 0);
@@ -219,7 +219,7 @@ fn orphans_come_home_once() {
 }
 
 fn leave(core: &ChannelCore, domain: &Domain) {
-    let (shared, _) = domain.shared();
+    let (shared, _) = domain.shared_and_left();
     core.lock.enter();
     let remains = core.take_apart(&shared);
     core.lock.exit();
@@ -241,6 +241,6 @@ fn an_orphan_submits_nothing() {
         let ender = thread::spawn(move || bio.end(Status::Ok));
         leave(&core, &domain);
         ender.join().unwrap();
-        assert_eq!(domain.shared().1, CHANNELS + 1);
+        assert_eq!(domain.shared_and_left().1, CHANNELS + 1);
     });
 }

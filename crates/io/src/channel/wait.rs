@@ -179,13 +179,13 @@ impl Channel {
             }
         }
         let mut waiter = self.waiter.borrow_mut();
-        let due = self.shared.keep_simulated();
+        let due = self.shared.simulate_background();
         if self.shared.idle().is_none() {
             waiter.epoll(self)?;
             self.core().prepare_sleep();
             self.add_sources(&mut waiter)?;
         }
-        // Looked at after the announcement: a thief that came before it has left its completions and sources here.
+        // Looked at after the announcement: a remote poller that came before it has left its completions and sources here.
         let (ready, timer, sleeper) = self.inside(|core, _| {
             // SAFETY: inside; the sources' flags, and their ways to sleep, do not reach the channel.
             let inner = unsafe { core.inner() };

@@ -10,11 +10,10 @@
 mod queue;
 mod spec;
 
-pub(crate) use spec::SCHEME;
 pub use spec::{NullSpec, NullSpecError};
 
 use crate::polling::{Polls, QueueSet};
-use crate::{Bio, BlockDevice, Cx, DeviceId, Lent, Limits, Memory, Op, OpFlags, Status};
+use crate::{Bio, BlockDevice, Cx, DeviceId, DirectAccess, Limits, Memory, Op, OpFlags, Status};
 use queue::NullQueue;
 use std::any::Any;
 use std::io;
@@ -89,8 +88,14 @@ impl BlockDevice for NullDevice {
         NullSpec { poll_queues: self.queues.len(), ..self.spec }.to_string()
     }
 
-    fn lend<'a>(&'a self, _: &'a Cx<'_>, op: Op, sector: Sector, sectors: Sectors) -> Option<Lent<'a>> {
-        self.memory.as_ref().filter(|_| self.latency_ns == 0)?.lend(op, sector, sectors)
+    fn direct_access<'a>(
+        &'a self,
+        _: &'a Cx<'_>,
+        op: Op,
+        sector: Sector,
+        sectors: Sectors,
+    ) -> Option<DirectAccess<'a>> {
+        self.memory.as_ref().filter(|_| self.latency_ns == 0)?.direct_access(op, sector, sectors)
     }
 
     fn memory(&self) -> Option<&Memory> {

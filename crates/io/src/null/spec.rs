@@ -19,14 +19,17 @@ pub struct NullSpec {
     pub memory: bool,
 }
 
+impl NullSpec {
+    /// What every spec of a null device begins with.
+    pub const SCHEME: &str = "null:";
+}
+
 impl Default for NullSpec {
     fn default() -> Self {
         Self { size: Sectors::in_bytes(250 << 30), queues: 1, poll_queues: 0, latency_us: 0, memory: false }
     }
 }
 
-/// What every spec of a null device begins with.
-pub(crate) const SCHEME: &str = "null:";
 const KEYS: &str = "size, queues, poll_queues, latency_us, memory";
 const QUEUES: u32 = 1024;
 const LATENCY_US: u32 = 60_000_000;
@@ -40,8 +43,8 @@ impl FromStr for NullSpec {
     type Err = NullSpecError;
 
     fn from_str(text: &str) -> Result<Self, NullSpecError> {
-        let Some(keys) = text.strip_prefix(SCHEME) else {
-            return Err(NullSpecError(format!("a null device begins with {SCHEME:?}, found {text:?}")));
+        let Some(keys) = text.strip_prefix(Self::SCHEME) else {
+            return Err(NullSpecError(format!("a null device begins with {:?}, found {text:?}", Self::SCHEME)));
         };
         let mut spec = Self::default();
         for pair in keys.split(':').filter(|pair| !pair.is_empty()) {
@@ -90,7 +93,7 @@ impl fmt::Display for NullSpec {
     /// The canonical form, with every key.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let bytes = self.size.bytes();
-        write!(f, "{SCHEME}size=")?;
+        write!(f, "{}size=", Self::SCHEME)?;
         match SUFFIXES.iter().rev().find(|(_, shift)| bytes.trailing_zeros() >= *shift) {
             Some((letter, shift)) => write!(f, "{}{letter}", bytes >> shift)?,
             None => write!(f, "{bytes}")?,

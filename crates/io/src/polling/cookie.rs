@@ -84,7 +84,7 @@ pub(super) fn top(bio: &mut Bio) -> &mut Record {
     let mut record: *mut Record = bio.record_mut();
     loop {
         // SAFETY: the bio's own record, or the parent of a clone: held by its clones, of which this is one, all of one
-        // channel, which the thread is inside. Bios of one's own, whose parent is something else, are never polled.
+        // channel, which the thread is inside. Internal bios, whose parent is something else, are never polled.
         let at = unsafe { &mut *record };
         if at.level == 0 {
             return at;

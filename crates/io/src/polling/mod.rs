@@ -31,9 +31,9 @@ pub(crate) use cookie::Polled;
 pub use cookie::{Cookie, PollPath};
 pub(crate) use policy::{Policy, PollCounts};
 pub use policy::{PollPolicy, PollTotals};
-pub(crate) use queue::{Batch, Driver};
-pub(crate) use set::QueueSet;
-pub(crate) use source::{Polls, again_by_interrupt};
+pub use queue::{Batch, Driver, Incoming};
+pub use set::QueueSet;
+pub use source::{Polls, again_by_interrupt};
 
 /// After so many empty rounds in a row a channel looks into every queue.
 const EVERYWHERE: u32 = 32;

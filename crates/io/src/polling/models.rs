@@ -134,10 +134,10 @@ fn a_queue_is_held_by_one_at_a_time() {
     });
 }
 
-/// A bio of a sleeping owner that a thief polls for in its place comes to rest in the owner's channel, and its cookie
+/// A bio of a sleeping owner that a remote poller polls for in its place comes to rest in the owner's channel, and its cookie
 /// names the queue until then.
 #[test]
-fn a_thief_polls_in_the_owners_place() {
+fn a_remote_poller_polls_in_the_owners_place() {
     check(|| {
         let set = QueueSet::new(1, || Ok(Done::default()));
         let core = core(0);
@@ -145,12 +145,12 @@ fn a_thief_polls_in_the_owners_place() {
         inside(&core, |cx| {
             assert!(Polls::of(cx).push(cx, &set, bio).is_ok());
         });
-        let thief = {
+        let remote = {
             let core = core.clone();
-            thread::spawn(move || core.poll_for_owner())
+            thread::spawn(move || core.poll_remotely())
         };
         let mine = completed(&core);
-        thief.join().unwrap();
+        remote.join().unwrap();
         assert_eq!(mine + completed(&core), 1);
         inside(&core, |cx| assert!(!Polls::of(cx).is_polled()));
     });

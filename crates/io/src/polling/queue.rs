@@ -14,7 +14,7 @@ const LOOKS: u32 = 32;
 
 /// Bios that are done, to be ended when the queue is not held any more. Room for them is not cleared before: polls that bring
 /// little would spend their time on that.
-pub(crate) struct Batch {
+pub struct Batch {
     bios: [MaybeUninit<Bio>; BATCH],
     /// So many from the front are there.
     len: usize,
@@ -38,20 +38,20 @@ impl Batch {
 
     /// Whether it takes no more.
     #[inline]
-    pub(crate) const fn is_full(&self) -> bool {
+    pub const fn is_full(&self) -> bool {
         self.len == BATCH
     }
 
     /// Takes a bio, whose status is what it has noted. Not when full.
     #[inline]
-    pub(crate) fn push(&mut self, bio: Bio) {
+    pub fn push(&mut self, bio: Bio) {
         self.bios[self.len].write(bio);
         self.len += 1;
     }
 }
 
 /// What was pushed to a queue, in the order in which it came. To be taken to its end.
-pub(crate) struct Incoming(*mut Record);
+pub struct Incoming(*mut Record);
 
 impl Incoming {
     /// Turns the list around that ends with `last`, each of which leads to the one before.
@@ -80,7 +80,7 @@ impl Iterator for Incoming {
 }
 
 /// What a kind of device does with the bios of a queue. Called by who holds it.
-pub(crate) trait Driver: Send + 'static {
+pub trait Driver: Send + 'static {
     /// Takes a bio that was submitted, in order. Must not end it.
     fn take_in(&mut self, bio: Bio);
 

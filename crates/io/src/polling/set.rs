@@ -24,7 +24,7 @@ type Make = dyn Fn() -> io::Result<Arc<DeviceQueue>> + Send + Sync;
 
 /// The queues of one device. Their number may be changed at any time: those out of use stay until the set is dropped, since
 /// bios may be on them.
-pub(crate) struct QueueSet {
+pub struct QueueSet {
     /// How many are in use.
     len: AtomicU32,
     slots: OnceLock<Box<[OnceLock<Arc<DeviceQueue>>]>>,
@@ -34,19 +34,19 @@ pub(crate) struct QueueSet {
 impl QueueSet {
     /// A set of `len` queues, each of which is made when it is first used. One that cannot be made leaves its channels to
     /// interrupts.
-    pub(crate) fn new<D: Driver>(len: u32, make: impl Fn() -> io::Result<D> + Send + Sync + 'static) -> Arc<Self> {
+    pub fn new<D: Driver>(len: u32, make: impl Fn() -> io::Result<D> + Send + Sync + 'static) -> Arc<Self> {
         let make = move || -> io::Result<Arc<DeviceQueue>> { Ok(Arc::new(DeviceQueue::new(make()?))) };
         Arc::new(Self { len: AtomicU32::new(len.min(QUEUES_MAX)), slots: OnceLock::new(), make: Box::new(make) })
     }
 
     /// How many are in use.
     #[inline]
-    pub(crate) fn len(&self) -> u32 {
+    pub fn len(&self) -> u32 {
         self.len.load(Ordering::Relaxed)
     }
 
     /// Changes how many are in use. Bios on the others are polled for until they are done.
-    pub(crate) fn set_len(&self, len: u32) {
+    pub fn set_len(&self, len: u32) {
         self.len.store(len.min(QUEUES_MAX), Ordering::Relaxed);
         CHANGES.fetch_add(1, Ordering::Relaxed);
     }

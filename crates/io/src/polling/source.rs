@@ -30,7 +30,7 @@ unsafe impl Send for Entry {}
 
 /// The source that polls the queues.
 #[derive(Default)]
-pub(crate) struct Polls {
+pub struct Polls {
     #[expect(clippy::vec_box, reason = "completion frames point at the entries")]
     entries: RefCell<Vec<Box<Entry>>>,
     /// Where entries are, for most of them; anything else is a number past their end, or another's.
@@ -52,7 +52,7 @@ pub(crate) struct Polls {
 impl Polls {
     /// The channel's.
     #[inline]
-    pub(crate) fn of<'a>(cx: &Cx<'a>) -> &'a Self {
+    pub fn of<'a>(cx: &Cx<'a>) -> &'a Self {
         cx.polls()
     }
 
@@ -70,7 +70,7 @@ impl Polls {
     /// Puts a bio on the queue of `set` that the channel maps to. Gives it back when there is none, or the bio has no room
     /// for a frame: then it is to complete by interrupt.
     #[inline]
-    pub(crate) fn push(&self, cx: &Cx<'_>, set: &Arc<QueueSet>, mut bio: Bio) -> Result<(), Bio> {
+    pub fn push(&self, cx: &Cx<'_>, set: &Arc<QueueSet>, mut bio: Bio) -> Result<(), Bio> {
         let Some(queue) = set.index_of(cx).and_then(|index| set.queue(index)) else { return Err(bio) };
         let mut entries = self.entries.borrow_mut();
         // Not by a search: which of several queues a bio meets is by chance, and a search's steps are guessed wrong.
@@ -251,7 +251,7 @@ impl Polls {
 const AGAIN: u64 = u64::MAX;
 
 /// Marks a bio that its queue cannot serve, before it is ended there: it goes to its device once more, without HIPRI.
-pub(crate) fn again_by_interrupt(bio: &mut Bio) {
+pub fn again_by_interrupt(bio: &mut Bio) {
     bio.set_word(AGAIN);
 }
 

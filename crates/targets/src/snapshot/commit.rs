@@ -6,8 +6,8 @@ use super::state::{Outgoing, State, Todo};
 use std::sync::Arc;
 use udm_base::{AlignedBuf, Sector, Sectors};
 use udm_formats::snapshot::{AreaWrite, Batch, Content, Exception};
-use udm_io::kcopyd::CopyTo;
-use udm_io::{BlockDevice, Errand, Op, OpFlags, Status};
+use udm_io::{BlockDevice, InternalIo, Op, OpFlags, Status};
+use udm_kcopyd::CopyTo;
 
 /// So many exceptions do not wait for others when as many are ready as are not, and so many never do.
 const SOME: u64 = 64;
@@ -40,12 +40,12 @@ pub(super) struct Commit {
     failed: bool,
 }
 
-/// An errand's number says whose it is and what for.
+/// An internal I/O's number says whose it is and what for.
 pub(super) const COMMIT: u64 = 0;
 pub(super) const MERGE: u64 = 1;
 
 /// An operation on a device, for a snapshot.
-pub(super) fn errand(
+pub(super) fn internal_io(
     dev: &Arc<dyn BlockDevice>,
     id: u64,
     what: u64,
@@ -53,9 +53,9 @@ pub(super) fn errand(
     (sector, sectors): (Sector, Sectors),
     memory: Option<AlignedBuf>,
 ) -> Outgoing {
-    let mut errand = Errand::new(dev.clone(), memory);
-    (errand.op, errand.sector, errand.sectors, errand.token) = (op, sector, sectors, id << 1 | what);
-    errand
+    let mut io = InternalIo::new(dev.clone(), memory);
+    (io.op, io.sector, io.sectors, io.token) = (op, sector, sectors, id << 1 | what);
+    io
 }
 
 impl State {
@@ -100,7 +100,7 @@ impl State {
         for AreaWrite { sector, sectors, content } in first {
             match content {
                 Content::Bytes(bytes) => {
-                    todo.errands.push(errand(&cow, id, COMMIT, Op::Write, (sector, sectors), Some(bytes)));
+                    todo.ios.push(internal_io(&cow, id, COMMIT, Op::Write, (sector, sectors), Some(bytes)));
                 }
                 Content::Zeroes => self.zero(id, CopyTo::new(cow.clone(), sector), sectors, todo),
             }
@@ -132,17 +132,17 @@ impl State {
                 Step::Last => {
                     let last = &mut commit.batch.last;
                     let Content::Bytes(bytes) = std::mem::replace(&mut last.content, Content::Zeroes) else { break };
-                    let mut errand = errand(&cow, id, COMMIT, Op::Write, (last.sector, last.sectors), Some(bytes));
+                    let mut io = internal_io(&cow, id, COMMIT, Op::Write, (last.sector, last.sectors), Some(bytes));
                     if limits.write_cache && limits.fua {
-                        errand.flags = OpFlags::FUA;
+                        io.flags = OpFlags::FUA;
                     }
-                    todo.errands.push(errand);
+                    todo.ios.push(io);
                 }
                 Step::Before if limits.write_cache => {
-                    todo.errands.push(errand(&cow, id, COMMIT, Op::Flush, nothing, None));
+                    todo.ios.push(internal_io(&cow, id, COMMIT, Op::Flush, nothing, None));
                 }
                 Step::After if limits.write_cache && !limits.fua => {
-                    todo.errands.push(errand(&cow, id, COMMIT, Op::Flush, nothing, None));
+                    todo.ios.push(internal_io(&cow, id, COMMIT, Op::Flush, nothing, None));
                 }
                 _ => continue,
             }
@@ -168,12 +168,12 @@ impl State {
         self.advance(origin, id, todo);
     }
 
-    /// An errand is back.
-    pub(super) fn errand_back(&mut self, origin: &Origin, errand: &Outgoing, status: Status, todo: &mut Todo) {
-        let id = errand.token >> 1;
-        match errand.token & 1 {
+    /// An internal I/O is back.
+    pub(super) fn internal_io_done(&mut self, origin: &Origin, io: &Outgoing, status: Status, todo: &mut Todo) {
+        let id = io.token >> 1;
+        match io.token & 1 {
             COMMIT => self.commit_step(origin, id, status, todo),
-            _ => self.merge_errand(origin, id, errand.memory.as_deref(), status, todo),
+            _ => self.merge_io_done(origin, id, io.memory.as_deref(), status, todo),
         }
     }
 }

@@ -543,7 +543,7 @@ impl Drop for Holding {
         // From here on writes to the origin make no exceptions for it.
         it.active.store(false, SeqCst);
         origin.look(|state| state.left(&origin));
-        origin.ring_now();
+        origin.kick_now();
         origin.domain.drain(|| origin.look(|state| state.body(id).is_none_or(|body| !body.is_busy())));
         origin.look(|state| {
             state.claims.retain(|c| c.target != self.id);

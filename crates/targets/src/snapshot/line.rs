@@ -4,8 +4,8 @@ use super::shared::{Origin, lock};
 use std::collections::VecDeque;
 use std::io;
 use std::sync::{Arc, Mutex};
-use udm_io::kcopyd::{CopyJob, CopyOptions, CopyStats, Hurry, Kcopyd};
 use udm_io::{Cx, Domain};
+use udm_kcopyd::{CopyJob, CopyOptions, CopyStats, Hurry, Kcopyd};
 
 pub(super) struct Line {
     copier: Kcopyd,

@@ -6,7 +6,7 @@
 //! At any power cut the chunk is whole in one place or both, so that the next merge goes on.
 
 use super::body::Keep;
-use super::commit::{MERGE, errand};
+use super::commit::{MERGE, internal_io};
 use super::flight;
 use super::shared::{ByChunk, Landed, Origin, Snapshot};
 use super::state::{Held, State, Todo, to_cow};
@@ -15,8 +15,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 use udm_base::{AlignedBuf, Sector, Sectors};
 use udm_formats::snapshot::{AreaReader, Exception, Merge, runs};
-use udm_io::kcopyd::{CopyFrom, CopyTo};
 use udm_io::{Bio, Op, Status};
+use udm_kcopyd::{CopyFrom, CopyTo};
 
 /// Chunks of a round at most, and their bytes unless one is more.
 const ROUND: usize = 256;
@@ -134,7 +134,7 @@ impl State {
         let memory = AlignedBuf::zeroed(piece.sectors.as_len());
         let cow = body.snapshot.cow.clone();
         body.merging.area = Some(area);
-        todo.errands.push(errand(&cow, id, MERGE, Op::Read, (piece.sector, piece.sectors), Some(memory)));
+        todo.ios.push(internal_io(&cow, id, MERGE, Op::Read, (piece.sector, piece.sectors), Some(memory)));
     }
 
     /// Other snapshots have their exceptions of one more run.
@@ -181,7 +181,7 @@ impl State {
         } else if origin.dev.limits().write_cache {
             merging.phase = Phase::Flushing;
             let nothing = (Sector::ZERO, Sectors::ZERO);
-            todo.errands.push(errand(&origin.dev, id, MERGE, Op::Flush, nothing, None));
+            todo.ios.push(internal_io(&origin.dev, id, MERGE, Op::Flush, nothing, None));
         } else {
             self.take_away(origin, id, todo);
         }
@@ -194,8 +194,8 @@ impl State {
         self.commit_merge(origin, id, count, todo);
     }
 
-    /// An errand of the merge is back.
-    pub(super) fn merge_errand(
+    /// An internal I/O of the merge is back.
+    pub(super) fn merge_io_done(
         &mut self,
         origin: &Origin,
         id: u64,

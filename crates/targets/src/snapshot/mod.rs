@@ -4,7 +4,7 @@
 //! An [`Origin`](shared::Origin) is what all targets on one device share; a [`Snapshot`](shared::Snapshot) is a COW device with
 //! its store, whichever target has it now; a [`Holding`](holding::Holding) is one target's hold on a snapshot. Which chunks have
 //! their exceptions is read without locks; all else hangs on the origin's lock and is done by whoever comes by, inside
-//! their channel: submitters, completions, the keeper. Copies are kcopyd's.
+//! their channel: submitters, completions, the workqueue. Copies are kcopyd's.
 //!
 //! # Invariants
 //! - A write reaches the origin only when every active snapshot has the chunks beneath it, durably, or says on its

@@ -20,12 +20,13 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use udm_base::{AlignedBuf, Sector, Sectors};
 use udm_core::MappedDevice;
 use udm_formats::snapshot::ChunkSize;
-use udm_io::kcopyd::{Copied, CopyJob, CopyStats};
-use udm_io::{Bio, BlockDevice, Cx, DeviceId, Domain, Duty, Kept, MAX_CHANNELS, Nanos, OwnWaiter, Sender, Status};
+use udm_io::{Bio, BlockDevice, Cx, DeviceId, Domain, InternalIoOwner, InternalWaiter, MAX_CHANNELS, Nanos, Status};
+use udm_kcopyd::{Copied, CopyJob, CopyStats};
+use udm_kcopyd::{Work, WorkItem};
 
 /// Counters of reads on their way to the origin, which chunks share.
 const COUNTERS: usize = 1024;
-/// How often the keeper looks while something is out.
+/// How often the workqueue looks while something is out.
 const ATTENTION_NS: u64 = 10_000_000;
 /// How long it goes on looking afterwards.
 const LINGER_NS: u64 = 500_000_000;
@@ -186,7 +187,7 @@ pub(super) struct Origin {
     /// What writes need not ask the snapshots about.
     pub(super) free: Free,
     desks: Box<[Desk]>,
-    kept: OnceLock<Kept>,
+    item: OnceLock<WorkItem>,
     /// Serialises the switching of snapshots.
     pub(super) switching: Mutex<()>,
     last_busy: AtomicU64,
@@ -216,12 +217,12 @@ impl Origin {
             zeroes,
             state: Mutex::new(State::default()),
             desks: (0..MAX_CHANNELS).map(|_| Desk::default()).collect(),
-            kept: OnceLock::new(),
+            item: OnceLock::new(),
             switching: Mutex::new(()),
             last_busy: AtomicU64::new(0),
         });
-        let duty: Weak<dyn Duty> = origin.this.clone();
-        let _ = origin.kept.set(domain.keep(duty)?);
+        let work: Weak<dyn Work> = origin.this.clone();
+        let _ = origin.item.set(WorkItem::new(&domain, work)?);
         origins.push(Arc::downgrade(&origin));
         drop(origins);
         // Outside the lock: an origin's end takes it.
@@ -237,17 +238,17 @@ impl Origin {
         self.this.upgrade().expect("who calls holds it")
     }
 
-    /// Has the keeper look at it.
-    pub(super) fn ring(&self) {
-        if let Some(kept) = self.kept.get() {
-            kept.ring();
+    /// Has the workqueue look at it.
+    pub(super) fn kick(&self) {
+        if let Some(item) = self.item.get() {
+            item.kick();
         }
     }
 
-    /// Has the keeper go on with it at once.
-    pub(super) fn ring_now(&self) {
-        if let Some(kept) = self.kept.get() {
-            kept.ring_now();
+    /// Has the workqueue go on with it at once.
+    pub(super) fn kick_now(&self) {
+        if let Some(item) = self.item.get() {
+            item.kick_now();
         }
     }
 
@@ -264,13 +265,13 @@ impl Origin {
         let busy = state.is_busy();
         drop(state);
         if busy {
-            self.ring();
+            self.kick();
         }
         self.carry_out(cx, todo);
         out
     }
 
-    /// As [`with_state`](Self::with_state) from a control path, which has no channel: the keeper does what follows.
+    /// As [`with_state`](Self::with_state) from a control path, which has no channel: the workqueue does what follows.
     pub(super) fn with_state_outside<T>(&self, change: impl FnOnce(&mut State, &mut Todo) -> T) -> T {
         let mut todo = Todo::default();
         let mut state = lock(&self.state);
@@ -279,7 +280,7 @@ impl Origin {
         state.later.append(todo);
         drop(state);
         raise(events);
-        self.ring_now();
+        self.kick_now();
         out
     }
 
@@ -309,10 +310,10 @@ impl Origin {
     }
 
     fn do_all(&self, cx: &Cx<'_>, todo: Todo) {
-        let Todo { bios, ends, errands, copies, zeroes, events } = todo;
+        let Todo { bios, ends, ios, copies, zeroes, events } = todo;
         bios.into_iter().for_each(|bio| cx.forward(bio));
-        for errand in errands {
-            self.send(cx, errand);
+        for io in ios {
+            self.send(cx, io);
         }
         if !copies.is_empty() || !zeroes.is_empty() {
             let me = self.arc();
@@ -323,12 +324,12 @@ impl Origin {
         raise(events);
     }
 
-    fn send(&self, cx: &Cx<'_>, errand: Outgoing) {
-        if let Err(errand) = cx.send(errand, self.arc()) {
-            let level = Cx::own_level(&*errand.dev);
-            lock(&self.state).later.errands.push(errand);
-            if !cx.when_own(level, self.arc()) {
-                self.ring_now();
+    fn send(&self, cx: &Cx<'_>, io: Outgoing) {
+        if let Err(io) = cx.submit_internal_io(io, self.arc()) {
+            let level = Cx::internal_level(&*io.dev);
+            lock(&self.state).later.ios.push(io);
+            if !cx.when_internal(level, self.arc()) {
+                self.kick_now();
             }
         }
     }
@@ -397,20 +398,20 @@ impl Copied for Origin {
     }
 }
 
-impl Sender<Option<AlignedBuf>> for Origin {
-    fn back(self: Arc<Self>, cx: &Cx<'_>, errand: Outgoing, status: Status) {
-        self.with_state(cx, |state, todo| state.errand_back(&self, &errand, status, todo));
+impl InternalIoOwner<Option<AlignedBuf>> for Origin {
+    fn io_done(self: Arc<Self>, cx: &Cx<'_>, io: Outgoing, status: Status) {
+        self.with_state(cx, |state, todo| state.internal_io_done(&self, &io, status, todo));
     }
 }
 
-impl OwnWaiter for Origin {
+impl InternalWaiter for Origin {
     fn again(self: Arc<Self>, cx: &Cx<'_>) {
         self.go_on(cx);
     }
 }
 
-impl Duty for Origin {
-    fn attend(self: Arc<Self>, cx: &Cx<'_>) -> Option<Nanos> {
+impl Work for Origin {
+    fn do_work(self: Arc<Self>, cx: &Cx<'_>) -> Option<Nanos> {
         self.go_on(cx);
         let now = cx.now();
         if lock(&self.state).is_busy() {

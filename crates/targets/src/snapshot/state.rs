@@ -9,11 +9,11 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, Weak};
 use udm_base::{AlignedBuf, Sector, Sectors};
 use udm_core::MappedDevice;
-use udm_io::kcopyd::{CopyFrom, CopyJob, CopyTo};
-use udm_io::{Bio, BlockDevice, Errand, Op, Status};
+use udm_io::{Bio, BlockDevice, InternalIo, Op, Status};
+use udm_kcopyd::{CopyFrom, CopyJob, CopyTo};
 
 /// An operation of a snapshot's own, in the box in which it goes and comes back.
-pub(super) type Outgoing = Box<Errand<Option<AlignedBuf>>>;
+pub(super) type Outgoing = Box<InternalIo<Option<AlignedBuf>>>;
 
 /// A copy, likewise.
 type Copy = Box<CopyJob>;
@@ -24,7 +24,7 @@ pub(super) struct Todo {
     /// To be submitted to where they point.
     pub(super) bios: Vec<Bio>,
     pub(super) ends: Vec<(Bio, Status)>,
-    pub(super) errands: Vec<Outgoing>,
+    pub(super) ios: Vec<Outgoing>,
     pub(super) copies: Vec<Copy>,
     pub(super) zeroes: Vec<Copy>,
     pub(super) events: Vec<Weak<MappedDevice>>,
@@ -34,16 +34,16 @@ impl Todo {
     pub(super) fn append(&mut self, mut more: Self) {
         self.bios.append(&mut more.bios);
         self.ends.append(&mut more.ends);
-        self.errands.append(&mut more.errands);
+        self.ios.append(&mut more.ios);
         self.copies.append(&mut more.copies);
         self.zeroes.append(&mut more.zeroes);
         self.events.append(&mut more.events);
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        let Self { bios, ends, errands, copies, zeroes, events } = self;
+        let Self { bios, ends, ios, copies, zeroes, events } = self;
         let jobs = copies.is_empty() && zeroes.is_empty();
-        bios.is_empty() && ends.is_empty() && errands.is_empty() && jobs && events.is_empty()
+        bios.is_empty() && ends.is_empty() && ios.is_empty() && jobs && events.is_empty()
     }
 }
 

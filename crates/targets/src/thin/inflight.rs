@@ -124,7 +124,7 @@ pub(super) struct Drains {
 }
 
 /// How often a grace period is asked before it is put off: sections take less than a microsecond, and who puts off
-/// waits for the next bio or the keeper. About as long as the barrier took.
+/// waits for the next bio or the workqueue. About as long as the barrier took.
 const PATIENCE: usize = 128;
 
 impl Drains {

@@ -8,8 +8,8 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use udm_base::{Sector, Sectors};
-use udm_io::kcopyd::{Copied, CopyJob};
-use udm_io::{Bio, BlockDevice, Bytes, Cx, Errand, Lend, Op, OpFlags, Sender, Status};
+use udm_io::{Bio, BlockDevice, Cx, InternalIo, InternalIoOwner, IoBuffer, IoMemory, Op, OpFlags, Status};
+use udm_kcopyd::{Copied, CopyJob};
 use udm_pdata::Block;
 
 /// What is to be sent.
@@ -19,7 +19,7 @@ pub(super) enum Outgoing {
     /// A client's bio, to its volume, with what the worker has found for it.
     Again(Arc<Volume>, Bio),
     /// An operation of the worker's own.
-    Errand(Box<Errand<Load>>),
+    InternalIo(Box<InternalIo<Load>>),
     /// A copy, or zeroes.
     Copy(Box<CopyJob>),
 }
@@ -45,11 +45,11 @@ enum Destination {
     Job(u64),
 }
 
-impl Lend for Load {
-    fn lend(&mut self) -> Bytes<'_> {
+impl IoMemory for Load {
+    fn buffer(&mut self) -> IoBuffer<'_> {
         match &mut self.memory {
-            Memory::None => Bytes::None,
-            Memory::Block(block) => Bytes::In(&mut block.0),
+            Memory::None => IoBuffer::None,
+            Memory::Block(block) => IoBuffer::In(&mut block.0),
         }
     }
 }
@@ -90,12 +90,12 @@ impl Operation {
         Self { dev: dev.clone(), op: Op::Flush, flags: OpFlags::NONE, range: (Sector::ZERO, Sectors::ZERO) }
     }
 
-    fn errand(self, load: Load) -> Box<Errand<Load>> {
-        let mut errand = Errand::new(self.dev, load);
-        errand.op = self.op;
-        errand.flags = self.flags;
-        (errand.sector, errand.sectors) = self.range;
-        errand
+    fn internal_io(self, load: Load) -> Box<InternalIo<Load>> {
+        let mut io = InternalIo::new(self.dev, load);
+        io.op = self.op;
+        io.flags = self.flags;
+        (io.sector, io.sectors) = self.range;
+        io
     }
 }
 
@@ -104,14 +104,14 @@ impl Pool {
     pub(super) fn do_and_wait(&self, operation: Operation, memory: Memory) -> Awaited {
         let slot = Arc::new(Slot::default());
         let load = Load { memory, to: Destination::Slot(slot.clone()) };
-        self.put(Outgoing::Errand(operation.errand(load)));
+        self.put(Outgoing::InternalIo(operation.internal_io(load)));
         Awaited(slot)
     }
 
     /// Does an operation without memory; its end is an event for `job`.
     pub(super) fn do_for(&self, operation: Operation, job: u64) {
         let load = Load { memory: Memory::None, to: Destination::Job(job) };
-        self.put(Outgoing::Errand(operation.errand(load)));
+        self.put(Outgoing::InternalIo(operation.internal_io(load)));
     }
 }
 
@@ -123,9 +123,9 @@ impl Copied for Pool {
     }
 }
 
-impl Sender<Load> for Pool {
-    fn back(self: Arc<Self>, cx: &Cx<'_>, errand: Box<Errand<Load>>, status: Status) {
-        let Errand { memory: Load { memory, to }, .. } = *errand;
+impl InternalIoOwner<Load> for Pool {
+    fn io_done(self: Arc<Self>, cx: &Cx<'_>, io: Box<InternalIo<Load>>, status: Status) {
+        let InternalIo { memory: Load { memory, to }, .. } = *io;
         match to {
             Destination::Slot(slot) => *slot.lock() = Some((status, memory)),
             Destination::Job(job) => self.push(Event::Done(job, status)),

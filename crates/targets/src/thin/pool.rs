@@ -19,17 +19,18 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::task::{Context, Poll, Waker};
 use udm_base::{Divisor, Sector, Sectors};
 use udm_core::MappedDevice;
-use udm_io::kcopyd::{CopyOptions, Kcopyd};
-use udm_io::{BlockDevice, Cx, Domain, Duty, Kept, Nanos, OwnWaiter};
+use udm_io::{BlockDevice, Cx, Domain, InternalWaiter, Nanos};
+use udm_kcopyd::{CopyOptions, Kcopyd};
+use udm_kcopyd::{Work, WorkItem};
 
 /// What the mapping cache of a pool may use, in bytes.
 const MAPPING_BYTES: usize = 64 << 20;
-/// How long the worker's I/O may be out before the keeper looks after it.
+/// How long the worker's I/O may be out before the workqueue looks after it.
 const PATIENCE_NS: u64 = 10_000_000;
 /// How often one section polls the worker: what others leave meanwhile may be as much again and again, and who waits for sections
 /// waits for this one.
 const POLLS: usize = 512;
-/// How long a pool that was busy is looked at without being rung.
+/// How long a pool that was busy is looked at without being kicked.
 const LINGER_NS: u64 = 1_000_000_000;
 
 /// What a pool can do, from everything to nothing (`enum pool_mode`, `drivers/md/dm-thin.c`, 6.12).
@@ -108,12 +109,12 @@ pub(super) struct Pool {
     pub(super) detours: AtomicUsize,
     /// When the worker has something to do that no event brings; `u64::MAX` never.
     deadline: AtomicU64,
-    /// When the keeper may stop looking, and wait until it is rung.
+    /// When the workqueue may stop looking, and wait until it is kicked.
     linger: AtomicU64,
-    /// When the keeper is to look next; `u64::MAX` when it is rung.
+    /// When the workqueue is to look next; `u64::MAX` when it is kicked.
     attention: AtomicU64,
     ended: AtomicBool,
-    kept: OnceLock<Kept>,
+    item: OnceLock<WorkItem>,
     copier: Kcopyd,
     /// Whoever polls the worker has nothing else to do, so that it may go on with what takes long.
     patient: AtomicBool,
@@ -163,18 +164,18 @@ impl Pool {
             linger: AtomicU64::new(0),
             attention: AtomicU64::new(0),
             ended: AtomicBool::new(false),
-            kept: OnceLock::new(),
+            item: OnceLock::new(),
             copier,
             patient: AtomicBool::new(false),
         }))
     }
 
-    /// Gives the pool its worker, and a keeper to look after it.
+    /// Gives the pool its worker, and a workqueue to look after it.
     pub(super) fn start(self: &Arc<Self>, worker: Worker) -> std::io::Result<()> {
         *lock(&self.worker) = Some(worker);
-        let duty: Weak<dyn Duty> = self.this.clone();
-        let kept = self.domain.keep(duty)?;
-        let _ = self.kept.set(kept);
+        let work: Weak<dyn Work> = self.this.clone();
+        let item = WorkItem::new(&self.domain, work)?;
+        let _ = self.item.set(item);
         Ok(())
     }
 
@@ -313,20 +314,20 @@ impl Pool {
         ]
     }
 
-    /// Runs the worker, if nobody does, until it has nothing more to do, and has the keeper look after what it waits for then. Never
+    /// Runs the worker, if nobody does, until it has nothing more to do, and has the workqueue look after what it waits for then. Never
     /// blocks.
     pub(super) fn kick(&self, cx: &Cx<'_>) {
         if self.drive(cx) && (self.is_busy() || self.deadline.load(Ordering::Relaxed) != u64::MAX) {
-            self.ring();
+            self.kick_later();
         }
     }
 
-    /// Runs the worker, if nobody does. Whether it did, and the keeper does not go on with it at once.
+    /// Runs the worker, if nobody does. Whether it did, and the workqueue does not go on with it at once.
     fn drive(&self, cx: &Cx<'_>) -> bool {
         self.again.swap(true, Ordering::AcqRel);
-        if !cx.can_own() {
+        if !cx.can_submit_internal() {
             // A channel that ends: its thread goes, and with it who would look after what is sent.
-            self.ring();
+            self.kick_later();
             return false;
         }
         loop {
@@ -340,7 +341,7 @@ impl Pool {
                 Left::Nothing => _ = self.again.swap(true, Ordering::AcqRel),
                 Left::ToSend => break,
                 Left::More => {
-                    self.ring_now();
+                    self.kick_now();
                     return false;
                 }
             }
@@ -365,15 +366,15 @@ impl Pool {
         self.patient.load(Ordering::Relaxed)
     }
 
-    fn ring(&self) {
-        if let Some(kept) = self.kept.get() {
-            kept.ring();
+    fn kick_later(&self) {
+        if let Some(item) = self.item.get() {
+            item.kick();
         }
     }
 
-    fn ring_now(&self) {
-        if let Some(kept) = self.kept.get() {
-            kept.ring_now();
+    fn kick_now(&self) {
+        if let Some(item) = self.item.get() {
+            item.kick_now();
         }
     }
 
@@ -402,7 +403,7 @@ impl Pool {
     fn send_all(&self, cx: &Cx<'_>) -> bool {
         loop {
             let Some(next) = lock(&self.outbox).pop_front() else { return true };
-            let errand = match next {
+            let io = match next {
                 Outgoing::Bio(bio) => {
                     cx.forward(bio);
                     continue;
@@ -411,7 +412,7 @@ impl Pool {
                     volume.go_on(cx, bio);
                     continue;
                 }
-                Outgoing::Errand(errand) => errand,
+                Outgoing::InternalIo(io) => io,
                 Outgoing::Copy(job) => {
                     let Some(me) = self.this.upgrade() else { return true };
                     if let Err(job) = self.copier.copy(cx, job, me) {
@@ -423,11 +424,11 @@ impl Pool {
                 }
             };
             let Some(me) = self.this.upgrade() else { return true };
-            if let Err(errand) = cx.send(errand, me.clone()) {
-                let level = Cx::own_level(&*errand.dev);
-                lock(&self.outbox).push_front(Outgoing::Errand(errand));
-                if !cx.when_own(level, me) {
-                    self.ring();
+            if let Err(io) = cx.submit_internal_io(io, me.clone()) {
+                let level = Cx::internal_level(&*io.dev);
+                lock(&self.outbox).push_front(Outgoing::InternalIo(io));
+                if !cx.when_internal(level, me) {
+                    self.kick_later();
                 }
                 return false;
             }
@@ -435,21 +436,21 @@ impl Pool {
     }
 }
 
-impl OwnWaiter for Pool {
+impl InternalWaiter for Pool {
     fn again(self: Arc<Self>, cx: &Cx<'_>) {
         self.kick(cx);
     }
 }
 
-impl Duty for Pool {
-    fn attend(self: Arc<Self>, cx: &Cx<'_>) -> Option<Nanos> {
-        // Without a ring: the keeper is told below.
+impl Work for Pool {
+    fn do_work(self: Arc<Self>, cx: &Cx<'_>) -> Option<Nanos> {
+        // Without a kick: the workqueue is told below.
         self.patient.store(true, Ordering::Relaxed);
         self.drive(cx);
         self.patient.store(false, Ordering::Relaxed);
         let now = cx.now();
         let busy = self.is_busy();
-        // Before its time: somebody has rung, and will again.
+        // Before its time: somebody has kicked it, and will again.
         if busy || now.0 < self.attention.load(Ordering::Relaxed) {
             self.linger.store(now.after(LINGER_NS).0, Ordering::Relaxed);
         }

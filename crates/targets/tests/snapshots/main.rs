@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use udm_base::{Sector, Sectors};
 use udm_core::*;
-use udm_io::kcopyd::CopyOptions;
 use udm_io::*;
+use udm_kcopyd::{CopyOptions, Kcopyd};
 
 const SIZE: u64 = 256;
 
@@ -246,7 +246,7 @@ fn a_read_that_fails_costs_those_snapshots_only_that_need_it() {
 fn copies_that_a_full_copier_refuses_keep_their_order() {
     let domain = Domain::default();
     // One at a time, and hardly any that wait.
-    domain.copy_as(CopyOptions { pieces: 1, jobs: 2, merge: false, ..CopyOptions::default() });
+    Kcopyd::copy_as(&domain, CopyOptions { pieces: 1, jobs: 2, merge: false, ..CopyOptions::default() });
     let w = world_on(Rig::with(udm_targets::TARGETS, domain), &[1024]);
     let snap = w.snap("s", 0, "P 8");
     w.disk.log();

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use udm_core::*;
 use udm_io::*;
+use udm_kcopyd::Workqueue;
 use udm_sim::Sim;
 
 /// Uses each of these blocks in a thread of its own for as long as `control` takes in this one.
@@ -39,7 +40,7 @@ fn turn(io: &BlockingIo, at: u64, round: u64) {
 /// Trap: the gate is closed while a section is open, in which a bio meets a worker that knows nothing of it.
 #[test]
 fn a_bio_that_finds_the_gate_closed_leaves_its_section() {
-    // Simulated, there is no keeper that could run the worker in a section of its own.
+    // Simulated, there is no workqueue that could run the worker in a section of its own.
     let rig = Rig::with(udm_targets::TARGETS, Sim::new(1).domain());
     let pool = Pool::in_rig(rig, 16, "");
     let thin = pool.thin("thin", 0, 16);
@@ -137,7 +138,7 @@ fn a_pool_grows_while_its_volumes_discard() {
     check_metadata(&rig, &metadata);
 }
 
-/// Trap: the keeper rings itself when it runs the worker, and looks at a pool again and again until a deadline that is far.
+/// Trap: the workqueue kicks itself when it runs the worker, and looks at a pool again and again until a deadline that is far.
 #[test]
 fn a_pool_whose_writes_wait_for_space_is_left_alone() {
     let rig = Rig::with(udm_targets::TARGETS, Sim::new(1).domain());
@@ -149,7 +150,7 @@ fn a_pool_whose_writes_wait_for_space_is_left_alone() {
         (client.write(0, pattern(0, 8, 1), OpFlags::NONE), client.write(BLOCK, pattern(BLOCK, 8, 1), OpFlags::NONE));
     assert_eq!(client.wait(first), Status::Ok);
     domain.drain(|| domain.clock().now() > Nanos(5_000_000_000));
-    let next = domain.inspect_keeper().next.expect("what waits is given up some time");
+    let next = Workqueue::of(domain).inspect().next.expect("what waits is given up some time");
     assert!(next > Nanos(30_000_000_000), "{next:?}");
     assert_eq!(client.wait(waits), Status::NoSpace);
 }

@@ -177,7 +177,7 @@ fn volumes_keep_what_threads_write_while_all_else_changes() {
     check(400, Pool::new(256, ""));
 }
 
-/// Trap: a wake-up is lost when who has run the worker goes elsewhere, and a write that waits for a block sleeps as the keeper does.
+/// Trap: a wake-up is lost when who has run the worker goes elsewhere, and a write that waits for a block sleeps as the workqueue does.
 #[test]
 fn single_writes_to_fresh_blocks_come_home_while_others_run_the_worker() {
     const WRITES: u64 = 1000;

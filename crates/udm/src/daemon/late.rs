@@ -22,7 +22,7 @@ use std::time::Duration;
 use tracing::{debug, error, info};
 use udm_base::Errno;
 use udm_core::{Error, MappedDevice, Registry, TableLine, TableSlot};
-use udm_io::nbd::uri::Uri;
+use udm_nbd::uri::Uri;
 
 /// How often a device is tried again whose server did not answer.
 const AGAIN: Duration = Duration::from_secs(30);

@@ -66,7 +66,8 @@ use tcp::TcpExports;
 use tracing::{error, info, warn};
 use udm_control::second::{NodeKind, UnderwayList};
 use udm_core::Registry;
-use udm_io::{Claims, PollPolicy};
+use udm_files::Claims;
+use udm_io::PollPolicy;
 use vhost::VhostExports;
 
 /// The exit code of a daemon that found another in its directory.

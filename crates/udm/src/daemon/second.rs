@@ -15,7 +15,7 @@ use udm_control::second::{
     VhostUserExport, respond,
 };
 use udm_core::{Error, MappedDevice, Registry};
-use udm_io::nbd::uri::{Endpoint, Uri};
+use udm_nbd::uri::{Endpoint, Uri};
 
 /// Answers a line.
 pub(super) fn perform(daemon: &Daemon, stream: &UnixStream, peer: Peer, line: &[u8], greeted: bool) -> Done {

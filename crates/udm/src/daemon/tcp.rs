@@ -11,8 +11,8 @@ use udm_base::Errno;
 use udm_control::second::ExportEntry;
 use udm_core::{Error, Registry};
 use udm_export::nbd::{Listen, Server};
-use udm_io::nbd::uri::{Endpoint, Uri};
-use udm_io::nbd::wire::consts::DEFAULT_PORT;
+use udm_nbd::uri::{Endpoint, Uri};
+use udm_nbd::wire::consts::DEFAULT_PORT;
 
 /// Threads of one export.
 const THREADS: usize = 2;

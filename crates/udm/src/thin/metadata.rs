@@ -6,8 +6,10 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use udm_io::{BlockDevice, Domain, OpenErrorKind, OpenOptions};
+use udm_files::OpenErrorKind;
+use udm_io::{BlockDevice, Domain};
 use udm_pdata::{BLOCK_SIZE, Block, BlockIo, IoError, IoFuture};
+use udm_stack::OpenOptions;
 
 /// What is to be done with it.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -42,7 +44,7 @@ pub(super) fn open(path: &Path, access: Access) -> Result<Arc<dyn BlockIo>, Stri
         cwd: cwd.clone(),
         ..OpenOptions::new(&Domain::default())
     };
-    let lock = udm_io::open(spec, &options).map_err(|error| match (error.kind(), access) {
+    let lock = udm_stack::open_beneath(spec, &options).map_err(|error| match (error.kind(), access) {
         (OpenErrorKind::Busy, Access::Read) => {
             format!("{error}; a live pool's metadata can be read as of a metadata snapshot: reserve one, and give -m")
         }

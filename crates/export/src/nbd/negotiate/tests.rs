@@ -5,9 +5,9 @@ use crate::nbd::exports::ExportInfo;
 use proptest::prelude::*;
 use std::sync::Arc;
 use udm_base::Sectors;
-use udm_io::nbd::wire::consts::transmission as t;
-use udm_io::nbd::wire::option::{BlockSizes, put_option};
 use udm_io::{BlockDevice, MemoryDevice};
+use udm_nbd::wire::consts::transmission as t;
+use udm_nbd::wire::option::{BlockSizes, put_option};
 
 /// Two exports: `disk` (1 MiB, the default one) and `locked`, which is refused.
 struct Two;
@@ -109,7 +109,7 @@ impl Said {
 
 /// The server's side: replies as (option, type, data).
 fn replies(mut bytes: &[u8]) -> Vec<(u32, u32, Vec<u8>)> {
-    use udm_io::nbd::wire::option::{OPTION_REPLY_LEN, OptionReplyHeader};
+    use udm_nbd::wire::option::{OPTION_REPLY_LEN, OptionReplyHeader};
     let mut found = Vec::new();
     while let Some((header, rest)) = bytes.split_first_chunk::<OPTION_REPLY_LEN>() {
         let header = OptionReplyHeader::decode(header).expect("a reply");

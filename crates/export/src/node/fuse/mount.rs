@@ -16,7 +16,8 @@ use std::io::{self, IoSliceMut};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use udm_base::DevT;
-use udm_io::{Domain, Mount, mounts};
+use udm_files::{Mount, mounts};
+use udm_io::Domain;
 
 /// The type that our mounts have in /proc/self/mountinfo.
 const TYPE: &str = "fuse.udm";

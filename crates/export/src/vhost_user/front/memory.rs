@@ -3,7 +3,7 @@
 use rustix::fd::OwnedFd;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use std::io;
-use udm_io::ForeignMemory;
+use udm_files::ForeignMemory;
 
 /// A memfd and where it stands for the guest's addresses.
 pub struct SharedMemory {

@@ -11,8 +11,8 @@ use crate::thin::volume::Volume;
 use std::sync::Arc;
 use udm_base::{Sector, Sectors};
 use udm_formats::thin::{Change, Error};
-use udm_io::kcopyd::{CopyFrom, CopyJob, CopyTo};
 use udm_io::{Bio, Op, OpFlags, Status};
+use udm_kcopyd::{CopyFrom, CopyJob, CopyTo};
 
 /// A data block that will be mapped once it holds what it has to hold.
 pub(super) struct Prepare {

@@ -15,8 +15,9 @@ use std::path::{Path, PathBuf};
 use udm_base::{DevT, Errno};
 use udm_core::{Error, HostOpener, HostRequest};
 use udm_export::{node, ublk};
-use udm_io::nbd::uri::{Endpoint, Uri};
-use udm_io::{Claims, Domain};
+use udm_files::Claims;
+use udm_io::Domain;
+use udm_nbd::uri::{Endpoint, Uri};
 use walk::{Place, Walk};
 
 /// Opens what is beneath the devices of one daemon.
@@ -62,7 +63,7 @@ impl Beneath {
     /// By what it lies on one of this daemon's nodes, if it does.
     fn way_to_own_node(&self, request: &HostRequest<'_>) -> Option<Vec<String>> {
         // Not by stat(2), which would wait for the server of the mount; in a replacement that is not there yet.
-        let mounts = udm_io::mounts().unwrap_or_default();
+        let mounts = udm_files::mounts().unwrap_or_default();
         let files = node::fuse::mounted(&mounts, &self.nodes);
         if files.is_empty() && !ublk::is_there() {
             return None;

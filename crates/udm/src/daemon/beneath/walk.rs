@@ -11,7 +11,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use udm_base::DevT;
-use udm_io::Mount;
+use udm_files::Mount;
 
 /// The longest way that is followed.
 const DEPTH: usize = 16;

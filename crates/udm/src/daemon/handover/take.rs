@@ -25,7 +25,8 @@ use std::time::{Duration, Instant};
 use udm_base::Errno;
 use udm_control::second::{self, ClientError};
 use udm_core::{Error, LoadOptions, MappedDevice, Polls, Registry, TableLine, TableSlot, Totals};
-use udm_io::{BlockDevice, Claims, Domain};
+use udm_files::Claims;
+use udm_io::{BlockDevice, Domain};
 
 /// How long the old daemon may take to stop and to give everything.
 const PATIENCE: Duration = Duration::from_secs(120);
