@@ -12,6 +12,7 @@ const FLOORS: &[(&str, u8)] = &[
     ("udm-core", 2),
     ("udm-sim", 2),
     ("udm-formats", 3),
+    ("udm-worker", 3),
     ("udm-targets", 4),
     ("udm-export", 4),
     ("udm-control", 4),

@@ -1,7 +1,6 @@
 //! A volume: how its bios find their data block, as long as the mapping cache knows it.
 
 use super::flight;
-use super::inflight::Epoch;
 use super::mapping::{Known, Mappings, Place};
 use super::pool::{Gate, Pool};
 use super::worker::Event;
@@ -58,7 +57,7 @@ impl ThinDevice {
 impl Drop for ThinDevice {
     fn drop(&mut self) {
         // The worker hears of it with its next event.
-        self.pool.push(Event::Closed(self.id));
+        self.pool.leave(Event::Closed(self.id));
     }
 }
 
@@ -188,7 +187,7 @@ impl Volume {
         }
         let (block, into) = pool.block.split(at.get());
         // Before the look-up: see the module.
-        let epoch = pool.inflight.enter(cx);
+        let epoch = pool.enter(cx);
         let known = self.known(block, found);
         if let Known::At(place) = known
             && (op == Op::Read || !place.shared)
@@ -198,7 +197,7 @@ impl Volume {
             bio.set_sector(pool.sector_of(place.data) + Sectors::new(into));
             return Map::Remapped(bio, to);
         }
-        self.stay(cx, epoch);
+        pool.leave_epoch(cx, epoch);
         match known {
             Known::Unmapped if op == Op::Read => self.read_nothing(bio, at),
             _ => self.defer(cx, bio, at),
@@ -247,14 +246,6 @@ impl Volume {
         bio.sectors() == self.pool().block_len() && bio.is_zero()
     }
 
-    /// A bio that has entered an epoch goes nowhere.
-    #[inline]
-    fn stay(&self, cx: &Cx<'_>, epoch: Epoch) {
-        if self.pool().inflight.leave(cx, epoch) {
-            self.pool().kick(cx);
-        }
-    }
-
     /// Flushes, discards and zeroes.
     #[cold]
     fn without_payload(&self, cx: &Cx<'_>, mut bio: Bio, at: Sectors, found: Option<Found>) -> Map<'_> {
@@ -265,11 +256,11 @@ impl Volume {
             Op::WriteZeroes => {
                 // One that the worker has sent back is to be written, within the block that it has looked up.
                 let (block, into) = pool.block.split(at.get());
-                let epoch = pool.inflight.enter(cx);
+                let epoch = pool.enter(cx);
                 let place = match self.known(block, found) {
                     Known::At(place) if !place.shared && self.was_committed_at(place.data, found) => place,
                     _ => {
-                        self.stay(cx, epoch);
+                        pool.leave_epoch(cx, epoch);
                         return self.defer(cx, bio, at);
                     }
                 };
@@ -309,9 +300,7 @@ impl Volume {
     fn defer(&self, cx: &Cx<'_>, mut bio: Bio, at: Sectors) -> Map<'_> {
         let Some(me) = self.this.upgrade() else { return Map::Ended(bio, Status::Gone) };
         bio.set_sector(at.from_start());
-        let pool = self.pool();
-        pool.push(Event::Bio(me, bio));
-        pool.kick(cx);
+        self.pool().post(cx, Event::Bio(me, bio));
         Map::Kept
     }
 

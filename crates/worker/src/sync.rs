@@ -1,0 +1,14 @@
+//! What the rule of the kicks stands on: the system's atomics, or with `--cfg loom` those of the model checker
+//! (`models.rs`).
+
+#[cfg(not(loom))]
+pub(crate) use std::sync::{
+    Mutex,
+    atomic::{AtomicBool, Ordering, fence},
+};
+
+#[cfg(loom)]
+pub(crate) use loom::sync::{
+    Mutex,
+    atomic::{AtomicBool, Ordering, fence},
+};
