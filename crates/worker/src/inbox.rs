@@ -62,7 +62,7 @@ impl<E> Inbox<E> {
 
     /// Has the worker polled once more before it counts as idle.
     pub(crate) fn want(&self) {
-        self.wanted.store(true, SeqCst);
+        self.wanted.swap(true, SeqCst);
     }
 
     pub(crate) fn is_wanted(&self) -> bool {
@@ -71,7 +71,8 @@ impl<E> Inbox<E> {
 
     /// By the thread that has the runner, before it polls the worker: what is left from here on is for another time.
     pub(crate) fn begin(&self) {
-        self.wanted.store(false, SeqCst);
+        // Not a store: one that had not seen a kick would take it back. Whoever swaps sees what was left before.
+        self.wanted.swap(false, SeqCst);
     }
 
     /// Does `work` with the runner, if nobody else does, until nothing more is wanted or `work` breaks off. `work`
