@@ -15,6 +15,7 @@ const FLOORS: &[(&str, u8)] = &[
     ("udm-sim", 2),
     ("udm-core", 3),
     ("udm-formats", 3),
+    ("udm-worker", 3),
     ("udm-targets", 4),
     ("udm-export", 4),
     ("udm-control", 4),

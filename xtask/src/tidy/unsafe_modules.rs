@@ -70,6 +70,7 @@ pub(super) const UNSAFE_MODULES: &[(&str, &str)] = &[
     ("crates/io/src/cpu_work.rs", "functions on other threads that take a private word"),
     ("crates/targets/src/thin/flight.rs", "frames and redirections of the bios of thin volumes"),
     ("crates/targets/src/snapshot/flight.rs", "frames and redirections of bios that snapshots keep"),
+    ("crates/worker/src/frames.rs", "frames of bios that a worker has to learn of"),
     ("crates/udm/src/daemon/own_writes.rs", "settings of the C library's heap"),
     ("crates/udm/src/startup.rs", "the action of a signal, and inherited descriptors"),
 ];

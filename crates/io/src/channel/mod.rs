@@ -191,12 +191,13 @@ impl Channel {
     /// Lets go of a device. Every bio that was submitted to it must have completed.
     ///
     /// # Panics
-    /// When bios of the channel are out (then the device could vanish beneath them), or it does not hold the device.
+    /// When bios that were submitted are out (then the device could vanish beneath them), or the channel does not hold the device.
     pub fn detach(&self, dev: Attached) {
         let held = self.inside(|core, _| {
             // SAFETY: inside; the reference ends with the block.
             let inner = unsafe { core.inner() };
-            assert_eq!(inner.out(), 0, "a device is detached while bios are out");
+            // Not the clones: those of a submitted bio are home before it is, and those of a worker's internal bio are not the caller's.
+            assert_eq!(inner.slabs[0].out(), 0, "a device is detached while bios are out");
             inner.let_go(dev)
         });
         // Outside: a device's drop may use channels of its own.

@@ -12,7 +12,7 @@
 //! - No memory is freed while the cache is there, only used anew. A reader looks at its slots again after it has read the
 //!   entry: each slot has a *stamp* that no other has, and it is changed before the memory behind it is.
 //! - What a lookup says was true within the caller's section. Who changes a mapping lets the epochs drain
-//!   ([`Drains`](super::inflight::Drains)) before relying on that nobody uses the old one.
+//!   ([`drain`](udm_worker::Worker::drain)) before relying on that nobody uses the old one.
 
 mod arena;
 mod image;

@@ -3,9 +3,7 @@
 //! # Who does what
 //! A [`Pool`](pool::Pool) is what all tables of one pool device and all its volumes share. A [`Volume`](volume::Volume) maps what
 //! it can from the mapping cache, without a lock. Everything else is an [`Event`](worker::Event) in the pool's inbox, and
-//! the [`Worker`](worker::Worker) takes these one after the other. The worker is a future, polled by whoever has something for it
-//! and finds it free, inside their own channel: on an idle pool that is the submitter itself. What the worker wants sent it
-//! leaves in the outbox, for the one who polls.
+//! the [`Worker`](worker::Worker) takes these one after the other. Who polls it, and how it does I/O of its own, is `udm_worker`'s.
 //!
 //! # Invariants
 //! - Only the worker changes metadata and what the mapping cache says.
@@ -19,11 +17,8 @@
 mod claims;
 mod features;
 mod flight;
-mod inflight;
 #[allow(dead_code, reason = "tests ask how large it is")]
 mod mapping;
-mod metadata_io;
-mod outbox;
 mod pool;
 mod pool_target;
 mod thin_target;

@@ -19,8 +19,8 @@
 
 use super::claims::Claim;
 use super::features::Features;
-use super::pool::{Parts, Pool, PoolMode};
-use super::worker::{Command, MetadataOf, OUT_OF_METADATA_SPACE, PoolStatus};
+use super::pool::{Parts, Pool, PoolMode, inspect, new_pool};
+use super::worker::{Command, MetadataOf, OUT_OF_METADATA_SPACE, PoolStatus, open as open_metadata};
 use std::any::Any;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -108,7 +108,7 @@ impl Target for PoolTarget {
     }
 
     fn inspect(&self) -> Vec<(&'static str, String)> {
-        self.pool().inspect()
+        inspect(self.pool())
     }
 
     fn devices(&self) -> Vec<TargetDevice> {
@@ -159,7 +159,7 @@ impl Target for PoolTarget {
     fn presuspend(&self, _: bool) {
         let pool = self.pool();
         pool.suspend_gate();
-        pool.domain.synchronize();
+        pool.domain().synchronize();
         if let Err(e) | Ok(Err(e)) = pool.call(Command::Suspend) {
             tracing::error!("thin-pool: {e}");
         }
@@ -333,13 +333,12 @@ fn open(
         ArgError::new(message).errno(Errno::EBUSY).hint(hint).at(arg)
     })?;
     let owner = Arc::downgrade(ctr.owner);
-    let pool =
-        Pool::new(Parts { domain: ctr.domain.clone(), owner, metadata, data, block, discards: features.discard });
+    let pool = new_pool(ctr.domain, Parts { owner, metadata, data, block, discards: features.discard });
     let pool = pool.map_err(|e| ArgError::new(MESSAGE).errno(Errno::of(&e)).hint(e.to_string()))?;
     let geometry = Geometry { data_block: block, data_blocks: ctr.len.get() / block.get() };
     // A pool that its table makes read-only can be made writeable by the next one; opening writes nothing.
     let options = Options { read_only: pool.metadata.read_only(), ..Options::default() };
-    let opened = pool.open(geometry, options, !features.read_only);
+    let opened = open_metadata(&pool, geometry, options, !features.read_only);
     opened.map_err(|e| ArgError::new(MESSAGE).errno(e.errno).hint(e.message).at(arg))?;
     Ok(Arc::new(PoolHandle(pool, claim)))
 }

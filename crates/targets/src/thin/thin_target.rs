@@ -12,7 +12,7 @@
 //! WRITE ZEROES is served: an unmapped block is left so, a mapped whole block is unmapped unless NO_UNMAP asks to keep it
 //! (`drivers/md/dm-thin.c`, 6.12, has it written out). A snapshot of a volume in use needs no suspension.
 
-use super::pool::{Gate, PoolMode};
+use super::pool::{Gate, PoolMode, ask};
 use super::pool_target::{PoolHandle, PoolTarget, with_target};
 use super::volume::Volume;
 use super::worker::Command;
@@ -122,7 +122,7 @@ impl Target for Thin {
         let pool = &self.pool.0;
         let (from, into) = pool.block.split(at.get());
         let to = (at + sectors).get().div_ceil(pool.block.get());
-        pool.ask(cx, Command::Extent { id: self.volume.device.id, from, to, into, reply });
+        ask(pool, cx, Command::Extent { id: self.volume.device.id, from, to, into, reply });
     }
 
     fn max_io_len(&self) -> Option<Sectors> {

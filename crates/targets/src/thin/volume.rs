@@ -1,7 +1,6 @@
 //! A volume: how its bios find their data block, as long as the mapping cache knows it.
 
 use super::flight;
-use super::inflight::Epoch;
 use super::mapping::{Known, Mappings, Place};
 use super::pool::{Gate, Pool};
 use super::worker::Event;
@@ -58,7 +57,7 @@ impl ThinDevice {
 impl Drop for ThinDevice {
     fn drop(&mut self) {
         // The worker hears of it with its next event.
-        self.pool.push(Event::Closed(self.id));
+        self.pool.leave(Event::Closed(self.id));
     }
 }
 
@@ -177,7 +176,7 @@ impl Volume {
 
     /// As [`map`](Self::map), with what the worker has found.
     #[inline]
-    fn map_knowing(&self, cx: &Cx<'_>, bio: Bio, at: Sectors, found: Option<Found>) -> Map<'_> {
+    fn map_knowing(&self, cx: &Cx<'_>, mut bio: Bio, at: Sectors, found: Option<Found>) -> Map<'_> {
         let pool = &*self.device.pool;
         if pool.gate() != Gate::Open {
             return self.gated(cx, bio, at);
@@ -186,37 +185,23 @@ impl Volume {
         if !op.has_payload() {
             return self.without_payload(cx, bio, at, found);
         }
-        match self.to_block(cx, bio, at, found) {
-            Ok((bio, to)) => Map::Remapped(bio, to),
-            Err((bio, Known::Unmapped)) if op == Op::Read => self.read_nothing(bio, at),
-            Err((bio, _)) => self.defer(cx, bio, at),
-        }
-    }
-
-    /// Sends a bio to its data block, as far as it is known to have one; else gives it back with what is known.
-    #[inline]
-    fn to_block(
-        &self,
-        cx: &Cx<'_>,
-        mut bio: Bio,
-        at: Sectors,
-        found: Option<Found>,
-    ) -> Result<(Bio, &dyn BlockDevice), (Bio, Known)> {
-        let pool = &*self.device.pool;
         let (block, into) = pool.block.split(at.get());
         // Before the look-up: see the module.
-        let epoch = pool.inflight.enter(cx);
+        let epoch = pool.enter(cx);
         let known = self.known(block, found);
         if let Known::At(place) = known
-            && (bio.op() == Op::Read || !place.shared)
+            && (op == Op::Read || !place.shared)
             && let Some(to) = self.way(&bio, place.data, found)
         {
             flight::enter(&mut bio, pool, epoch);
             bio.set_sector(pool.sector_of(place.data) + Sectors::new(into));
-            return Ok((bio, to));
+            return Map::Remapped(bio, to);
         }
-        self.stay(cx, epoch);
-        Err((bio, known))
+        pool.leave_epoch(cx, epoch);
+        match known {
+            Known::Unmapped if op == Op::Read => self.read_nothing(bio, at),
+            _ => self.defer(cx, bio, at),
+        }
     }
 
     /// What is known of a block, by a bio that has entered an epoch: what the mapping cache says, or else what the worker has found,
@@ -261,14 +246,6 @@ impl Volume {
         bio.sectors() == self.pool().block_len() && bio.is_zero()
     }
 
-    /// A bio that has entered an epoch goes nowhere.
-    #[inline]
-    fn stay(&self, cx: &Cx<'_>, epoch: Epoch) {
-        if self.pool().inflight.leave(cx, epoch) {
-            self.pool().kick(cx);
-        }
-    }
-
     /// Flushes, discards and zeroes.
     #[cold]
     fn without_payload(&self, cx: &Cx<'_>, mut bio: Bio, at: Sectors, found: Option<Found>) -> Map<'_> {
@@ -279,11 +256,11 @@ impl Volume {
             Op::WriteZeroes => {
                 // One that the worker has sent back is to be written, within the block that it has looked up.
                 let (block, into) = pool.block.split(at.get());
-                let epoch = pool.inflight.enter(cx);
+                let epoch = pool.enter(cx);
                 let place = match self.known(block, found) {
                     Known::At(place) if !place.shared && self.was_committed_at(place.data, found) => place,
                     _ => {
-                        self.stay(cx, epoch);
+                        pool.leave_epoch(cx, epoch);
                         return self.defer(cx, bio, at);
                     }
                 };
@@ -323,9 +300,7 @@ impl Volume {
     fn defer(&self, cx: &Cx<'_>, mut bio: Bio, at: Sectors) -> Map<'_> {
         let Some(me) = self.this.upgrade() else { return Map::Ended(bio, Status::Gone) };
         bio.set_sector(at.from_start());
-        let pool = self.pool();
-        pool.push(Event::Bio(me, bio));
-        pool.kick(cx);
+        self.pool().post(cx, Event::Bio(me, bio));
         Map::Kept
     }
 
@@ -334,24 +309,7 @@ impl Volume {
         Found { known, committed, changes: self.device.mappings.changes() }
     }
 
-    /// Has a bio go on that the worker sends back: to its data block at once, if it is of this channel and nothing has come between.
-    /// Otherwise it is mapped again in a later section, also on this channel: so whoever changes what bio and worker are at odds
-    /// about, and waits for sections, does not wait for ever.
-    pub(super) fn go_on(&self, cx: &Cx<'_>, bio: Bio) {
-        if !cx.is_home(&bio) || self.pool().gate() != Gate::Open || !bio.op().has_payload() {
-            return bio.resubmit();
-        }
-        let (at, found) = (bio.sector() - Sector::ZERO, Found::read(&bio));
-        match self.to_block(cx, bio, at, Some(found)) {
-            Ok((mut bio, to)) => {
-                flight::point(&mut bio, to);
-                cx.submit(bio);
-            }
-            Err((bio, _)) => bio.resubmit(),
-        }
-    }
-
-    /// A bio that was deferred, to be mapped with what was found.
+    /// Has a bio that was deferred mapped again on its own channel, with what was found.
     pub(super) fn again(&self, mut bio: Bio, found: Found) -> Bio {
         found.write(&mut bio);
         flight::point(&mut bio, self);

@@ -3,7 +3,6 @@
 use super::{AfterCommit, Event, Worker};
 use crate::thin::flight;
 use crate::thin::mapping::{Known, Place};
-use crate::thin::outbox::Outgoing;
 use crate::thin::pool::{Gate, PoolMode};
 use crate::thin::volume::{Durability, Found, ThinDevice, Volume};
 use std::sync::Arc;
@@ -62,7 +61,7 @@ impl Worker {
     /// Sends a flush on to the data device.
     pub(super) fn flush_data(&mut self, volume: &Arc<Volume>, mut bio: Bio) {
         flight::point(&mut bio, &*volume.pool_device);
-        self.pool.put(Outgoing::Bio(bio));
+        self.pool.forward(bio);
     }
 
     /// Ends a bio that is done, after a commit if it has to be durable and something of its device is not.
@@ -77,7 +76,7 @@ impl Worker {
 
     /// Sends a bio back to its volume with what it came for.
     pub(super) fn again(&mut self, volume: &Arc<Volume>, bio: Bio, found: Found) {
-        self.pool.put(Outgoing::Again(volume.clone(), volume.again(bio, found)));
+        self.pool.resubmit(volume.again(bio, found));
     }
 
     async fn within(&mut self, io: Within) {
@@ -237,7 +236,7 @@ impl Worker {
         let waiting = std::mem::take(&mut self.retry);
         match status {
             Some(status) => waiting.into_iter().for_each(|(_, bio)| bio.end(status)),
-            None => self.events.extend(waiting.into_iter().map(|(volume, bio)| Event::Bio(volume, bio))),
+            None => self.events.put_last(waiting.into_iter().map(|(volume, bio)| Event::Bio(volume, bio))),
         }
     }
 

@@ -1,12 +1,12 @@
 //! Commits, what becomes of a pool when something fails or runs out, and the times at which the worker acts by itself.
 
 use super::{AfterCommit, COMMIT_PERIOD_NS, Job, Worker};
-use crate::thin::outbox::{Memory, Operation};
-use crate::thin::pool::{PoolMode, pause};
+use crate::thin::pool::PoolMode;
 use crate::thin::volume::Durability;
 use std::ops::Range;
 use udm_formats::thin::{Change, Error};
 use udm_io::{Nanos, Status};
+use udm_worker::{Memory, Operation};
 
 fn is_out_of_metadata(error: &Error) -> bool {
     matches!(error, Error::Data(udm_pdata::Error::NoSpace(udm_pdata::Space::Metadata)))
@@ -98,14 +98,14 @@ impl Worker {
 
     async fn commit_now(&mut self) -> Result<(), Error> {
         if self.freed {
-            self.wait_for_flights().await;
+            self.pool.drain().await;
             self.freed = false;
         }
         for held in self.holds() {
             self.metadata.dec_data(held).await?;
         }
         // Before any mapping to it is durable, what lies in a block has to be.
-        let (status, _) = self.pool.do_and_wait(Operation::flush(&self.pool.data), Memory::None).await;
+        let (status, _) = self.pool.submit(Operation::flush(&self.pool.data), Memory::None).await;
         if !status.is_ok() {
             tracing::error!("thin-pool: the data device cannot be flushed");
             return Err(udm_pdata::Error::Write(udm_pdata::IoError::Failed).into());
@@ -121,14 +121,6 @@ impl Worker {
         self.last_commit = self.now();
         let changed = self.changed.drain(..).filter_map(|device| device.upgrade());
         changed.for_each(|device| device.set_durability(Durability::Committed));
-    }
-
-    /// Waits for all bios that may have found what was mapped until now.
-    pub(super) async fn wait_for_flights(&mut self) {
-        let ticket = self.pool.ask_drain();
-        while !self.pool.is_drained(ticket) {
-            pause().await;
-        }
     }
 
     /// Data blocks that have a reference which must not become durable: if the power went, nobody would give it back.
@@ -182,7 +174,7 @@ impl Worker {
             self.set_mode(PoolMode::OutOfMetadataSpace);
         } else {
             // The pool goes on, and what was allocated in the transaction may be given out anew: nobody may be writing there.
-            self.wait_for_flights().await;
+            self.pool.drain().await;
             self.hold_again().await;
         }
     }

@@ -2,14 +2,14 @@
 
 use super::{Event, Worker};
 use crate::thin::features::Features;
-use crate::thin::inflight::Ticket;
 use crate::thin::pool::{Gate, Pool, PoolMode};
 use crate::thin::volume::{ThinDevice, Volume};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use udm_base::{Errno, Sectors};
 use udm_core::Error;
 use udm_formats::thin::{self, Change};
-use udm_io::{Cx, Extent, ExtentKind, ExtentsReply, Status};
+use udm_io::{Extent, ExtentKind, ExtentsReply, Status};
+use udm_worker::{MetadataIo, Reply, Ticket};
 
 /// What helps a pool that has run out of metadata blocks.
 pub(in crate::thin) const OUT_OF_METADATA_SPACE: &str =
@@ -95,86 +95,42 @@ pub(in crate::thin) enum Command {
     Close(Reply<Done>),
 }
 
-/// Where an answer is left.
-pub(in crate::thin) struct Reply<T>(Arc<Mutex<Option<T>>>);
-
-impl<T> Clone for Reply<T> {
-    fn clone(&self) -> Self {
-        Self(self.0.clone())
+impl From<Command> for Event {
+    fn from(command: Command) -> Self {
+        Self::Command(command)
     }
 }
 
-impl<T> Reply<T> {
-    pub(in crate::thin) fn give(&self, answer: T) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(answer);
-    }
-
-    fn take(&self) -> Option<T> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
-    }
-}
-
-impl Pool {
-    /// Asks the worker and waits for the answer, running it if nobody does. Blocks. Not from inside a channel.
-    pub(in crate::thin) fn call<T>(&self, command: impl FnOnce(Reply<T>) -> Command) -> Result<T, Error> {
-        let reply = Reply(Arc::default());
-        self.push(Event::Command(command(reply.clone())));
-        self.wait_for(&reply)
-    }
-
-    /// Asks the worker, whose answer comes by itself. Does not block.
-    pub(in crate::thin) fn ask(&self, cx: &Cx<'_>, command: Command) {
-        self.push(Event::Command(command));
-        self.kick(cx);
-        if self.has_ended() {
-            self.forget_questions();
-        }
-    }
-
-    /// Waits for an answer to what has been left to the worker. Meanwhile it is run from here, and channels whose threads sleep
-    /// elsewhere are served: bios of theirs may be what it waits for.
-    fn wait_for<T>(&self, reply: &Reply<T>) -> Result<T, Error> {
-        let answer = self.domain.drain_with(|cx| {
-            self.kick_patiently(cx);
-            match reply.take() {
-                Some(answer) => Some(Some(answer)),
-                None => self.has_ended().then(|| reply.take()),
+/// Opens the metadata, as a worker that will answer; then serves the pool until it is closed.
+pub(in crate::thin) fn open(
+    pool: &Arc<Pool>,
+    geometry: thin::Geometry,
+    options: thin::Options,
+    format: bool,
+) -> Result<(), Error> {
+    let cannot = |e: std::io::Error| Error::new(Errno::of(&e), format!("the pool cannot be started: {e}"));
+    let reply = Reply::<Done>::default();
+    let (worker, opened) = (pool.clone(), reply.clone());
+    let io = MetadataIo::new(Arc::downgrade(pool), pool.metadata.clone());
+    let work = |events| async move {
+        let metadata = match thin::Metadata::open(io.clone(), &geometry, options).await {
+            // As the kernel: the data space map begins empty, and grows when the pool is resumed.
+            Err(thin::Error::Unformatted) if format => {
+                let empty = thin::Geometry { data_blocks: 0, ..geometry };
+                thin::Metadata::format(io, &empty, options).await
             }
-        });
-        answer.ok_or_else(|| Error::new(Errno::ENXIO, "the pool is closed"))
-    }
-
-    /// Opens the metadata, as a worker that will answer; then serves the pool until it is closed.
-    pub(in crate::thin) fn open(
-        self: &Arc<Self>,
-        geometry: thin::Geometry,
-        options: thin::Options,
-        format: bool,
-    ) -> Result<(), Error> {
-        let cannot = |e: std::io::Error| Error::new(Errno::of(&e), format!("the pool cannot be started: {e}"));
-        let reply = Reply::<Done>(Arc::default());
-        let (pool, opened) = (self.clone(), reply.clone());
-        let io = super::super::metadata_io::MetadataIo::new(Arc::downgrade(self), self.metadata.clone());
-        let worker = async move {
-            let metadata = match thin::Metadata::open(io.clone(), &geometry, options).await {
-                // As the kernel: the data space map begins empty, and grows when the pool is resumed.
-                Err(thin::Error::Unformatted) if format => {
-                    let empty = thin::Geometry { data_blocks: 0, ..geometry };
-                    thin::Metadata::format(io, &empty, options).await
-                }
-                opened => opened,
-            };
-            match metadata {
-                Ok(metadata) => {
-                    opened.give(Ok(()));
-                    Worker::new(pool, metadata).run().await;
-                }
-                Err(e) => opened.give(Err(refused(&e))),
-            }
+            opened => opened,
         };
-        self.start(Box::pin(worker)).map_err(cannot)?;
-        self.wait_for(&reply)?
-    }
+        match metadata {
+            Ok(metadata) => {
+                opened.give(Ok(()));
+                Worker::new(worker, events, metadata).run().await;
+            }
+            Err(e) => opened.give(Err(refused(&e))),
+        }
+    };
+    pool.start(work).map_err(cannot)?;
+    pool.wait_for(&reply)?
 }
 
 /// A suspension that waits.
@@ -329,7 +285,7 @@ impl Worker {
         self.pool.resume_gate();
         self.end_waiting(None);
         let parked = std::mem::take(&mut self.parked);
-        self.events.extend(parked.into_iter().map(|(volume, bio)| Event::Bio(volume, bio)));
+        self.events.put_last(parked.into_iter().map(|(volume, bio)| Event::Bio(volume, bio)));
     }
 
     /// Answers who waits for the pool to be still, once it is.
@@ -338,7 +294,7 @@ impl Worker {
             return;
         }
         let pool = &self.pool;
-        let still = |s: &Suspending| pool.is_drained(s.ticket) && pool.inflight.count() == 0;
+        let still = |s: &Suspending| pool.is_drained(s.ticket) && pool.entered() == 0;
         for done in self.suspending.extract_if(.., |s| still(s)) {
             done.reply.give(Ok(()));
         }
@@ -392,7 +348,7 @@ impl Worker {
     async fn create_snap(&mut self, id: u32, origin: u32) -> Result<(), thin::Error> {
         if let Some(device) = self.devices.get(&origin).and_then(std::sync::Weak::upgrade) {
             device.mappings.share_all();
-            self.wait_for_flights().await;
+            self.pool.drain().await;
         }
         self.metadata.create_snap(id, origin).await
     }

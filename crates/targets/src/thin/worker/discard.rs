@@ -5,8 +5,7 @@
 //! The kernel waits for I/O to the blocks before each discard. Here the commit waits, and no data block is used anew before it:
 //! so a read in flight sees what it would have seen, and a discard waits for nobody.
 
-use super::{AfterCommit, Job, Worker};
-use crate::thin::outbox::Operation;
+use super::{AfterCommit, Event, Job, Worker};
 use crate::thin::pool::PoolMode;
 use crate::thin::volume::{Durability, Volume};
 use std::ops::Range;
@@ -14,6 +13,7 @@ use std::sync::Arc;
 use udm_base::{Sector, Sectors};
 use udm_formats::thin::{Change, Error};
 use udm_io::{Bio, Op, OpFlags, Status};
+use udm_worker::Operation;
 
 /// A discard that is being passed down.
 pub(super) struct Discard {
@@ -121,8 +121,7 @@ impl Worker {
         let left = pieces.len();
         let id = self.add_job(Job::Discard(Discard { volume, bio, start: blocks.start, held, left }));
         for range in pieces {
-            let dev = self.pool.data.clone();
-            self.pool.do_for(Operation { dev, op: Op::Discard, flags: OpFlags::NONE, range }, id);
+            self.pool.submit_for(Operation::new(&self.pool.data, Op::Discard, range), id, Event::Done);
         }
     }
 

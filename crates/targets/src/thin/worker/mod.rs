@@ -4,30 +4,29 @@
 //! zeroing and discards are *jobs*, of which many are out while it goes on with other things.
 
 mod bios;
-mod cells;
 mod commit;
 mod control;
 mod deletion;
 mod discard;
 mod prepare;
 
-pub(super) use control::{Command, MetadataOf, OUT_OF_METADATA_SPACE, PoolStatus, Reply};
+pub(super) use control::{Command, MetadataOf, OUT_OF_METADATA_SPACE, PoolStatus, open};
 
 use super::features::Features;
-use super::pool::{Pool, PoolMode, pause};
+use super::pool::{Pool, PoolMode};
 use super::volume::{Durability, Found, ThinDevice, Volume};
-use cells::Cells;
 use deletion::Deletions;
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 use udm_formats::thin::Metadata;
 use udm_io::{Bio, Nanos, Status};
+use udm_worker::{Cells, Events, Reply};
 
 /// A commit is made this long after the one before while there is something to commit (`COMMIT_PERIOD`).
 const COMMIT_PERIOD_NS: u64 = 1_000_000_000;
 
-/// Turns without a pause, while others leave more and more: what is in the outbox waits for one.
-const TURNS: usize = 16;
+/// A bio that waits, and where it came from.
+type Waiting = (Arc<Volume>, Bio);
 
 /// What the worker is left.
 pub(super) enum Event {
@@ -67,8 +66,8 @@ pub(super) struct Worker {
     low_water: u64,
     low_water_told: bool,
     metadata_low_told: bool,
-    events: VecDeque<Event>,
-    cells: Cells,
+    events: Events<Event>,
+    cells: Cells<u32, Waiting>,
     jobs: HashMap<u64, Job>,
     next_job: u64,
     devices: HashMap<u32, Weak<ThinDevice>>,
@@ -77,9 +76,9 @@ pub(super) struct Worker {
     deletions: Deletions,
     after_commit: Vec<AfterCommit>,
     /// Writes that wait for space.
-    retry: Vec<(Arc<Volume>, Bio)>,
+    retry: Vec<Waiting>,
     /// Bios that wait for the pool to be resumed.
-    parked: Vec<(Arc<Volume>, Bio)>,
+    parked: Vec<Waiting>,
     suspending: Vec<control::Suspending>,
     /// Data blocks with a reference that nothing durable may account for, besides those of jobs.
     holding: Vec<std::ops::Range<u64>>,
@@ -101,8 +100,8 @@ pub(super) struct Worker {
 }
 
 impl Worker {
-    pub(super) fn new(pool: Arc<Pool>, metadata: Metadata) -> Self {
-        let last_commit = pool.domain.clock().now();
+    pub(super) fn new(pool: Arc<Pool>, events: Events<Event>, metadata: Metadata) -> Self {
+        let last_commit = pool.now();
         Self {
             pool,
             metadata,
@@ -110,7 +109,7 @@ impl Worker {
             low_water: 0,
             low_water_told: false,
             metadata_low_told: false,
-            events: VecDeque::new(),
+            events,
             cells: Cells::default(),
             jobs: HashMap::new(),
             next_job: 0,
@@ -135,37 +134,22 @@ impl Worker {
 
     /// Serves the pool until it is closed.
     pub(super) async fn run(mut self) {
-        let mut turns = 0;
         loop {
-            self.pool.take_events(&mut self.events);
-            let mut busy = !self.events.is_empty();
-            while let Some(event) = self.events.pop_front() {
+            while let Some(event) = self.events.next() {
                 self.handle(event).await;
             }
             self.check_times();
             self.commit_if_due().await;
             if self.pool.is_patient() && self.step_deletion().await {
-                busy = true;
                 // What the events before have put into the outbox does not wait for the whole of it.
-                self.pool.poll_again();
-                pause().await;
+                self.events.give_way().await;
             }
             self.check_suspended();
             if self.close_if_asked().await {
                 return;
             }
-            turns += 1;
-            // A kick while a commit was awaited has only told the commit: what it was for is looked at here.
-            self.pool.take_events(&mut self.events);
-            if !busy && self.events.is_empty() {
-                self.pool.set_deadline(self.next_deadline());
-                pause().await;
-                turns = 0;
-            } else if turns == TURNS {
-                self.pool.poll_again();
-                pause().await;
-                turns = 0;
-            }
+            let deadline = self.next_deadline();
+            self.events.idle(deadline).await;
         }
     }
 
@@ -195,7 +179,7 @@ impl Worker {
     }
 
     fn now(&self) -> Nanos {
-        self.pool.domain.clock().now()
+        self.pool.now()
     }
 
     /// The devices that somebody has open.
@@ -212,10 +196,8 @@ impl Worker {
     }
 
     /// Has bios looked at again, in their order and before everything else.
-    fn look_again(&mut self, bios: Vec<(Arc<Volume>, Bio)>) {
-        for (volume, bio) in bios.into_iter().rev() {
-            self.events.push_front(Event::Bio(volume, bio));
-        }
+    fn look_again(&mut self, bios: Vec<Waiting>) {
+        self.events.put_first(bios.into_iter().map(|(volume, bio)| Event::Bio(volume, bio)));
     }
 
     fn closed(&mut self, id: u32) {

@@ -2,10 +2,9 @@
 //! `drivers/md/dm-thin.c`, 6.12).
 
 use super::bios::Within;
-use super::{AfterCommit, Job, Worker};
+use super::{AfterCommit, Event, Job, Worker};
 use crate::thin::flight;
 use crate::thin::mapping::{Known, Place};
-use crate::thin::outbox::Outgoing;
 use crate::thin::pool::PoolMode;
 use crate::thin::volume::Volume;
 use std::sync::Arc;
@@ -135,9 +134,9 @@ impl Worker {
         // What is to be durable is made so by the commit that follows, which flushes the data device.
         job.fua = bio.flags().contains(OpFlags::FUA);
         bio.set_flags(bio.flags().without(OpFlags::FUA));
-        pool.detours.fetch_add(1, std::sync::atomic::Ordering::AcqRel);
-        let detoured = flight::detour(bio, &pool, id, sector);
-        pool.put(Outgoing::Bio(detoured));
+        pool.watch(&mut bio, move |bio| (Event::Overwritten(id, bio), None));
+        flight::detour(&mut bio, &pool, sector);
+        pool.forward(bio);
     }
 
     fn copy(&mut self, id: u64, copies: Vec<(CopyFrom, Sector, Sectors)>) {
@@ -154,7 +153,7 @@ impl Worker {
                 copy.flags = OpFlags::NO_UNMAP;
             }
             copy.token = id;
-            pool.put(Outgoing::Copy(copy));
+            pool.copy(0, copy);
         }
     }
 

@@ -10,7 +10,7 @@ use udm_io::{Bio, BlockDevice, Channel, DeviceId, Limits, Op, OpFlags, Status};
 /// A device whose bios each use the place that is current when they are submitted; `Op::Discard` ends the latest of its
 /// channel's, and a flush does `work`.
 struct Users {
-    inflight: Inflight,
+    flights: Flights,
     current: AtomicUsize,
     users: [AtomicUsize; 2],
     kicks: AtomicUsize,
@@ -23,7 +23,7 @@ type Work = dyn FnMut(&Users, &Cx<'_>) + Send;
 impl Users {
     fn new() -> Arc<Self> {
         Arc::new(Self {
-            inflight: Inflight::new(),
+            flights: Flights::new(),
             current: AtomicUsize::new(0),
             users: Default::default(),
             kicks: AtomicUsize::new(0),
@@ -35,7 +35,7 @@ impl Users {
     fn end_one(&self, cx: &Cx<'_>) -> bool {
         let Some((bio, place, epoch)) = self.out[cx.id()].lock().unwrap().pop() else { return false };
         self.users[place].fetch_sub(1, Ordering::Relaxed);
-        if self.inflight.leave(cx, epoch) {
+        if self.flights.leave(cx, epoch) {
             self.kicks.fetch_add(1, Ordering::Relaxed);
         }
         bio.end(Status::Ok);
@@ -47,7 +47,7 @@ impl BlockDevice for Users {
     fn submit(&self, cx: &Cx<'_>, bio: Bio) -> Option<Bio> {
         match bio.op() {
             Op::Read | Op::Write | Op::WriteZeroes => {
-                let epoch = Epoch::from_bit(self.inflight.enter(cx).bit());
+                let epoch = Epoch::from_bit(self.flights.enter(cx).bit());
                 // Where a grace period is needed.
                 std::thread::yield_now();
                 let place = self.current.load(Ordering::Acquire);
@@ -101,7 +101,7 @@ fn a_drain_ends_with_the_last_bio_that_came_before() {
     *users.work.lock().unwrap() = Some({
         let (drains, domain) = (drains.clone(), domain.clone());
         Box::new(move |users, cx| {
-            drains.lock().unwrap().advance(&users.inflight, &domain, cx);
+            drains.lock().unwrap().advance(&users.flights, &domain, cx);
         })
     });
     let is_over = |ticket| drains.lock().unwrap().is_over(ticket);
@@ -117,7 +117,7 @@ fn a_drain_ends_with_the_last_bio_that_came_before() {
     assert!(second > first);
     // The later of the two of this channel, so nobody is kicked.
     submit(&channel, dev, Op::Discard);
-    assert_eq!((users.kicks.load(Ordering::Relaxed), users.inflight.count()), (0, 2));
+    assert_eq!((users.kicks.load(Ordering::Relaxed), users.flights.count()), (0, 2));
     submit(&channel, dev, Op::WriteZeroes);
     submit(&other, dev2, Op::Discard);
     assert_eq!(users.kicks.load(Ordering::Relaxed), 1);
@@ -129,11 +129,11 @@ fn a_drain_ends_with_the_last_bio_that_came_before() {
     assert!(drains.lock().unwrap().is_waiting());
     submit(&channel, dev, Op::Flush);
     assert!(is_over(first) && is_over(second) && !drains.lock().unwrap().is_waiting());
-    assert_eq!(users.inflight.count(), 0);
+    assert_eq!(users.flights.count(), 0);
 }
 
-/// Threads use whichever of two places is current. One who makes the other current and lets a drain pass finds the first
-/// without users, every time.
+/// Threads use whichever of two places is current. One who makes the other current and lets a drain pass finds the
+/// first without users, every time.
 #[test]
 fn a_place_has_no_users_after_its_drain() {
     const ROUNDS: usize = 300;
@@ -145,7 +145,7 @@ fn a_place_has_no_users_after_its_drain() {
         Box::new(move |users, cx| {
             let old = 1 - users.current.load(Ordering::Relaxed);
             if let Some(ticket) = asked {
-                drains.advance(&users.inflight, &domain, cx);
+                drains.advance(&users.flights, &domain, cx);
                 if !drains.is_over(ticket) {
                     return;
                 }
@@ -185,5 +185,5 @@ fn a_place_has_no_users_after_its_drain() {
         }
         stop.store(true, Ordering::Relaxed);
     });
-    assert_eq!(users.inflight.count(), 0);
+    assert_eq!(users.flights.count(), 0);
 }

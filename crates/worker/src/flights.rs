@@ -1,13 +1,14 @@
-//! Which I/O to data blocks is still out, told apart by epochs: a data block is used anew only when whatever could have
-//! found its old use has ended.
+//! Which I/O is still out to where a look-up has sent it, told apart by epochs: a data block is used anew only when
+//! whatever could have found its old use has ended.
 //!
 //! # How
-//! A bio enters the open epoch *before* it looks its block up, in the same section of its channel, and leaves that epoch
-//! when it has come back from there, or at once if it goes nowhere. A [`Drains`], which the pool's worker owns, closes the epoch by
-//! opening another one, lets a grace period pass (who has seen the epoch open has entered by then), and waits until
-//! nobody is left in the closed one. Who has entered the new epoch looks blocks up after it was opened, and finds what they are now.
-//! So: change the mapping, ask for a drain, and when it is over nobody uses what the mapping was. The other way
-//! round, one who has looked up before the change could still enter the new epoch, and nobody would wait for it.
+//! A bio enters the open epoch *before* it looks its block up, in the same section of its channel, and leaves that
+//! epoch when it has come back from there, or at once if it goes nowhere. A [`Drains`], which the worker owns, closes
+//! the epoch by opening another one, lets a grace period pass (who has seen the epoch open has entered by then), and
+//! waits until nobody is left in the closed one. Who has entered the new epoch looks blocks up after it was opened, and
+//! finds what they are now. So: change the mapping, ask for a drain, and when it is over nobody uses what the mapping
+//! was. The other way round, one who has looked up before the change could still enter the new epoch, and nobody would
+//! wait for it.
 //!
 //! # Invariants
 //! - A counter is written by one thread at a time, the one inside its channel, and by no atomic read-modify-write.
@@ -22,16 +23,16 @@ use udm_io::{Cx, Domain, Grace, MAX_CHANNELS};
 
 /// What a bio has to give back when it leaves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Epoch(u8);
+pub struct Epoch(u8);
 
 impl Epoch {
     /// As a bit, for the private word of a frame.
-    pub(super) const fn bit(self) -> usize {
+    pub(crate) const fn bit(self) -> usize {
         self.0 as usize
     }
 
     /// From [`bit`](Self::bit).
-    pub(super) const fn from_bit(bit: usize) -> Self {
+    pub(crate) const fn from_bit(bit: usize) -> Self {
         Self((bit & 1) as u8)
     }
 
@@ -53,15 +54,15 @@ const SECTIONS: u8 = 1;
 const BIOS: u8 = 2;
 
 /// The bios that are out to data blocks. A cache line for each of a domain's channels: 16 KiB.
-pub(super) struct Inflight {
+pub(crate) struct Flights {
     /// Both are read by every bio and written by drains only.
     open: AtomicU8,
     waits_for: AtomicU8,
     lines: Box<[Line]>,
 }
 
-impl Inflight {
-    pub(super) fn new() -> Self {
+impl Flights {
+    pub(crate) fn new() -> Self {
         Self {
             open: AtomicU8::new(0),
             waits_for: AtomicU8::new(NOBODY_WAITS),
@@ -71,7 +72,7 @@ impl Inflight {
 
     /// A bio of this channel is about to look its data block up, in this section.
     #[inline]
-    pub(super) fn enter(&self, cx: &Cx<'_>) -> Epoch {
+    pub(crate) fn enter(&self, cx: &Cx<'_>) -> Epoch {
         // Acquired: who sees a new epoch sees the mappings that were changed before it was opened.
         let epoch = Epoch(self.open.load(Ordering::Acquire));
         let count = &self.lines[cx.id()].0[epoch.bit() & 1];
@@ -82,14 +83,14 @@ impl Inflight {
     /// The bio has come back. True when a drain may get on by it: then the worker is to be kicked.
     #[inline]
     #[must_use = "a drain waits for the worker to look again"]
-    pub(super) fn leave(&self, cx: &Cx<'_>, epoch: Epoch) -> bool {
+    pub(crate) fn leave(&self, cx: &Cx<'_>, epoch: Epoch) -> bool {
         let count = &self.lines[cx.id()].0[epoch.bit() & 1];
         let left = count.load(Ordering::Relaxed).wrapping_sub(1);
         debug_assert_ne!(left, u64::MAX, "more bios leave than entered");
         // Whoever sees the counter sees all that the bio did.
         count.store(left, Ordering::Release);
-        // No fence: a drain announces itself and then makes every section pass a barrier. A section that does not see the
-        // announcement is one that it waits for.
+        // No fence: a drain announces itself and then makes every section pass a barrier. A section that does not see
+        // the announcement is one that it waits for.
         match self.waits_for.load(Ordering::Relaxed) {
             NOBODY_WAITS => false,
             SECTIONS => true,
@@ -98,7 +99,7 @@ impl Inflight {
     }
 
     /// How many bios are out, in both epochs. Exact when no channel is inside.
-    pub(super) fn count(&self) -> u64 {
+    pub(crate) fn count(&self) -> u64 {
         let counts = self.lines.iter().flat_map(|line| &line.0);
         counts.map(|count| count.load(Ordering::Acquire)).fold(0, u64::wrapping_add)
     }
@@ -111,11 +112,11 @@ impl Inflight {
 
 /// A drain that was asked for. Later ones are greater.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(super) struct Ticket(u64);
+pub struct Ticket(u64);
 
 /// The worker's side: drains, one after the other, each for everybody who asked before it began.
 #[derive(Default)]
-pub(super) struct Drains {
+pub(crate) struct Drains {
     wanted: u64,
     begun: u64,
     ended: u64,
@@ -129,32 +130,32 @@ const PATIENCE: usize = 128;
 
 impl Drains {
     /// A drain of all that has entered until now. The mapping must have been changed before.
-    pub(super) fn ask(&mut self) -> Ticket {
+    pub(crate) fn ask(&mut self) -> Ticket {
         // The one that is under way may have begun before the change.
         self.wanted = self.begun + 1;
         Ticket(self.wanted)
     }
 
     /// Whether everything that had entered when the ticket was given has left.
-    pub(super) const fn is_over(&self, ticket: Ticket) -> bool {
+    pub(crate) const fn is_over(&self, ticket: Ticket) -> bool {
         ticket.0 <= self.ended
     }
 
-    /// Whether somebody still waits. Then [`advance`](Self::advance) is to be called again: after a `leave` that said so, and now and
-    /// then besides, since the end of a section tells nobody.
-    pub(super) const fn is_waiting(&self) -> bool {
+    /// Whether somebody still waits. Then [`advance`](Self::advance) is to be called again: after a `leave` that said
+    /// so, and now and then besides, since the end of a section tells nobody.
+    pub(crate) const fn is_waiting(&self) -> bool {
         self.ended < self.wanted
     }
 
-    /// Goes as far as it can, and says whether any drain has ended. `cx` is the section that the worker runs in; nothing
-    /// up its stack may still be between looking a block up and entering. A drain begun costs a membarrier(2).
-    pub(super) fn advance(&mut self, inflight: &Inflight, domain: &Domain, cx: &Cx<'_>) -> bool {
+    /// Goes as far as it can, and says whether any drain has ended. `cx` is the section that the worker runs in;
+    /// nothing up its stack may still be between looking a block up and entering. A drain begun costs a membarrier(2).
+    pub(crate) fn advance(&mut self, flights: &Flights, domain: &Domain, cx: &Cx<'_>) -> bool {
         let before = self.ended;
         while self.is_waiting() {
             if self.begun == self.ended {
-                let closing = Epoch(inflight.open.load(Ordering::Relaxed));
-                inflight.waits_for.store(SECTIONS, Ordering::Relaxed);
-                inflight.open.store(closing.other().0, Ordering::Release);
+                let closing = Epoch(flights.open.load(Ordering::Relaxed));
+                flights.waits_for.store(SECTIONS, Ordering::Relaxed);
+                flights.open.store(closing.other().0, Ordering::Release);
                 self.grace = Some(domain.grace_beside(cx));
                 self.begun += 1;
             }
@@ -167,13 +168,13 @@ impl Drains {
                     break;
                 }
                 self.grace = None;
-                inflight.waits_for.store(BIOS, Ordering::Relaxed);
+                flights.waits_for.store(BIOS, Ordering::Relaxed);
             }
-            if !inflight.is_empty(Epoch(inflight.open.load(Ordering::Relaxed)).other()) {
+            if !flights.is_empty(Epoch(flights.open.load(Ordering::Relaxed)).other()) {
                 break;
             }
             self.ended = self.begun;
-            inflight.waits_for.store(NOBODY_WAITS, Ordering::Relaxed);
+            flights.waits_for.store(NOBODY_WAITS, Ordering::Relaxed);
         }
         self.ended != before
     }

@@ -1,26 +1,30 @@
 //! The metadata device as the persistent data see it: blocks read and written by way of the outbox.
 
-use super::outbox::{Memory, Operation};
-use super::pool::Pool;
+use crate::outbox::{Memory, Operation};
+use crate::worker::{Service, Worker};
 use std::sync::{Arc, Weak};
 use udm_base::{Sector, Sectors};
-use udm_formats::thin::superblock::METADATA_BLOCK;
 use udm_io::{BlockDevice, Op, OpFlags, Status};
-use udm_pdata::{Block, BlockIo, IoError, IoFuture};
+use udm_pdata::{BLOCK_SIZE, Block, BlockIo, IoError, IoFuture};
 
-/// The metadata device of a pool. What it gives is pending until the one who polls the worker has sent what is in the outbox.
-pub(super) struct MetadataIo {
-    pool: Weak<Pool>,
+/// A metadata block.
+const METADATA_BLOCK: Sectors = Sectors::in_bytes(BLOCK_SIZE as u64);
+
+/// The metadata device of a worker. What it gives is pending until the thread that polls the worker has sent what is in
+/// the outbox.
+pub struct MetadataIo<S: Service> {
+    worker: Weak<Worker<S>>,
     dev: Arc<dyn BlockDevice>,
 }
 
-impl MetadataIo {
-    pub(super) fn new(pool: Weak<Pool>, dev: Arc<dyn BlockDevice>) -> Arc<Self> {
-        Arc::new(Self { pool, dev })
+impl<S: Service> MetadataIo<S> {
+    /// For what the worker itself holds.
+    pub fn new(worker: Weak<Worker<S>>, dev: Arc<dyn BlockDevice>) -> Arc<Self> {
+        Arc::new(Self { worker, dev })
     }
 
-    fn pool(&self) -> Result<Arc<Pool>, IoError> {
-        self.pool.upgrade().ok_or(IoError::Failed)
+    fn worker(&self) -> Result<Arc<Worker<S>>, IoError> {
+        self.worker.upgrade().ok_or(IoError::Failed)
     }
 
     fn operation(&self, op: Op, flags: OpFlags, at: u64) -> Result<Operation, IoError> {
@@ -33,7 +37,7 @@ impl MetadataIo {
     }
 }
 
-impl BlockIo for MetadataIo {
+impl<S: Service> BlockIo for MetadataIo<S> {
     fn blocks(&self) -> u64 {
         self.dev.sectors().get() / METADATA_BLOCK.get()
     }
@@ -41,17 +45,17 @@ impl BlockIo for MetadataIo {
     fn read(&self, at: u64, into: Box<Block>) -> IoFuture<'_, Box<Block>> {
         Box::pin(async move {
             let operation = self.operation(Op::Read, OpFlags::NONE, at)?;
-            block_of(self.pool()?.do_and_wait(operation, Memory::Block(into)).await)
+            block_of(self.worker()?.submit(operation, Memory::Block(into)).await)
         })
     }
 
     fn write(&self, blocks: Vec<(u64, Box<Block>)>) -> IoFuture<'_, Vec<(u64, Box<Block>)>> {
         Box::pin(async move {
-            let pool = self.pool()?;
+            let worker = self.worker()?;
             let mut out = Vec::with_capacity(blocks.len());
             for (at, block) in blocks {
                 let operation = self.operation(Op::Write, OpFlags::NONE, at);
-                out.push((at, operation.map(|operation| pool.do_and_wait(operation, Memory::Block(block)))));
+                out.push((at, operation.map(|operation| worker.submit(operation, Memory::Block(block)))));
             }
             // Every one is awaited, whatever becomes of the others: nothing is in flight afterwards.
             let mut all = Ok(Vec::with_capacity(out.len()));
@@ -72,7 +76,7 @@ impl BlockIo for MetadataIo {
     fn flush(&self) -> IoFuture<'_, ()> {
         Box::pin(async move {
             let operation = self.operation(Op::Flush, OpFlags::NONE, 0)?;
-            match self.pool()?.do_and_wait(operation, Memory::None).await {
+            match self.worker()?.submit(operation, Memory::None).await {
                 (Status::Ok, _) => Ok(()),
                 _ => Err(IoError::Failed),
             }
@@ -84,7 +88,7 @@ impl BlockIo for MetadataIo {
             let fua = self.dev.limits().fua;
             let flags = if fua { OpFlags::FUA } else { OpFlags::NONE };
             let operation = self.operation(Op::Write, flags, at)?;
-            let block = block_of(self.pool()?.do_and_wait(operation, Memory::Block(block)).await)?;
+            let block = block_of(self.worker()?.submit(operation, Memory::Block(block)).await)?;
             if !fua {
                 self.flush().await?;
             }
