@@ -32,4 +32,6 @@ pub use mapped::{Geometry, Info, LoadOptions, MappedDevice, Polls, SuspendOption
 pub use opener::{Alone, DeviceOpener, HostOpener, HostRequest};
 pub use registry::{HOST_MAJOR, MAJOR, NAME_MAX, Registry, Removal, UUID_MAX};
 pub use table::{Table, TableLine, TableSlot};
-pub use target::{Ctr, Map, Run, StatusKind, Striping, Target, TargetDevice, TargetFeatures, TargetType, Until};
+pub use target::{
+    Attributes, Constructor, Ctr, Failed, Map, NewTarget, StatusKind, Target, TargetDevice, TargetType, Until,
+};

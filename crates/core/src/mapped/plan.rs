@@ -1,7 +1,7 @@
 //! A plan: what a running device does with a bio, looked up by sector.
 //!
-//! A plan is made from a table. Targets that only shift addresses are followed down, through the mapped devices beneath,
-//! as far as each runs, may be compiled and refuses nothing that its user would not refuse; so a stack of such
+//! A plan is made from a table. Targets that only shift addresses are followed down, through the mapped devices
+//! beneath, as far as each runs, may be compiled and refuses nothing that its user would not refuse; so a stack of such
 //! targets costs one step, and still counts for each of its devices.
 
 use super::MappedDevice;
@@ -9,7 +9,7 @@ use super::path::Path;
 use super::submit::{own_done, path_done};
 use crate::counters::PerChannel;
 use crate::table::{Placed, Table};
-use crate::{Run, Target};
+use crate::{Target, TargetDevice};
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Weak};
 use udm_base::{Divisor, Sector, Sectors, Stripes};
@@ -85,8 +85,8 @@ pub(crate) struct Plan {
     pub(super) max_sectors: Sectors,
     /// Sectors of a logical block, less one.
     pub(super) block_mask: u64,
-    /// What a bio must not ask for to be served as it is ([`OpFlags::asked_with`]): no payload, what is refused, what is to be
-    /// emulated, to be polled for where that cannot be.
+    /// What a bio must not ask for to be served as it is ([`OpFlags::asked_with`]): no payload, what is refused, what
+    /// is to be emulated, to be polled for where that cannot be.
     pub(super) unusual: u16,
     pub(super) read_only: bool,
     /// Bios may be polled for.
@@ -155,8 +155,8 @@ impl Plan {
         }
     }
 
-    /// The same for a plan of few extents; `None` where there are more. Its comparisons do not wait for each other, as those of a
-    /// search do.
+    /// The same for a plan of few extents; `None` where there are more. Its comparisons do not wait for each other, as
+    /// those of a search do.
     #[inline]
     pub(super) fn find_among_few(&self, sector: Sector) -> Option<&Extent> {
         match &*self.extents {
@@ -194,16 +194,12 @@ struct Found {
 
 /// The extent of a target that is not followed.
 fn own(md: &Arc<MappedDevice>, placed: &Placed, clone: bool) -> Found {
-    let target: &dyn Target = &*placed.target;
-    let to = match (target.run(), clone) {
-        (_, true) => To::Clones,
-        (Some(run), _) => To::Device(Arc::as_ptr(run.dev)),
-        (None, _) if target.is_synchronous() => at_once(target),
-        (None, _) if target.no_clone() => in_place(placed),
-        (None, _) => To::Clones,
+    let (to, start) = match placed.capabilities.run() {
+        _ if clone => (To::Clones, Sector::ZERO),
+        Some(run) => (To::Device(Arc::as_ptr(&run.dev)), run.start),
+        None => (to_target(placed).unwrap_or(To::Clones), Sector::ZERO),
     };
-    let start = target.run().filter(|_| matches!(to, To::Device(_))).map_or(Sector::ZERO, |run| run.start);
-    let chunk = chunk_of(target);
+    let chunk = chunk_of(placed);
     let extent = Extent {
         begin: placed.begin,
         end: placed.end(),
@@ -217,18 +213,19 @@ fn own(md: &Arc<MappedDevice>, placed: &Placed, clone: bool) -> Found {
     Found { extent, paths: Vec::new(), legs: None }
 }
 
-/// The way to a target that ends each bio at once.
-fn at_once(target: &dyn Target) -> To {
-    target.memory().map_or(To::Sync(target), |memory| To::Memory(memory))
+/// The way to a target that takes the submitter's own bio; `None`: it takes clones only.
+fn to_target(placed: &Placed) -> Option<To> {
+    let (can, target) = (&placed.capabilities, &*placed.target);
+    match can.memory() {
+        Some(memory) => Some(To::Memory(memory)),
+        None if can.synchronous => Some(To::Sync(target)),
+        None if can.in_place && can.takes_back => Some(To::Placed(placed)),
+        None => can.in_place.then_some(To::Target(target)),
+    }
 }
 
-/// The way to a target that may remap the submitter's own bio.
-fn in_place(placed: &Placed) -> To {
-    if placed.target.takes_back() { To::Placed(placed) } else { To::Target(&*placed.target) }
-}
-
-fn chunk_of(target: &dyn Target) -> Option<Divisor> {
-    target.max_io_len().map(|len| Divisor::new(len.get()))
+fn chunk_of(placed: &Placed) -> Option<Divisor> {
+    placed.capabilities.max_io_len.map(|len| Divisor::new(len.get()))
 }
 
 /// The way down from one target of a table.
@@ -243,49 +240,43 @@ impl Walk<'_> {
     /// Follows a target of the top table; false when there is nothing to gain.
     fn follow_top(&mut self, table: &Arc<Table>, placed: &Placed) -> bool {
         self.tables.push(table.clone());
-        let Some(run) = placed.target.run() else {
-            return self.spread(self.top, &*placed.target, placed.begin, Sectors::ZERO, placed.len);
+        let Some(run) = placed.capabilities.run() else {
+            return self.spread(self.top, placed, placed.begin, Sectors::ZERO, placed.len);
         };
-        let Some(below) = compilable(&**run.dev) else { return false };
+        let Some(below) = compilable(&*run.dev) else { return false };
         self.runs.push(Arc::downgrade(self.top));
         self.descend(&below, placed.begin, run.start, placed.len)
     }
 
     /// Follows each leg of a striped target of `md`, as far as it stays one extent; false when the target is none.
-    fn spread(
-        &mut self,
-        md: &Arc<MappedDevice>,
-        target: &dyn Target,
-        top_at: Sector,
-        into: Sectors,
-        len: Sectors,
-    ) -> bool {
-        let Some(striping) = target.striping() else { return false };
+    fn spread(&mut self, md: &Arc<MappedDevice>, placed: &Placed, top_at: Sector, into: Sectors, len: Sectors) -> bool {
+        let Some(stripes) = placed.capabilities.stripes() else { return false };
         self.runs.push(Arc::downgrade(md));
         let (mut legs, mut paths) = (Vec::new(), Vec::new());
-        for run in &striping.legs {
-            let leg = self.leg(run, striping.len);
+        for device in &placed.capabilities.devices {
+            let leg = self.leg(device);
             paths.extend(leg.paths);
             legs.push(leg.extent);
         }
         self.runs.pop();
-        let legs = Box::new(Legs { stripes: striping.stripes, legs: legs.into() });
-        let extent = way(top_at, len, To::Stripes(&raw const *legs), into.from_start(), chunk_of(target));
+        let legs = Box::new(Legs { stripes, legs: legs.into() });
+        let extent = way(top_at, len, To::Stripes(&raw const *legs), into.from_start(), chunk_of(placed));
         self.out.push(Found { extent, paths, legs: Some(legs) });
         true
     }
 
-    /// One leg: what lies below it if that is a single extent without chunks or stripes of its own, else the leg's device.
-    fn leg(&mut self, run: &Run<'_>, len: Sectors) -> Found {
+    /// One leg: what lies below it if that is a single extent without chunks or stripes of its own, else the leg's
+    /// device.
+    fn leg(&mut self, device: &TargetDevice) -> Found {
         let mark = (self.out.len(), self.tables.len());
-        let below = compilable(&**run.dev);
-        let followed = below.is_some_and(|below| self.descend(&below, Sector::ZERO, run.start, len));
+        let below = compilable(&*device.dev);
+        let followed = below.is_some_and(|below| self.descend(&below, Sector::ZERO, device.start, device.len));
         let plain = |f: &Found| f.extent.chunk.is_none() && !matches!(f.extent.to, To::Stripes(_));
         if !followed || self.out.len() != mark.0 + 1 || !plain(&self.out[mark.0]) {
             self.out.truncate(mark.0);
             self.tables.truncate(mark.1);
-            let to = To::Device(Arc::as_ptr(run.dev));
-            self.finish(way(Sector::ZERO, len, to, run.start, None), None);
+            let to = To::Device(Arc::as_ptr(&device.dev));
+            self.finish(way(Sector::ZERO, device.len, to, device.start, None), None);
         }
         self.out.pop().expect("one was pushed, here or by descend")
     }
@@ -319,29 +310,24 @@ impl Walk<'_> {
 
     /// One target of a device beneath: followed further, or the end of the path.
     fn step(&mut self, md: &Arc<MappedDevice>, placed: &Placed, top_at: Sector, into: Sectors, len: Sectors) -> bool {
-        let target: &dyn Target = &*placed.target;
-        let ends = |to, start| way(top_at, len, to, start, chunk_of(target));
-        let (extent, terminal) = if let Some(run) = target.run() {
+        let ends = |to, start| way(top_at, len, to, start, chunk_of(placed));
+        if let Some(run) = placed.capabilities.run() {
             self.runs.push(Arc::downgrade(md));
-            let deeper = compilable(&**run.dev);
+            let deeper = compilable(&*run.dev);
             let mark = (self.out.len(), self.tables.len());
             if !deeper.is_some_and(|below| self.descend(&below, top_at, run.start + into, len)) {
                 self.out.truncate(mark.0);
                 self.tables.truncate(mark.1);
-                self.finish(ends(To::Device(Arc::as_ptr(run.dev)), run.start + into), None);
+                self.finish(ends(To::Device(Arc::as_ptr(&run.dev)), run.start + into), None);
             }
             self.runs.pop();
             return true;
-        } else if self.spread(md, target, top_at, into, len) {
+        }
+        if self.spread(md, placed, top_at, into, len) {
             return true;
-        } else if target.is_synchronous() {
-            (ends(at_once(target), into.from_start()), Some(Arc::downgrade(md)))
-        } else if target.no_clone() {
-            (ends(in_place(placed), into.from_start()), Some(Arc::downgrade(md)))
-        } else {
-            return false;
-        };
-        self.finish(extent, terminal);
+        }
+        let Some(to) = to_target(placed) else { return false };
+        self.finish(ends(to, into.from_start()), Some(Arc::downgrade(md)));
         true
     }
 

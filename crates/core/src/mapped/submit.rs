@@ -4,9 +4,9 @@ use super::back;
 use super::path::Path;
 use super::plan::{Extent, Plan, To};
 use super::{MappedDevice, Mode, lock};
-use crate::Map;
 use crate::counters::Counters;
 use crate::table::TableSlot;
+use crate::{Failed, Map};
 use std::sync::atomic::Ordering;
 use udm_base::{Sector, Sectors};
 use udm_io::{Bio, BlockDevice, Cx, FrameFn, Lent, Memory, Op, OpFlags, Status};
@@ -150,12 +150,13 @@ impl MappedDevice {
         None
     }
 
-    /// Tells the target that a bio at `sector` failed beneath it. The bio is still in flight here, so that the table stays.
+    /// Tells the target that a bio at `sector` failed beneath it. The bio is still in flight here, so that the table
+    /// stays.
     #[cold]
     fn note_error(&self, sector: Sector, status: Status) {
         let Some(table) = self.table(TableSlot::Active).filter(|t| sector < t.sectors().from_start()) else { return };
         let placed = table.find(sector);
-        if placed.target.failed(sector - placed.begin, status) {
+        if placed.target.failed(Failed::At(sector - placed.begin), status) {
             self.event();
         }
     }
@@ -198,12 +199,12 @@ impl MappedDevice {
 #[cold]
 fn undeclared(bio: Bio) -> Option<Bio> {
     bio.end(Status::Io);
-    debug_assert!(false, "a target that takes bios back has to say so: Target::takes_back");
+    debug_assert!(false, "a target that takes bios back has to say so: NewTarget::takes_back");
     None
 }
 
-/// Serves a read or write from memory, where one is served by nothing else: so that the copy is in this function, and the
-/// caller has no registers to save for it.
+/// Serves a read or write from memory, where one is served by nothing else: so that the copy is in this function, and
+/// the caller has no registers to save for it.
 #[inline(never)]
 fn serve_at_once(cx: &Cx<'_>, bio: Bio, counters: &Counters, memory: &Memory, at: Sector) -> Option<Bio> {
     counters.arrived(&bio);
@@ -319,7 +320,8 @@ unsafe fn came_back_failed(cx: &Cx<'_>, bio: Bio, word: *const ()) -> Option<Bio
     unsafe { came_back(cx, bio, word, true) }
 }
 
-/// A bio, or a clone of one, that passed one device has come back. `counts`: whether it is counted as polled for, if it was.
+/// A bio, or a clone of one, that passed one device has come back. `counts`: whether it is counted as polled for, if it
+/// was.
 ///
 /// # Safety
 /// `word` is the device, which is held by whoever submitted the bio.

@@ -297,7 +297,7 @@ fn memories(daemon: &Daemon) -> Result<Vec<Parcel>, String> {
     let mut parcels = Vec::new();
     for md in daemon.registry.list() {
         let Some(table) = md.table(TableSlot::Active) else { continue };
-        let of_targets = table.targets().filter_map(|target| target.memory()).map(|memory| (String::new(), memory));
+        let of_targets = table.target_memories().map(|memory| (String::new(), memory));
         let of_devices = table.devices().iter().filter_map(|dev| Some((dev.name(), dev.memory()?)));
         for (index, (beneath, memory)) in of_targets.chain(of_devices).enumerate() {
             let shared = memory.share().and_then(|file| Ok((file.try_clone()?, file)));

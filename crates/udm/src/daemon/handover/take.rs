@@ -374,8 +374,7 @@ impl Maker for WithMemory {
         if secret {
             table.iter().for_each(secret::mark);
         }
-        let targets = table.iter().flat_map(|table| table.targets());
-        let mut memories = targets.filter_map(|target| target.memory());
+        let mut memories = table.iter().flat_map(|table| table.target_memories());
         for file in for_targets {
             match memories.next() {
                 Some(memory) => memory.adopt(file).map_err(|e| Error::new(Errno::of(&e), e.to_string()))?,
