@@ -5,8 +5,8 @@ mod line;
 
 pub use line::TableLine;
 
+use crate::capabilities::Capabilities;
 use crate::handle::OpenDevice;
-use crate::target::Capabilities;
 use crate::{
     Attributes, Ctr, DeviceOpener, MappedDevice, NewTarget, StatusKind, TableError, Target, TargetDevice, TargetType,
 };

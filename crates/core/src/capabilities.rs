@@ -1,6 +1,6 @@
 //! A target as its constructor hands it over: what it does, and what is known of it for as long as it lives.
 
-use super::Target;
+use crate::Target;
 use std::sync::Arc;
 use udm_base::{Sector, Sectors, Stripes};
 use udm_io::{BlockDevice, Memory};
@@ -105,14 +105,14 @@ impl NewTarget {
         self.with(|c| c.in_place = true)
     }
 
-    /// `map` always answers [`Map::Ended`](super::Map::Ended), so that nothing of it is ever in flight.
+    /// `map` always answers [`Map::Ended`](crate::Map::Ended), so that nothing of it is ever in flight.
     #[must_use]
     pub fn ends_at_once(self) -> Self {
         self.with(|c| c.synchronous = true)
     }
 
-    /// `map` may answer [`Map::WithEndIo`](super::Map::WithEndIo), [`Map::Delayed`](super::Map::Delayed) or
-    /// [`Map::Work`](super::Map::Work). Costs two frames on each bio.
+    /// `map` may answer [`Map::WithEndIo`](crate::Map::WithEndIo), [`Map::Delayed`](crate::Map::Delayed) or
+    /// [`Map::Work`](crate::Map::Work). Costs two frames on each bio.
     #[must_use]
     pub fn takes_back(self) -> Self {
         self.with(|c| c.takes_back = true)

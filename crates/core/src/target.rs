@@ -1,12 +1,5 @@
 //! What a target is.
 
-mod capabilities;
-mod ctr;
-
-pub(crate) use capabilities::Capabilities;
-pub use capabilities::{NewTarget, TargetDevice};
-pub use ctr::{Constructor, Ctr, TargetType};
-
 use crate::{Error, Held, Ticket, ZeroSkips};
 use std::any::Any;
 use udm_base::{Errno, Sectors};
@@ -15,11 +8,12 @@ use udm_io::{Bio, BlockDevice, Cx, DeviceId, ExtentsReply, Limits, Nanos, Status
 /// One target of a table: what it does with bios, and what it is told.
 ///
 /// What is known of it from the beginning (the devices beneath, what core does for it) is not here: its constructor
-/// hands it over with it, in a [`NewTarget`]. Core has checked the range against the target and its borders before
-/// `map` is called; it counts bios, splits them, fans out flushes to the devices beneath, and stacks limits.
+/// hands it over with it, in a [`NewTarget`](crate::NewTarget). Core has checked the range against the target and its
+/// borders before `map` is called; it counts bios, splits them, fans out flushes to the devices beneath, and stacks
+/// limits.
 pub trait Target: Any + Send + Sync {
     /// Maps a bio that begins `at` sectors into the target. Must not block, nor wait for a lock that I/O is done under.
-    /// Flushes do not come here, unless the target [says so](NewTarget::sees_flushes).
+    /// Flushes do not come here, unless the target [says so](crate::NewTarget::sees_flushes).
     fn map(&self, cx: &Cx<'_>, bio: Bio, at: Sectors) -> Map<'_>;
 
     /// The target's own part of a status or table line, after the name: empty when there is none. May block.
@@ -30,7 +24,7 @@ pub trait Target: Any + Send + Sync {
     /// that it says; anything that sends it on makes its status good again. Must not block. Bios that a suspension
     /// wants back come here with [`Status::Requeue`].
     ///
-    /// Only of targets that [take bios back](NewTarget::takes_back).
+    /// Only of targets that [take bios back](crate::NewTarget::takes_back).
     fn end_io(&self, cx: &Cx<'_>, bio: Bio, at: Sectors, context: u64) -> Map<'_> {
         let _ = (cx, at, context);
         let status = bio.status();
@@ -40,7 +34,7 @@ pub trait Target: Any + Send + Sync {
     /// A bio that was kept goes on: its time has come, it was released, or its work is done. Must not block. While the
     /// device is being suspended, one that is to be kept to another time is pushed back instead.
     ///
-    /// Only of targets that [take bios back](NewTarget::takes_back).
+    /// Only of targets that [take bios back](crate::NewTarget::takes_back).
     fn resume_io(&self, cx: &Cx<'_>, bio: Bio, at: Sectors, context: u64) -> Map<'_> {
         let _ = (cx, at, context);
         Map::Ended(bio, Status::Io)
@@ -49,7 +43,7 @@ pub trait Target: Any + Send + Sync {
     /// What takes the CPU for long is done with a bio, on a thread outside of channels. The answer is the context that
     /// [`resume_io`](Self::resume_io) gets. May take its time, and block.
     ///
-    /// Only of targets that [take bios back](NewTarget::takes_back).
+    /// Only of targets that [take bios back](crate::NewTarget::takes_back).
     fn work(&self, bio: &mut Bio, at: Sectors, context: u64) -> u64 {
         let _ = (bio, at);
         context

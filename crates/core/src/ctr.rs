@@ -1,7 +1,6 @@
 //! How a target is made.
 
-use super::{NewTarget, TargetDevice};
-use crate::{Alone, DeviceOpener, MappedDevice};
+use crate::{Alone, DeviceOpener, MappedDevice, NewTarget, TargetDevice};
 use std::sync::Arc;
 use udm_base::{Arg, ArgError, Args, Errno, Sector, Sectors};
 use udm_io::{BlockDevice, Domain};
