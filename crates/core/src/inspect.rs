@@ -223,7 +223,7 @@ impl MappedDevice {
                 Default::default()
             }
         };
-        let Some((state, held)) = self.gate() else {
+        let Some((state, held)) = self.mode_now() else {
             locks.push(format!("the lock of bios held by {}", self.devt()));
             return DeviceReport {
                 name,

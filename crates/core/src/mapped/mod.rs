@@ -44,7 +44,7 @@ pub struct MappedDevice {
     counters: PerChannel,
     sectors: AtomicU64,
     read_only: AtomicBool,
-    held: Mutex<Held>,
+    held: Mutex<HeldBios>,
     control: Mutex<control::Control>,
     /// Serialises what takes long: suspend, resume, removal.
     operation: Mutex<()>,
@@ -76,7 +76,7 @@ enum Mode {
     Removed,
 }
 
-struct Held {
+struct HeldBios {
     mode: Mode,
     bios: VecDeque<Bio>,
 }
@@ -125,7 +125,7 @@ impl MappedDevice {
             counters: PerChannel::new(),
             sectors: AtomicU64::new(0),
             read_only: AtomicBool::new(false),
-            held: Mutex::new(Held { mode: Mode::Empty, bios: VecDeque::new() }),
+            held: Mutex::new(HeldBios { mode: Mode::Empty, bios: VecDeque::new() }),
             control: Mutex::new(control::Control::new(name, uuid)),
             operation: Mutex::new(()),
             paths: Mutex::default(),
@@ -237,7 +237,7 @@ impl MappedDevice {
     }
 
     /// What happens to bios that arrive, in a word, and how many are held; `None` when the lock cannot be had.
-    pub(crate) fn gate(&self) -> Option<(&'static str, usize)> {
+    pub(crate) fn mode_now(&self) -> Option<(&'static str, usize)> {
         let held = patiently(&self.held)?;
         let state = match held.mode {
             Mode::Empty => "empty",

@@ -89,11 +89,11 @@ impl MappedDevice {
             return Ok(work());
         }
         doing.now(IDLE);
-        self.close_gate(&registry, Mode::Suspended);
+        self.quiesce(&registry, Mode::Suspended);
         self.wait_idle(&registry, &|| false);
         let done = work();
         if let Some(table) = self.table(TableSlot::Active) {
-            self.open_gate(&registry, &table);
+            self.unquiesce(&registry, &table);
         }
         Ok(done)
     }
@@ -144,7 +144,7 @@ impl MappedDevice {
             table.each(|t| t.presuspend(options.noflush));
         }
         doing.now(IDLE);
-        self.close_gate(&registry, Mode::Suspended);
+        self.quiesce(&registry, Mode::Suspended);
         if !self.wait_idle(&registry, cancel) {
             {
                 // Until its targets go on, which they may refuse to do: then its bios are still to be waited for.
@@ -163,7 +163,7 @@ impl MappedDevice {
     }
 
     /// From here on bios find no plan, by whatever path they come.
-    fn close_gate(self: &Arc<Self>, registry: &RegistryCore, mode: Mode) {
+    fn quiesce(self: &Arc<Self>, registry: &RegistryCore, mode: Mode) {
         let mut trash = Trash::default();
         let _plans = lock(&registry.plans);
         lock(&self.held).mode = mode;
@@ -200,12 +200,12 @@ impl MappedDevice {
         // Before any bio comes (`__dm_resume`, `drivers/md/dm.c`, 6.12): a snapshot takes over from the table before
         // here, which may wait for other devices, and until then it has nothing to serve bios from.
         table.each(Target::resume);
-        self.open_gate(registry, &table);
+        self.unquiesce(registry, &table);
         Ok(())
     }
 
     /// From here on bios find a plan again, those first that were held.
-    fn open_gate(self: &Arc<Self>, registry: &RegistryCore, table: &Arc<Table>) {
+    fn unquiesce(self: &Arc<Self>, registry: &RegistryCore, table: &Arc<Table>) {
         table.allow_delays();
         let mut trash = Trash::default();
         let held = {
@@ -317,7 +317,7 @@ impl MappedDevice {
             table.each(|t| t.presuspend(false));
         }
         doing.now(IDLE);
-        self.close_gate(registry, Mode::Removed);
+        self.quiesce(registry, Mode::Removed);
         let held = std::mem::take(&mut lock(&self.held).bios);
         held.into_iter().for_each(|bio| bio.end(Status::Io));
         self.wait_idle(registry, &|| false);
