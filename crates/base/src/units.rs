@@ -40,20 +40,20 @@ impl Sector {
     /// The byte address of the sector's first byte, or `None` past 2^64 bytes.
     #[inline]
     pub const fn checked_bytes(self) -> Option<u64> {
-        if self.0 >> (64 - SECTOR_SHIFT) == 0 { Some(self.0 << SECTOR_SHIFT) } else { None }
+        Sectors(self.0).checked_bytes()
     }
 
     /// The byte address of the sector's first byte. The caller has checked the range against a
     /// device, whose size in bytes fits 64 bits.
     #[inline]
     pub const fn bytes(self) -> u64 {
-        self.0 << SECTOR_SHIFT
+        Sectors(self.0).bytes()
     }
 
     /// The sector that holds byte `bytes`, rounded down.
     #[inline]
     pub const fn containing(bytes: u64) -> Self {
-        Self(bytes >> SECTOR_SHIFT)
+        Self(Sectors::in_bytes(bytes).0)
     }
 
     /// The address `len` further on, or `None` on overflow.

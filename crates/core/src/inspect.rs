@@ -225,7 +225,7 @@ impl MappedDevice {
                 Default::default()
             }
         };
-        let Some((state, held)) = self.gate() else {
+        let Some((state, held)) = self.mode_now() else {
             locks.push(format!("the lock of bios held by {}", self.devt()));
             return DeviceReport {
                 name,
@@ -243,7 +243,7 @@ impl MappedDevice {
             locks.push(format!("the lock of paths of {}", self.devt()));
             (0, 0, 0)
         });
-        let notes = tables.iter().flat_map(|t| t.targets()).flat_map(|target| target.inspect()).collect();
+        let notes = tables.iter().flat_map(|t| t.attributes()).flat_map(|attributes| attributes.inspect()).collect();
         DeviceReport { name, devt: self.devt(), state, in_flight, parked, held, arrived, doing: self.doing(), notes }
     }
 

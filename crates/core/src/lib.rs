@@ -10,7 +10,9 @@
 //! - Names of targets appear here nowhere.
 
 mod activity;
+mod capabilities;
 mod counters;
+mod ctr;
 mod error;
 mod events;
 mod handle;
@@ -22,7 +24,9 @@ mod registry;
 mod table;
 mod target;
 
+pub use capabilities::{NewTarget, TargetDevice};
 pub use counters::Totals;
+pub use ctr::{Constructor, Ctr, TargetType};
 pub use error::{Error, TableError};
 pub use events::Cancel;
 pub use handle::OpenDevice;
@@ -32,4 +36,4 @@ pub use mapped::{Geometry, Info, LoadOptions, MappedDevice, Polls, SuspendOption
 pub use opener::{Alone, DeviceOpener, HostOpener, HostRequest};
 pub use registry::{HOST_MAJOR, MAJOR, NAME_MAX, Registry, Removal, UUID_MAX};
 pub use table::{Table, TableLine, TableSlot};
-pub use target::{Ctr, Map, Run, StatusKind, Striping, Target, TargetDevice, TargetFeatures, TargetType, Until};
+pub use target::{Attributes, Failed, Map, StatusKind, Target, Until};

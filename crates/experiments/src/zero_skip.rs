@@ -276,7 +276,7 @@ impl<'a> Pool<'a> {
 
 fn info(md: &MappedDevice) -> String {
     let table = md.table(TableSlot::Active);
-    let lines = table.map(|table| table.lines(StatusKind::Info)).unwrap_or_default();
+    let lines = table.map(|table| table.lines(StatusKind::Info { noflush: false })).unwrap_or_default();
     lines.into_iter().map(|line| line.params).next().unwrap_or_default()
 }
 

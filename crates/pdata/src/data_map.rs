@@ -78,12 +78,7 @@ impl DataMap {
     }
 
     pub(crate) fn root(&self) -> SpaceMapRoot {
-        SpaceMapRoot {
-            nr_blocks: self.nr_blocks.into(),
-            nr_allocated: self.nr_allocated.into(),
-            bitmap_root: self.index.into(),
-            ref_count_root: self.overflow.root.into(),
-        }
+        SpaceMapRoot::new(self.nr_blocks, self.nr_allocated, self.index, self.overflow.root)
     }
 
     pub(crate) fn nr_blocks(&self) -> u64 {

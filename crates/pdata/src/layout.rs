@@ -82,6 +82,18 @@ pub struct SpaceMapRoot {
     pub ref_count_root: U64,
 }
 
+impl SpaceMapRoot {
+    /// Of a map in which so many of `nr_blocks` are in use.
+    pub(crate) fn new(nr_blocks: u64, nr_allocated: u64, bitmap_root: u64, ref_count_root: u64) -> Self {
+        Self {
+            nr_blocks: nr_blocks.into(),
+            nr_allocated: nr_allocated.into(),
+            bitmap_root: bitmap_root.into(),
+            ref_count_root: ref_count_root.into(),
+        }
+    }
+}
+
 /// The head of a bitmap (`struct disk_bitmap_header`). [`ENTRIES_PER_BITMAP`] pairs of bits follow, in words of 64: entry
 /// `e` of a word has its count's high bit at bit `2e` and its low bit at `2e + 1`. A count of 3 means "3 or more, see the tree".
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]

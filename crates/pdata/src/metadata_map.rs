@@ -380,12 +380,7 @@ impl MetadataMap {
     }
 
     pub(crate) fn root(&self) -> SpaceMapRoot {
-        SpaceMapRoot {
-            nr_blocks: self.nr_blocks.into(),
-            nr_allocated: self.nr_allocated.into(),
-            bitmap_root: self.index.into(),
-            ref_count_root: self.overflow.root.into(),
-        }
+        SpaceMapRoot::new(self.nr_blocks, self.nr_allocated, self.index, self.overflow.root)
     }
 
     /// What is now is committed.

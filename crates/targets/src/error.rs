@@ -11,24 +11,19 @@
 //! # Differences from the kernel
 //! None (`io_err_*`, `drivers/md/dm-target.c`, 6.12).
 
-use udm_base::{ArgError, Sector, Sectors};
-use udm_core::{Ctr, Map, StatusKind, Target, TargetDevice, TargetFeatures, TargetType};
+use udm_base::{ArgError, Sectors};
+use udm_core::{Ctr, Map, NewTarget, StatusKind, Target, TargetType};
 use udm_io::{Bio, Cx, Status};
 
-pub(crate) static TYPE: TargetType =
-    TargetType { name: "error", version: [1, 7, 0], features: TargetFeatures::NONE, ctr };
+pub(crate) static TYPE: TargetType = TargetType::new("error", [1, 7, 0], ctr);
 
-struct Failing(Option<TargetDevice>);
+struct Failing;
 
-fn ctr(ctr: &mut Ctr<'_>) -> Result<Box<dyn Target>, ArgError> {
-    if ctr.args.len() != 2 {
-        // The kernel takes any other number of arguments, and looks at none.
-        return Ok(Box::new(Failing(None)));
-    }
-    let name = ctr.args.need("Device lookup failed", "a device")?;
-    let (start, _) = ctr.args.number("Invalid device sector", "a start sector")?;
-    let dev = ctr.device(&name, "Device lookup failed")?;
-    Ok(Box::new(Failing(Some(TargetDevice { dev, start: Sector::new(start), len: ctr.len }))))
+fn ctr(ctr: &mut Ctr<'_>) -> Result<NewTarget, ArgError> {
+    // The kernel takes any other number of arguments, and looks at none.
+    let is_given = ctr.args.len() == 2;
+    let device = is_given.then(|| ctr.device_range("Invalid device sector", "Device lookup failed")).transpose()?;
+    Ok(NewTarget::new(Failing).maps_to(device).ends_at_once())
 }
 
 impl Target for Failing {
@@ -38,13 +33,5 @@ impl Target for Failing {
 
     fn status(&self, _: StatusKind) -> String {
         String::new()
-    }
-
-    fn devices(&self) -> Vec<TargetDevice> {
-        self.0.iter().cloned().collect()
-    }
-
-    fn is_synchronous(&self) -> bool {
-        true
     }
 }

@@ -11,15 +11,14 @@
 //! that is shorter than its segment is refused when the table is loaded.
 
 use udm_base::{ArgError, Sector, Sectors};
-use udm_core::{Ctr, Map, Run, StatusKind, Target, TargetDevice, TargetFeatures, TargetType};
+use udm_core::{Ctr, Map, NewTarget, StatusKind, Target, TargetDevice, TargetType};
 use udm_io::{Bio, Cx, DeviceId};
 
-pub(crate) static TYPE: TargetType =
-    TargetType { name: "loop", version: [1, 0, 0], features: TargetFeatures::NONE, ctr };
+pub(crate) static TYPE: TargetType = TargetType::new("loop", [1, 0, 0], ctr);
 
 struct LoopFile(TargetDevice);
 
-fn ctr(ctr: &mut Ctr<'_>) -> Result<Box<dyn Target>, ArgError> {
+fn ctr(ctr: &mut Ctr<'_>) -> Result<NewTarget, ArgError> {
     ctr.args.expect_count(1..=2, "Invalid argument count", "<path> [<offset in sectors>]")?;
     let name = ctr.args.need("Invalid argument count", "a path")?;
     let start = match ctr.args.left() {
@@ -31,7 +30,8 @@ fn ctr(ctr: &mut Ctr<'_>) -> Result<Box<dyn Target>, ArgError> {
         let hint = format!("expected a path to a file, found {:?}; use linear for other devices", name.text);
         return Err(ArgError::new("Backing file lookup failed").hint(hint).at(&name));
     }
-    Ok(Box::new(LoopFile(TargetDevice { dev, start: Sector::new(start), len: ctr.len })))
+    let to = TargetDevice { dev, start: Sector::new(start), len: ctr.len };
+    Ok(NewTarget::new(LoopFile(to.clone())).shifts_to(to))
 }
 
 impl Target for LoopFile {
@@ -42,21 +42,9 @@ impl Target for LoopFile {
 
     fn status(&self, kind: StatusKind) -> String {
         match (kind, self.0.start) {
-            (StatusKind::Info, _) => String::new(),
             (StatusKind::Table, Sector::ZERO) => self.0.dev.name(),
             (StatusKind::Table, start) => format!("{} {start}", self.0.dev.name()),
+            _ => String::new(),
         }
-    }
-
-    fn devices(&self) -> Vec<TargetDevice> {
-        vec![self.0.clone()]
-    }
-
-    fn no_clone(&self) -> bool {
-        true
-    }
-
-    fn run(&self) -> Option<Run<'_>> {
-        Some(Run { dev: &self.0.dev, start: self.0.start })
     }
 }

@@ -12,25 +12,22 @@
 //! # Differences from the kernel
 //! The kernel has no such target; this is dm-ram of 2018, with discards.
 
+use std::sync::Arc;
 use udm_base::{ArgError, Sectors};
-use udm_core::{Ctr, Map, StatusKind, Target, TargetFeatures, TargetType};
+use udm_core::{Ctr, Map, NewTarget, StatusKind, Target, TargetType};
 use udm_io::{Bio, Cx, Memory};
 
-pub(crate) static TYPE: TargetType = TargetType {
-    name: "ram",
-    version: [1, 0, 0],
-    features: TargetFeatures { singleton: true, ..TargetFeatures::NONE },
-    ctr,
-};
+pub(crate) static TYPE: TargetType = TargetType::new("ram", [1, 0, 0], ctr).singleton();
 
-struct Ram(Memory);
+struct Ram(Arc<Memory>);
 
-fn ctr(ctr: &mut Ctr<'_>) -> Result<Box<dyn Target>, ArgError> {
+fn ctr(ctr: &mut Ctr<'_>) -> Result<NewTarget, ArgError> {
     ctr.args.expect_count(0..=0, "No arguments required", "no arguments")?;
     let memory = Memory::streaming(ctr.len);
     let memory = memory
         .map_err(|e| ArgError::new("Cannot allocate memory").errno(udm_base::Errno::of(&e)).hint(e.to_string()))?;
-    Ok(Box::new(Ram(memory)))
+    let memory = Arc::new(memory);
+    Ok(NewTarget::new(Ram(memory.clone())).backed_by_memory(memory))
 }
 
 impl Target for Ram {
@@ -41,17 +38,5 @@ impl Target for Ram {
 
     fn status(&self, _: StatusKind) -> String {
         String::new()
-    }
-
-    fn memory(&self) -> Option<&Memory> {
-        Some(&self.0)
-    }
-
-    fn can_poll(&self) -> bool {
-        true
-    }
-
-    fn is_synchronous(&self) -> bool {
-        true
     }
 }

@@ -14,11 +14,10 @@
 use std::fmt::Write;
 use std::sync::atomic::{AtomicU32, Ordering};
 use udm_base::{ArgError, Sector, Sectors, Stripes};
-use udm_core::{Ctr, Map, Run, StatusKind, Striping, Target, TargetDevice, TargetFeatures, TargetType};
-use udm_io::{Bio, Cx, DeviceId, ExtentsReply, Limits, Status};
+use udm_core::{Ctr, Failed, Map, NewTarget, StatusKind, Target, TargetDevice, TargetType};
+use udm_io::{Bio, Cx, Limits, Status};
 
-pub(crate) static TYPE: TargetType =
-    TargetType { name: "striped", version: [1, 6, 0], features: TargetFeatures::NONE, ctr };
+pub(crate) static TYPE: TargetType = TargetType::new("striped", [1, 6, 0], ctr);
 
 /// From this many errors of a stripe on, another is no event (`DM_IO_ERROR_THRESHOLD`).
 const ERROR_THRESHOLD: u32 = 15;
@@ -33,7 +32,7 @@ struct Stripe {
     errors: AtomicU32,
 }
 
-fn ctr(ctr: &mut Ctr<'_>) -> Result<Box<dyn Target>, ArgError> {
+fn ctr(ctr: &mut Ctr<'_>) -> Result<NewTarget, ArgError> {
     let usage = "<stripes> <chunk sectors> and <device> <start sector> for each stripe";
     ctr.args.expect_count(2..=usize::MAX, "Not enough arguments", usage)?;
     let (count, count_arg) = positive(ctr, "Invalid stripe count", "a number of stripes")?;
@@ -53,13 +52,12 @@ fn ctr(ctr: &mut Ctr<'_>) -> Result<Box<dyn Target>, ArgError> {
     let mut stripes = Vec::new();
     for _ in 0..count {
         let message = "Couldn't parse stripe destination";
-        let name = ctr.args.need(message, "a device")?;
-        let (start, _) = ctr.args.number(message, "a start sector")?;
-        let dev = ctr.device(&name, message)?;
-        let device = TargetDevice { dev, start: Sector::new(start), len: Sectors::new(len / count) };
+        let device = TargetDevice { len: Sectors::new(len / count), ..ctr.device_range(message, message)? };
         stripes.push(Stripe { device, errors: AtomicU32::new(0) });
     }
-    Ok(Box::new(Striped { stripes, geometry: Stripes::new(count, Sectors::new(chunk)) }))
+    let devices: Vec<_> = stripes.iter().map(|s| s.device.clone()).collect();
+    let geometry = Stripes::new(count, Sectors::new(chunk));
+    Ok(NewTarget::new(Striped { stripes, geometry }).stripes_over(devices, geometry))
 }
 
 impl Target for Striped {
@@ -72,12 +70,12 @@ impl Target for Striped {
     fn status(&self, kind: StatusKind) -> String {
         let mut out = self.stripes.len().to_string();
         match kind {
-            StatusKind::Info => {
+            StatusKind::Info { .. } => {
                 for s in &self.stripes {
                     let _ = write!(out, " {}", s.device.dev.name());
                 }
                 out += " 1 ";
-                out.extend(self.stripes.iter().map(|s| if s.errors.load(Ordering::Relaxed) > 0 { 'D' } else { 'A' }));
+                out.extend(self.stripes.iter().map(Stripe::letter));
             }
             StatusKind::Table => {
                 let _ = write!(out, " {}", self.geometry.chunk());
@@ -85,25 +83,9 @@ impl Target for Striped {
                     let _ = write!(out, " {} {}", s.device.dev.name(), s.device.start);
                 }
             }
+            StatusKind::Measurement => return self.measurement(),
         }
         out
-    }
-
-    fn measurement(&self) -> String {
-        let mut out = format!("stripes={},chunk_size={}", self.stripes.len(), self.geometry.chunk());
-        for (i, s) in self.stripes.iter().enumerate() {
-            let status = if s.errors.load(Ordering::Relaxed) > 0 { 'D' } else { 'A' };
-            let (name, start) = (s.device.dev.name(), s.device.start);
-            let _ = write!(
-                out,
-                ",stripe_{i}_device_name={name},stripe_{i}_physical_start={start},stripe_{i}_status={status}"
-            );
-        }
-        out
-    }
-
-    fn devices(&self) -> Vec<TargetDevice> {
-        self.stripes.iter().map(|s| s.device.clone()).collect()
     }
 
     fn limits(&self, limits: &mut Limits) {
@@ -112,32 +94,15 @@ impl Target for Striped {
         limits.io_opt = u32::try_from(chunk.saturating_mul(self.geometry.count())).unwrap_or(0);
     }
 
-    fn max_io_len(&self) -> Option<Sectors> {
-        Some(self.geometry.chunk())
-    }
-
-    fn no_clone(&self) -> bool {
-        true
-    }
-
-    fn striping(&self) -> Option<Striping<'_>> {
-        let legs: Vec<_> = self.stripes.iter().map(|s| Run { dev: &s.device.dev, start: s.device.start }).collect();
-        Some(Striping { stripes: self.geometry, len: self.stripes[0].device.len, legs })
-    }
-
-    fn extents(&self, cx: &Cx<'_>, at: Sectors, sectors: Sectors, reply: ExtentsReply) {
-        let (stripe, sector) = self.locate(at);
-        stripe.device.dev.extents(cx, sector, sectors.min(self.geometry.left_of_chunk(at)), reply);
-    }
-
-    fn failed(&self, at: Sectors, status: Status) -> bool {
-        self.locate(at).0.has_failed(status)
-    }
-
-    fn flush_failed(&self, dev: DeviceId, status: Status) -> bool {
-        let own = self.stripes.iter().filter(|s| s.device.dev.id() == dev);
-        // Each is to count it, also after one for which it is an event.
-        own.filter(|stripe| stripe.has_failed(status)).count() > 0
+    fn failed(&self, what: Failed, status: Status) -> bool {
+        match what {
+            Failed::At(at) => self.locate(at).0.has_failed(status),
+            Failed::Flush(dev) => {
+                let own = self.stripes.iter().filter(|s| s.device.dev.id() == dev);
+                // Each is to count it, also after one for which it is an event.
+                own.filter(|stripe| stripe.has_failed(status)).count() > 0
+            }
+        }
     }
 }
 
@@ -151,6 +116,10 @@ fn positive(ctr: &mut Ctr<'_>, message: &str, what: &str) -> Result<(u64, udm_ba
 }
 
 impl Stripe {
+    fn letter(&self) -> char {
+        if self.errors.load(Ordering::Relaxed) > 0 { 'D' } else { 'A' }
+    }
+
     /// Counts an error of it; whether that is an event. What it does not offer is none (`stripe_end_io`).
     fn has_failed(&self, status: Status) -> bool {
         status != Status::NotSupported && self.errors.fetch_add(1, Ordering::Relaxed) + 1 < ERROR_THRESHOLD
@@ -164,5 +133,17 @@ impl Striped {
         let (stripe, into) = self.geometry.locate(at);
         let stripe = &self.stripes[stripe];
         (stripe, stripe.device.start + into)
+    }
+
+    fn measurement(&self) -> String {
+        let mut out = format!("stripes={},chunk_size={}", self.stripes.len(), self.geometry.chunk());
+        for (i, s) in self.stripes.iter().enumerate() {
+            let (name, start, status) = (s.device.dev.name(), s.device.start, s.letter());
+            let _ = write!(
+                out,
+                ",stripe_{i}_device_name={name},stripe_{i}_physical_start={start},stripe_{i}_status={status}"
+            );
+        }
+        out
     }
 }

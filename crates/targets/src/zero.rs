@@ -10,17 +10,16 @@
 //! None (`drivers/md/dm-zero.c`, 6.12).
 
 use udm_base::{ArgError, Sectors};
-use udm_core::{Ctr, Map, StatusKind, Target, TargetFeatures, TargetType};
+use udm_core::{Ctr, Map, NewTarget, StatusKind, Target, TargetType};
 use udm_io::{Bio, Cx, Extent, ExtentKind, ExtentsReply, Op, Status};
 
-pub(crate) static TYPE: TargetType =
-    TargetType { name: "zero", version: [1, 2, 0], features: TargetFeatures::NONE, ctr };
+pub(crate) static TYPE: TargetType = TargetType::new("zero", [1, 2, 0], ctr);
 
 struct Zero;
 
-fn ctr(ctr: &mut Ctr<'_>) -> Result<Box<dyn Target>, ArgError> {
+fn ctr(ctr: &mut Ctr<'_>) -> Result<NewTarget, ArgError> {
     ctr.args.expect_count(0..=0, "No arguments required", "no arguments")?;
-    Ok(Box::new(Zero))
+    Ok(NewTarget::new(Zero).ends_at_once())
 }
 
 impl Target for Zero {
@@ -33,10 +32,6 @@ impl Target for Zero {
 
     fn status(&self, _: StatusKind) -> String {
         String::new()
-    }
-
-    fn is_synchronous(&self) -> bool {
-        true
     }
 
     fn extents(&self, _: &Cx<'_>, _: Sectors, sectors: Sectors, reply: ExtentsReply) {

@@ -252,7 +252,8 @@ fn a_stripe_that_failed_shows_and_raises_fourteen_events() {
         for _ in 0..20 {
             assert_eq!(io.read(Sector::new(16), &mut [0; 512]), Err(Status::Io));
         }
-        let status = md.table(udm_core::TableSlot::Active).unwrap().lines(udm_core::StatusKind::Info);
+        let status =
+            md.table(udm_core::TableSlot::Active).unwrap().lines(udm_core::StatusKind::Info { noflush: false });
         assert_eq!(status[0].params, "2 /a /b 1 AD", "compile {compile}");
         assert_eq!(md.info().event_nr, 14, "compile {compile}");
     }
@@ -266,7 +267,7 @@ fn a_flush_that_failed_shows_on_its_own_stripe() {
     let top = rig.device("top", "0 112 linear {x} 0");
     let io = rig.io(&top);
     let shown = || {
-        let lines = md.table(udm_core::TableSlot::Active).unwrap().lines(udm_core::StatusKind::Info);
+        let lines = md.table(udm_core::TableSlot::Active).unwrap().lines(udm_core::StatusKind::Info { noflush: false });
         (lines[1].params.clone(), lines[2].params.clone(), md.info().event_nr)
     };
     io.flush().unwrap();
@@ -294,7 +295,7 @@ fn what_a_stripe_does_not_offer_is_no_error_of_it() {
     let token = client.range(Op::Discard, OpFlags::NONE, 0, 8);
     disk.release_with(Status::NotSupported);
     assert_eq!(client.wait(token), Status::NotSupported);
-    let status = md.table(udm_core::TableSlot::Active).unwrap().lines(udm_core::StatusKind::Info);
+    let status = md.table(udm_core::TableSlot::Active).unwrap().lines(udm_core::StatusKind::Info { noflush: false });
     assert_eq!((&*status[0].params, md.info().event_nr), ("1 /a 1 A", 0));
 }
 
@@ -383,7 +384,8 @@ fn stripes_are_followed_down_and_still_count_fail_and_hold() {
             [&top, &md, &low, &ram, &bad].map(|md| (md.totals().reads, md.totals().writes, md.totals().cloned));
         assert_eq!(counts, [(15, 10, 0), (15, 10, 0), (5, 5, 0), (5, 5, 0), (5, 0, 0)], "compile {compile}");
         assert_eq!(io.read(Sector::new(5 * 24 + 16), &mut [0; 512]), Err(Status::Io));
-        let status = md.table(udm_core::TableSlot::Active).unwrap().lines(udm_core::StatusKind::Info);
+        let status =
+            md.table(udm_core::TableSlot::Active).unwrap().lines(udm_core::StatusKind::Info { noflush: false });
         assert!(status[0].params.ends_with("1 AAD"), "compile {compile}: {}", status[0].params);
         suspend(&ram);
         let channel = rig.domain.channel().unwrap();

@@ -68,17 +68,13 @@ impl Target for Waiting {
     fn status(&self, _: StatusKind) -> String {
         String::new()
     }
-    fn no_clone(&self) -> bool {
-        true
-    }
     fn presuspend(&self, noflush: bool) {
         let status = if noflush { Status::Requeue } else { Status::Ok };
         std::mem::take(&mut *KEPT.lock().unwrap()).into_iter().for_each(|b| b.end(status));
     }
 }
 
-static WAITING: TargetType =
-    TargetType { name: "waiting", version: [1, 0, 0], features: TargetFeatures::NONE, ctr: |_| Ok(Box::new(Waiting)) };
+static WAITING: TargetType = TargetType::new("waiting", [1, 0, 0], |_| Ok(NewTarget::new(Waiting).in_place()));
 
 #[test]
 fn noflush_pushes_bios_of_a_compiled_path_back() {
@@ -104,8 +100,7 @@ fn noflush_pushes_bios_of_a_compiled_path_back() {
 struct Failing;
 
 static TOLD: AtomicU32 = AtomicU32::new(0);
-static FAILING: TargetType =
-    TargetType { name: "failing", version: [1, 0, 0], features: TargetFeatures::NONE, ctr: |_| Ok(Box::new(Failing)) };
+static FAILING: TargetType = TargetType::new("failing", [1, 0, 0], |_| Ok(NewTarget::new(Failing).in_place()));
 
 impl Target for Failing {
     fn map(&self, _: &Cx<'_>, bio: Bio, _: Sectors) -> Map<'_> {
@@ -114,11 +109,8 @@ impl Target for Failing {
     fn status(&self, _: StatusKind) -> String {
         String::new()
     }
-    fn no_clone(&self) -> bool {
-        true
-    }
-    fn failed(&self, at: Sectors, _: Status) -> bool {
-        assert_eq!(at, Sectors::new(7));
+    fn failed(&self, what: Failed, _: Status) -> bool {
+        assert!(matches!(what, Failed::At(at) if at == Sectors::new(7)), "{what:?}");
         TOLD.fetch_add(1, Ordering::Relaxed);
         false
     }

@@ -54,12 +54,7 @@ impl Target for Late {
     }
 }
 
-static LATE: TargetType = TargetType {
-    name: "late",
-    version: [1, 0, 0],
-    features: TargetFeatures { singleton: false, always_writeable: false, immutable: false },
-    ctr: |_| Ok(Box::new(Late(AtomicBool::new(false)))),
-};
+static LATE: TargetType = TargetType::new("late", [1, 0, 0], |_| Ok(NewTarget::new(Late(AtomicBool::new(false)))));
 
 #[test]
 fn no_bio_comes_before_the_targets_are_resumed() {
@@ -219,20 +214,13 @@ mod requeueing {
         fn status(&self, _: StatusKind) -> String {
             String::new()
         }
-        fn no_clone(&self) -> bool {
-            true
-        }
         fn presuspend(&self, noflush: bool) {
             let status = if noflush { Status::Requeue } else { Status::Ok };
             std::mem::take(&mut *KEPT.lock().unwrap()).into_iter().for_each(|b| b.end(status));
         }
     }
-    pub(super) static TYPE: TargetType = TargetType {
-        name: "waiting",
-        version: [1, 0, 0],
-        features: TargetFeatures::NONE,
-        ctr: |_| Ok(Box::new(Waiting)),
-    };
+    pub(super) static TYPE: TargetType =
+        TargetType::new("waiting", [1, 0, 0], |_| Ok(NewTarget::new(Waiting).in_place()));
     pub(super) static TYPES: &[&TargetType] = &[&TYPE];
 }
 
@@ -271,11 +259,13 @@ mod parts {
         ways: Vec<u8>,
         begin: Sector,
     }
-    fn ctr(ctr: &mut Ctr<'_>) -> Result<Box<dyn Target>, ArgError> {
+    fn ctr(ctr: &mut Ctr<'_>) -> Result<NewTarget, ArgError> {
         let disk = ctr.args.need("disk", "a disk")?;
         let disk = ctr.device(&disk, "disk")?;
         let ways = ctr.args.need("ways", "letters")?.text.into_bytes();
-        Ok(Box::new(Parts { disk, ways, begin: ctr.begin }))
+        let all = TargetDevice { dev: disk.clone(), start: Sector::ZERO, len: disk.sectors() };
+        let made = NewTarget::new(Parts { disk, ways, begin: ctr.begin }).maps_to([all]);
+        Ok(made.split_at(Sectors::new(CHUNK)).sees_flushes())
     }
     impl Target for Parts {
         fn map(&self, _: &Cx<'_>, mut bio: Bio, at: Sectors) -> Map<'_> {
@@ -294,17 +284,8 @@ mod parts {
                 }
             }
         }
-        fn devices(&self) -> Vec<TargetDevice> {
-            vec![TargetDevice { dev: self.disk.clone(), start: Sector::ZERO, len: self.disk.sectors() }]
-        }
         fn status(&self, _: StatusKind) -> String {
             String::new()
-        }
-        fn max_io_len(&self) -> Option<Sectors> {
-            Some(Sectors::new(CHUNK))
-        }
-        fn wants_flush(&self) -> bool {
-            true
         }
         fn presuspend(&self, noflush: bool) {
             for (bio, way) in std::mem::take(&mut *KEPT.lock().unwrap()) {
@@ -316,8 +297,7 @@ mod parts {
             }
         }
     }
-    pub(super) static TYPE: TargetType =
-        TargetType { name: "parts", version: [1, 0, 0], features: TargetFeatures::NONE, ctr };
+    pub(super) static TYPE: TargetType = TargetType::new("parts", [1, 0, 0], ctr);
     pub(super) static TYPES: &[&TargetType] = &[&TYPE, udm_targets::TARGETS[0], udm_targets::TARGETS[1]];
 
     /// All words of three letters.
@@ -537,14 +517,8 @@ impl Target for Stubborn {
     fn map(&self, _: &Cx<'_>, bio: Bio, _: Sectors) -> Map<'_> {
         Map::Remapped(bio, &*self.0)
     }
-    fn no_clone(&self) -> bool {
-        true
-    }
     fn status(&self, _: StatusKind) -> String {
         String::new()
-    }
-    fn devices(&self) -> Vec<TargetDevice> {
-        vec![TargetDevice { dev: self.0.clone(), start: Sector::ZERO, len: Sectors::new(100) }]
     }
     fn preresume(&self) -> Result<(), Error> {
         if REFUSES.load(Ordering::SeqCst) { Err(Error::new(Errno::EINVAL, "no more")) } else { Ok(()) }
@@ -557,15 +531,12 @@ impl Drop for Stubborn {
     }
 }
 
-static STUBBORN: TargetType = TargetType {
-    name: "stubborn",
-    version: [1, 0, 0],
-    features: TargetFeatures::NONE,
-    ctr: |ctr| {
-        let arg = ctr.args.need("Invalid argument count", "a device")?;
-        Ok(Box::new(Stubborn(ctr.device(&arg, "Device lookup failed")?)))
-    },
-};
+static STUBBORN: TargetType = TargetType::new("stubborn", [1, 0, 0], |ctr| {
+    let arg = ctr.args.need("Invalid argument count", "a device")?;
+    let dev = ctr.device(&arg, "Device lookup failed")?;
+    let whole = TargetDevice { dev: dev.clone(), start: Sector::ZERO, len: Sectors::new(100) };
+    Ok(NewTarget::new(Stubborn(dev)).maps_to([whole]).in_place())
+});
 
 #[test]
 fn a_suspension_that_was_given_up_and_cannot_be_taken_back_still_waits_for_its_bios() {

@@ -278,7 +278,7 @@ impl Failing {
         this
     }
 
-    /// The kind of the next parcel. Its descriptors are lost.
+    /// The kind of the next message. Its descriptors are lost.
     fn receive(&mut self) -> String {
         let mut head = [0; 16];
         self.0.read_exact(&mut head).unwrap();
@@ -721,7 +721,7 @@ fn nodes_go_on() {
         open.read_exact_at(&mut found, 4096 * (u64::from(round) + 1)).unwrap();
         assert_eq!(found, [round + 10; 4096]);
     }
-    // More descriptors than one parcel has room for.
+    // More descriptors than one message has room for.
     (0..70).for_each(|n| place.create(&[&format!("z{n}"), "--node=fuse"], "0 8 zero"));
     replace(&place);
     assert_eq!(std::fs::read(place.dir().join("dev/z69")).unwrap(), [0; 4096]);
@@ -772,8 +772,8 @@ fn requests_to_nodes_that_do_not_end() {
     open.write_all_at(&[4; 4096], 0).unwrap();
 }
 
-/// A parcel with a descriptor, as a daemon sends it.
-fn send_parcel(way: &UnixStream, kind: &str, name: &str, state: &str, fd: Option<&dyn AsFd>) {
+/// A message with a descriptor, as a daemon sends it.
+fn send_message(way: &UnixStream, kind: &str, name: &str, state: &str, fd: Option<&dyn AsFd>) {
     use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
     let text = format!(r#"{{"kind":"{kind}","name":"{name}","state":{state}}}"#);
     let numbers = [text.len() as u32, 0, u32::from(fd.is_some())].map(u32::to_le_bytes).concat();
@@ -820,15 +820,15 @@ fn an_old_daemon_that_hangs_up_and_lives() {
     let asked: serde_json::Value = serde_json::from_str(&asked).unwrap();
     let version = &asked["version"];
     let state = r#"{"version":2,"devices":[],"exports":[],"vhost_user":[]}"#;
-    send_parcel(&way, "state", "", &format!(r#"{{"version":{version},"state":{state},"files":[]}}"#), None);
+    send_message(&way, "state", "", &format!(r#"{{"version":{version},"state":{state},"files":[]}}"#), None);
     let mut new = Failing(way.try_clone().unwrap());
     assert_eq!(new.receive(), "ready");
-    send_parcel(&way, "state", "", state, None);
-    send_parcel(&way, "lock", "", "null", Some(&lock));
-    send_parcel(&way, "socket", "control.sock", "null", Some(&control));
-    send_parcel(&way, "socket", "udm.sock", "null", Some(&second));
-    send_parcel(&way, "settings", "", r#"{"node":"none","rings":false,"poll_budget_us":20}"#, None);
-    send_parcel(&way, "end", "", "null", None);
+    send_message(&way, "state", "", state, None);
+    send_message(&way, "lock", "", "null", Some(&lock));
+    send_message(&way, "socket", "control.sock", "null", Some(&control));
+    send_message(&way, "socket", "udm.sock", "null", Some(&second));
+    send_message(&way, "settings", "", r#"{"node":"none","rings":false,"poll_budget_us":20}"#, None);
+    send_message(&way, "end", "", "null", None);
     assert_eq!(new.receive(), "serving");
     drop((way, new));
     let output = client.wait_with_output().unwrap();

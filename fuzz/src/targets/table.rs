@@ -28,7 +28,7 @@ pub fn fuzz_table(data: &[u8]) {
         // But for memory, of which there need not be twice as much.
         let again = load(&md, &table.lines(StatusKind::Table));
         assert!(again.is_ok() || again == Err(Errno::ENOMEM), "what `table` prints loads again: {again:?}");
-        table.lines(StatusKind::Info);
+        table.lines(StatusKind::Info { noflush: false });
         md.resume(SuspendOptions::default(), &|| false).expect("a loaded table can be made live");
         touch_ends(registry, &md);
     }

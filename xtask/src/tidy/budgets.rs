@@ -50,7 +50,7 @@ mod tests {
 
     #[test]
     fn a_target_has_a_budget() {
-        let target = |name: &str| format!("pub static TYPE: T = T {{ name: \"{name}\" }};");
+        let target = |name: &str| format!("pub static TYPE: T = T::new(\"{name}\");");
         let check_target = |name: &str, most: usize| {
             let path = "crates/targets/src/a.rs";
             expect(check, &[(path, &lines(most, &target(name)))], &[]);

@@ -149,7 +149,7 @@ mod tests {
 
     #[test]
     fn a_target_without_a_page_is_found() {
-        let target = "pub static TYPE: T = T { name: \"zero\" };";
+        let target = "pub static TYPE: T = T::new(\"zero\");";
         check_with(
             |files| files.push(("crates/targets/src/zero.rs".to_owned(), target.to_owned())),
             &["crates/targets/src/zero.rs:1"],

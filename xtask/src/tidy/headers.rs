@@ -48,7 +48,7 @@ mod tests {
     use crate::tidy::expect;
 
     const PATH: &str = "crates/targets/src/zero.rs";
-    const REST: &str = "pub static TYPE: T = T { name: \"zero\" };\n";
+    const REST: &str = "pub static TYPE: T = T::new(\"zero\");\n";
 
     fn header(sections: &[&str]) -> String {
         let sections = sections.iter().map(|name| format!("//! # {name}\n//! None.\n//!\n"));

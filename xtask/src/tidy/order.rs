@@ -86,7 +86,7 @@ mod tests {
     use super::*;
     use crate::tidy::expect;
 
-    const TYPE: &str = "pub static TYPE: T = T { name: \"x\" };\n";
+    const TYPE: &str = "pub static TYPE: T = T::new(\"x\");\n";
     const STRUCT: &str = "struct X;\n";
     const CTR: &str = "fn ctr() {}\n";
     const TARGET: &str = "impl Target for X {}\n";

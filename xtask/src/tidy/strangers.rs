@@ -75,8 +75,7 @@ mod tests {
 
     #[test]
     fn exports_and_targets_do_not_name_each_other() {
-        let target =
-            "pub static TYPE: T = T { name: \"linear\" };\nconst E: &str = \"nbd\";\nconst U: &str = \"nbd://\";";
+        let target = "pub static TYPE: T = T::new(\"linear\");\nconst E: &str = \"nbd\";\nconst U: &str = \"nbd://\";";
         let export = "fn f(n: &str) -> bool {\n    n == \"linear\" || n == \"linear algebra\"\n}";
         let files = [("crates/export/src/a.rs", export), ("crates/targets/src/linear.rs", target)];
         expect(check, &files, &["crates/export/src/a.rs:2", "crates/targets/src/linear.rs:2"]);

@@ -7,7 +7,7 @@ use super::rust_file::RustFile;
 
 /// One device mapper target.
 pub(super) struct Target<'a> {
-    /// As in a table: the `name` of its `TYPE`, or the file's name when that is not a literal.
+    /// As in a table: the first text in its `TYPE`, or the file's name when that has none.
     pub(super) name: String,
     pub(super) file: &'a RustFile,
 }
@@ -26,7 +26,7 @@ fn target_in(file: &RustFile) -> Option<Target<'_>> {
     if type_value.is_none() && !items.iter().any(implements_target) {
         return None;
     }
-    let name = type_value.and_then(name_field).unwrap_or_else(|| file_name(&file.path));
+    let name = type_value.and_then(first_text).unwrap_or_else(|| file_name(&file.path));
     Some(Target { name, file })
 }
 
@@ -46,13 +46,14 @@ pub(super) fn implements_target(item: &Item) -> bool {
     path.segments.last().is_some_and(|segment| segment.ident == "Target")
 }
 
-fn name_field(value: &Expr) -> Option<String> {
-    let value = if let Expr::Reference(reference) = value { &*reference.expr } else { value };
-    let Expr::Struct(literal) = value else { return None };
-    let is_name = |field: &&syn::FieldValue| matches!(&field.member, syn::Member::Named(n) if n == "name");
-    let Expr::Lit(text) = &literal.fields.iter().find(is_name)?.expr else { return None };
-    let Lit::Str(text) = &text.lit else { return None };
-    Some(text.value())
+/// The first argument of `TargetType::new(…)`, whatever is called on that.
+fn first_text(value: &Expr) -> Option<String> {
+    match value {
+        Expr::MethodCall(call) => first_text(&call.receiver),
+        Expr::Call(call) => call.args.first().and_then(first_text),
+        Expr::Lit(syn::ExprLit { lit: Lit::Str(text), .. }) => Some(text.value()),
+        _ => None,
+    }
 }
 
 fn file_name(path: &str) -> String {
@@ -72,7 +73,7 @@ mod tests {
             let names: Vec<String> = find(&tree).into_iter().map(|t| t.name).collect();
             assert_eq!(names, expect.into_iter().collect::<Vec<_>>(), "{path}: {text}");
         };
-        let named = "pub static TYPE: TargetType = TargetType { name: \"thin-pool\", v: 1 };";
+        let named = "pub static TYPE: TargetType = TargetType::new(\"thin-pool\", [1, 0, 0], ctr).singleton();";
         check("crates/targets/src/pool.rs", named, Some("thin-pool"));
         check("crates/targets/src/loop_.rs", "impl udm_core::Target for L {}", Some("loop"));
         check("crates/targets/src/thin_pool/mod.rs", "pub const TYPE: T = make();", Some("thin-pool"));

@@ -1,10 +1,10 @@
-//! One run of the program: its options, its world, and what it has printed so far.
+//! One run of the program: its options, its world, what it has printed so far, and what a command of it is.
 
-use super::commands::{CommandType, Listing};
 use super::mangle::Mangling;
 use super::options::Options;
 use super::report::Report;
-use super::tree::Tree;
+use super::task::Listed;
+use super::tree::{Drawing, Tree};
 use super::{DmTransport, Env};
 use std::fmt::Display;
 
@@ -31,6 +31,69 @@ impl From<String> for Failed {
     fn from(message: String) -> Self {
         Self(message)
     }
+}
+
+/// A command.
+pub(super) struct CommandType {
+    pub(super) name: &'static str,
+    /// Its arguments, for the usage text.
+    pub(super) usage: &'static str,
+    pub(super) min: usize,
+    pub(super) max: usize,
+    pub(super) repeat: Repeat,
+    pub(super) run: fn(&mut App<'_, '_>, &Call<'_>) -> Done,
+}
+
+/// What several arguments mean.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Repeat {
+    /// The command has its own use for them.
+    Never,
+    /// The command is run for each.
+    Each,
+    /// So it is, and `-S` can choose devices in their place.
+    EachOrSelected,
+}
+
+/// One call of a command.
+#[derive(Clone, Copy)]
+pub(super) struct Call<'a> {
+    pub(super) command: &'static CommandType,
+    /// The arguments from this one on.
+    pub(super) args: &'a [String],
+    /// The device, when the command is run for each of the list.
+    pub(super) listed: Option<&'a Listed>,
+    /// Is it one of several devices? Then what is printed says which.
+    pub(super) one_of_many: bool,
+}
+
+impl<'a> Call<'a> {
+    /// The device's name: from the list, or the first argument.
+    pub(super) fn device(&self) -> Option<&'a str> {
+        match self.listed {
+            Some(listed) => Some(&listed.name),
+            None => self.args.first().map(String::as_str),
+        }
+    }
+}
+
+/// What stands for a device in `ls` and `deps`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) enum DevNames {
+    /// Major and minor.
+    #[default]
+    Number,
+    /// The name as a block device.
+    Block,
+    /// A mapped device's own name.
+    Given,
+}
+
+/// The `-o` of `ls` and `deps`.
+#[derive(Debug, Default)]
+pub(super) struct Listing {
+    pub(super) names: DevNames,
+    pub(super) tree: Option<Drawing>,
 }
 
 /// What a command works with.

@@ -1,7 +1,6 @@
 //! `--json`: what the commands show, as JSON.
 
-use super::app::{App, Done, Failed};
-use super::commands::CommandType;
+use super::app::{App, CommandType, Done, Failed};
 use super::table_text::TableLine;
 use super::task::{Answer, Listed};
 use serde_json::{Map, Value, json};

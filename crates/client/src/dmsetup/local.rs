@@ -1,9 +1,7 @@
 //! Ioctls to a registry in this process: what `udm run` and the library make their devices by.
 
-use super::{DmTransport, IoctlError};
+use super::transport::{DmTransport, IoctlError, outcome};
 use std::path::PathBuf;
-use udm_base::Errno;
-
 use udm_control::handler::{Caller, handle};
 use udm_core::Registry;
 
@@ -24,17 +22,8 @@ impl LocalTransport {
 impl DmTransport for LocalTransport {
     fn ioctl(&mut self, cmd: u32, buf: &mut Vec<u8>) -> Result<(), IoctlError> {
         let caller = Caller { cwd: &self.cwd, cancel: &|| false, reap: &|| () };
-        let answer = handle(&self.registry, &caller, cmd, buf).answer;
-        if !answer.buf.is_empty() {
-            *buf = answer.buf;
-        }
-        match answer.errno {
-            0 => {
-                self.said = answer.detail;
-                Ok(())
-            }
-            errno => Err(IoctlError::new(Errno::new(errno), answer.detail)),
-        }
+        self.said = outcome(handle(&self.registry, &caller, cmd, buf).answer, buf)?;
+        Ok(())
     }
 
     fn said(&mut self) -> String {

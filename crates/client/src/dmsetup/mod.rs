@@ -14,6 +14,7 @@ mod app;
 mod block_name;
 mod commands;
 mod env;
+mod fields;
 mod getopt;
 mod json;
 mod local;

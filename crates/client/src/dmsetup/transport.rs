@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 use udm_base::{DevT, Errno};
-use udm_control::wire;
+use udm_control::wire::{self, WireAnswer};
 
 /// An ioctl failed.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -22,6 +22,17 @@ impl IoctlError {
     /// An error number with words.
     pub fn new(errno: Errno, detail: impl Into<String>) -> Self {
         Self { errno, detail: detail.into() }
+    }
+}
+
+/// What an answer comes to: its buffer in the place of the request's, and what there is to say to an ioctl that went well.
+pub(super) fn outcome(answer: WireAnswer, buf: &mut Vec<u8>) -> Result<String, IoctlError> {
+    if !answer.buf.is_empty() {
+        *buf = answer.buf;
+    }
+    match answer.errno {
+        0 => Ok(answer.detail),
+        errno => Err(IoctlError::new(Errno::new(errno), answer.detail)),
     }
 }
 
@@ -186,16 +197,8 @@ impl<C: FnMut() -> io::Result<UnixStream>> DmTransport for SocketTransport<C> {
             }
         };
         self.stream = Some(stream);
-        if !answer.buf.is_empty() {
-            *buf = answer.buf;
-        }
-        match answer.errno {
-            0 => {
-                self.said = answer.detail;
-                Ok(())
-            }
-            errno => Err(IoctlError::new(Errno::new(errno), answer.detail)),
-        }
+        self.said = outcome(answer, buf)?;
+        Ok(())
     }
 
     fn said(&mut self) -> String {

@@ -57,17 +57,18 @@ impl Handler<'_> {
         let mut reply = self.reply_about(md);
         if let Some(table) = self.queried_table(md) {
             let flags = self.request.flags();
-            let lines = if flags.contains(Flags::STATUS_TABLE) {
-                table.lines(StatusKind::Table)
+            let kind = if flags.contains(Flags::STATUS_TABLE) {
+                StatusKind::Table
             } else if flags.contains(Flags::IMA_MEASUREMENT) {
-                table.measurements()
-            } else if flags.contains(Flags::NOFLUSH) {
-                table.lines_as_is()
+                StatusKind::Measurement
             } else {
-                table.lines(StatusKind::Info)
+                StatusKind::Info { noflush: flags.contains(Flags::NOFLUSH) }
             };
             reply.targets(
-                lines.iter().map(|l| TargetSpec::new(l.start, l.len, l.target.as_bytes(), l.params.as_bytes())),
+                table
+                    .lines(kind)
+                    .iter()
+                    .map(|l| TargetSpec::new(l.start, l.len, l.target.as_bytes(), l.params.as_bytes())),
             );
         }
         reply

@@ -5,16 +5,15 @@ use std::path::Path;
 use std::sync::Arc;
 use udm_base::{ArgError, DevT, Errno, Sector, Sectors};
 use udm_core::{
-    Ctr, Error, HOST_MAJOR, HostOpener, MAJOR, Map, Registry, StatusKind, Target, TargetDevice, TargetFeatures,
-    TargetType,
+    Ctr, Error, HOST_MAJOR, HostOpener, MAJOR, Map, NewTarget, Registry, StatusKind, Target, TargetDevice, TargetType,
 };
 use udm_io::{Bio, Cx, Domain, MemoryDevice, Status};
 
 /// Ends every bio; answers the messages `echo WORDS…` and `event`.
 struct Nil;
 
-fn nil(_: &mut Ctr<'_>) -> Result<Box<dyn Target>, ArgError> {
-    Ok(Box::new(Nil))
+fn nil(_: &mut Ctr<'_>) -> Result<NewTarget, ArgError> {
+    Ok(NewTarget::new(Nil))
 }
 
 impl Target for Nil {
@@ -23,11 +22,11 @@ impl Target for Nil {
     }
 
     fn status(&self, kind: StatusKind) -> String {
-        if kind == StatusKind::Table { "t".into() } else { "i".into() }
-    }
-
-    fn measurement(&self) -> String {
-        "m=1".into()
+        match kind {
+            StatusKind::Info { .. } => "i".into(),
+            StatusKind::Table => "t".into(),
+            StatusKind::Measurement => "m=1".into(),
+        }
     }
 
     fn message(&self, words: &[&str]) -> Result<String, Error> {
@@ -41,13 +40,13 @@ impl Target for Nil {
 /// Stands on the devices that its arguments name.
 struct On(Vec<TargetDevice>);
 
-fn on(ctr: &mut Ctr<'_>) -> Result<Box<dyn Target>, ArgError> {
+fn on(ctr: &mut Ctr<'_>) -> Result<NewTarget, ArgError> {
     let mut devices = Vec::new();
     while let Some(arg) = ctr.args.take() {
         let dev = ctr.device(&arg, "Device lookup failed")?;
         devices.push(TargetDevice { dev, start: Sector::ZERO, len: ctr.len });
     }
-    Ok(Box::new(On(devices)))
+    Ok(NewTarget::new(On(devices.clone())).maps_to(devices))
 }
 
 impl Target for On {
@@ -58,14 +57,10 @@ impl Target for On {
     fn status(&self, _: StatusKind) -> String {
         String::new()
     }
-
-    fn devices(&self) -> Vec<TargetDevice> {
-        self.0.clone()
-    }
 }
 
-static NIL: TargetType = TargetType { name: "nil", version: [1, 2, 3], features: TargetFeatures::NONE, ctr: nil };
-static ON: TargetType = TargetType { name: "on", version: [4, 5, 6], features: TargetFeatures::NONE, ctr: on };
+static NIL: TargetType = TargetType::new("nil", [1, 2, 3], nil);
+static ON: TargetType = TargetType::new("on", [4, 5, 6], on);
 static TYPES: &[&TargetType] = &[&NIL, &ON];
 
 struct World {

@@ -51,7 +51,7 @@ impl MappedDevice {
     pub fn zero_skips(&self) -> ZeroSkips {
         let mut sum = ZeroSkips::default();
         if let Some(table) = self.table(TableSlot::Active) {
-            table.each(|target| sum += target.zero_skips());
+            table.attributes().for_each(|attributes| sum += attributes.zero_skips());
         }
         sum
     }
@@ -61,8 +61,8 @@ impl MappedDevice {
         self.options().io_poll
     }
 
-    /// Changes [`io_poll`](Self::io_poll), also with bios in flight: they complete as they were submitted. Fails when a device
-    /// beneath cannot be polled, as `queue_poll_store` (`block/blk-sysfs.c`, 6.12) does, and says which.
+    /// Changes [`io_poll`](Self::io_poll), also with bios in flight: they complete as they were submitted. Fails when a
+    /// device beneath cannot be polled, as `queue_poll_store` (`block/blk-sysfs.c`, 6.12) does, and says which.
     pub fn set_io_poll(&self, on: bool) -> Result<(), Error> {
         if let Some(name) = self.unpolled().filter(|_| on) {
             return Err(Error::new(Errno::EINVAL, format!("io_poll=1: {name} cannot be polled")));
@@ -75,9 +75,9 @@ impl MappedDevice {
     /// A device beneath, or this one, that cannot be polled, io_poll of this one aside.
     fn unpolled(&self) -> Option<String> {
         let Some(table) = self.table(TableSlot::Active) else { return Some(self.device_name()) };
-        let target = table.targets().find(|target| !target.can_poll())?;
-        let beneath = target.devices().into_iter().find(|d| !d.dev.can_poll());
-        Some(match beneath.as_ref().map(|d| (d.dev.as_any().downcast_ref::<Self>(), d)) {
+        let target = &table.placed().iter().find(|p| !p.capabilities.can_poll())?.capabilities;
+        let beneath = target.devices.iter().find(|d| !d.dev.can_poll());
+        Some(match beneath.map(|d| (d.dev.as_any().downcast_ref::<Self>(), d)) {
             Some((Some(md), _)) if md.io_poll() => md.unpolled().unwrap_or_else(|| md.device_name()),
             Some((Some(md), _)) => format!("{}, whose io_poll is 0,", md.device_name()),
             Some((None, d)) => d.dev.name(),
@@ -90,7 +90,8 @@ impl MappedDevice {
         u32::try_from(self.poll_budget.load(Ordering::Relaxed)).ok()
     }
 
-    /// Sets how long adaptive channels poll for its bios before they sleep, in microseconds; `None`: as the domain says.
+    /// Sets how long adaptive channels poll for its bios before they sleep, in microseconds; `None`: as the domain
+    /// says.
     pub fn set_poll_budget(&self, us: Option<u32>) {
         self.poll_budget.store(us.map_or(NO_BUDGET, u64::from), Ordering::Relaxed);
     }
@@ -98,7 +99,7 @@ impl MappedDevice {
     /// Changes an option of the active table's targets. `None`: none has it, or not with that value.
     pub fn set_target_option(&self, key: &str, value: &str) -> Option<()> {
         let table = self.table(TableSlot::Active)?;
-        let set = table.targets().filter_map(|target| target.set_option(key, value)).count();
+        let set = table.attributes().filter_map(|attributes| attributes.set_option(key, value)).count();
         if set > 0 {
             lock(&self.target_options).insert(key.to_owned(), value.to_owned());
         }

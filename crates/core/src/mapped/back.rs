@@ -1,7 +1,7 @@
 //! Bios that come back to their target: at home again, at a later time, or when work on them is done.
 //!
-//! Such a bio has two frames more: the target's context, along with where the bio lies in the target, and above it one that calls
-//! the target. Both are gone when it is called, so that it may send the bio on in the same way again.
+//! Such a bio has two frames more: the target's context, along with where the bio lies in the target, and above it one
+//! that calls the target. Both are gone when it is called, so that it may send the bio on in the same way again.
 
 use super::MappedDevice;
 use crate::table::{Placed, Table};
@@ -68,13 +68,15 @@ fn with_context(mut bio: Bio, at: Sectors, context: u64) -> Bio {
 
 /// A bio with a context that calls its target.
 fn calling(func: FrameFn, mut bio: Bio, placed: &Placed) -> Bio {
-    // SAFETY: the bio is counted in flight until it has come home, and so its table stays; under the frame is the context.
+    // SAFETY: the bio is counted in flight until it has come home, and so its table stays; under the frame is the
+    // context.
     let pushed = unsafe { bio.push_frame(func, std::ptr::from_ref(placed).cast()) };
     debug_assert!(pushed, "there is room for two frames");
     bio
 }
 
-/// Takes the context that lies under the frame which ran. Gives it with where the bio lies in the target; the bio keeps its sector.
+/// Takes the context that lies under the frame which ran. Gives it with where the bio lies in the target; the bio keeps
+/// its sector.
 ///
 /// # Safety
 /// The uppermost frame is a context.
@@ -90,7 +92,8 @@ unsafe fn context_of(bio: &mut Bio) -> (u64, Sectors) {
 /// A bio that went to a device beneath has come home.
 ///
 /// # Safety
-/// `word` is the target's place in a table, which stays while the bio is in flight; under this frame there is a context.
+/// `word` is the target's place in a table, which stays while the bio is in flight; under this frame there is a
+/// context.
 unsafe fn came_home(cx: &Cx<'_>, mut bio: Bio, word: *const ()) -> Option<Bio> {
     // SAFETY: the contract.
     let placed = unsafe { &*word.cast::<Placed>() };
@@ -156,7 +159,7 @@ fn with_status(mut bio: Bio, status: Status) -> Bio {
 impl Table {
     /// From here on no bio is kept to a time, and those that are go on. Not from inside a channel.
     pub(super) fn drain_delayed(&self, domain: &Domain) {
-        for placed in self.placed().iter().filter(|placed| placed.target.takes_back()) {
+        for placed in self.placed().iter().filter(|placed| placed.capabilities.takes_back) {
             placed.set_draining(true);
             domain.expire(placed.key());
         }

@@ -182,8 +182,9 @@ impl MappedDevice {
         let table = Arc::new(Table::build(lines, &cx).map_err(|e| e.into_error(lines))?);
         doing.now("waits for another table to be put in place");
         let old = {
-            // One at a time, so that two cannot close a loop together, nor build a stack that is too deep: what others have
-            // put in place since this one was checked is seen here. Dropped before the table is, with which devices may go.
+            // One at a time, so that two cannot close a loop together, nor build a stack that is too deep: what others
+            // have put in place since this one was checked is seen here. Dropped before the table is, with which
+            // devices may go.
             let _loading = lock(&registry.loads);
             table.check_place(self).map_err(|e| e.into_error(lines))?;
             // Before a resume can make it active: a device beneath that is suspended then has to reach this one.
@@ -206,8 +207,8 @@ impl MappedDevice {
         }
     }
 
-    /// The devices beneath both tables. Clones of these rather than of a table: where locks are held, the last hold on a
-    /// table must not be let go of, because that may remove devices.
+    /// The devices beneath both tables. Clones of these rather than of a table: where locks are held, the last hold on
+    /// a table must not be let go of, because that may remove devices.
     pub(crate) fn beneath(&self) -> Vec<Arc<dyn BlockDevice>> {
         let control = lock(&self.control);
         [&control.active, &control.inactive].into_iter().flatten().flat_map(|t| t.devices()).cloned().collect()
@@ -279,7 +280,7 @@ impl MappedDevice {
     /// What the targets of the active table have to say to who has resumed it, a line each. May block.
     pub fn notices(&self) -> Vec<String> {
         let table = self.table(super::TableSlot::Active);
-        table.iter().flat_map(|table| table.targets()).filter_map(|target| target.notice()).collect()
+        table.iter().flat_map(|table| table.attributes()).filter_map(|attributes| attributes.notice()).collect()
     }
 
     /// Counts an event and wakes who waits for it.

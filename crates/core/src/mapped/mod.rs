@@ -44,7 +44,7 @@ pub struct MappedDevice {
     counters: PerChannel,
     sectors: AtomicU64,
     read_only: AtomicBool,
-    held: Mutex<Held>,
+    held: Mutex<HeldBios>,
     control: Mutex<control::Control>,
     /// Serialises what takes long: suspend, resume, removal.
     operation: Mutex<()>,
@@ -57,7 +57,8 @@ pub struct MappedDevice {
     target_options: Mutex<BTreeMap<String, String>>,
     events: Events,
     noflush: AtomicBool,
-    /// In microseconds; [`NO_BUDGET`] when it was not set. Looked at before every sleep of a channel that holds the device.
+    /// In microseconds; [`NO_BUDGET`] when it was not set. Looked at before every sleep of a channel that holds the
+    /// device.
     poll_budget: AtomicU64,
     /// Split bios that wait for clones: in flight, though counted nowhere else.
     parked: AtomicUsize,
@@ -75,7 +76,7 @@ enum Mode {
     Removed,
 }
 
-struct Held {
+struct HeldBios {
     mode: Mode,
     bios: VecDeque<Bio>,
 }
@@ -124,7 +125,7 @@ impl MappedDevice {
             counters: PerChannel::new(),
             sectors: AtomicU64::new(0),
             read_only: AtomicBool::new(false),
-            held: Mutex::new(Held { mode: Mode::Empty, bios: VecDeque::new() }),
+            held: Mutex::new(HeldBios { mode: Mode::Empty, bios: VecDeque::new() }),
             control: Mutex::new(control::Control::new(name, uuid)),
             operation: Mutex::new(()),
             paths: Mutex::default(),
@@ -210,8 +211,8 @@ impl MappedDevice {
         totals
     }
 
-    /// Bios in flight in the device, by any path. Once the gate is closed 0 is final: those that are parked are asked for
-    /// first, because they turn into clones in flight, and nothing is parked any more.
+    /// Bios in flight in the device, by any path. Once the gate is closed 0 is final: those that are parked are asked
+    /// for first, because they turn into clones in flight, and nothing is parked any more.
     fn in_flight(&self) -> u64 {
         let parked = self.parked.load(Ordering::Acquire) as u64;
         let through: u64 = lock(&self.paths).through.iter().map(|p| p.counters.in_flight()).fold(0, u64::wrapping_add);
@@ -236,7 +237,7 @@ impl MappedDevice {
     }
 
     /// What happens to bios that arrive, in a word, and how many are held; `None` when the lock cannot be had.
-    pub(crate) fn gate(&self) -> Option<(&'static str, usize)> {
+    pub(crate) fn mode_now(&self) -> Option<(&'static str, usize)> {
         let held = patiently(&self.held)?;
         let state = match held.mode {
             Mode::Empty => "empty",
@@ -281,7 +282,8 @@ impl BlockDevice for MappedDevice {
     }
 
     fn limits(&self) -> Limits {
-        // Not by another hold on the table: this is asked inside channels too, where the last one must not be let go of.
+        // Not by another hold on the table: this is asked inside channels too, where the last one must not be let go
+        // of.
         lock(&self.control).active.as_ref().map_or_else(Limits::default, |table| table.limits())
     }
 
@@ -325,7 +327,8 @@ impl BlockDevice for MappedDevice {
     }
 
     fn extents(&self, cx: &Cx<'_>, sector: Sector, sectors: Sectors, reply: ExtentsReply) {
-        // A device that does not run knows nothing: what it does not run, a target that waits for its resume, is not asked.
+        // A device that does not run knows nothing: what it does not run, a target that waits for its resume, is not
+        // asked.
         let Some(plan) = self.plan.get(cx) else { return };
         let Some(end) = sector.checked_add(sectors).filter(|end| *end <= plan.len.from_start()) else { return };
         if sectors.is_zero() {
@@ -335,7 +338,11 @@ impl BlockDevice for MappedDevice {
         // and of a stack of stripes the rest of a long range costs a thousand times as much.
         let placed = plan.table.find(sector);
         let len = placed.end().min(end) - sector;
-        placed.target.extents(cx, sector - placed.begin, len, reply.within(len));
+        let (at, reply) = (sector - placed.begin, reply.within(len));
+        match placed.capabilities.locate(at) {
+            Some((beneath, sector, left)) => beneath.dev.extents(cx, sector, len.min(left), reply),
+            None => placed.target.extents(cx, at, len, reply),
+        }
     }
 
     fn is_for(&self, domain: &Domain) -> bool {

@@ -1,9 +1,9 @@
 //! A compiled path: several mapped devices passed in one step, with one set of counters for all of them.
 
 use super::MappedDevice;
-use crate::Totals;
 use crate::counters::PerChannel;
 use crate::table::Table;
+use crate::{Failed, Totals};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use udm_base::Sector;
@@ -52,19 +52,13 @@ impl Path {
         for (md, table) in self.runs.iter().chain(&self.terminal).zip(&self.tables) {
             let placed = table.find(sector);
             let at = sector - placed.begin;
-            if placed.target.failed(at, status)
+            if placed.target.failed(Failed::At(at), status)
                 && let Some(md) = md.upgrade()
             {
                 md.event();
             }
-            sector = match (placed.target.run(), placed.target.striping()) {
-                (Some(run), _) => run.start + at,
-                (None, Some(striping)) => {
-                    let (leg, into) = striping.stripes.locate(at);
-                    striping.legs[leg].start + into
-                }
-                (None, None) => return,
-            };
+            let Some((_, beneath, _)) = placed.capabilities.locate(at) else { return };
+            sector = beneath;
         }
     }
 

@@ -1,7 +1,7 @@
 //! A plan: what a running device does with a bio, looked up by sector.
 //!
-//! A plan is made from a table. Targets that only shift addresses are followed down, through the mapped devices beneath,
-//! as far as each runs, may be compiled and refuses nothing that its user would not refuse; so a stack of such
+//! A plan is made from a table. Targets that only shift addresses are followed down, through the mapped devices
+//! beneath, as far as each runs, may be compiled and refuses nothing that its user would not refuse; so a stack of such
 //! targets costs one step, and still counts for each of its devices.
 
 use super::MappedDevice;
@@ -9,19 +9,19 @@ use super::path::Path;
 use super::submit::{own_done, path_done};
 use crate::counters::PerChannel;
 use crate::table::{Placed, Table};
-use crate::{Run, Target};
+use crate::{Target, TargetDevice};
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Weak};
 use udm_base::{Divisor, Sector, Sectors, Stripes};
 use udm_io::{BlockDevice, FrameFn, Limits, Memory, Op, OpFlags};
 
-/// At most this many extents come from one table; past it targets are left as they are.
-const EXTENTS_MAX: usize = 4096;
+/// At most this many routes come from one table; past it targets are left as they are.
+const ROUTES_MAX: usize = 4096;
 
-/// Extents that are found without a search.
+/// Routes that are found without a search.
 const FEW: usize = 4;
 
-/// Where an extent's bios go.
+/// Where a route's bios go.
 #[derive(Clone, Copy)]
 pub(super) enum To {
     /// To a device, their sector shifted.
@@ -40,17 +40,17 @@ pub(super) enum To {
     Clones,
 }
 
-/// The ways of a striped extent. Each leg is an extent whose addresses count from the leg's start, and which leads to a
+/// The ways of a striped route. Each leg is a route whose addresses count from the leg's start, and which leads to a
 /// device or to a target that ends each bio at once.
 pub(super) struct Legs {
     stripes: Stripes,
-    legs: Box<[Extent]>,
+    legs: Box<[Route]>,
 }
 
 impl Legs {
     /// The leg of a bio that begins `at` sectors into the striped target, and where on the leg's device or target.
     #[inline]
-    pub(super) fn find(&self, at: Sectors) -> (&Extent, Sector) {
+    pub(super) fn find(&self, at: Sectors) -> (&Route, Sector) {
         let (leg, into) = self.stripes.locate(at);
         let leg = &self.legs[leg];
         (leg, leg.start + into)
@@ -58,7 +58,7 @@ impl Legs {
 }
 
 /// A stretch of the device.
-pub(super) struct Extent {
+pub(super) struct Route {
     pub(super) begin: Sector,
     pub(super) end: Sector,
     /// Where `begin` lies on the device, or in the target.
@@ -78,23 +78,23 @@ pub(super) struct Extent {
 pub(crate) struct Plan {
     pub(super) md: *const MappedDevice,
     pub(super) table: Arc<Table>,
-    pub(super) extents: Box<[Extent]>,
+    pub(super) routes: Box<[Route]>,
     /// Where those end, if they are few.
     ends: [Sector; FEW - 1],
     pub(super) len: Sectors,
     pub(super) max_sectors: Sectors,
     /// Sectors of a logical block, less one.
     pub(super) block_mask: u64,
-    /// What a bio must not ask for to be served as it is ([`OpFlags::asked_with`]): no payload, what is refused, what is to be
-    /// emulated, to be polled for where that cannot be.
+    /// What a bio must not ask for to be served as it is ([`OpFlags::asked_with`]): no payload, what is refused, what
+    /// is to be emulated, to be polled for where that cannot be.
     pub(super) unusual: u16,
     pub(super) read_only: bool,
     /// Bios may be polled for.
     pub(super) poll: bool,
     pub(super) level: usize,
     pub(super) paths: Vec<Arc<Path>>,
-    /// What striped extents point at.
-    #[expect(clippy::vec_box, reason = "extents point at their legs")]
+    /// What striped routes point at.
+    #[expect(clippy::vec_box, reason = "routes point at their legs")]
     _legs: Vec<Box<Legs>>,
     /// Bios that wait for clones and will come back to this plan.
     pub(super) parked: AtomicUsize,
@@ -109,7 +109,7 @@ impl Plan {
     /// The plan of `md` with `table`. Takes no lock but those of the devices beneath, briefly.
     pub(super) fn build(md: &Arc<MappedDevice>, table: Arc<Table>) -> Self {
         let options = md.options();
-        let mut extents = Vec::new();
+        let mut routes = Vec::new();
         let (mut paths, mut legs): (Vec<Arc<Path>>, _) = (Vec::new(), Vec::new());
         for placed in table.placed() {
             let mut walk = Walk { top: md, runs: Vec::new(), tables: Vec::new(), out: Vec::new() };
@@ -120,7 +120,7 @@ impl Plan {
             for found in walk.out {
                 paths.extend(found.paths);
                 legs.extend(found.legs);
-                extents.push(found.extent);
+                routes.push(found.route);
             }
         }
         let limits = table.limits();
@@ -130,8 +130,8 @@ impl Plan {
         }
         Self {
             md: Arc::as_ptr(md),
-            ends: ends(&extents),
-            extents: extents.into(),
+            ends: ends(&routes),
+            routes: routes.into(),
             len: table.sectors(),
             max_sectors: limits.max_sectors,
             block_mask: u64::from(limits.logical_block_size) / 512 - 1,
@@ -146,20 +146,20 @@ impl Plan {
         }
     }
 
-    /// The extent of a sector that lies within the device.
+    /// The route of a sector that lies within the device.
     #[inline]
-    pub(super) fn find(&self, sector: Sector) -> Option<&Extent> {
+    pub(super) fn find(&self, sector: Sector) -> Option<&Route> {
         match self.find_among_few(sector) {
-            None => self.extents.get(self.extents.partition_point(|e| e.end <= sector)),
+            None => self.routes.get(self.routes.partition_point(|e| e.end <= sector)),
             few => few,
         }
     }
 
-    /// The same for a plan of few extents; `None` where there are more. Its comparisons do not wait for each other, as those of a
-    /// search do.
+    /// The same for a plan of few routes; `None` where there are more. Its comparisons do not wait for each other, as
+    /// those of a search do.
     #[inline]
-    pub(super) fn find_among_few(&self, sector: Sector) -> Option<&Extent> {
-        match &*self.extents {
+    pub(super) fn find_among_few(&self, sector: Sector) -> Option<&Route> {
+        match &*self.routes {
             [one] => Some(one),
             more if more.len() <= FEW => {
                 more.get(self.ends.iter().map(|end| usize::from(*end <= sector)).sum::<usize>())
@@ -169,10 +169,10 @@ impl Plan {
     }
 }
 
-/// The ends of all extents but the last, of which there are few; past them what no sector reaches.
-fn ends(extents: &[Extent]) -> [Sector; FEW - 1] {
-    let inner = extents.len().saturating_sub(1);
-    std::array::from_fn(|i| extents.get(i).filter(|_| i < inner).map_or(Sector::new(u64::MAX), |e| e.end))
+/// The ends of all routes but the last, of which there are few; past them what no sector reaches.
+fn ends(routes: &[Route]) -> [Sector; FEW - 1] {
+    let inner = routes.len().saturating_sub(1);
+    std::array::from_fn(|i| routes.get(i).filter(|_| i < inner).map_or(Sector::new(u64::MAX), |e| e.end))
 }
 
 /// The bits of [`OpFlags::asked_with`] that keep a bio from being served as it is.
@@ -185,26 +185,22 @@ fn unusual(read_only: bool, does_fua: bool, polls: bool) -> u16 {
     flags.asked_with(Op::Read) | u16::from(ops)
 }
 
-/// An extent, and what it points at.
+/// A route, and what it points at.
 struct Found {
-    extent: Extent,
+    route: Route,
     paths: Vec<Arc<Path>>,
     legs: Option<Box<Legs>>,
 }
 
-/// The extent of a target that is not followed.
+/// The route of a target that is not followed.
 fn own(md: &Arc<MappedDevice>, placed: &Placed, clone: bool) -> Found {
-    let target: &dyn Target = &*placed.target;
-    let to = match (target.run(), clone) {
-        (_, true) => To::Clones,
-        (Some(run), _) => To::Device(Arc::as_ptr(run.dev)),
-        (None, _) if target.is_synchronous() => at_once(target),
-        (None, _) if target.no_clone() => in_place(placed),
-        (None, _) => To::Clones,
+    let (to, start) = match placed.capabilities.run() {
+        _ if clone => (To::Clones, Sector::ZERO),
+        Some(run) => (To::Device(Arc::as_ptr(&run.dev)), run.start),
+        None => (to_target(placed).unwrap_or(To::Clones), Sector::ZERO),
     };
-    let start = target.run().filter(|_| matches!(to, To::Device(_))).map_or(Sector::ZERO, |run| run.start);
-    let chunk = chunk_of(target);
-    let extent = Extent {
+    let chunk = chunk_of(placed);
+    let route = Route {
         begin: placed.begin,
         end: placed.end(),
         start,
@@ -214,21 +210,22 @@ fn own(md: &Arc<MappedDevice>, placed: &Placed, clone: bool) -> Found {
         path: std::ptr::null(),
         done: (own_done, Arc::as_ptr(md).cast()),
     };
-    Found { extent, paths: Vec::new(), legs: None }
+    Found { route, paths: Vec::new(), legs: None }
 }
 
-/// The way to a target that ends each bio at once.
-fn at_once(target: &dyn Target) -> To {
-    target.memory().map_or(To::Sync(target), |memory| To::Memory(memory))
+/// The way to a target that takes the submitter's own bio; `None`: it takes clones only.
+fn to_target(placed: &Placed) -> Option<To> {
+    let (can, target) = (&placed.capabilities, &*placed.target);
+    match can.memory() {
+        Some(memory) => Some(To::Memory(memory)),
+        None if can.synchronous => Some(To::Sync(target)),
+        None if can.in_place && can.takes_back => Some(To::Placed(placed)),
+        None => can.in_place.then_some(To::Target(target)),
+    }
 }
 
-/// The way to a target that may remap the submitter's own bio.
-fn in_place(placed: &Placed) -> To {
-    if placed.target.takes_back() { To::Placed(placed) } else { To::Target(&*placed.target) }
-}
-
-fn chunk_of(target: &dyn Target) -> Option<Divisor> {
-    target.max_io_len().map(|len| Divisor::new(len.get()))
+fn chunk_of(placed: &Placed) -> Option<Divisor> {
+    placed.capabilities.max_io_len.map(|len| Divisor::new(len.get()))
 }
 
 /// The way down from one target of a table.
@@ -243,49 +240,43 @@ impl Walk<'_> {
     /// Follows a target of the top table; false when there is nothing to gain.
     fn follow_top(&mut self, table: &Arc<Table>, placed: &Placed) -> bool {
         self.tables.push(table.clone());
-        let Some(run) = placed.target.run() else {
-            return self.spread(self.top, &*placed.target, placed.begin, Sectors::ZERO, placed.len);
+        let Some(run) = placed.capabilities.run() else {
+            return self.spread(self.top, placed, placed.begin, Sectors::ZERO, placed.len);
         };
-        let Some(below) = compilable(&**run.dev) else { return false };
+        let Some(below) = compilable(&*run.dev) else { return false };
         self.runs.push(Arc::downgrade(self.top));
         self.descend(&below, placed.begin, run.start, placed.len)
     }
 
-    /// Follows each leg of a striped target of `md`, as far as it stays one extent; false when the target is none.
-    fn spread(
-        &mut self,
-        md: &Arc<MappedDevice>,
-        target: &dyn Target,
-        top_at: Sector,
-        into: Sectors,
-        len: Sectors,
-    ) -> bool {
-        let Some(striping) = target.striping() else { return false };
+    /// Follows each leg of a striped target of `md`, as far as it stays one route; false when the target is none.
+    fn spread(&mut self, md: &Arc<MappedDevice>, placed: &Placed, top_at: Sector, into: Sectors, len: Sectors) -> bool {
+        let Some(stripes) = placed.capabilities.stripes() else { return false };
         self.runs.push(Arc::downgrade(md));
         let (mut legs, mut paths) = (Vec::new(), Vec::new());
-        for run in &striping.legs {
-            let leg = self.leg(run, striping.len);
+        for device in &placed.capabilities.devices {
+            let leg = self.leg(device);
             paths.extend(leg.paths);
-            legs.push(leg.extent);
+            legs.push(leg.route);
         }
         self.runs.pop();
-        let legs = Box::new(Legs { stripes: striping.stripes, legs: legs.into() });
-        let extent = way(top_at, len, To::Stripes(&raw const *legs), into.from_start(), chunk_of(target));
-        self.out.push(Found { extent, paths, legs: Some(legs) });
+        let legs = Box::new(Legs { stripes, legs: legs.into() });
+        let route = route_to(top_at, len, To::Stripes(&raw const *legs), into.from_start(), chunk_of(placed));
+        self.out.push(Found { route, paths, legs: Some(legs) });
         true
     }
 
-    /// One leg: what lies below it if that is a single extent without chunks or stripes of its own, else the leg's device.
-    fn leg(&mut self, run: &Run<'_>, len: Sectors) -> Found {
+    /// One leg: what lies below it if that is a single route without chunks or stripes of its own, else the leg's
+    /// device.
+    fn leg(&mut self, device: &TargetDevice) -> Found {
         let mark = (self.out.len(), self.tables.len());
-        let below = compilable(&**run.dev);
-        let followed = below.is_some_and(|below| self.descend(&below, Sector::ZERO, run.start, len));
-        let plain = |f: &Found| f.extent.chunk.is_none() && !matches!(f.extent.to, To::Stripes(_));
+        let below = compilable(&*device.dev);
+        let followed = below.is_some_and(|below| self.descend(&below, Sector::ZERO, device.start, device.len));
+        let plain = |f: &Found| f.route.chunk.is_none() && !matches!(f.route.to, To::Stripes(_));
         if !followed || self.out.len() != mark.0 + 1 || !plain(&self.out[mark.0]) {
             self.out.truncate(mark.0);
             self.tables.truncate(mark.1);
-            let to = To::Device(Arc::as_ptr(run.dev));
-            self.finish(way(Sector::ZERO, len, to, run.start, None), None);
+            let to = To::Device(Arc::as_ptr(&device.dev));
+            self.finish(route_to(Sector::ZERO, device.len, to, device.start, None), None);
         }
         self.out.pop().expect("one was pushed, here or by descend")
     }
@@ -301,7 +292,7 @@ impl Walk<'_> {
         self.tables.push(table.clone());
         let mut at = start;
         while at < end {
-            if self.out.len() >= EXTENTS_MAX {
+            if self.out.len() >= ROUTES_MAX {
                 return false;
             }
             let placed = table.find(at);
@@ -319,45 +310,40 @@ impl Walk<'_> {
 
     /// One target of a device beneath: followed further, or the end of the path.
     fn step(&mut self, md: &Arc<MappedDevice>, placed: &Placed, top_at: Sector, into: Sectors, len: Sectors) -> bool {
-        let target: &dyn Target = &*placed.target;
-        let ends = |to, start| way(top_at, len, to, start, chunk_of(target));
-        let (extent, terminal) = if let Some(run) = target.run() {
+        let ends = |to, start| route_to(top_at, len, to, start, chunk_of(placed));
+        if let Some(run) = placed.capabilities.run() {
             self.runs.push(Arc::downgrade(md));
-            let deeper = compilable(&**run.dev);
+            let deeper = compilable(&*run.dev);
             let mark = (self.out.len(), self.tables.len());
             if !deeper.is_some_and(|below| self.descend(&below, top_at, run.start + into, len)) {
                 self.out.truncate(mark.0);
                 self.tables.truncate(mark.1);
-                self.finish(ends(To::Device(Arc::as_ptr(run.dev)), run.start + into), None);
+                self.finish(ends(To::Device(Arc::as_ptr(&run.dev)), run.start + into), None);
             }
             self.runs.pop();
             return true;
-        } else if self.spread(md, target, top_at, into, len) {
+        }
+        if self.spread(md, placed, top_at, into, len) {
             return true;
-        } else if target.is_synchronous() {
-            (ends(at_once(target), into.from_start()), Some(Arc::downgrade(md)))
-        } else if target.no_clone() {
-            (ends(in_place(placed), into.from_start()), Some(Arc::downgrade(md)))
-        } else {
-            return false;
-        };
-        self.finish(extent, terminal);
+        }
+        let Some(to) = to_target(placed) else { return false };
+        self.finish(ends(to, into.from_start()), Some(Arc::downgrade(md)));
         true
     }
 
-    fn finish(&mut self, mut extent: Extent, terminal: Option<Weak<MappedDevice>>) {
+    fn finish(&mut self, mut route: Route, terminal: Option<Weak<MappedDevice>>) {
         let path = Arc::new(Path::new(self.runs.clone(), terminal, self.tables.clone()));
-        extent.counters = &raw const path.counters;
-        extent.path = Arc::as_ptr(&path);
-        extent.done = (path_done, Arc::as_ptr(&path).cast());
-        self.out.push(Found { extent, paths: vec![path], legs: None });
+        route.counters = &raw const path.counters;
+        route.path = Arc::as_ptr(&path);
+        route.done = (path_done, Arc::as_ptr(&path).cast());
+        self.out.push(Found { route, paths: vec![path], legs: None });
     }
 }
 
-/// The extent of `len` sectors from `begin` on that leads to `start` of `to`, by a path that is not made yet.
-fn way(begin: Sector, len: Sectors, to: To, start: Sector, chunk: Option<Divisor>) -> Extent {
+/// The route of `len` sectors from `begin` on that leads to `start` of `to`, by a path that is not made yet.
+fn route_to(begin: Sector, len: Sectors, to: To, start: Sector, chunk: Option<Divisor>) -> Route {
     let (counters, path) = (std::ptr::null(), std::ptr::null());
-    Extent { begin, end: begin + len, start, to, chunk, counters, path, done: (path_done, std::ptr::null()) }
+    Route { begin, end: begin + len, start, to, chunk, counters, path, done: (path_done, std::ptr::null()) }
 }
 
 /// The mapped device that `dev` is, if a path may lead through it.

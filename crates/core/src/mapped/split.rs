@@ -4,6 +4,7 @@ use super::MappedDevice;
 use super::back::answer;
 use super::plan::{Plan, does_fua};
 use super::submit::came_back;
+use crate::Failed;
 use crate::table::{Placed, TableSlot};
 use std::sync::atomic::Ordering;
 use udm_base::{Sector, Sectors};
@@ -108,7 +109,7 @@ impl MappedDevice {
     /// One flush for each device beneath, and for each target that wants them. Returns whether some are left.
     fn flush_parts(&self, cx: &Cx<'_>, bio: &mut Bio, plan: &Plan) -> bool {
         let devices = plan.table.flushed();
-        let wanting: Vec<&Placed> = plan.table.placed().iter().filter(|p| p.target.wants_flush()).collect();
+        let wanting: Vec<&Placed> = plan.table.placed().iter().filter(|p| p.capabilities.sees_flushes).collect();
         while (bio.word() as usize) < devices.len() + wanting.len() {
             let at = bio.word() as usize;
             // SAFETY: the bio is held by `serve_in_parts`, and an empty part lies within it.
@@ -138,8 +139,8 @@ impl MappedDevice {
     }
 }
 
-/// What stands for the sector of a flush where it is counted, as it has none: which of the devices beneath it is for, from the
-/// top down, so that it is no sector of any write.
+/// What stands for the sector of a flush where it is counted, as it has none: which of the devices beneath it is for,
+/// from the top down, so that it is no sector of any write.
 fn flush_of(device: usize) -> Sector {
     Sector::new(u64::MAX - device as u64)
 }
@@ -154,7 +155,7 @@ impl MappedDevice {
         let Some(dev) = device.map(|dev| dev.id()) else { return };
         let mut event = false;
         for placed in table.placed() {
-            event |= placed.target.flush_failed(dev, status);
+            event |= placed.target.failed(Failed::Flush(dev), status);
         }
         if event {
             self.event();
@@ -182,10 +183,10 @@ impl Plan {
         let offset = Sectors::new(bio.word());
         let sector = bio.sector() + offset;
         let placed = self.table.find(sector);
-        let target = &*placed.target;
+        let can = &placed.capabilities;
         let mut len = (bio.sectors() - offset).min(placed.end() - sector);
-        let unsplit = bio.op() == Op::Discard && target.discards_unsplit();
-        if let Some(chunk) = target.max_io_len().filter(|_| !unsplit) {
+        let unsplit = bio.op() == Op::Discard && can.whole_discards;
+        if let Some(chunk) = can.max_io_len.filter(|_| !unsplit) {
             let into = (sector - placed.begin).get() % chunk.get();
             len = len.min(chunk - Sectors::new(into));
         }
@@ -218,8 +219,8 @@ impl Part<'_> {
     }
 }
 
-/// Every clone of a polled bio has come back. One whose clones reached several queues is counted here, once; else its one
-/// clone was ([`clone_done`]).
+/// Every clone of a polled bio has come back. One whose clones reached several queues is counted here, once; else its
+/// one clone was ([`clone_done`]).
 ///
 /// # Safety
 /// As [`came_back`].
@@ -241,8 +242,8 @@ unsafe fn clone_done(cx: &Cx<'_>, mut clone: Bio, word: *const ()) -> Option<Bio
     let md = unsafe { &*word.cast::<MappedDevice>() };
     if clone.status() == Status::Requeue {
         if md.takes_back() {
-            // With its last clone the whole bio comes back. It is not held yet when the device counts as still: then it is sent
-            // to whatever the device has become.
+            // With its last clone the whole bio comes back. It is not held yet when the device counts as still: then it
+            // is sent to whatever the device has become.
             md.counters.of(cx).end();
             return Some(clone);
         }
@@ -254,8 +255,9 @@ unsafe fn clone_done(cx: &Cx<'_>, mut clone: Bio, word: *const ()) -> Option<Bio
     unsafe { came_back(cx, clone, word, counts) }
 }
 
-/// A write that asked for FUA has reached a device without: the clone goes on as a flush of each device beneath, in turn.
-/// Which one is kept as the sector of the frame: a flush has none, and the bio's word belongs to the devices beneath.
+/// A write that asked for FUA has reached a device without: the clone goes on as a flush of each device beneath, in
+/// turn. Which one is kept as the sector of the frame: a flush has none, and the bio's word belongs to the devices
+/// beneath.
 ///
 /// # Safety
 /// As [`came_back`].

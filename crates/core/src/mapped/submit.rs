@@ -2,11 +2,11 @@
 
 use super::back;
 use super::path::Path;
-use super::plan::{Extent, Plan, To};
+use super::plan::{Plan, Route, To};
 use super::{MappedDevice, Mode, lock};
-use crate::Map;
 use crate::counters::Counters;
 use crate::table::TableSlot;
+use crate::{Failed, Map};
 use std::sync::atomic::Ordering;
 use udm_base::{Sector, Sectors};
 use udm_io::{Bio, BlockDevice, Cx, DirectAccess, FrameFn, Memory, Op, OpFlags, Status};
@@ -19,25 +19,25 @@ impl MappedDevice {
         if bio.flags().asked_with(bio.op()) & plan.unusual != 0 {
             return self.serve_unusual(cx, bio, plan);
         }
-        let Some(extent) = plan.find_among_few(bio.sector()).filter(|_| plan.takes(&bio)) else {
+        let Some(route) = plan.find_among_few(bio.sector()).filter(|_| plan.takes(&bio)) else {
             return self.serve_unusual(cx, bio, plan);
         };
-        match extent.to {
-            _ if bio.end_sector() > extent.end => self.serve_in_parts(cx, bio, plan),
+        match route.to {
+            _ if bio.end_sector() > route.end => self.serve_in_parts(cx, bio, plan),
             To::Clones => self.serve_in_parts(cx, bio, plan),
-            To::Device(dev) if bio.has_frame() => Some(shift(cx, bio, extent, dev)),
-            To::Memory(memory) if extent.chunk.is_none() => {
+            To::Device(dev) if bio.has_frame() => Some(shift(cx, bio, route, dev)),
+            To::Memory(memory) if route.chunk.is_none() => {
                 // SAFETY: the plan keeps the table of the target whose memory it is.
                 let memory = unsafe { &*memory };
-                let at = extent.start + (bio.sector() - extent.begin);
+                let at = route.start + (bio.sector() - route.begin);
                 // SAFETY: the counters are the device's, or of a path that the plan owns.
-                serve_at_once(cx, bio, unsafe { &*extent.counters }.of(cx), memory, at)
+                serve_at_once(cx, bio, unsafe { &*route.counters }.of(cx), memory, at)
             }
-            _ => self.go(cx, bio, extent, plan),
+            _ => self.go(cx, bio, route, plan),
         }
     }
 
-    /// A bio that asks for something that the plan does not do along the way, or whose extent is to be searched for.
+    /// A bio that asks for something that the plan does not do along the way, or whose route is to be searched for.
     #[inline(never)]
     fn serve_unusual(&self, cx: &Cx<'_>, mut bio: Bio, plan: &Plan) -> Option<Bio> {
         let flags = bio.flags();
@@ -47,31 +47,31 @@ impl MappedDevice {
         }
         // To a read the other flags say nothing.
         let usual = bio.op() == Op::Read || bio.flags().asked_with(bio.op()) & plan.unusual == 0;
-        match plan.extent_of(&bio).filter(|_| usual) {
-            Some(extent) => self.go(cx, bio, extent, plan),
+        match plan.route_of(&bio).filter(|_| usual) {
+            Some(route) => self.go(cx, bio, route, plan),
             None => self.serve_in_parts(cx, bio, plan),
         }
     }
 
-    /// Serves a bio that lies within one extent, without a clone if it lies within its chunk too.
+    /// Serves a bio that lies within one route, without a clone if it lies within its chunk too.
     #[inline(never)]
-    fn go(&self, cx: &Cx<'_>, mut bio: Bio, extent: &Extent, plan: &Plan) -> Option<Bio> {
-        let at = extent.start + (bio.sector() - extent.begin);
-        if !extent.has_whole(at, bio.sectors()) {
+    fn go(&self, cx: &Cx<'_>, mut bio: Bio, route: &Route, plan: &Plan) -> Option<Bio> {
+        let at = route.start + (bio.sector() - route.begin);
+        if !route.has_whole(at, bio.sectors()) {
             return self.serve_in_parts(cx, bio, plan);
         }
-        let (extent, at) = match extent.to {
+        let (route, at) = match route.to {
             // SAFETY: the plan owns its legs.
             To::Stripes(legs) => unsafe { &*legs }.find(at - Sector::ZERO),
-            _ => (extent, at),
+            _ => (route, at),
         };
         // SAFETY: the counters are this device's, or of a path that the plan owns.
-        let counters = unsafe { &*extent.counters }.of(cx);
-        if let To::Memory(memory) = extent.to {
+        let counters = unsafe { &*route.counters }.of(cx);
+        if let To::Memory(memory) = route.to {
             // SAFETY: the plan keeps the table of the target whose memory it is.
             return serve_at_once(cx, bio, counters, unsafe { &*memory }, at);
         }
-        if let To::Sync(target) = extent.to {
+        if let To::Sync(target) = route.to {
             counters.arrived(&bio);
             // Ends within the section, so that a suspension which waits for sections has waited for it.
             // SAFETY: the plan keeps the table of the target.
@@ -79,17 +79,17 @@ impl MappedDevice {
             if let Map::Ended(bio, status) = &map
                 && !status.is_ok()
                 // SAFETY: null, or a path of the plan.
-                && let Some(path) = unsafe { extent.path.as_ref() }
+                && let Some(path) = unsafe { route.path.as_ref() }
             {
                 path.note_error(bio.sector(), *status);
             }
             return Self::mapped(cx, map);
         }
-        match extent.to {
-            To::Device(dev) if bio.has_frame() => Some(shift_to(counters, bio, extent.done, dev, at)),
+        match route.to {
+            To::Device(dev) if bio.has_frame() => Some(shift_to(counters, bio, route.done, dev, at)),
             // It may push a frame of its own.
             To::Target(target) if bio.frames_left() >= 2 => {
-                enter(counters, &mut bio, extent.done);
+                enter(counters, &mut bio, route.done);
                 // SAFETY: the plan keeps the table of the target.
                 let map = unsafe { &*target }.map(cx, bio, at - Sector::ZERO);
                 if matches!(map, Map::Remapped(..)) {
@@ -98,7 +98,7 @@ impl MappedDevice {
                 Self::mapped(cx, map)
             }
             To::Placed(placed) if bio.frames_left() >= 2 + back::FRAMES => {
-                enter(counters, &mut bio, extent.done);
+                enter(counters, &mut bio, route.done);
                 let at = at - Sector::ZERO;
                 // SAFETY: the plan keeps the table of the target.
                 let placed = unsafe { &*placed };
@@ -150,12 +150,13 @@ impl MappedDevice {
         None
     }
 
-    /// Tells the target that a bio at `sector` failed beneath it. The bio is still in flight here, so that the table stays.
+    /// Tells the target that a bio at `sector` failed beneath it. The bio is still in flight here, so that the table
+    /// stays.
     #[cold]
     fn note_error(&self, sector: Sector, status: Status) {
         let Some(table) = self.table(TableSlot::Active).filter(|t| sector < t.sectors().from_start()) else { return };
         let placed = table.find(sector);
-        if placed.target.failed(sector - placed.begin, status) {
+        if placed.target.failed(Failed::At(sector - placed.begin), status) {
             self.event();
         }
     }
@@ -198,12 +199,12 @@ impl MappedDevice {
 #[cold]
 fn undeclared(bio: Bio) -> Option<Bio> {
     bio.end(Status::Io);
-    debug_assert!(false, "a target that takes bios back has to say so: Target::takes_back");
+    debug_assert!(false, "a target that takes bios back has to say so: NewTarget::takes_back");
     None
 }
 
-/// Serves a read or write from memory, where one is served by nothing else: so that the copy is in this function, and the
-/// caller has no registers to save for it.
+/// Serves a read or write from memory, where one is served by nothing else: so that the copy is in this function, and
+/// the caller has no registers to save for it.
 #[inline(never)]
 fn serve_at_once(cx: &Cx<'_>, bio: Bio, counters: &Counters, memory: &Memory, at: Sector) -> Option<Bio> {
     counters.arrived(&bio);
@@ -212,13 +213,13 @@ fn serve_at_once(cx: &Cx<'_>, bio: Bio, counters: &Counters, memory: &Memory, at
     None
 }
 
-/// Sends a read or write on to the device of an extent. The bio has room for a frame.
+/// Sends a read or write on to the device of a route. The bio has room for a frame.
 #[inline(always)]
-fn shift(cx: &Cx<'_>, bio: Bio, extent: &Extent, dev: *const dyn BlockDevice) -> Bio {
-    let at = extent.start + (bio.sector() - extent.begin);
+fn shift(cx: &Cx<'_>, bio: Bio, route: &Route, dev: *const dyn BlockDevice) -> Bio {
+    let at = route.start + (bio.sector() - route.begin);
     // SAFETY: the counters are the device's, or of a path that the plan owns.
-    let counters = unsafe { &*extent.counters }.of(cx);
-    shift_to(counters, bio, extent.done, dev, at)
+    let counters = unsafe { &*route.counters }.of(cx);
+    shift_to(counters, bio, route.done, dev, at)
 }
 
 /// Counts a bio that goes to a target which may remap it. It has room for a frame.
@@ -247,8 +248,8 @@ fn shift_to(
     bio
 }
 
-impl Extent {
-    /// Whether a range of the target, which begins within the extent, lies in one chunk.
+impl Route {
+    /// Whether a range of the target, which begins within the route, lies in one chunk.
     #[inline]
     fn has_whole(&self, at: Sector, sectors: Sectors) -> bool {
         self.chunk.is_none_or(|chunk| {
@@ -266,14 +267,14 @@ impl Plan {
         sectors <= self.max_sectors && !sectors.is_zero() && (sector | sectors.get()) & self.block_mask == 0
     }
 
-    /// The extent that a read or write which the plan takes lies within.
-    fn extent_of(&self, bio: &Bio) -> Option<&Extent> {
-        self.find(bio.sector()).filter(|extent| self.takes(bio) && bio.end_sector() <= extent.end)
+    /// The route that a read or write which the plan takes lies within.
+    fn route_of(&self, bio: &Bio) -> Option<&Route> {
+        self.find(bio.sector()).filter(|route| self.takes(bio) && bio.end_sector() <= route.end)
     }
 }
 
 impl Plan {
-    /// The memory that a range is, if it is one extent's.
+    /// The memory that a range is, if it is one route's.
     pub(super) fn direct_access<'a>(
         &'a self,
         cx: &'a Cx<'_>,
@@ -287,17 +288,17 @@ impl Plan {
         if op.is_write() && self.read_only {
             return None;
         }
-        let extent = self.find(sector)?;
+        let route = self.find(sector)?;
         let end = sector.checked_add(sectors)?;
-        let To::Memory(memory) = extent.to else { return None };
-        if sector < extent.begin || end > extent.end {
+        let To::Memory(memory) = route.to else { return None };
+        if sector < route.begin || end > route.end {
             return None;
         }
         // SAFETY: the plan keeps the table of the target whose memory it is, and the section keeps the plan.
         let memory = unsafe { &*memory };
         // SAFETY: the counters are this device's, or of a path that the plan owns.
-        let counters = unsafe { &*extent.counters }.of(cx);
-        Some(memory.direct_access(op, extent.start + (sector - extent.begin), sectors)?.accounted_in(counters))
+        let counters = unsafe { &*route.counters }.of(cx);
+        Some(memory.direct_access(op, route.start + (sector - route.begin), sectors)?.accounted_in(counters))
     }
 }
 
@@ -325,7 +326,8 @@ unsafe fn came_back_failed(cx: &Cx<'_>, bio: Bio, word: *const ()) -> Option<Bio
     unsafe { came_back(cx, bio, word, true) }
 }
 
-/// A bio, or a clone of one, that passed one device has come back. `counts`: whether it is counted as polled for, if it was.
+/// A bio, or a clone of one, that passed one device has come back. `counts`: whether it is counted as polled for, if it
+/// was.
 ///
 /// # Safety
 /// `word` is the device, which is held by whoever submitted the bio.

@@ -13,8 +13,8 @@ use std::sync::atomic::Ordering;
 use udm_base::Errno;
 use udm_io::{Bio, BlockDevice, Status};
 
-/// Plans and paths out of use. With them may go tables, with those the last hold on a device whose removal was deferred;
-/// so it is made before the `plans` lock is taken, and dropped after it is released.
+/// Plans and paths out of use. With them may go tables, with those the last hold on a device whose removal was
+/// deferred; so it is made before the `plans` lock is taken, and dropped after it is released.
 #[derive(Default)]
 struct Trash {
     #[expect(clippy::vec_box, reason = "bios that wait for clones point at their plan")]
@@ -26,8 +26,8 @@ struct Trash {
 const TURN: &str = "waits for another command on the device";
 const IDLE: &str = "waits for bios in flight";
 
-/// How often a removal looks whether others have dropped its table, at most: a tenth of a second. Whoever shows a table may hold it
-/// longer.
+/// How often a removal looks whether others have dropped its table, at most: a tenth of a second. Whoever shows a table
+/// may hold it longer.
 const LOOKS: u32 = 400;
 
 /// How to suspend.
@@ -48,8 +48,8 @@ impl MappedDevice {
         self.suspend_locked(options, cancel, &doing)
     }
 
-    /// Makes the inactive table active, if there is one, and lets bios go. Blocks while it suspends a running device for
-    /// the swap.
+    /// Makes the inactive table active, if there is one, and lets bios go. Blocks while it suspends a running device
+    /// for the swap.
     pub fn resume(self: &Arc<Self>, options: SuspendOptions, cancel: Cancel<'_>) -> Result<(), Error> {
         let doing = self.activities.begin(TURN);
         let _operation = lock(&self.operation);
@@ -77,8 +77,8 @@ impl MappedDevice {
     }
 
     /// Runs `work` while no bio is in flight in the device and none comes, without a word to its targets
-    /// (`dm_internal_suspend_fast`, `drivers/md/dm.c`, 6.12). A device that is suspended, or has no table, stays as it is.
-    /// Blocks until the bios in flight are done.
+    /// (`dm_internal_suspend_fast`, `drivers/md/dm.c`, 6.12). A device that is suspended, or has no table, stays as it
+    /// is. Blocks until the bios in flight are done.
     pub fn while_suspended<T>(self: &Arc<Self>, work: impl FnOnce() -> T) -> Result<T, Error> {
         let doing = self.activities.begin(TURN);
         let _operation = lock(&self.operation);
@@ -89,11 +89,11 @@ impl MappedDevice {
             return Ok(work());
         }
         doing.now(IDLE);
-        self.close_gate(&registry, Mode::Suspended);
+        self.quiesce(&registry, Mode::Suspended);
         self.wait_idle(&registry, &|| false);
         let done = work();
         if let Some(table) = self.table(TableSlot::Active) {
-            self.open_gate(&registry, &table);
+            self.unquiesce(&registry, &table);
         }
         Ok(done)
     }
@@ -144,7 +144,7 @@ impl MappedDevice {
             table.each(|t| t.presuspend(options.noflush));
         }
         doing.now(IDLE);
-        self.close_gate(&registry, Mode::Suspended);
+        self.quiesce(&registry, Mode::Suspended);
         if !self.wait_idle(&registry, cancel) {
             {
                 // Until its targets go on, which they may refuse to do: then its bios are still to be waited for.
@@ -163,7 +163,7 @@ impl MappedDevice {
     }
 
     /// From here on bios find no plan, by whatever path they come.
-    fn close_gate(self: &Arc<Self>, registry: &RegistryCore, mode: Mode) {
+    fn quiesce(self: &Arc<Self>, registry: &RegistryCore, mode: Mode) {
         let mut trash = Trash::default();
         let _plans = lock(&registry.plans);
         lock(&self.held).mode = mode;
@@ -197,15 +197,15 @@ impl MappedDevice {
         for placed in table.placed() {
             placed.target.preresume()?;
         }
-        // Before any bio comes (`__dm_resume`, `drivers/md/dm.c`, 6.12): a snapshot takes over from the table before here, which may
-        // wait for other devices, and until then it has nothing to serve bios from.
+        // Before any bio comes (`__dm_resume`, `drivers/md/dm.c`, 6.12): a snapshot takes over from the table before
+        // here, which may wait for other devices, and until then it has nothing to serve bios from.
         table.each(Target::resume);
-        self.open_gate(registry, &table);
+        self.unquiesce(registry, &table);
         Ok(())
     }
 
     /// From here on bios find a plan again, those first that were held.
-    fn open_gate(self: &Arc<Self>, registry: &RegistryCore, table: &Arc<Table>) {
+    fn unquiesce(self: &Arc<Self>, registry: &RegistryCore, table: &Arc<Table>) {
         table.allow_delays();
         let mut trash = Trash::default();
         let held = {
@@ -224,7 +224,8 @@ impl MappedDevice {
         drop(trash);
     }
 
-    /// Puts a plan in the place of the one there is, and frees that after a grace period. Under the registry's `plans` lock.
+    /// Puts a plan in the place of the one there is, and frees that after a grace period. Under the registry's `plans`
+    /// lock.
     fn publish(self: &Arc<Self>, registry: &RegistryCore, plan: Option<Plan>, trash: &mut Trash) {
         for path in plan.iter().flat_map(|p| &p.paths) {
             for md in path.devices() {
@@ -316,7 +317,7 @@ impl MappedDevice {
             table.each(|t| t.presuspend(false));
         }
         doing.now(IDLE);
-        self.close_gate(registry, Mode::Removed);
+        self.quiesce(registry, Mode::Removed);
         let held = std::mem::take(&mut lock(&self.held).bios);
         held.into_iter().for_each(|bio| bio.end(Status::Io));
         self.wait_idle(registry, &|| false);
@@ -332,8 +333,8 @@ impl MappedDevice {
         debug_assert_eq!(self.level(), 1, "no table is left");
         drop(tables);
         if let Some(table) = active {
-            // Another thread that makes plans may still have one of ours to drop: it lets go of `plans` first. Whoever has removed a
-            // device expects that what it stood on is free.
+            // Another thread that makes plans may still have one of ours to drop: it lets go of `plans` first. Whoever
+            // has removed a device expects that what it stood on is free.
             let mut looks = 0;
             registry.domain.drain(|| {
                 looks += 1;

@@ -5,8 +5,12 @@ mod line;
 
 pub use line::TableLine;
 
+use crate::capabilities::Capabilities;
 use crate::handle::OpenDevice;
-use crate::{Ctr, DeviceOpener, MappedDevice, StatusKind, TableError, Target, TargetType};
+use crate::{
+    Attributes, Ctr, DeviceOpener, MappedDevice, NewTarget, StatusKind, TableError, Target, TargetDevice, TargetType,
+};
+use std::any::Any;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use udm_base::{Args, DevT, Errno, Sector, Sectors};
@@ -27,6 +31,7 @@ pub(crate) struct Placed {
     pub(crate) len: Sectors,
     pub(crate) kind: &'static TargetType,
     pub(crate) target: Box<dyn Target>,
+    pub(crate) capabilities: Capabilities,
     /// Its own, before they are stacked with its neighbours'.
     pub(crate) limits: Limits,
     /// Where work on its bios is done.
@@ -38,6 +43,15 @@ pub(crate) struct Placed {
 impl Placed {
     pub(crate) fn end(&self) -> Sector {
         self.begin + self.len
+    }
+
+    /// What is measured of it, with its name and version, unless it is nothing.
+    fn measured(&self, own: String) -> String {
+        let (name, [major, minor, patch]) = (self.kind.name, self.kind.version);
+        match own.is_empty() {
+            true => own,
+            false => format!("target_name={name},target_version={major}.{minor}.{patch},{own};"),
+        }
     }
 
     /// What its timers are known by.
@@ -102,10 +116,11 @@ impl Table {
             let (begin, len, read_only) = (line.start, line.len, cx.read_only);
             let (domain, owner, opener) = (cx.domain, cx.owner, cx.opener);
             let mut ctr = Ctr { begin, len, args, read_only, domain, owner, opener };
-            let target = (kind.ctr)(&mut ctr).map_err(|e| TableError::of_ctr(number, line, e))?;
-            check_devices(number, &*target, cx.owner.devt())?;
+            let made = (kind.ctr)(&mut ctr).map_err(|e| TableError::of_ctr(number, line, e))?;
+            let NewTarget { target, capabilities } = made;
+            check_devices(number, &capabilities, cx.owner.devt())?;
             let (limits, domain, draining) = (Limits::default(), cx.domain.clone(), AtomicBool::new(false));
-            placed.push(Placed { begin, len, kind, target, limits, domain, draining });
+            placed.push(Placed { begin, len, kind, target, capabilities, limits, domain, draining });
         }
         Self::complete(placed, end, lines, cx)
     }
@@ -119,22 +134,17 @@ impl Table {
         let mut limits = Limits { write_cache: false, ..Limits::default() };
         let mut devices: Vec<Arc<dyn BlockDevice>> = Vec::new();
         for (number, p) in placed.iter_mut().enumerate() {
-            let beneath = p.target.devices();
             let mut own = Limits::default();
-            for d in &beneath {
+            for d in &p.capabilities.devices {
                 own.stack(&d.dev.limits(), d.start);
                 check_range(number, d)?;
                 if !devices.iter().any(|known| known.id() == d.dev.id()) {
                     devices.push(d.dev.clone());
                 }
             }
-            if !p.target.takes_discards() {
-                own.max_discard = Sectors::ZERO;
-            }
-            if !p.target.takes_write_zeroes() {
-                own.max_write_zeroes = Sectors::ZERO;
-            }
             p.target.limits(&mut own);
+            let flushes = p.capabilities.flushes_beneath;
+            debug_assert!(!flushes || own.fua || !own.write_cache, "one that flushes by itself does FUA by itself");
             p.limits = own;
             let first = number == 0;
             let (alignment, discard, zeroes) = (limits.alignment_offset, limits.max_discard, limits.max_write_zeroes);
@@ -145,14 +155,14 @@ impl Table {
             limits.max_write_zeroes = if first { own.max_write_zeroes } else { zeroes.max(own.max_write_zeroes) };
         }
         check_blocks(&placed, &limits)?;
-        let by_core = placed.iter().filter(|p| !p.target.flushes_beneath()).flat_map(|p| p.target.devices());
+        let by_core = placed.iter().filter(|p| !p.capabilities.flushes_beneath).flat_map(|p| &p.capabilities.devices);
         let by_core: Vec<DeviceId> = by_core.map(|d| d.dev.id()).collect();
         let flushed = devices.iter().filter(|d| by_core.contains(&d.id())).cloned().collect();
         // Before the others, as the kernel's targets open them: metadata before data, an origin before its COW device.
         let mut kept: Vec<Arc<dyn BlockDevice>> = Vec::new();
-        for dev in placed.iter().flat_map(|p| p.target.keeps()) {
+        for dev in placed.iter().flat_map(|p| &p.capabilities.kept) {
             if !kept.iter().chain(&devices).any(|known| known.id() == dev.id()) {
-                kept.push(dev);
+                kept.push(dev.clone());
             }
         }
         let mapped_from = kept.len();
@@ -174,11 +184,11 @@ impl Table {
         })
     }
 
-    /// Checks once more what other tables that were loaded meanwhile may have changed: that no device lies beneath itself, and
-    /// how deep the stack is.
+    /// Checks once more what other tables that were loaded meanwhile may have changed: that no device lies beneath
+    /// itself, and how deep the stack is.
     pub(crate) fn check_place(&self, owner: &Arc<MappedDevice>) -> Result<(), TableError> {
         for (number, placed) in self.placed.iter().enumerate() {
-            check_devices(number, &*placed.target, owner.devt())?;
+            check_devices(number, &placed.capabilities, owner.devt())?;
         }
         check_depth(self.placed.len() - 1, self.level(), depth::height(owner))
     }
@@ -217,7 +227,7 @@ impl Table {
 
     /// Whether every target's bios can be polled for.
     pub(crate) fn can_poll(&self) -> bool {
-        self.placed.iter().all(|p| p.target.can_poll())
+        self.placed.iter().all(|p| p.capabilities.can_poll())
     }
 
     /// Those of the devices that core sends flushes to.
@@ -228,6 +238,16 @@ impl Table {
     /// The targets, in order.
     pub fn targets(&self) -> impl Iterator<Item = &dyn Target> {
         self.placed.iter().map(|p| &*p.target)
+    }
+
+    /// What people see and set of the targets, of those that have something.
+    pub fn attributes(&self) -> impl Iterator<Item = &dyn Attributes> {
+        self.targets().filter_map(|target| target.attributes())
+    }
+
+    /// The first target of a type.
+    pub fn find_target<T: Target>(&self) -> Option<&T> {
+        self.targets().find_map(|target| (target as &dyn Any).downcast_ref())
     }
 
     pub(crate) fn placed(&self) -> &[Placed] {
@@ -244,14 +264,18 @@ impl Table {
 
     /// The memory that targets and devices beneath keep their data in: the targets' in their order, then the devices'.
     pub fn memories(&self) -> impl Iterator<Item = &Memory> {
-        let of_targets = self.placed.iter().filter_map(|p| p.target.memory());
-        of_targets.chain(self.devices.iter().filter_map(|dev| dev.memory()))
+        self.target_memories().chain(self.devices.iter().filter_map(|dev| dev.memory()))
     }
 
-    /// Whether data beneath, or the way to it, is in this process's memory only. Of mapped devices beneath only their own
-    /// tables know.
+    /// The memory that targets are, in their order.
+    pub fn target_memories(&self) -> impl Iterator<Item = &Memory> {
+        self.placed.iter().filter_map(|p| p.capabilities.memory())
+    }
+
+    /// Whether data beneath, or the way to it, is in this process's memory only. Of mapped devices beneath only their
+    /// own tables know.
     pub fn is_transient(&self) -> bool {
-        self.memories().next().is_some() || self.placed.iter().any(|p| p.target.is_transient())
+        self.memories().next().is_some() || self.placed.iter().any(|p| p.capabilities.transient)
     }
 
     /// How many targets there are.
@@ -259,33 +283,11 @@ impl Table {
         self.placed.len()
     }
 
-    /// The lines of a status or of a table.
+    /// The lines of a status, of a table, or of what `dmsetup measure` prints.
     pub fn lines(&self, kind: StatusKind) -> Vec<TableLine> {
-        self.lines_of(|target| target.status(kind))
-    }
-
-    /// The lines of a status for which nothing is written out first.
-    pub fn lines_as_is(&self) -> Vec<TableLine> {
-        self.lines_of(Target::status_as_is)
-    }
-
-    fn lines_of(&self, params: impl Fn(&dyn Target) -> String) -> Vec<TableLine> {
-        let line = |p: &Placed| TableLine {
-            start: p.begin,
-            len: p.len,
-            target: p.kind.name.to_owned(),
-            params: params(&*p.target),
-        };
-        self.placed.iter().map(line).collect()
-    }
-
-    /// The lines that `dmsetup measure` prints: each target's name, version and own attributes.
-    pub fn measurements(&self) -> Vec<TableLine> {
         let line = |p: &Placed| {
-            let own = p.target.measurement();
-            let [major, minor, patch] = p.kind.version;
-            let version = format!("target_name={},target_version={major}.{minor}.{patch}", p.kind.name);
-            let params = if own.is_empty() { own } else { format!("{version},{own};") };
+            let own = p.target.status(kind);
+            let params = if kind == StatusKind::Measurement { p.measured(own) } else { own };
             TableLine { start: p.begin, len: p.len, target: p.kind.name.to_owned(), params }
         };
         self.placed.iter().map(line).collect()
@@ -297,7 +299,7 @@ impl Table {
     }
 
     pub(crate) fn is_immutable(&self) -> Option<&'static TargetType> {
-        self.types().find(|t| t.features.immutable)
+        self.types().find(|t| t.immutable)
     }
 
     pub(crate) fn each(&self, mut f: impl FnMut(&dyn Target)) {
@@ -314,7 +316,7 @@ fn check_line(
     cx: &TableContext<'_>,
 ) -> Result<&'static TargetType, TableError> {
     // One that is not the first is refused below.
-    if let Some(single) = placed.first().filter(|p| p.kind.features.singleton) {
+    if let Some(single) = placed.first().filter(|p| p.kind.singleton) {
         let hint = format!("{} must be the only target of its table", single.kind.name);
         return Err(TableError::new(number, "singleton target must appear alone in table").hint(hint));
     }
@@ -324,13 +326,13 @@ fn check_line(
             .span(line.len_span()));
     }
     let kind = cx.types.iter().find(|t| t.name == line.target).ok_or_else(|| unknown_type(number, line, cx.types))?;
-    if kind.features.singleton && number > 0 {
+    if kind.singleton && number > 0 {
         let hint = format!("{} must be the only target of its table", kind.name);
         return Err(TableError::new(number, "singleton target must appear alone in table")
             .hint(hint)
             .span(line.target_span()));
     }
-    if kind.features.always_writeable && cx.read_only {
+    if kind.always_writeable && cx.read_only {
         return Err(
             TableError::new(number, "target type may not be used with read-only tables").span(line.target_span())
         );
@@ -380,9 +382,9 @@ fn distance(a: &str, b: &str) -> usize {
 }
 
 /// No device may lie beneath itself.
-fn check_devices(number: usize, target: &dyn Target, owner: DevT) -> Result<(), TableError> {
-    for dev in target.devices().into_iter().map(|d| d.dev).chain(target.keeps()) {
-        if depth::reaches(&*dev, owner) {
+fn check_devices(number: usize, beneath: &Capabilities, owner: DevT) -> Result<(), TableError> {
+    for dev in beneath.devices.iter().map(|d| &d.dev).chain(&beneath.kept) {
+        if depth::reaches(&**dev, owner) {
             let name = match dev.as_any().downcast_ref::<MappedDevice>() {
                 Some(md) => format!("{} ({})", md.device_name(), md.devt()),
                 None => dev.name(),
@@ -409,7 +411,7 @@ fn check_depth(number: usize, level: usize, above: usize) -> Result<(), TableErr
 }
 
 /// `device_area_is_invalid` (`drivers/md/dm-table.c`, 6.12).
-fn check_range(number: usize, d: &crate::TargetDevice) -> Result<(), TableError> {
+fn check_range(number: usize, d: &TargetDevice) -> Result<(), TableError> {
     let size = d.dev.sectors();
     let fits = d.start.checked_add(d.len).is_some_and(|end| end <= size.from_start());
     if !fits {

@@ -418,12 +418,12 @@ impl Holding {
     pub(super) fn status(&self, kind: StatusKind) -> String {
         let it = &self.snapshot;
         match kind {
-            StatusKind::Info if !self.has_a_hold() || !it.valid.load(SeqCst) => "Invalid".into(),
+            StatusKind::Info { .. } if !self.has_a_hold() || !it.valid.load(SeqCst) => "Invalid".into(),
             // One that waits for its exceptions has an empty store, of which not even the chunk is known.
-            StatusKind::Info if !self.is_owner() => format!("0/{} 0", it.cow.sectors()),
-            StatusKind::Info if it.merge_failed.load(SeqCst) => "Merge failed".into(),
-            StatusKind::Info if it.overflowed.load(SeqCst) => "Overflow".into(),
-            StatusKind::Info => it
+            StatusKind::Info { .. } if !self.is_owner() => format!("0/{} 0", it.cow.sectors()),
+            StatusKind::Info { .. } if it.merge_failed.load(SeqCst) => "Merge failed".into(),
+            StatusKind::Info { .. } if it.overflowed.load(SeqCst) => "Overflow".into(),
+            StatusKind::Info { .. } => it
                 .origin
                 .look(|state| state.body(it.id).map(|body| body.usage().to_string()))
                 .unwrap_or_else(|| "Unknown".into()),
@@ -439,6 +439,7 @@ impl Holding {
                 out += if discard_passdown_origin { " discard_passdown_origin" } else { "" };
                 out
             }
+            StatusKind::Measurement => self.measurement(),
         }
     }
 
@@ -449,7 +450,7 @@ impl Holding {
     }
 
     /// What is measured of it (`STATUSTYPE_IMA`, 6.12).
-    pub(super) fn measurement(&self) -> String {
+    fn measurement(&self) -> String {
         let it = &self.snapshot;
         let yes = |is: bool| if is { 'y' } else { 'n' };
         format!(

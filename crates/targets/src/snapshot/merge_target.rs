@@ -10,28 +10,27 @@
 //! Up to 256 chunks go at a time, and the origin is flushed before their exceptions are taken away.
 
 use super::holding::Holding;
-use std::any::Any;
-use std::sync::Arc;
 use udm_base::{ArgError, Sector, Sectors};
-use udm_core::{Ctr, Error, Map, StatusKind, Target, TargetDevice, TargetFeatures, TargetType};
-use udm_io::{Bio, BlockDevice, Cx, Limits, Op, Status};
+use udm_core::{Ctr, Error, Map, NewTarget, StatusKind, Target, TargetDevice, TargetType};
+use udm_io::{Bio, Cx, Limits, Op, Status};
 
-pub(crate) static TYPE: TargetType =
-    TargetType { name: "snapshot-merge", version: [1, 5, 0], features: TargetFeatures::NONE, ctr };
+pub(crate) static TYPE: TargetType = TargetType::new("snapshot-merge", [1, 5, 0], ctr);
 
-struct MergeTarget {
-    holding: Holding,
-    len: Sectors,
-}
+struct MergeTarget(Holding);
 
-fn ctr(ctr: &mut Ctr<'_>) -> Result<Box<dyn Target>, ArgError> {
-    Ok(Box::new(MergeTarget { holding: Holding::open(ctr, true)?, len: ctr.len }))
+fn ctr(ctr: &mut Ctr<'_>) -> Result<NewTarget, ArgError> {
+    let holding = Holding::open(ctr, true)?;
+    let it = holding.snapshot.clone();
+    let origin = TargetDevice { dev: it.origin.dev.clone(), start: Sector::ZERO, len: ctr.len };
+    let cow = TargetDevice { dev: it.cow.clone(), start: Sector::ZERO, len: it.cow.sectors() };
+    let made = NewTarget::new(MergeTarget(holding)).maps_to([origin, cow]);
+    Ok(made.split_at(it.chunk.sectors()).in_place())
 }
 
 impl Target for MergeTarget {
     fn map(&self, cx: &Cx<'_>, mut bio: Bio, at: Sectors) -> Map<'_> {
-        let it = &*self.holding.snapshot;
-        if !self.holding.is_owner() {
+        let it = &*self.0.snapshot;
+        if !self.0.is_owner() {
             return Map::Ended(bio, Status::Io);
         }
         bio.set_sector(at.from_start());
@@ -42,7 +41,7 @@ impl Target for MergeTarget {
                 it.origin.with_state(cx, |state, todo| state.merge_write(&it.origin, it.id, bio, todo));
                 Map::Kept
             }
-            _ => match it.exceptions.get(it.chunk.of(bio.sector())).filter(|_| self.holding.is_valid()) {
+            _ => match it.exceptions.get(it.chunk.of(bio.sector())).filter(|_| self.0.is_valid()) {
                 Some(entry) => {
                     bio.set_sector(it.place(entry.new, bio.sector()));
                     Map::Remapped(bio, &*it.cow)
@@ -53,64 +52,31 @@ impl Target for MergeTarget {
     }
 
     fn status(&self, kind: StatusKind) -> String {
-        self.holding.status(kind)
-    }
-
-    fn measurement(&self) -> String {
-        self.holding.measurement()
-    }
-
-    fn devices(&self) -> Vec<TargetDevice> {
-        let it = &self.holding.snapshot;
-        let (origin, cow): (Arc<dyn BlockDevice>, _) = (it.origin.dev.clone(), it.cow.clone());
-        vec![
-            TargetDevice { dev: origin, start: Sector::ZERO, len: self.len },
-            TargetDevice { start: Sector::ZERO, len: cow.sectors(), dev: cow },
-        ]
-    }
-
-    fn as_any(&self) -> Option<&dyn Any> {
-        Some(self)
+        self.0.status(kind)
     }
 
     fn limits(&self, limits: &mut Limits) {
-        self.holding.limits(limits);
-    }
-
-    fn max_io_len(&self) -> Option<Sectors> {
-        Some(self.holding.snapshot.chunk.sectors())
-    }
-
-    fn no_clone(&self) -> bool {
-        true
-    }
-
-    fn takes_discards(&self) -> bool {
-        self.holding.features.discard_zeroes_cow
-    }
-
-    fn takes_write_zeroes(&self) -> bool {
-        false
+        self.0.limits(limits);
     }
 
     fn message(&self, words: &[&str]) -> Result<String, Error> {
-        self.holding.message(words)
+        self.0.message(words)
     }
 
     fn presuspend(&self, _: bool) {
-        self.holding.presuspend();
+        self.0.presuspend();
     }
 
     fn postsuspend(&self) {
-        self.holding.postsuspend();
+        self.0.postsuspend();
     }
 
     fn preresume(&self) -> Result<(), Error> {
-        self.holding.preresume()
+        self.0.preresume()
     }
 
     fn resume(&self) {
-        self.holding.resume();
-        self.holding.start_merge();
+        self.0.resume();
+        self.0.start_merge();
     }
 }

@@ -13,35 +13,29 @@ use super::line::Hurrying;
 use super::shared::{Origin, serial};
 use std::sync::{Arc, Weak};
 use udm_base::{ArgError, Sector, Sectors};
-use udm_core::{Ctr, Map, MappedDevice, StatusKind, Target, TargetDevice, TargetFeatures, TargetType};
-use udm_io::{Bio, BlockDevice, Cx, ExtentsReply};
+use udm_core::{Ctr, Map, MappedDevice, NewTarget, StatusKind, Target, TargetDevice, TargetType};
+use udm_io::{Bio, BlockDevice, Cx, ExtentsReply, Limits};
 
-pub(crate) static TYPE: TargetType =
-    TargetType { name: "snapshot-origin", version: [1, 9, 0], features: TargetFeatures::NONE, ctr };
+pub(crate) static TYPE: TargetType = TargetType::new("snapshot-origin", [1, 9, 0], ctr);
 
 struct OriginTarget {
     id: u64,
     origin: Arc<Origin>,
     dev: Arc<dyn BlockDevice>,
-    len: Sectors,
     md: Weak<MappedDevice>,
     hurry: Hurrying,
 }
 
-fn ctr(ctr: &mut Ctr<'_>) -> Result<Box<dyn Target>, ArgError> {
+fn ctr(ctr: &mut Ctr<'_>) -> Result<NewTarget, ArgError> {
     ctr.args.expect_count(1..=1, "origin: incorrect number of arguments", "<device>")?;
     let arg = ctr.args.need("Cannot get target device", "a device")?;
     let dev = ctr.device(&arg, "Cannot get target device")?;
     let no_origin = |e: std::io::Error| ArgError::new("Cannot allocate private origin structure").hint(e.to_string());
     let origin = Origin::of(ctr.domain, dev.clone()).map_err(no_origin)?;
-    Ok(Box::new(OriginTarget {
-        id: serial(),
-        origin,
-        dev,
-        len: ctr.len,
-        md: Arc::downgrade(ctr.owner),
-        hurry: Hurrying::default(),
-    }))
+    let device = TargetDevice { dev: dev.clone(), start: Sector::ZERO, len: ctr.len };
+    let md = Arc::downgrade(ctr.owner);
+    let target = OriginTarget { id: serial(), origin, dev, md, hurry: Hurrying::default() };
+    Ok(NewTarget::new(target).maps_to([device]).in_place())
 }
 
 impl Target for OriginTarget {
@@ -58,29 +52,17 @@ impl Target for OriginTarget {
 
     fn status(&self, kind: StatusKind) -> String {
         match kind {
-            StatusKind::Info => String::new(),
             StatusKind::Table => self.dev.name(),
+            _ => String::new(),
         }
-    }
-
-    fn devices(&self) -> Vec<TargetDevice> {
-        vec![TargetDevice { dev: self.dev.clone(), start: Sector::ZERO, len: self.len }]
     }
 
     fn extents(&self, cx: &Cx<'_>, at: Sectors, sectors: Sectors, reply: ExtentsReply) {
         self.dev.extents(cx, at.from_start(), sectors, reply);
     }
 
-    fn no_clone(&self) -> bool {
-        true
-    }
-
-    fn takes_discards(&self) -> bool {
-        false
-    }
-
-    fn takes_write_zeroes(&self) -> bool {
-        false
+    fn limits(&self, limits: &mut Limits) {
+        (limits.max_discard, limits.max_write_zeroes) = (Sectors::ZERO, Sectors::ZERO);
     }
 
     fn presuspend(&self, _: bool) {

@@ -16,20 +16,24 @@
 
 use super::flight;
 use super::holding::Holding;
-use std::any::Any;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 use udm_base::{ArgError, Sector, Sectors};
-use udm_core::{Ctr, Error, Map, StatusKind, Target, TargetDevice, TargetFeatures, TargetType};
+use udm_core::{Ctr, Error, Map, NewTarget, StatusKind, Target, TargetDevice, TargetType};
 use udm_io::{Bio, BlockDevice, Cx, Limits, Op, Status};
 
-pub(crate) static TYPE: TargetType =
-    TargetType { name: "snapshot", version: [1, 16, 0], features: TargetFeatures::NONE, ctr };
+pub(crate) static TYPE: TargetType = TargetType::new("snapshot", [1, 16, 0], ctr);
 
 struct SnapshotTarget(Holding);
 
-fn ctr(ctr: &mut Ctr<'_>) -> Result<Box<dyn Target>, ArgError> {
-    Ok(Box::new(SnapshotTarget(Holding::open(ctr, false)?)))
+fn ctr(ctr: &mut Ctr<'_>) -> Result<NewTarget, ArgError> {
+    let holding = Holding::open(ctr, false)?;
+    let it = holding.snapshot.clone();
+    let cow = TargetDevice { dev: it.cow.clone(), start: Sector::ZERO, len: it.cow.sectors() };
+    let origin: Arc<dyn BlockDevice> = it.origin.dev.clone();
+    let made = NewTarget::new(SnapshotTarget(holding)).maps_to([cow]).keeps([origin]);
+    let made = made.split_at(it.chunk.sectors()).in_place();
+    Ok(if it.persistent { made } else { made.transient() })
 }
 
 impl Target for SnapshotTarget {
@@ -71,45 +75,8 @@ impl Target for SnapshotTarget {
         self.0.status(kind)
     }
 
-    fn measurement(&self) -> String {
-        self.0.measurement()
-    }
-
-    fn devices(&self) -> Vec<TargetDevice> {
-        let dev = self.0.snapshot.cow.clone();
-        vec![TargetDevice { start: Sector::ZERO, len: dev.sectors(), dev }]
-    }
-
-    fn keeps(&self) -> Vec<Arc<dyn BlockDevice>> {
-        vec![self.0.snapshot.origin.dev.clone()]
-    }
-
-    fn as_any(&self) -> Option<&dyn Any> {
-        Some(self)
-    }
-
     fn limits(&self, limits: &mut Limits) {
         self.0.limits(limits);
-    }
-
-    fn max_io_len(&self) -> Option<Sectors> {
-        Some(self.0.snapshot.chunk.sectors())
-    }
-
-    fn no_clone(&self) -> bool {
-        true
-    }
-
-    fn is_transient(&self) -> bool {
-        !self.0.snapshot.persistent
-    }
-
-    fn takes_discards(&self) -> bool {
-        self.0.features.discard_zeroes_cow
-    }
-
-    fn takes_write_zeroes(&self) -> bool {
-        false
     }
 
     fn message(&self, words: &[&str]) -> Result<String, Error> {

@@ -21,21 +21,16 @@ use super::claims::Claim;
 use super::features::Features;
 use super::pool::{Parts, Pool, PoolMode, inspect, new_pool};
 use super::worker::{Command, MetadataOf, OUT_OF_METADATA_SPACE, PoolStatus, open as open_metadata};
-use std::any::Any;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use udm_base::{Arg, ArgError, Errno, Sector, Sectors};
-use udm_core::{Ctr, Error, Map, Run, StatusKind, TableSlot, Target, TargetDevice, TargetFeatures, TargetType};
+use udm_core::{Attributes, Ctr, Error, Map, NewTarget, StatusKind, TableSlot, Target, TargetDevice, TargetType};
 use udm_formats::thin::superblock::{METADATA_BLOCK, is_data_block_size};
 use udm_formats::thin::{Geometry, MAX_DEVICE, Options};
 use udm_io::{Bio, BlockDevice, Cx, Limits};
 
-pub(crate) static TYPE: TargetType = TargetType {
-    name: "thin-pool",
-    version: [1, 23, 0],
-    features: TargetFeatures { singleton: true, always_writeable: true, immutable: true },
-    ctr,
-};
+pub(crate) static TYPE: TargetType =
+    TargetType::new("thin-pool", [1, 23, 0], ctr).singleton().always_writeable().immutable();
 
 /// One table's pool.
 pub(super) struct PoolTarget {
@@ -48,7 +43,7 @@ pub(super) struct PoolTarget {
 /// Keeps a pool open: its tables and volumes have it together. Its devices are its own until it is closed.
 pub(super) struct PoolHandle(pub(super) Arc<Pool>, #[expect(dead_code, reason = "dropped with it")] Claim);
 
-fn ctr(ctr: &mut Ctr<'_>) -> Result<Box<dyn Target>, ArgError> {
+fn ctr(ctr: &mut Ctr<'_>) -> Result<NewTarget, ArgError> {
     let usage = "<metadata device> <data device> <block sectors> <low water blocks> [<n> <feature>…]";
     ctr.args.expect_count(4..=usize::MAX, "Invalid argument count", usage)?;
     let metadata_arg = ctr.args.need("Invalid argument count", "a metadata device")?;
@@ -83,7 +78,9 @@ fn ctr(ctr: &mut Ctr<'_>) -> Result<Box<dyn Target>, ArgError> {
         Some(handle) => same_pool(handle, &metadata, &data, block, &features, &data_arg)?,
         None => open(ctr, metadata, data, block, &features, &metadata_arg)?,
     };
-    Ok(Box::new(PoolTarget { handle, features, low_water, len: ctr.len }))
+    let (metadata, dev) = (handle.0.metadata.clone(), handle.0.data.clone());
+    let made = NewTarget::new(PoolTarget { handle, features, low_water, len: ctr.len });
+    Ok(made.shifts_to(TargetDevice { dev, start: Sector::ZERO, len: ctr.len }).keeps([metadata]))
 }
 
 impl Target for PoolTarget {
@@ -99,28 +96,9 @@ impl Target for PoolTarget {
                 // The kernel's line ends with a space, too.
                 format!("{metadata} {data} {} {} {} ", pool.block.get(), self.low_water, self.features.words())
             }
-            StatusKind::Info => self.ask(true),
+            StatusKind::Info { noflush } => self.ask(!noflush),
+            StatusKind::Measurement => String::new(),
         }
-    }
-
-    fn status_as_is(&self) -> String {
-        self.ask(false)
-    }
-
-    fn inspect(&self) -> Vec<(&'static str, String)> {
-        inspect(self.pool())
-    }
-
-    fn devices(&self) -> Vec<TargetDevice> {
-        vec![TargetDevice { dev: self.pool().data.clone(), start: Sector::ZERO, len: self.len }]
-    }
-
-    fn keeps(&self) -> Vec<Arc<dyn BlockDevice>> {
-        vec![self.pool().metadata.clone()]
-    }
-
-    fn as_any(&self) -> Option<&dyn Any> {
-        Some(self)
     }
 
     fn limits(&self, limits: &mut Limits) {
@@ -130,30 +108,14 @@ impl Target for PoolTarget {
             limits.io_min = block;
             limits.io_opt = block;
         }
-    }
-
-    fn no_clone(&self) -> bool {
-        true
-    }
-
-    fn run(&self) -> Option<Run<'_>> {
-        Some(Run { dev: &self.pool().data, start: Sector::ZERO })
-    }
-
-    fn takes_discards(&self) -> bool {
-        self.features.discard && self.features.passdown
+        if !(self.features.discard && self.features.passdown) {
+            limits.max_discard = Sectors::ZERO;
+        }
     }
 
     fn message(&self, words: &[&str]) -> Result<String, Error> {
         let message = read_message(words)?;
         self.pool().call(|reply| Command::Message(message, reply))?.map(|()| String::new())
-    }
-
-    fn set_option(&self, key: &str, value: &str) -> Option<()> {
-        // The kernel has this as a parameter of its module, for all pools.
-        let seconds: u64 = value.parse().ok().filter(|_| key == "no_space_timeout")?;
-        self.pool().no_space_timeout.store(seconds.saturating_mul(1_000_000_000), Ordering::Relaxed);
-        Some(())
     }
 
     fn presuspend(&self, _: bool) {
@@ -179,6 +141,22 @@ impl Target for PoolTarget {
         pool.call(|reply| Command::Bind { features, low_water, data_blocks, metadata_blocks, reply })?
     }
 
+    fn resume(&self) {
+        if let Err(e) | Ok(Err(e)) = self.pool().call(Command::Resume) {
+            tracing::error!("thin-pool: {e}");
+        }
+    }
+
+    fn attributes(&self) -> Option<&dyn Attributes> {
+        Some(self)
+    }
+}
+
+impl Attributes for PoolTarget {
+    fn inspect(&self) -> Vec<(&'static str, String)> {
+        inspect(self.pool())
+    }
+
     fn notice(&self) -> Option<String> {
         let pool = self.pool();
         let needs_check = || pool.call(|reply| Command::Status(false, reply)).is_ok_and(|status| status.needs_check);
@@ -190,10 +168,11 @@ impl Target for PoolTarget {
         }
     }
 
-    fn resume(&self) {
-        if let Err(e) | Ok(Err(e)) = self.pool().call(Command::Resume) {
-            tracing::error!("thin-pool: {e}");
-        }
+    fn set_option(&self, key: &str, value: &str) -> Option<()> {
+        // The kernel has this as a parameter of its module, for all pools.
+        let seconds: u64 = value.parse().ok().filter(|_| key == "no_space_timeout")?;
+        self.pool().no_space_timeout.store(seconds.saturating_mul(1_000_000_000), Ordering::Relaxed);
+        Some(())
     }
 }
 
@@ -285,8 +264,7 @@ pub(super) fn with_target<T>(md: &udm_core::MappedDevice, work: impl Fn(&PoolTar
     let tables = [TableSlot::Active, TableSlot::Inactive].into_iter().filter_map(|slot| md.table(slot));
     let mut found = None;
     for table in tables {
-        let target = table.targets().find_map(|t| t.as_any()?.downcast_ref::<PoolTarget>());
-        found = found.or_else(|| target.map(&work));
+        found = found.or_else(|| table.find_target().map(&work));
     }
     found
 }

@@ -20,13 +20,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use udm_base::{Arg, ArgError, Errno, Sector, Sectors};
 use udm_core::{
-    Ctr, Error, Map, MappedDevice, StatusKind, Target, TargetDevice, TargetFeatures, TargetType, ZeroSkips,
+    Attributes, Ctr, Error, Map, MappedDevice, NewTarget, StatusKind, Target, TargetDevice, TargetType, ZeroSkips,
 };
 use udm_formats::thin::MAX_DEVICE;
 use udm_io::{Bio, BlockDevice, Cx, ExtentsReply, Limits};
 
-pub(crate) static TYPE: TargetType =
-    TargetType { name: "thin", version: [1, 23, 0], features: TargetFeatures::NONE, ctr };
+pub(crate) static TYPE: TargetType = TargetType::new("thin", [1, 23, 0], ctr);
 
 /// Blocks that one discard covers at most (`BIO_PRISON_MAX_RANGE`).
 const MAX_DISCARD_BLOCKS: u64 = 1024;
@@ -35,11 +34,10 @@ const MAX_DISCARD_BLOCKS: u64 = 1024;
 struct Thin {
     volume: Arc<Volume>,
     pool: Arc<PoolHandle>,
-    pool_len: Sectors,
     discards: bool,
 }
 
-fn ctr(ctr: &mut Ctr<'_>) -> Result<Box<dyn Target>, ArgError> {
+fn ctr(ctr: &mut Ctr<'_>) -> Result<NewTarget, ArgError> {
     ctr.args.expect_count(2..=3, "Invalid argument count", "<pool device> <device id> [<external origin>]")?;
     let pool_arg = ctr.args.need("Invalid argument count", "a pool")?;
     let id_arg = ctr.args.need("Invalid argument count", "a device id")?;
@@ -64,7 +62,11 @@ fn ctr(ctr: &mut Ctr<'_>) -> Result<Box<dyn Target>, ArgError> {
     let device = opened
         .map_err(|e| ArgError::new("Couldn't open thin internal device").errno(e.errno).hint(e.message).at(&id_arg))?;
     let volume = Volume::new(device, pool_device, origin);
-    Ok(Box::new(Thin { volume, pool, pool_len, discards }))
+    let data = TargetDevice { dev: volume.pool_device.clone(), start: Sector::ZERO, len: pool_len };
+    let kept: Option<Arc<dyn BlockDevice>> = volume.origin.as_ref().map(|origin| origin.dev.clone());
+    let block = pool.0.block_len();
+    let made = NewTarget::new(Thin { volume, pool, discards }).maps_to([data]).keeps(kept);
+    Ok(made.in_place().split_at(block).whole_discards().flushes_beneath())
 }
 
 impl Target for Thin {
@@ -75,31 +77,22 @@ impl Target for Thin {
 
     fn status(&self, kind: StatusKind) -> String {
         let pool = &self.pool.0;
-        if pool.mode() == PoolMode::Fail {
-            return "Fail".into();
-        }
         let id = self.volume.device.id;
-        if kind == StatusKind::Table {
-            let origin = self.volume.origin.as_ref().map_or_else(String::new, |o| format!(" {}", o.dev.name()));
-            return format!("{} {id}{origin}", self.volume.pool_device.name());
-        }
-        match pool.call(|reply| Command::VolumeStatus(id, reply)).and_then(|status| status) {
-            Ok(status) => {
+        match kind {
+            StatusKind::Measurement => String::new(),
+            _ if pool.mode() == PoolMode::Fail => "Fail".into(),
+            StatusKind::Table => {
+                let origin = self.volume.origin.as_ref().map_or_else(String::new, |o| format!(" {}", o.dev.name()));
+                format!("{} {id}{origin}", self.volume.pool_device.name())
+            }
+            StatusKind::Info { .. } => {
+                let status = pool.call(|reply| Command::VolumeStatus(id, reply)).and_then(|status| status);
+                let Ok(status) = status else { return "Error".into() };
                 let size = pool.block.get();
                 let highest = status.highest.map(|block| ((block + 1) * size - 1).to_string());
                 format!("{} {}", status.mapped * size, highest.as_deref().unwrap_or("-"))
             }
-            Err(_) => "Error".into(),
         }
-    }
-
-    fn devices(&self) -> Vec<TargetDevice> {
-        let dev = self.volume.pool_device.clone();
-        vec![TargetDevice { dev, start: Sector::ZERO, len: self.pool_len }]
-    }
-
-    fn keeps(&self) -> Vec<Arc<dyn BlockDevice>> {
-        self.volume.origin.iter().map(|origin| origin.dev.clone()).collect()
     }
 
     fn limits(&self, limits: &mut Limits) {
@@ -125,34 +118,6 @@ impl Target for Thin {
         ask(pool, cx, Command::Extent { id: self.volume.device.id, from, to, into, reply });
     }
 
-    fn max_io_len(&self) -> Option<Sectors> {
-        Some(self.pool.0.block_len())
-    }
-
-    fn no_clone(&self) -> bool {
-        true
-    }
-
-    fn takes_discards(&self) -> bool {
-        self.discards
-    }
-
-    fn discards_unsplit(&self) -> bool {
-        true
-    }
-
-    fn wants_flush(&self) -> bool {
-        true
-    }
-
-    fn flushes_beneath(&self) -> bool {
-        true
-    }
-
-    fn zero_skips(&self) -> ZeroSkips {
-        self.volume.zero_skips()
-    }
-
     fn presuspend(&self, noflush: bool) {
         if noflush {
             self.volume.requeue.store(true, Ordering::Release);
@@ -173,6 +138,16 @@ impl Target for Thin {
             origin.sectors.store(origin.dev.sectors().get(), Ordering::Release);
         }
         Ok(())
+    }
+
+    fn attributes(&self) -> Option<&dyn Attributes> {
+        Some(self)
+    }
+}
+
+impl Attributes for Thin {
+    fn zero_skips(&self) -> ZeroSkips {
+        self.volume.zero_skips()
     }
 }
 

@@ -8,12 +8,11 @@
 //! None.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use udm_base::{ArgError, Sector, Sectors};
-use udm_core::{Ctr, Map, StatusKind, Target, TargetDevice, TargetFeatures, TargetType, Until};
+use udm_base::{ArgError, Sectors};
+use udm_core::{Ctr, Map, NewTarget, StatusKind, Target, TargetDevice, TargetType, Until};
 use udm_io::{Bio, Cx};
 
-pub(crate) static TYPE: TargetType =
-    TargetType { name: "every-second", version: [1, 0, 0], features: TargetFeatures::NONE, ctr };
+pub(crate) static TYPE: TargetType = TargetType::new("every-second", [1, 0, 0], ctr);
 
 struct EverySecond {
     to: TargetDevice,
@@ -21,13 +20,12 @@ struct EverySecond {
     count: AtomicU64,
 }
 
-fn ctr(ctr: &mut Ctr<'_>) -> Result<Box<dyn Target>, ArgError> {
+fn ctr(ctr: &mut Ctr<'_>) -> Result<NewTarget, ArgError> {
     ctr.args.expect_count(3..=3, "Invalid argument count", "<device> <start sector> <milliseconds>")?;
-    let name = ctr.args.need("Invalid argument count", "a device")?;
-    let (start, _) = ctr.args.number("Invalid device sector", "a start sector")?;
+    let to = ctr.device_range("Invalid device sector", "Device lookup failed")?;
     let (milliseconds, _) = ctr.args.number("Invalid delay", "milliseconds")?;
-    let to = TargetDevice { dev: ctr.device(&name, "Device lookup failed")?, start: Sector::new(start), len: ctr.len };
-    Ok(Box::new(EverySecond { to, milliseconds, count: AtomicU64::new(0) }))
+    let target = EverySecond { to: to.clone(), milliseconds, count: AtomicU64::new(0) };
+    Ok(NewTarget::new(target).maps_to([to]).takes_back().in_place())
 }
 
 impl Target for EverySecond {
@@ -43,18 +41,10 @@ impl Target for EverySecond {
         Map::Remapped(bio, &*self.to.dev)
     }
 
-    fn takes_back(&self) -> bool {
-        true
-    }
-
     fn status(&self, kind: StatusKind) -> String {
         match kind {
-            StatusKind::Info => String::new(),
             StatusKind::Table => format!("{} {} {}", self.to.dev.name(), self.to.start, self.milliseconds),
+            _ => String::new(),
         }
-    }
-
-    fn devices(&self) -> Vec<TargetDevice> {
-        vec![self.to.clone()]
     }
 }

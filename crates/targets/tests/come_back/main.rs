@@ -54,37 +54,30 @@ impl<B: Behaviour> Target for Any<B> {
     fn work(&self, bio: &mut Bio, at: Sectors, context: u64) -> u64 {
         self.behaviour.work(bio, at, context)
     }
-    fn takes_back(&self) -> bool {
-        true
-    }
-    fn no_clone(&self) -> bool {
-        true
-    }
-    fn max_io_len(&self) -> Option<Sectors> {
-        B::chunk()
-    }
     fn status(&self, _: StatusKind) -> String {
         String::new()
-    }
-    fn devices(&self) -> Vec<TargetDevice> {
-        self.devices.clone()
     }
     fn presuspend(&self, _: bool) {
         self.behaviour.presuspend();
     }
 }
 
-fn ctr<B: Behaviour>(ctr: &mut Ctr<'_>) -> Result<Box<dyn Target>, ArgError> {
+fn ctr<B: Behaviour>(ctr: &mut Ctr<'_>) -> Result<NewTarget, ArgError> {
     let mut devices = Vec::new();
     while let Some(arg) = ctr.args.take() {
         devices.push(TargetDevice { dev: ctr.device(&arg, "no device")?, start: Sector::ZERO, len: ctr.len });
     }
-    Ok(Box::new(Any { devices, behaviour: B::default() }))
+    let made = NewTarget::new(Any { devices: devices.clone(), behaviour: B::default() });
+    let made = made.maps_to(devices).takes_back().in_place();
+    Ok(match B::chunk() {
+        Some(chunk) => made.split_at(chunk),
+        None => made,
+    })
 }
 
 fn rig<B: Behaviour>(name: &'static str) -> Rig {
     let linear = *udm_targets::TARGETS.iter().find(|t| t.name == "linear").unwrap();
-    let this = TargetType { name, version: [1, 0, 0], features: TargetFeatures::NONE, ctr: ctr::<B> };
+    let this = TargetType::new(name, [1, 0, 0], ctr::<B>);
     Rig::with_types(vec![Box::leak(Box::new(this)) as &TargetType, linear].leak())
 }
 

@@ -196,7 +196,7 @@ impl World {
     /// A device's status as the kernel would print it: without the word that only udm's pools have at the end.
     fn status(&self, name: &str) -> String {
         let table = self.device(name).table(TableSlot::Active).unwrap();
-        let shown = &table.lines(StatusKind::Info)[0];
+        let shown = &table.lines(StatusKind::Info { noflush: false })[0];
         let text = format!("{} {} {} {}", shown.start.get(), shown.len.get(), shown.target, shown.params);
         let text = text.trim_end();
         ["skip_zero_writes", "enable_zero_writes"].iter().find_map(|w| text.strip_suffix(w)).unwrap_or(text).to_owned()

@@ -91,13 +91,13 @@ impl Stack {
 
 pub(crate) fn status(md: &Arc<MappedDevice>) -> String {
     let table = md.table(TableSlot::Active).expect("a table");
-    table.targets().next().expect("a target").status(StatusKind::Info)
+    table.targets().next().expect("a target").status(StatusKind::Info { noflush: false })
 }
 
 /// What the targets have under way.
 pub(crate) fn under_way(md: &Arc<MappedDevice>) -> String {
     let table = md.table(TableSlot::Active).expect("a table");
-    let known = table.targets().flat_map(|target| target.inspect());
+    let known = table.attributes().flat_map(|attributes| attributes.inspect());
     known.map(|(name, value)| format!("; {name}: {value}")).collect()
 }
 

@@ -227,7 +227,7 @@ pub(crate) fn load(md: &Arc<MappedDevice>, table: &str) -> Result<(), Error> {
 
 pub(crate) fn status(md: &Arc<MappedDevice>) -> String {
     let table = md.table(TableSlot::Active).expect("a table");
-    table.targets().next().expect("a target").status(StatusKind::Info)
+    table.targets().next().expect("a target").status(StatusKind::Info { noflush: false })
 }
 
 /// Whether nothing is left to merge.

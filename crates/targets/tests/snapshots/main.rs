@@ -15,7 +15,7 @@ use udm_kcopyd::{CopyOptions, Kcopyd};
 const SIZE: u64 = 256;
 
 fn status(md: &Arc<MappedDevice>) -> String {
-    md.table(TableSlot::Active).unwrap().targets().next().unwrap().status(StatusKind::Info)
+    md.table(TableSlot::Active).unwrap().targets().next().unwrap().status(StatusKind::Info { noflush: false })
 }
 
 fn table(md: &Arc<MappedDevice>) -> String {

@@ -3,6 +3,7 @@
 use super::pools::*;
 use super::rig::*;
 use udm_base::{Sector, Sectors};
+use udm_core::{StatusKind, TableSlot};
 use udm_io::*;
 use udm_sim::Sim;
 
@@ -48,7 +49,7 @@ fn a_status_commits_unless_it_is_asked_not_to() {
     let thin = pool.thin("thin", 0, 16);
     write(&pool.rig.io(&thin), 0, 8, 1);
     pool.rig.log();
-    let as_is = pool.md.table(udm_core::TableSlot::Active).unwrap().lines_as_is()[0].params.clone();
+    let as_is = pool.md.table(TableSlot::Active).unwrap().lines(StatusKind::Info { noflush: true })[0].params.clone();
     let wrote = |log: Vec<String>| log.iter().any(|l| l.starts_with("meta: Write"));
     assert!(!wrote(pool.rig.log()));
     assert_eq!(as_is.split(' ').nth(2), Some("1/16"), "what is allocated is told all the same");

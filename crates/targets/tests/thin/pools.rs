@@ -137,7 +137,7 @@ pub(crate) fn table(blocks: u64, features: &str) -> String {
 
 /// The status of a device's only target.
 pub(crate) fn info(md: &Arc<MappedDevice>) -> String {
-    md.table(TableSlot::Active).unwrap().lines(StatusKind::Info)[0].params.clone()
+    md.table(TableSlot::Active).unwrap().lines(StatusKind::Info { noflush: false })[0].params.clone()
 }
 
 /// The table line of a device's only target.

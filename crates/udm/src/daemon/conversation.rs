@@ -2,7 +2,7 @@
 //! on in the next; so can a command that was only waiting.
 
 use super::Daemon;
-use super::handover::Parcel;
+use super::handover::HandOverMessage;
 use super::socket::Peer;
 use super::{control, second};
 use serde::{Deserialize, Serialize};
@@ -10,7 +10,7 @@ use std::os::unix::net::UnixStream;
 use udm_control::codec::{Command, Flags, Request};
 use udm_control::wire::WireRequest;
 
-/// The word of its parcels.
+/// The word of its messages.
 pub(super) const KIND: &str = "conversation";
 /// The longest path of a caller's directory, and the longest request, are bounded where they are read; so far and no further.
 const MAX_BYTES: usize = 96 << 20;
@@ -122,7 +122,7 @@ fn is_zero(number: &usize) -> bool {
 }
 
 impl Left {
-    pub(super) fn parcel(self) -> Result<Parcel, String> {
+    pub(super) fn message(self) -> Result<HandOverMessage, String> {
         let (input, output) = (self.input.len(), self.output.len());
         let (passed, mut bytes) = match self.conversation {
             Conversation::Second { greeted } => (Passed::Second { greeted, input, output }, Vec::new()),
@@ -135,14 +135,14 @@ impl Left {
         };
         bytes.extend(self.input);
         bytes.extend(self.output);
-        let mut parcel = Parcel::new(KIND, "", passed)?.with(self.stream.into());
-        parcel.bytes = bytes;
-        Ok(parcel)
+        let mut message = HandOverMessage::new(KIND, "", passed)?.with(self.stream.into());
+        message.bytes = bytes;
+        Ok(message)
     }
 
-    pub(super) fn of_parcel(mut parcel: Parcel) -> Result<Self, String> {
-        let mut bytes = std::mem::take(&mut parcel.bytes);
-        let (passed, len) = (parcel.read()?, bytes.len());
+    pub(super) fn of_message(mut message: HandOverMessage) -> Result<Self, String> {
+        let mut bytes = std::mem::take(&mut message.bytes);
+        let (passed, len) = (message.read()?, bytes.len());
         let (Passed::Control { input, output, .. } | Passed::Second { input, output, .. }) = passed;
         let at = len.checked_sub(output).and_then(|at| Some((at, at.checked_sub(input)?)));
         let Some((output, input)) = at.filter(|_| len <= MAX_BYTES) else {
@@ -162,7 +162,7 @@ impl Left {
                 Conversation::Control { cwd: cwd.map(|_| bytes), pending }
             }
         };
-        Ok(Self { stream: parcel.fd()?.into(), conversation, input, output })
+        Ok(Self { stream: message.fd()?.into(), conversation, input, output })
     }
 }
 
@@ -192,7 +192,7 @@ mod tests {
         ] {
             let (stream, _other) = UnixStream::pair().unwrap();
             let left = Left { stream, conversation: conversation.clone(), input: b"half".to_vec(), output: vec![9; 3] };
-            let passed = Left::of_parcel(left.parcel().unwrap()).unwrap();
+            let passed = Left::of_message(left.message().unwrap()).unwrap();
             assert_eq!((passed.conversation, passed.input), (conversation, b"half".to_vec()));
             assert_eq!(passed.output, [9; 3]);
         }
@@ -211,10 +211,11 @@ mod tests {
             r#"{"second":{"greeted":true,"input":18446744073709551615,"output":2}}"#,
             r#"{"third":{}}"#,
         ] {
-            let mut parcel = Parcel::new(KIND, "", serde_json::from_str::<serde_json::Value>(text).unwrap()).unwrap();
-            parcel.bytes = vec![0; 4];
-            parcel.fds = vec![UnixStream::pair().unwrap().0.into()];
-            assert!(Left::of_parcel(parcel).is_err(), "{text}");
+            let mut message =
+                HandOverMessage::new(KIND, "", serde_json::from_str::<serde_json::Value>(text).unwrap()).unwrap();
+            message.bytes = vec![0; 4];
+            message.fds = vec![UnixStream::pair().unwrap().0.into()];
+            assert!(Left::of_message(message).is_err(), "{text}");
         }
     }
 }

@@ -18,10 +18,10 @@ mod late;
 mod lock;
 mod log;
 mod lost;
-mod means;
 mod nbd;
 mod nodes;
 mod own_writes;
+mod resources;
 mod restore;
 mod second;
 mod secret;
@@ -43,19 +43,19 @@ pub(crate) use tcp::{parse_address, tcp_uri};
 use crate::connect;
 use crate::places::Places;
 use beneath::Beneath;
-use clients::{Clients, Desk};
+use clients::{Clients, EventLoop};
 use conversation::Left;
-use handover::{Asked, Given, Giving, HandOver, Parcel, Settings, Taken, Way};
+use handover::{Asked, Given, Giving, HandOver, HandOverMessage, Link, Settings, Taken};
 use late::Group;
 use lock::LockError;
 use lost::LostDevices;
-use means::Means;
 use nbd::{MainServer, Ready};
 use nodes::{NodeSettings, Nodes, ReadyNodes};
+use resources::Resources;
 use restore::Problem;
 use rustix::process::{Resource, getrlimit, setrlimit, setsid};
 use socket::{Listener, Peer};
-use state::{Keeper, NodeState, State, Unsaved, VhostUserState, What};
+use state::{NodeState, State, StateWriter, Unsaved, VhostUserState, What};
 use std::net::{Shutdown, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
@@ -95,7 +95,7 @@ pub(crate) struct Daemon {
     nodes: Nodes,
     underway: UnderwayList,
     lost: LostDevices,
-    state: Keeper,
+    state: StateWriter,
     /// The devices are not to be made again.
     forget: AtomicBool,
     /// Another daemon that is ready to go on.
@@ -159,7 +159,7 @@ pub(crate) fn run(places: Places, begin: Begin) -> Result<(), StartError> {
     log::start(&places, !detached).map_err(|e| format!("{}: {e}", places.log().display()))?;
     raise_descriptor_limit();
     own_writes::keep_clear();
-    let Means { ended, stop, desk } = Means::new(&own_writes::executor())?;
+    let Resources { ended, stop, event_loop } = Resources::new(&own_writes::executor())?;
 
     let bind = |path: &std::path::Path| {
         Listener::bind(path).map_err(|e| StartError::from(format!("cannot listen on {}: {e}", path.display())))
@@ -185,7 +185,7 @@ pub(crate) fn run(places: Places, begin: Begin) -> Result<(), StartError> {
     let daemon = Arc::new(daemon);
     let (second, control) = (bind(&places.second())?, bind(&places.control())?);
     daemon.open_late(late);
-    live(Life { daemon, control, second, desk, conversations: Vec::new() }, &lock)
+    live(Life { daemon, control, second, event_loop, conversations: Vec::new() }, &lock)
 }
 
 /// Goes on in the place of the daemon that runs in the directory; `Ok(false)` when none does. `taken_over` is called once
@@ -196,26 +196,27 @@ pub(crate) fn replace(places: Places, taken_over: impl FnOnce()) -> Result<bool,
     log::start(&places, false).map_err(|e| format!("{}: {e}", places.log().display()))?;
     raise_descriptor_limit();
     own_writes::keep_clear();
-    let means = Means::new(&own_writes::executor())?;
-    let Some(Asked { way, parcels, line }) = handover::ask_for(&places)? else { return Ok(false) };
+    let resources = Resources::new(&own_writes::executor())?;
+    let Some(Asked { link, messages, liveness }) = handover::ask_for(&places)? else { return Ok(false) };
     let refuse = |why: String| {
-        if let Ok(parcel) = Parcel::new("refused", "", &why) {
-            let _ = way.send(&parcel, PATIENCE);
+        if let Ok(message) = HandOverMessage::new("refused", "", &why) {
+            let _ = link.send(&message, PATIENCE);
         }
         StartError::from(why)
     };
-    let mut rising = Rising::new(&places, handover::take_over(parcels, &places).map_err(refuse)?).map_err(refuse)?;
-    if !rising.problems.is_empty() {
-        return Err(refuse(std::mem::take(&mut rising.problems).join("\n")));
+    let mut successor =
+        Successor::new(&places, handover::take_over(messages, &places).map_err(refuse)?).map_err(refuse)?;
+    if !successor.problems.is_empty() {
+        return Err(refuse(std::mem::take(&mut successor.problems).join("\n")));
     }
-    let lock = rising.lock.take().ok_or_else(|| refuse("the lock has not come".into()))?;
+    let lock = successor.lock.take().ok_or_else(|| refuse("the lock has not come".into()))?;
     let lock = Lock::adopt(lock, &places).map_err(|e| refuse(format!("{}: {e}", places.dir().display())))?;
-    let word = way.send(&Parcel::new("serving", "", ())?, PATIENCE).and_then(|()| way.receive(WORD));
+    let word = link.send(&HandOverMessage::new("serving", "", ())?, PATIENCE).and_then(|()| link.receive(WORD));
     match word {
-        Ok(parcel) if parcel.kind == "go" => {}
+        Ok(message) if message.kind == "go" => {}
         // Its end, with or without having read ours; or it goes on, and has no more to say.
         Err(error) if connect::has_gone(&error) => warn!("the daemon before has hung up"),
-        Ok(parcel) => return Err(format!("the daemon answers {:?}", parcel.kind).into()),
+        Ok(message) => return Err(format!("the daemon answers {:?}", message.kind).into()),
         Err(error) => return Err(format!("the daemon does not let go: {error}").into()),
     }
     // Only now is it known that it serves nobody any more.
@@ -224,10 +225,10 @@ pub(crate) fn replace(places: Places, taken_over: impl FnOnce()) -> Result<bool,
         _ => format!("the right to serve cannot be had: {}: {e}", places.dir().display()),
     })?;
     // Nothing of what was between the two stays open.
-    drop(way);
-    line.cut();
+    drop(link);
+    liveness.cut();
     lock.sign().map_err(|e| format!("{}: {e}", places.lock().display()))?;
-    let life = rising.start(&places, means)?;
+    let life = successor.start(&places, resources)?;
     taken_over();
     live(life, &lock)?;
     Ok(true)
@@ -238,12 +239,12 @@ fn live(mut life: Life, lock: &Lock) -> Result<(), StartError> {
     loop {
         let daemon = &life.daemon;
         let (places, ended, stop) = (daemon.places.clone(), daemon.ended.clone(), daemon.stop.clone());
-        let Some((parcels, desk)) = life.serve(lock)? else { return Ok(()) };
+        let Some((messages, event_loop)) = life.serve(lock)? else { return Ok(()) };
         // What was given away comes back. A device that cannot be opened again is lost; the others go on.
-        let mut rising = Rising::new(&places, handover::take_over(parcels, &places)?)?;
-        rising.problems.drain(..).for_each(|problem| error!("{problem}"));
+        let mut successor = Successor::new(&places, handover::take_over(messages, &places)?)?;
+        successor.problems.drain(..).for_each(|problem| error!("{problem}"));
         stop.clear();
-        life = rising.start(&places, Means { ended, stop, desk })?;
+        life = successor.start(&places, Resources { ended, stop, event_loop })?;
     }
 }
 
@@ -254,7 +255,7 @@ fn detach() {
 }
 
 /// A daemon that has everything to serve with, and serves nobody yet.
-struct Rising {
+struct Successor {
     registry: Registry,
     claims: Claims,
     served: TcpExports,
@@ -273,7 +274,7 @@ struct Rising {
     problems: Vec<String>,
 }
 
-impl Rising {
+impl Successor {
     fn new(places: &Places, mut taken: Taken) -> Result<Self, String> {
         let mut problems: Vec<String> =
             taken.problems.drain(..).filter(|problem| !problem.known).map(|problem| problem.text).collect();
@@ -281,17 +282,17 @@ impl Rising {
         let (control, second) =
             (taken.fd("socket", &name(places.control()))?, taken.fd("socket", &name(places.second()))?);
         let lock = taken.fd("lock", "").ok();
-        let parcels = taken.all("nbd");
-        let nbd = MainServer::prepare(&taken.registry, &places.nbd(), parcels, &mut problems)?;
-        let parcels = taken.all("tcp");
-        let tcp = TcpExports::prepare(&taken.registry, parcels, &mut problems);
-        let parcels = taken.all("vhost-user");
-        let vhost = vhost::prepare(&taken.registry, parcels, &mut problems);
-        let parcels = taken.all("node");
-        let mounted = ReadyNodes::prepare(&taken.registry, parcels, &mut problems);
+        let messages = taken.all("nbd");
+        let nbd = MainServer::prepare(&taken.registry, &places.nbd(), messages, &mut problems)?;
+        let messages = taken.all("tcp");
+        let tcp = TcpExports::prepare(&taken.registry, messages, &mut problems);
+        let messages = taken.all("vhost-user");
+        let vhost = vhost::prepare(&taken.registry, messages, &mut problems);
+        let messages = taken.all("node");
+        let mounted = ReadyNodes::prepare(&taken.registry, messages, &mut problems);
         let mut conversations = Vec::new();
-        for parcel in taken.all(conversation::KIND) {
-            match Left::of_parcel(parcel) {
+        for message in taken.all(conversation::KIND) {
+            match Left::of_message(message) {
                 Ok(left) => conversations.push(left),
                 Err(why) => problems.push(why),
             }
@@ -321,7 +322,7 @@ impl Rising {
     }
 
     /// Serves. This process is the only one that does.
-    fn start(self, places: &Places, means: Means) -> Result<Life, String> {
+    fn start(self, places: &Places, resources: Resources) -> Result<Life, String> {
         let adopt = |path: std::path::PathBuf, socket| {
             Listener::adopt(&path, socket).map_err(|e| format!("{}: {e}", path.display()))
         };
@@ -340,10 +341,10 @@ impl Rising {
                 error!("{name} has no node again: {}", e.message);
             }
         }
-        let Means { ended, stop, desk } = means;
+        let Resources { ended, stop, event_loop } = resources;
         let serving = Serving { nbd, tcp, vhost, nodes };
         let daemon = Daemon::new(places, self.registry, self.claims, serving, self.lost, (ended, stop));
-        Ok(Life { daemon: Arc::new(daemon), control, second, desk, conversations: self.conversations })
+        Ok(Life { daemon: Arc::new(daemon), control, second, event_loop, conversations: self.conversations })
     }
 }
 
@@ -352,18 +353,18 @@ struct Life {
     daemon: Arc<Daemon>,
     control: Listener,
     second: Listener,
-    desk: Desk,
+    event_loop: EventLoop,
     conversations: Vec<Left>,
 }
 
 impl Life {
     /// Serves until the end. `Some`: another daemon was to go on and did not; what it was given is here.
-    fn serve(self, lock: &Lock) -> Result<Option<(Vec<Parcel>, Desk)>, StartError> {
-        let Self { daemon, control, second, desk, conversations } = self;
+    fn serve(self, lock: &Lock) -> Result<Option<(Vec<HandOverMessage>, EventLoop)>, StartError> {
+        let Self { daemon, control, second, event_loop, conversations } = self;
         // What is wrong is in the log; commands that change something are refused until it is written.
         let _ = daemon.changed(What::Everything);
         daemon.watch();
-        let mut clients = Clients::new(daemon.clone(), control, second, desk)?;
+        let mut clients = Clients::new(daemon.clone(), control, second, event_loop)?;
         clients.take(conversations);
         info!(
             "udm {} serves {} as process {}",
@@ -384,10 +385,10 @@ impl Life {
             };
             match daemon.give(&mut clients, left, lock, &giving) {
                 Ok(given) => {
-                    let desk = clients.into_desk();
+                    let event_loop = clients.into_desk();
                     return Ok(match given {
                         Given::Gone => None,
-                        Given::Back(parcels) => Some((parcels, desk)),
+                        Given::Back(messages) => Some((messages, event_loop)),
                     });
                 }
                 Err(why) => error!("another daemon was to go on, and this one does: {why}"),
@@ -410,7 +411,7 @@ impl Daemon {
     ) -> Self {
         let Serving { nbd, tcp, vhost, nodes } = serving;
         let underway = UnderwayList::new(registry.domain().clock().clone());
-        let (state, forget) = (Keeper::default(), AtomicBool::new(false));
+        let (state, forget) = (StateWriter::default(), AtomicBool::new(false));
         let (places, giving, asking, left) = (places.clone(), Mutex::default(), Mutex::default(), Mutex::default());
         let replaced = AtomicBool::new(false);
         Self {
@@ -470,7 +471,7 @@ impl Daemon {
         // Who stops after this look hangs up.
         let result = match self.stop.is_set() {
             true => Err("this one stops already".into()),
-            false => handover::first_words(self, Way::new(way), peer.pid),
+            false => handover::first_words(self, Link::new(way), peer.pid),
         };
         asking().retain(|other| !Arc::ptr_eq(other, &held));
         result

@@ -1,6 +1,6 @@
 //! NBD servers that go on in the next daemon.
 
-use super::handover::{HandOver, Parcel};
+use super::handover::{HandOver, HandOverMessage};
 use crate::exports::MappedExports;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
@@ -12,7 +12,7 @@ use udm_export::nbd::{ConnectionState, HandedConnection, Listen, Prepared, Serve
 /// The server that every device has an export on.
 pub(crate) struct MainServer(pub(crate) Server);
 
-/// What one parcel of a server is.
+/// What one message of a server is.
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 enum Piece {
@@ -39,7 +39,7 @@ impl HandOver for MainServer {
         self.0.resume();
     }
 
-    fn give(&self) -> Result<Vec<Parcel>, String> {
+    fn give(&self) -> Result<Vec<HandOverMessage>, String> {
         give(&self.0, self.kind(), "")
     }
 }
@@ -56,23 +56,24 @@ pub(super) fn pause(server: &Server, patience: Duration) -> Result<(), String> {
     ))
 }
 
-/// Everything of a server, as parcels of that kind and name.
-pub(super) fn give(server: &Server, kind: &str, name: &str) -> Result<Vec<Parcel>, String> {
+/// Everything of a server, as messages of that kind and name.
+pub(super) fn give(server: &Server, kind: &str, name: &str) -> Result<Vec<HandOverMessage>, String> {
     let handed = server.hand_over();
-    let mut parcels = Vec::new();
+    let mut messages = Vec::new();
     for (_, socket) in handed.listeners {
-        parcels.push(Parcel::new(kind, name, Piece::Listener)?.with(socket));
+        messages.push(HandOverMessage::new(kind, name, Piece::Listener)?.with(socket));
     }
     for HandedConnection { socket, state, mut input, unsent } in handed.connections {
-        let mut parcel = Parcel::new(kind, name, Piece::Connection { state, input: input.len() })?.with(socket);
+        let mut message =
+            HandOverMessage::new(kind, name, Piece::Connection { state, input: input.len() })?.with(socket);
         input.extend_from_slice(&unsent);
-        parcel.bytes = input;
-        parcels.push(parcel);
+        message.bytes = input;
+        messages.push(message);
     }
-    Ok(parcels)
+    Ok(messages)
 }
 
-/// A server whose parcels have come. It runs and serves nobody yet; nothing of it can fail any more.
+/// A server whose messages have come. It runs and serves nobody yet; nothing of it can fail any more.
 pub(crate) struct Ready {
     server: Still,
     connections: Vec<Prepared>,
@@ -98,19 +99,19 @@ pub(super) fn prepare(
     registry: &Registry,
     exports: MappedExports,
     (at, builder): (&Listen, ServerBuilder),
-    parcels: Vec<Parcel>,
+    messages: Vec<HandOverMessage>,
     problems: &mut Vec<String>,
 ) -> Result<Ready, String> {
     let (exports, mut listeners, mut connections) = (Arc::new(exports), Vec::new(), Vec::new());
-    for mut parcel in parcels {
-        let mut one = || match parcel.read()? {
+    for mut message in messages {
+        let mut one = || match message.read()? {
             Piece::Listener => {
-                listeners.push(parcel.fd()?);
+                listeners.push(message.fd()?);
                 Ok(())
             }
             Piece::Connection { state, input } => {
-                let socket = parcel.fd()?;
-                let mut input_bytes = std::mem::take(&mut parcel.bytes);
+                let socket = message.fd()?;
+                let mut input_bytes = std::mem::take(&mut message.bytes);
                 if input > input_bytes.len() {
                     return Err(format!("{input} bytes of input, of {} in all", input_bytes.len()));
                 }
@@ -152,15 +153,15 @@ impl MainServer {
         server.map(Self).map_err(|e| e.to_string())
     }
 
-    /// One that goes on from the parcels of another.
+    /// One that goes on from the messages of another.
     pub(crate) fn prepare(
         registry: &Registry,
         socket: &Path,
-        parcels: Vec<Parcel>,
+        messages: Vec<HandOverMessage>,
         problems: &mut Vec<String>,
     ) -> Result<Ready, String> {
         let how = (&Listen::Unix(socket.to_owned()), Server::builder());
-        prepare(registry, MappedExports::all(registry), how, parcels, problems)
+        prepare(registry, MappedExports::all(registry), how, messages, problems)
     }
 
     /// Serves what was prepared.

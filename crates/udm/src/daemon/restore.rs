@@ -281,9 +281,9 @@ impl Bringing<'_> {
             let Some((md, device)) = made.get(minor) else { continue };
             settings(md, device, &mut problems);
             let Some(table) = &device.inactive else { continue };
-            // A transient snapshot's heir has nothing to inherit; memory that was never used is as good as new.
-            let heir = self.lost.of(md).is_some() && table.transient;
-            let loaded = match heir {
+            // A transient snapshot's successor has nothing to inherit; memory that was never used is as good as new.
+            let successor = self.lost.of(md).is_some() && table.transient;
+            let loaded = match successor {
                 true => Err("the data of the active one is lost".into()),
                 false => load(md, table, self.maker, false),
             };

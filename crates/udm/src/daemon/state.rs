@@ -3,14 +3,14 @@
 //! What a command has changed is on disk before it is answered. It is read strictly: what this udm does not understand in
 //! full is not acted on in part.
 //!
-//! [`journal`] has how it lies on disk, [`keeper`] what is written when.
+//! [`journal`] has how it lies on disk, [`writer`] what is written when.
 
 mod disk;
 mod journal;
-mod keeper;
+mod writer;
 
 pub(crate) use journal::{LOG, STATE};
-pub(crate) use keeper::{Keeper, Unsaved, What, forget};
+pub(crate) use writer::{StateWriter, Unsaved, What, forget};
 
 use super::Daemon;
 use super::lost::LostDevices;
@@ -153,7 +153,7 @@ impl State {
 
     /// Does once more what was done after the checkpoint.
     fn replay(&mut self, records: &[String]) -> Result<(), String> {
-        let mut kept = keeper::Kept::of(std::mem::take(self));
+        let mut kept = writer::Kept::of(std::mem::take(self));
         for record in records {
             kept.apply(serde_json::from_str(record).map_err(|e| e.to_string())?);
         }

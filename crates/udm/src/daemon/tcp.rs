@@ -1,6 +1,6 @@
 //! Devices exported over TCP, when asked.
 
-use super::handover::{HandOver, Parcel};
+use super::handover::{HandOver, HandOverMessage};
 use super::nbd::{self, Ready};
 use crate::exports::MappedExports;
 use std::collections::BTreeMap;
@@ -74,24 +74,24 @@ impl TcpExports {
         Ok(gone.len())
     }
 
-    /// What goes on from the parcels of another daemon, each with its device and address; it serves nobody yet.
+    /// What goes on from the messages of another daemon, each with its device and address; it serves nobody yet.
     pub(crate) fn prepare(
         registry: &Registry,
-        parcels: Vec<Parcel>,
+        messages: Vec<HandOverMessage>,
         problems: &mut Vec<String>,
     ) -> Vec<(String, SocketAddr, Ready)> {
-        let mut by_export: BTreeMap<(String, SocketAddr), Vec<Parcel>> = BTreeMap::new();
-        for parcel in parcels {
-            let export = parcel.name.split_once(' ').and_then(|(at, name)| Some((name.to_owned(), at.parse().ok()?)));
+        let mut by_export: BTreeMap<(String, SocketAddr), Vec<HandOverMessage>> = BTreeMap::new();
+        for message in messages {
+            let export = message.name.split_once(' ').and_then(|(at, name)| Some((name.to_owned(), at.parse().ok()?)));
             match export {
-                Some(export) => by_export.entry(export).or_default().push(parcel),
-                None => problems.push(format!("{:?} is no export over TCP", parcel.name)),
+                Some(export) => by_export.entry(export).or_default().push(message),
+                None => problems.push(format!("{:?} is no export over TCP", message.name)),
             }
         }
         let mut ready = Vec::new();
-        for ((name, at), parcels) in by_export {
+        for ((name, at), messages) in by_export {
             let how = (&Listen::Tcp(at), Server::builder().threads(THREADS));
-            match nbd::prepare(registry, MappedExports::only(registry, &name), how, parcels, problems) {
+            match nbd::prepare(registry, MappedExports::only(registry, &name), how, messages, problems) {
                 Ok(server) => ready.push((name, at, server)),
                 Err(why) => problems.push(format!("{name} is not exported at {at} again: {why}")),
             }
@@ -146,12 +146,12 @@ impl HandOver for TcpExports {
         self.lock().iter().for_each(|export| export.server.resume());
     }
 
-    fn give(&self) -> Result<Vec<Parcel>, String> {
-        let mut parcels = Vec::new();
+    fn give(&self) -> Result<Vec<HandOverMessage>, String> {
+        let mut messages = Vec::new();
         for TcpExport { name, address, server } in std::mem::take(&mut *self.lock()) {
-            parcels.extend(nbd::give(&server, self.kind(), &format!("{address} {name}"))?);
+            messages.extend(nbd::give(&server, self.kind(), &format!("{address} {name}"))?);
         }
-        Ok(parcels)
+        Ok(messages)
     }
 }
 

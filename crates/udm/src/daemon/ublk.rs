@@ -8,7 +8,7 @@
 //! The lock here is held while the kernel makes and ends devices, which may wait for requests to them. The threads that serve
 //! those take locks of the registry and of devices, never this one.
 
-use super::handover::{HandOver, Parcel};
+use super::handover::{HandOver, HandOverMessage};
 use super::nodes::{Mapped, Seen, failed, of_io};
 use super::state::NodeState;
 use rustix::fd::OwnedFd;
@@ -384,7 +384,7 @@ impl HandOver for Ublks {
         }
     }
 
-    fn give(&self) -> Result<Vec<Parcel>, String> {
+    fn give(&self) -> Result<Vec<HandOverMessage>, String> {
         let mut inner = self.lock();
         for mut node in std::mem::take(&mut inner.nodes) {
             self.unlink(&inner, &mut node);

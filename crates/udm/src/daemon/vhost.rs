@@ -1,6 +1,6 @@
 //! Devices exported as disks of virtual machines, when asked.
 
-use super::handover::{HandOver, Parcel};
+use super::handover::{HandOver, HandOverMessage};
 use super::state::VhostUserState;
 use crate::exports::MappedExports;
 use serde::{Deserialize, Serialize};
@@ -21,12 +21,12 @@ struct Exported {
     server: Server,
 }
 
-/// The kind of the parcels.
+/// The kind of the messages.
 const KIND: &str = "vhost-user";
-/// Descriptors of one parcel, beside the listener.
+/// Descriptors of one message, beside the listener.
 const FDS: usize = 60;
 
-/// What one parcel is.
+/// What one message is.
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 enum Piece {
@@ -163,8 +163,8 @@ impl HandOver for VhostExports {
         self.lock().iter().for_each(|exported| exported.server.resume());
     }
 
-    fn give(&self) -> Result<Vec<Parcel>, String> {
-        let mut parcels = Vec::new();
+    fn give(&self) -> Result<Vec<HandOverMessage>, String> {
+        let mut messages = Vec::new();
         for Exported { name, at, server } in std::mem::take(&mut *self.lock()) {
             let Some(Handed { listener, session }) = server.hand_over() else { continue };
             let (mut fds, mut input) = (Vec::new(), Vec::new());
@@ -172,22 +172,22 @@ impl HandOver for VhostExports {
                 (fds, input) = (session.fds, session.input);
                 session.state
             });
-            let mut parcel = Parcel::new(KIND, &name, Piece::Server { at, session: state })?.with(listener);
-            parcel.bytes = input;
+            let mut message = HandOverMessage::new(KIND, &name, Piece::Server { at, session: state })?.with(listener);
+            message.bytes = input;
             let mut fds = fds.into_iter().peekable();
-            parcel.fds.extend(fds.by_ref().take(FDS));
-            parcels.push(parcel);
+            message.fds.extend(fds.by_ref().take(FDS));
+            messages.push(message);
             while fds.peek().is_some() {
-                let mut more = Parcel::new(KIND, &name, Piece::More)?;
+                let mut more = HandOverMessage::new(KIND, &name, Piece::More)?;
                 more.fds.extend(fds.by_ref().take(FDS));
-                parcels.push(more);
+                messages.push(more);
             }
         }
-        Ok(parcels)
+        Ok(messages)
     }
 }
 
-/// A server whose parcels have come; it serves nobody yet.
+/// A server whose messages have come; it serves nobody yet.
 pub(crate) struct Ready {
     name: String,
     at: VhostUserExport,
@@ -195,20 +195,20 @@ pub(crate) struct Ready {
     session: Option<Prepared>,
 }
 
-/// What goes on from the parcels of another daemon, with the front ends' memory mapped and their devices open. Front ends that cannot go on
+/// What goes on from the messages of another daemon, with the front ends' memory mapped and their devices open. Front ends that cannot go on
 /// are told in `problems`, and hung up on.
-pub(crate) fn prepare(registry: &Registry, parcels: Vec<Parcel>, problems: &mut Vec<String>) -> Vec<Ready> {
-    let mut handed: Vec<(Parcel, VhostUserExport, Option<SessionState>)> = Vec::new();
-    for mut parcel in parcels {
-        match (parcel.read(), handed.last_mut()) {
-            (Ok(Piece::Server { at, session }), _) => handed.push((parcel, at, session)),
-            (Ok(Piece::More), Some((first, ..))) => first.fds.append(&mut parcel.fds),
+pub(crate) fn prepare(registry: &Registry, messages: Vec<HandOverMessage>, problems: &mut Vec<String>) -> Vec<Ready> {
+    let mut handed: Vec<(HandOverMessage, VhostUserExport, Option<SessionState>)> = Vec::new();
+    for mut message in messages {
+        match (message.read(), handed.last_mut()) {
+            (Ok(Piece::Server { at, session }), _) => handed.push((message, at, session)),
+            (Ok(Piece::More), Some((first, ..))) => first.fds.append(&mut message.fds),
             (Ok(Piece::More), None) => problems.push("descriptors of no front end have come".into()),
             (Err(why), _) => problems.push(why),
         }
     }
     let mut ready = Vec::new();
-    for (Parcel { name, bytes, mut fds, .. }, at, session) in handed {
+    for (HandOverMessage { name, bytes, mut fds, .. }, at, session) in handed {
         if fds.is_empty() {
             problems.push(format!("{}: the socket has not come", at.socket));
             continue;

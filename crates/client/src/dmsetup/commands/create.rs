@@ -1,7 +1,7 @@
 //! `create` and `load`: where a table comes from, and what becomes of it.
 
-use super::{Call, order};
-use crate::dmsetup::app::{App, Done, Failed};
+use super::order;
+use crate::dmsetup::app::{App, Call, Done, Failed};
 use crate::dmsetup::options::atoi;
 use crate::dmsetup::table_text::{TableLine, parse_table};
 use crate::dmsetup::task::{Answer, Task, TaskType};

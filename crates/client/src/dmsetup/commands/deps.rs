@@ -1,8 +1,6 @@
 //! `deps`: what a device stands on.
 
-use super::Call;
-use super::ls::DevNames;
-use crate::dmsetup::app::{App, Done};
+use crate::dmsetup::app::{App, Call, DevNames, Done};
 use crate::dmsetup::task::TaskType;
 use std::fmt::Write;
 

@@ -1,7 +1,7 @@
 //! `help`, and what is said to a command that is not there.
 
-use super::{COMMANDS, Call};
-use crate::dmsetup::app::{App, Done, Failed};
+use super::COMMANDS;
+use crate::dmsetup::app::{App, Call, Done, Failed};
 use std::fmt::Write;
 
 const OPTIONS: &str = "

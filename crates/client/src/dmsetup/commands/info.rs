@@ -1,7 +1,6 @@
 //! `info`, long and in columns, and `splitname`.
 
-use super::Call;
-use crate::dmsetup::app::{App, Done, Failed};
+use crate::dmsetup::app::{App, Call, Done, Failed};
 use crate::dmsetup::split_name::SplitName;
 use crate::dmsetup::task::{Answer, TaskType};
 use std::fmt::Write;

@@ -1,30 +1,11 @@
 //! `ls`, `ls --tree`, and the `-o` of both.
 
-use super::{Call, status};
-use crate::dmsetup::app::{App, Done, Failed};
+use super::status;
+use crate::dmsetup::app::{App, Call, DevNames, Done, Failed, Listing};
 use crate::dmsetup::tree::{Direction, Drawing, Symbols, draw};
 
 /// The columns of a line of the tree when the terminal does not tell.
 const DEFAULT_WIDTH: usize = 80;
-
-/// What stands for a device in `ls` and `deps`.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(in crate::dmsetup) enum DevNames {
-    /// Major and minor.
-    #[default]
-    Number,
-    /// The name as a block device.
-    Block,
-    /// A mapped device's own name.
-    Given,
-}
-
-/// The `-o` of `ls` and `deps`.
-#[derive(Debug, Default)]
-pub(in crate::dmsetup) struct Listing {
-    pub(super) names: DevNames,
-    tree: Option<Drawing>,
-}
 
 impl App<'_, '_> {
     /// Parse `-o` where it is not for a report.
@@ -67,19 +48,8 @@ fn words(options: &str) -> impl Iterator<Item = &str> {
 }
 
 fn tree_options(options: &str, utf8: bool, columns: Option<u16>) -> Done<Drawing> {
-    let mut d = Drawing {
-        symbols: if utf8 { &Symbols::UTF8 } else { &Symbols::ASCII },
-        device: true,
-        block_name: false,
-        active: false,
-        read_write: false,
-        open_count: false,
-        uuid: false,
-        targets: false,
-        compact: false,
-        direction: Direction::Down,
-        width: None,
-    };
+    let symbols = if utf8 { &Symbols::UTF8 } else { &Symbols::ASCII };
+    let mut d = Drawing { symbols, ..Drawing::PLAIN };
     let mut cut = true;
     type Set = fn(&mut Drawing);
     let choices: [(&str, Set); 15] = [

@@ -1,7 +1,6 @@
 //! `mangle`: bring names that other programs made into the form of the mangling mode.
 
-use super::Call;
-use crate::dmsetup::app::{App, Done, Failed};
+use crate::dmsetup::app::{App, Call, Done, Failed};
 use crate::dmsetup::mangle::{Mangling, Text, to_mangled, to_unmangled};
 use crate::dmsetup::task::TaskType;
 

@@ -1,7 +1,6 @@
 //! `message` and `setgeometry`.
 
-use super::Call;
-use crate::dmsetup::app::{App, Done, Failed};
+use crate::dmsetup::app::{App, Call, Done, Failed};
 use crate::dmsetup::table_text::is_space;
 use crate::dmsetup::task::{Task, TaskType};
 use udm_base::Sector;

@@ -15,54 +15,7 @@ mod status;
 mod udev;
 mod version;
 
-pub(super) use ls::Listing;
-
-use super::app::{App, Done, Failed};
-use super::task::Listed;
-
-/// A command.
-pub(super) struct CommandType {
-    pub(super) name: &'static str,
-    /// Its arguments, for the usage text.
-    usage: &'static str,
-    min: usize,
-    max: usize,
-    pub(super) repeat: Repeat,
-    run: fn(&mut App<'_, '_>, &Call<'_>) -> Done,
-}
-
-/// What several arguments mean.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Repeat {
-    /// The command has its own use for them.
-    Never,
-    /// The command is run for each.
-    Each,
-    /// So it is, and `-S` can choose devices in their place.
-    EachOrSelected,
-}
-
-/// One call of a command.
-#[derive(Clone, Copy)]
-pub(super) struct Call<'a> {
-    pub(super) command: &'static CommandType,
-    /// The arguments from this one on.
-    pub(super) args: &'a [String],
-    /// The device, when the command is run for each of the list.
-    pub(super) listed: Option<&'a Listed>,
-    /// Is it one of several devices? Then what is printed says which.
-    pub(super) one_of_many: bool,
-}
-
-impl<'a> Call<'a> {
-    /// The device's name: from the list, or the first argument.
-    fn device(&self) -> Option<&'a str> {
-        match self.listed {
-            Some(listed) => Some(&listed.name),
-            None => self.args.first().map(String::as_str),
-        }
-    }
-}
+use super::app::{App, Call, CommandType, Done, Failed, Listing, Repeat};
 
 const fn command(
     name: &'static str,

@@ -1,7 +1,6 @@
 //! `remove`, `remove_all` and `wipe_table`.
 
-use super::Call;
-use crate::dmsetup::app::{App, Done, Failed};
+use crate::dmsetup::app::{App, Call, Done, Failed};
 use crate::dmsetup::table_text::TableLine;
 use crate::dmsetup::task::{Task, TaskType};
 use udm_base::{Sector, Sectors};

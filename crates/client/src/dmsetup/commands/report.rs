@@ -2,9 +2,10 @@
 
 use super::CommandType;
 use crate::dmsetup::app::{App, Done, Failed};
+use crate::dmsetup::fields::{self, FieldId, Group, Value};
 use crate::dmsetup::mangle::{self, Mangling, Text};
 use crate::dmsetup::options::ReadAhead;
-use crate::dmsetup::report::{FieldId, Group, Layout, NewReport, Report, Value};
+use crate::dmsetup::report::{Layout, NewReport, Report};
 use crate::dmsetup::split_name::SplitName;
 use crate::dmsetup::task::{Answer, TaskType};
 use crate::dmsetup::tree::Direction;
@@ -65,7 +66,7 @@ impl App<'_, '_> {
 
     /// The fields that `help -c` lists.
     pub(super) fn list_fields(&mut self) {
-        self.explain(crate::dmsetup::report::fields_help(false));
+        self.explain(fields::help(false));
     }
 
     /// Add a device to the report, or run the command that `-S` chooses devices for.

@@ -1,7 +1,6 @@
 //! `suspend`, `resume`, `clear`, `wait`, `rename`: commands that are one ioctl.
 
-use super::Call;
-use crate::dmsetup::app::{App, Done, Failed};
+use crate::dmsetup::app::{App, Call, Done, Failed};
 use crate::dmsetup::mangle::{self, Text};
 use crate::dmsetup::options::atoi;
 use crate::dmsetup::task::{Answer, Task, TaskType};

@@ -1,7 +1,6 @@
 //! `table`, `status`, `measure`, and what `ls --target` and `--exec` need of them.
 
-use super::Call;
-use crate::dmsetup::app::{App, Done, Failed};
+use crate::dmsetup::app::{App, Call, Done, Failed};
 use crate::dmsetup::table_text::{TableLine, is_space};
 use crate::dmsetup::task::{Answer, TaskType};
 use std::fmt::Write;

@@ -1,8 +1,7 @@
 //! What dmsetup does with udev and with nodes. udm has no udev to wait for: cookies can be made
 //! and released, and nothing comes of it.
 
-use super::Call;
-use crate::dmsetup::app::{App, Done, Failed};
+use crate::dmsetup::app::{App, Call, Done, Failed};
 use crate::dmsetup::task::TaskType;
 use std::fmt::Write;
 

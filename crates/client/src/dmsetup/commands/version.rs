@@ -1,7 +1,6 @@
 //! `version`, `targets` and `target-version`.
 
-use super::Call;
-use crate::dmsetup::app::{App, Done};
+use crate::dmsetup::app::{App, Call, Done};
 use crate::dmsetup::task::{Task, TaskType};
 
 /// The version of dmsetup whose output and exit codes these are.

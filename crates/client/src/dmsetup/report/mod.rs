@@ -1,35 +1,12 @@
 //! The report of `-c`: rows of fields, selected, sorted and laid out as libdevmapper does it
 //! (`libdm-report.c`, 1.02.185).
 
-mod fields;
 mod output;
 
-pub(super) use fields::{Field, FieldId, FieldType, Group, field, help as fields_help};
 pub(super) use output::Layout;
 
+use super::fields::{self, FIELDS, Field, FieldId, Found, Group, Value, field};
 use super::select::{self, Selection};
-use fields::{FIELDS, Found};
-
-/// The value of a field in a row.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) enum Value {
-    String(String),
-    /// What it compares by, and what is shown.
-    Number(u64, String),
-}
-
-impl Value {
-    pub(super) fn number(n: impl Into<i64>) -> Self {
-        let n = n.into();
-        Self::Number(n as u64, n.to_string())
-    }
-
-    pub(super) fn text(&self) -> &str {
-        match self {
-            Self::String(text) | Self::Number(_, text) => text,
-        }
-    }
-}
 
 /// A column, shown or only there to sort or select by.
 #[derive(Clone, Debug)]
@@ -127,7 +104,7 @@ impl Report {
         }
         let mut help = String::new();
         if report.columns.iter().any(|c| c.field.id == FieldId::Help) {
-            help = fields_help(false);
+            help = fields::help(false);
         }
         match selection.unwrap_or("") {
             "" => {}
@@ -136,7 +113,7 @@ impl Report {
             text => {
                 report.selection = select::parse(text, &mut |field| report.column(field)).map_err(|e| ReportError {
                     message: e.message,
-                    help: if e.unknown_field { fields_help(true) } else { String::new() },
+                    help: if e.unknown_field { fields::help(true) } else { String::new() },
                 })?;
             }
         }
@@ -234,5 +211,5 @@ fn unknown_field(word: &str) -> ReportError {
         "" => "a comma ends the list of fields: a field must follow".to_owned(),
         word => format!("there is no field {word:?}: those there are stand above"),
     };
-    ReportError { message, help: fields_help(false) }
+    ReportError { message, help: fields::help(false) }
 }

@@ -1,6 +1,7 @@
 //! Rows as text.
 
-use super::{Column, FieldType, Report, Value};
+use super::{Column, Report};
+use crate::dmsetup::fields::{FieldType, Value};
 use std::fmt::Write;
 
 /// How a report is laid out.

@@ -6,7 +6,7 @@ mod regex;
 
 pub(super) use parse::parse;
 
-use super::report::Value;
+use super::fields::{self, Value};
 use regex_lite::Regex;
 
 /// What rows are selected. The default selects all.
@@ -104,5 +104,5 @@ Operators of -S:
   ( )                first
 A string may stand in ' or \"; a regular expression also in ( ), [ ] or { }.
 ";
-    format!("{}{operators}", super::report::fields_help(true))
+    format!("{}{operators}", fields::help(true))
 }

@@ -2,7 +2,7 @@
 
 use super::regex::compile;
 use super::{Node, Operator, SelectError, Selection, Test, With};
-use crate::dmsetup::report::{Field, FieldId, FieldType, field};
+use crate::dmsetup::fields::{Field, FieldId, FieldType, field};
 use crate::dmsetup::table_text::is_space;
 
 /// How deep parentheses may stand in each other: more than anyone writes, less than the stack has.
@@ -232,8 +232,8 @@ impl<'a> Parser<'a, '_> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::report::Value;
     use super::*;
+    use crate::dmsetup::fields::Value;
 
     /// Is a device of that name with that many openers selected?
     fn selects(text: &str, name: &str, open: i32) -> Result<bool, SelectError> {

@@ -56,6 +56,23 @@ pub(in crate::dmsetup) struct Drawing {
 }
 
 impl Drawing {
+    /// Names and numbers of devices from the top down, of any width.
+    pub(in crate::dmsetup) const PLAIN: Self = Self {
+        symbols: &Symbols::ASCII,
+        device: true,
+        block_name: false,
+        active: false,
+        read_write: false,
+        open_count: false,
+        uuid: false,
+        targets: false,
+        compact: false,
+        direction: Direction::Down,
+        width: None,
+    };
+}
+
+impl Drawing {
     fn attributes(&self) -> bool {
         self.active || self.read_write || self.open_count || self.uuid
     }
@@ -217,19 +234,7 @@ mod tests {
     use super::super::tests::tree;
     use super::*;
 
-    const PLAIN: Drawing = Drawing {
-        symbols: &Symbols::ASCII,
-        device: true,
-        block_name: false,
-        active: false,
-        read_write: false,
-        open_count: false,
-        uuid: false,
-        targets: false,
-        compact: false,
-        direction: Direction::Down,
-        width: Some(80),
-    };
+    const PLAIN: Drawing = Drawing { width: Some(80), ..Drawing::PLAIN };
 
     fn drawn(drawing: &Drawing) -> String {
         let dm = |minor| DevT::new(253, minor);

@@ -1,15 +1,13 @@
 //! The mapped devices and what they stand on, as libdevmapper's `dm_tree` links them: which
 //! devices are at the top, and in which order (`libdm-deptree.c`, 1.02.185).
 
+mod build;
 mod draw;
 
 pub(super) use draw::{Drawing, Symbols, draw};
 
-use super::app::{App, Done, Failed};
-use super::task::{Answer, TaskType};
 use std::collections::HashMap;
 use udm_base::DevT;
-use udm_control::codec::Flags;
 
 /// The root, which is no device: above the topmost and beneath the lowest.
 const ROOT: usize = 0;
@@ -55,20 +53,13 @@ pub(super) enum Direction {
 impl Tree {
     fn new() -> Self {
         let mut tree = Self { nodes: Vec::new(), by_dev: HashMap::new() };
-        tree.push(DevT::new(0, 0), None);
+        tree.push(DevT::new(0, 0));
         tree
     }
 
-    fn push(&mut self, dev: DevT, answer: Option<&Answer>) -> usize {
-        let state = answer.map(|a| NodeState {
-            suspended: a.has(Flags::SUSPEND),
-            read_only: a.has(Flags::READONLY),
-            open_count: a.header.open_count,
-            has_table: a.has_table(),
-        });
-        let name = answer.map(|a| a.name.clone()).unwrap_or_default();
-        let uuid = answer.map(|a| a.uuid.clone()).unwrap_or_default();
-        self.nodes.push(TreeNode { dev, name, uuid, state, uses: Vec::new(), used_by: Vec::new() });
+    fn push(&mut self, dev: DevT) -> usize {
+        let (name, uuid) = (String::new(), String::new());
+        self.nodes.push(TreeNode { dev, name, uuid, state: None, uses: Vec::new(), used_by: Vec::new() });
         self.by_dev.insert(dev, self.nodes.len() - 1);
         self.nodes.len() - 1
     }
@@ -98,6 +89,12 @@ impl Tree {
         self.nodes[child].used_by.retain(|&n| n != parent);
     }
 
+    /// Nothing is beneath the node.
+    fn link_to_bottom(&mut self, node: usize) {
+        self.nodes[node].uses.push(ROOT);
+        self.nodes[ROOT].used_by.push(node);
+    }
+
     fn link(&mut self, parent: usize, child: usize) {
         // A device is at the top only while nothing stands on it.
         if parent == ROOT {
@@ -114,61 +111,6 @@ impl Tree {
     }
 }
 
-impl App<'_, '_> {
-    /// Build the tree of all devices, once. Says "No devices found" where there are none.
-    pub(super) fn build_tree(&mut self) -> Done {
-        if self.tree.is_some() {
-            return Ok(());
-        }
-        let listed = self.listed()?;
-        if listed.is_empty() {
-            self.print("No devices found\n");
-        }
-        let mut tree = Tree::new();
-        let mut result = Ok(());
-        for device in &listed {
-            if let Err(failed) =
-                self.add_stack(&mut tree, device.dev, &listed.iter().map(|l| l.dev.major).collect::<Vec<_>>())
-            {
-                self.tell(&failed);
-                result = Err(Failed::told());
-            }
-        }
-        self.tree = Some(tree);
-        result
-    }
-
-    /// Add a device and all that it stands on. What is above is added before what is beneath, and
-    /// a device that is met again is linked again but not followed again.
-    fn add_stack(&mut self, tree: &mut Tree, dev: DevT, mapped_majors: &[u32]) -> Done {
-        let mut pending = vec![(ROOT, dev)];
-        while let Some((parent, dev)) = pending.pop() {
-            if let Some(node) = tree.find(dev) {
-                tree.link(parent, node);
-                continue;
-            }
-            if !mapped_majors.contains(&dev.major) {
-                let node = tree.push(dev, None);
-                tree.link(parent, node);
-                tree.nodes[node].uses.push(ROOT);
-                tree.nodes[ROOT].used_by.push(node);
-                continue;
-            }
-            let mut task = super::task::Task::bare(TaskType::Deps);
-            task.dev(dev);
-            let answer = self.run(&task)?;
-            let node = tree.push(dev, Some(&answer));
-            tree.link(parent, node);
-            if answer.deps.is_empty() {
-                tree.nodes[node].uses.push(ROOT);
-                tree.nodes[ROOT].used_by.push(node);
-            }
-            pending.extend(answer.deps.iter().rev().map(|&dep| (node, dep)));
-        }
-        Ok(())
-    }
-}
-
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
@@ -179,7 +121,7 @@ pub(super) mod tests {
             if let Some(node) = tree.find(dev) {
                 return tree.link(parent, node);
             }
-            let node = tree.push(dev, None);
+            let node = tree.push(dev);
             tree.link(parent, node);
             let mapped = devices.iter().find(|d| dev.major == 253 && d.1 == dev.minor);
             let deps = mapped.map_or(&[][..], |d| d.2);
@@ -189,8 +131,7 @@ pub(super) mod tests {
                     Some(NodeState { suspended: false, read_only: device.1 == 4, open_count: 1, has_table: true });
             }
             if deps.is_empty() {
-                tree.nodes[node].uses.push(ROOT);
-                tree.nodes[ROOT].used_by.push(node);
+                tree.link_to_bottom(node);
             }
             deps.iter().for_each(|&dep| add(tree, devices, node, dep));
         }

@@ -15,12 +15,12 @@
 //! nobody who has connected by then is spared: so that none of them starts another daemon.
 
 mod connection;
-mod desk;
+mod event_loop;
 mod pool;
 mod spare;
 
 pub(super) use connection::encoded;
-pub(super) use desk::Desk;
+pub(super) use event_loop::EventLoop;
 
 use super::Daemon;
 use super::conversation::{Conversation, Done, Left};
@@ -93,7 +93,7 @@ pub(super) struct Clients {
     daemon: Arc<Daemon>,
     control: Listener,
     second: Listener,
-    desk: Desk,
+    event_loop: EventLoop,
     all: HashMap<u64, Connection>,
     next: u64,
     /// New clients are accepted as they come.
@@ -120,16 +120,21 @@ impl Serving {
 
 impl Clients {
     /// Of a daemon that has everything else.
-    pub(super) fn new(daemon: Arc<Daemon>, control: Listener, second: Listener, desk: Desk) -> Result<Self, String> {
+    pub(super) fn new(
+        daemon: Arc<Daemon>,
+        control: Listener,
+        second: Listener,
+        event_loop: EventLoop,
+    ) -> Result<Self, String> {
         for (listener, id) in [(&control, CONTROL), (&second, SECOND)] {
-            epoll::add(&desk.epoll, listener.as_fd(), EventData::new_u64(id), EventFlags::empty())
+            epoll::add(&event_loop.epoll, listener.as_fd(), EventData::new_u64(id), EventFlags::empty())
                 .map_err(|error| format!("cannot wait for clients: {error}"))?;
         }
         Ok(Self {
             daemon,
             control,
             second,
-            desk,
+            event_loop,
             all: HashMap::new(),
             next: FIRST,
             accepting: false,
@@ -141,13 +146,13 @@ impl Clients {
     }
 
     /// What is left when the sockets are another's.
-    pub(super) fn into_desk(self) -> Desk {
+    pub(super) fn into_desk(self) -> EventLoop {
         for (_, listener) in self.sockets() {
             listener.keep();
             // It would go on to tell of a socket that others have as well.
-            let _ = epoll::delete(&self.desk.epoll, listener.as_fd());
+            let _ = epoll::delete(&self.event_loop.epoll, listener.as_fd());
         }
-        self.desk
+        self.event_loop
     }
 
     /// The sockets, and their names.
@@ -170,17 +175,17 @@ impl Clients {
         }
     }
 
-    /// Has the desk's thread serve, until the daemon stops.
+    /// Has the event loop's thread serve, until the daemon stops.
     pub(super) fn serve(self) -> Result<Serving, String> {
         let (back, clients) = channel();
-        let thread = self.desk.thread.clone();
+        let thread = self.event_loop.thread.clone();
         thread.send((self, back)).map_err(|_| DIED.to_owned())?;
         Ok(Serving(clients))
     }
 
     fn run(&mut self) {
         if let Err(error) =
-            epoll::add(&self.desk.epoll, self.daemon.stop.fd(), EventData::new_u64(STOP), EventFlags::IN)
+            epoll::add(&self.event_loop.epoll, self.daemon.stop.fd(), EventData::new_u64(STOP), EventFlags::IN)
         {
             warn!("the daemon's end is looked for every second: {error}");
         }
@@ -194,7 +199,7 @@ impl Clients {
         }
         self.stopped = true;
         self.accept_from_now_on(false);
-        let _ = epoll::delete(&self.desk.epoll, self.daemon.stop.fd());
+        let _ = epoll::delete(&self.event_loop.epoll, self.daemon.stop.fd());
     }
 
     /// Lets requests under way finish, at most so long. Returns how many are left. Their answers may not have gone.
@@ -228,7 +233,7 @@ impl Clients {
         let clients = std::mem::take(&mut self.all).into_values();
         let mut left = Vec::new();
         for client in clients {
-            let _ = epoll::delete(&self.desk.epoll, &*client.stream);
+            let _ = epoll::delete(&self.event_loop.epoll, &*client.stream);
             let pid = client.peer.pid;
             let Some((stream, conversation, [input, output])) = client.into_parts() else { continue };
             match Arc::try_unwrap(stream) {
@@ -280,7 +285,7 @@ impl Clients {
     fn accept_from_now_on(&mut self, accepting: bool) {
         let flags = if accepting { EventFlags::IN } else { EventFlags::empty() };
         for (listener, id) in [(&self.control, CONTROL), (&self.second, SECOND)] {
-            let _ = epoll::modify(&self.desk.epoll, listener.as_fd(), EventData::new_u64(id), flags);
+            let _ = epoll::modify(&self.event_loop.epoll, listener.as_fd(), EventData::new_u64(id), flags);
         }
         self.accepting = accepting;
     }
@@ -289,7 +294,7 @@ impl Clients {
     fn turn(&mut self, timeout: Option<Duration>) {
         let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
         let mut events = Vec::with_capacity(BURST);
-        match epoll::wait(&self.desk.epoll, rustix::buffer::spare_capacity(&mut events), timeout.as_ref()) {
+        match epoll::wait(&self.event_loop.epoll, rustix::buffer::spare_capacity(&mut events), timeout.as_ref()) {
             Ok(_) | Err(Os::INTR) => {}
             Err(error) => warn!("cannot wait for clients: {error}"),
         }
@@ -309,8 +314,8 @@ impl Clients {
 
     fn take_results(&mut self) {
         let mut count = [0; 8];
-        let _ = rustix::io::read(&self.desk.results.wake, &mut count);
-        let all = std::mem::take(&mut *self.desk.results.done.lock().unwrap_or_else(PoisonError::into_inner));
+        let _ = rustix::io::read(&self.event_loop.results.wake, &mut count);
+        let all = std::mem::take(&mut *self.event_loop.results.done.lock().unwrap_or_else(PoisonError::into_inner));
         let now = Instant::now();
         for (id, done) in all {
             let Some(client) = self.all.get_mut(&id) else { continue };
@@ -401,7 +406,7 @@ impl Clients {
         let Some(client) = self.all.get(&id) else { return };
         self.restless |= !client.is_idle();
         let what = what | EventFlags::ONESHOT;
-        if let Err(error) = epoll::modify(&self.desk.epoll, &*client.stream, EventData::new_u64(id), what) {
+        if let Err(error) = epoll::modify(&self.event_loop.epoll, &*client.stream, EventData::new_u64(id), what) {
             warn!("process {} is hung up on: {error}", client.peer.pid);
             self.drop_client(id);
         }
@@ -412,14 +417,14 @@ impl Clients {
         let Some(client) = self.all.get_mut(&id) else { return };
         client.busy = true;
         let (long, daemon, peer) = (task.may_wait(), self.daemon.clone(), client.peer);
-        let (stream, results) = (client.stream.clone(), self.desk.results.clone());
+        let (stream, results) = (client.stream.clone(), self.event_loop.results.clone());
         let work = move || {
             let mut promise = Promise { id, results, done: None };
             promise.done = Some(daemon.perform(&stream, peer, task));
             // Before the result is seen: then nobody else has it.
             drop(stream);
         };
-        if !self.desk.pool.run(Box::new(work), long) {
+        if !self.event_loop.pool.run(Box::new(work), long) {
             client.busy = false;
             let why = "too many commands that wait are under way; `udm daemon --status` lists them";
             self.refuse_one(id, Errno::EAGAIN, why);
@@ -488,7 +493,7 @@ impl Clients {
         self.restless |= !client.peer.is_allowed() || !client.is_idle();
         // The first look is when something comes; what has come already tells at once.
         let flags = EventFlags::IN | EventFlags::ONESHOT;
-        match epoll::add(&self.desk.epoll, &*client.stream, EventData::new_u64(id), flags) {
+        match epoll::add(&self.event_loop.epoll, &*client.stream, EventData::new_u64(id), flags) {
             Ok(()) => drop(self.all.insert(id, client)),
             Err(error) => warn!("process {} is hung up on: {error}", client.peer.pid),
         }
@@ -496,12 +501,12 @@ impl Clients {
 
     fn drop_client(&mut self, id: u64) {
         if let Some(client) = self.all.remove(&id) {
-            let _ = epoll::delete(&self.desk.epoll, &*client.stream);
+            let _ = epoll::delete(&self.event_loop.epoll, &*client.stream);
             // The thread that has served it may still be letting go of it.
             if let Ok(stream) = Arc::try_unwrap(client.stream) {
-                self.desk.spare.recycle(stream.into());
+                self.event_loop.spare.recycle(stream.into());
             }
-            self.desk.spare.fill();
+            self.event_loop.spare.fill();
             if !self.accepting && !self.stopped {
                 self.accept_from_now_on(true);
             }
@@ -510,7 +515,9 @@ impl Clients {
 
     /// Sees to it that there is a descriptor; false when there is nothing that could be given up.
     fn make_room(&mut self, now: Instant) -> bool {
-        self.drop_longest_idle(now, JUST) || self.desk.spare.give_up() || self.drop_longest_idle(now, Duration::ZERO)
+        self.drop_longest_idle(now, JUST)
+            || self.event_loop.spare.give_up()
+            || self.drop_longest_idle(now, Duration::ZERO)
     }
 
     /// Hangs up on the client that has been idle longest, if it has been for so long.
@@ -519,7 +526,7 @@ impl Clients {
         let Some(id) = idle.max_by_key(|(_, client)| client.waits_for(now)).map(|(id, _)| *id) else { return false };
         // Without filling up what is kept: it is needed now.
         if let Some(client) = self.all.remove(&id) {
-            let _ = epoll::delete(&self.desk.epoll, &*client.stream);
+            let _ = epoll::delete(&self.event_loop.epoll, &*client.stream);
         }
         true
     }
@@ -542,7 +549,7 @@ impl Clients {
         if !self.accepting && !self.stopped {
             self.accept_from_now_on(true);
         }
-        self.short = !self.desk.spare.fill();
+        self.short = !self.event_loop.spare.fill();
         (self.looked, self.restless) = (now, self.short || self.all.values().any(Connection::may_be_late));
     }
 }

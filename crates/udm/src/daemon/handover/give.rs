@@ -1,6 +1,6 @@
 //! The old daemon's side.
 
-use super::{CLAIM, HandOver, Parcel, Settings, VERSION, Way};
+use super::{CLAIM, HandOver, HandOverMessage, Link, Settings, VERSION};
 use crate::daemon::nodes::NodeSettings;
 use crate::daemon::socket::Listener;
 use crate::daemon::state::State;
@@ -56,7 +56,7 @@ pub(super) struct Counts {
 
 /// A daemon that waits to take over.
 pub(crate) struct Giving {
-    way: Way,
+    link: Link,
     process: Process,
 }
 
@@ -71,8 +71,8 @@ enum Process {
 impl Giving {
     /// Tells it that it is not to go on.
     pub(crate) fn refuse(&self, why: &str) {
-        if let Ok(parcel) = Parcel::new("refused", "", why) {
-            let _ = self.way.send(&parcel, answer_within());
+        if let Ok(message) = HandOverMessage::new("refused", "", why) {
+            let _ = self.link.send(&message, answer_within());
         }
     }
 }
@@ -82,14 +82,14 @@ pub(crate) enum Given {
     /// The new daemon has everything.
     Gone,
     /// It has not; what was to be given is here.
-    Back(Vec<Parcel>),
+    Back(Vec<HandOverMessage>),
 }
 
 /// Tells the new daemon what there is, and waits until it understands it. Nothing changes for anybody.
-pub(crate) fn first_words(daemon: &Daemon, way: Way, pid: i32) -> Result<Giving, String> {
+pub(crate) fn first_words(daemon: &Daemon, link: Link, pid: i32) -> Result<Giving, String> {
     let refuse = |why: String| {
-        let refused = Parcel::new("refused", "", &why)?;
-        let _ = way.send(&refused, answer_within());
+        let refused = HandOverMessage::new("refused", "", &why)?;
+        let _ = link.send(&refused, answer_within());
         Err(why)
     };
     if let Some(name) = transient_snapshot(daemon) {
@@ -102,12 +102,12 @@ pub(crate) fn first_words(daemon: &Daemon, way: Way, pid: i32) -> Result<Giving,
     let state = State::of(&daemon.registry, &daemon.lost, &daemon.tcp, &daemon.vhost, &daemon.nodes);
     let state = serde_json::to_value(&state).map_err(|e| e.to_string())?;
     let words = FirstWords { version: VERSION, state, files: files(daemon) };
-    way.send(&Parcel::new("state", "", words)?, answer_within())
+    link.send(&HandOverMessage::new("state", "", words)?, answer_within())
         .map_err(|e| format!("the new daemon has gone: {e}"))?;
-    let mut answer = way.receive(answer_within()).map_err(|e| format!("the new daemon does not answer: {e}"))?;
+    let mut answer = link.receive(answer_within()).map_err(|e| format!("the new daemon does not answer: {e}"))?;
     match answer.kind.as_str() {
         "ready" => match Process::known_by(pid, pidfd, answer.fds.pop()) {
-            Some(process) => Ok(Giving { way, process }),
+            Some(process) => Ok(Giving { link, process }),
             None => refuse("nothing would tell this daemon that the new one has ended: stop this one instead".into()),
         },
         "refused" => Err(answer.read().unwrap_or_default()),
@@ -129,26 +129,26 @@ pub(crate) fn give(
         why
     };
     let still = Still::new(daemon).map_err(refused)?;
-    let mut parcels = vec![Parcel::new("state", "", &still.state).map_err(refused)?];
-    parcels.extend(fixed_parcels(daemon, sockets, lock).map_err(refused)?);
-    parcels.extend(memories(daemon).map_err(refused)?);
-    parcels.extend(claims(daemon).map_err(refused)?);
-    // From here on what goes on goes on from the parcels, in whichever process.
+    let mut messages = vec![HandOverMessage::new("state", "", &still.state).map_err(refused)?];
+    messages.extend(fixed_messages(daemon, sockets, lock).map_err(refused)?);
+    messages.extend(memories(daemon).map_err(refused)?);
+    messages.extend(claims(daemon).map_err(refused)?);
+    // From here on what goes on goes on from the messages, in whichever process.
     still.leave();
     for giver in daemon.givers() {
         match giver.give() {
-            Ok(more) => parcels.extend(more),
+            Ok(more) => messages.extend(more),
             Err(e) => error!("{} is not passed on: {e}", giver.kind()),
         }
     }
     for left in std::mem::take(&mut *daemon.left()) {
-        match left.parcel() {
-            Ok(parcel) => parcels.push(parcel),
+        match left.message() {
+            Ok(message) => messages.push(message),
             Err(e) => error!("a client is hung up on: {e}"),
         }
     }
     take_down(daemon);
-    match send(giving, &mut parcels, lock) {
+    match send(giving, &mut messages, lock) {
         Ok(()) => {
             info!("all is passed on, after {} ms", begun.elapsed().as_millis());
             Ok(Given::Gone)
@@ -157,7 +157,7 @@ pub(crate) fn give(
             error!("the new daemon does not take over: {why}; this one goes on");
             end(giving);
             match lock.claim(PATIENCE) {
-                Ok(()) => Ok(Given::Back(parcels)),
+                Ok(()) => Ok(Given::Back(messages)),
                 Err(why) => {
                     error!("this one does not go on, since the new one may serve: {why}");
                     Ok(Given::Gone)
@@ -266,11 +266,11 @@ fn check_holders(daemon: &Daemon) -> Result<(), String> {
 }
 
 /// The lock, the sockets, and what was counted.
-fn fixed_parcels(daemon: &Daemon, sockets: &[(&str, &Listener)], lock: &Lock) -> Result<Vec<Parcel>, String> {
+fn fixed_messages(daemon: &Daemon, sockets: &[(&str, &Listener)], lock: &Lock) -> Result<Vec<HandOverMessage>, String> {
     let copied = |fd: std::io::Result<OwnedFd>| fd.map_err(|e| format!("a descriptor cannot be copied: {e}"));
-    let mut parcels = vec![Parcel::new("lock", "", ())?.with(copied(lock.duplicate())?)];
+    let mut messages = vec![HandOverMessage::new("lock", "", ())?.with(copied(lock.duplicate())?)];
     for (name, listener) in sockets {
-        parcels.push(Parcel::new("socket", name, ())?.with(copied(listener.duplicate())?));
+        messages.push(HandOverMessage::new("socket", name, ())?.with(copied(listener.duplicate())?));
     }
     let counts: Vec<Counts> = daemon
         .registry
@@ -286,18 +286,18 @@ fn fixed_parcels(daemon: &Daemon, sockets: &[(&str, &Listener)], lock: &Lock) ->
     let poll_budget_us = daemon.registry.domain().poll_policy().budget.as_micros() as u64;
     let NodeSettings { node, rings } = daemon.nodes.settings();
     let settings = Settings { node, rings, poll_budget_us };
-    parcels.push(Parcel::new("settings", "", settings)?);
-    parcels.push(Parcel::new("counts", "", (daemon.registry.event_nr(), counts))?);
-    Ok(parcels)
+    messages.push(HandOverMessage::new("settings", "", settings)?);
+    messages.push(HandOverMessage::new("counts", "", (daemon.registry.event_nr(), counts))?);
+    Ok(messages)
 }
 
 /// What is in memory, as files of memory: that of targets, then that of devices beneath, with their names. When one cannot
 /// be had, all is where it was.
-fn memories(daemon: &Daemon) -> Result<Vec<Parcel>, String> {
-    let mut parcels = Vec::new();
+fn memories(daemon: &Daemon) -> Result<Vec<HandOverMessage>, String> {
+    let mut messages = Vec::new();
     for md in daemon.registry.list() {
         let Some(table) = md.table(TableSlot::Active) else { continue };
-        let of_targets = table.targets().filter_map(|target| target.memory()).map(|memory| (String::new(), memory));
+        let of_targets = table.target_memories().map(|memory| (String::new(), memory));
         let of_devices = table.devices().iter().filter_map(|dev| Some((dev.name(), dev.memory()?)));
         for (index, (beneath, memory)) in of_targets.chain(of_devices).enumerate() {
             let shared = memory.share().and_then(|file| Ok((file.try_clone()?, file)));
@@ -308,19 +308,19 @@ fn memories(daemon: &Daemon) -> Result<Vec<Parcel>, String> {
                         tracing::debug!("{}: {e}", md.device_name());
                     }
                     let which = (md.devt().minor, index, beneath);
-                    parcels.push(Parcel::new("memory", &md.device_name(), which)?.with(file));
+                    messages.push(HandOverMessage::new("memory", &md.device_name(), which)?.with(file));
                 }
                 Err(e) => return Err(format!("the memory of {} cannot be passed on: {e}", md.device_name())),
             }
         }
     }
-    Ok(parcels)
+    Ok(messages)
 }
 
 /// The claims on block devices beneath.
-fn claims(daemon: &Daemon) -> Result<Vec<Parcel>, String> {
+fn claims(daemon: &Daemon) -> Result<Vec<HandOverMessage>, String> {
     let shared = daemon.claims.share().map_err(|e| format!("the claims on block devices cannot be passed on: {e}"))?;
-    shared.into_iter().map(|fd| Ok(Parcel::new(CLAIM, "", ())?.with(fd))).collect()
+    shared.into_iter().map(|fd| Ok(HandOverMessage::new(CLAIM, "", ())?.with(fd))).collect()
 }
 
 /// Removes every device, so that nothing beneath is open any more.
@@ -334,23 +334,23 @@ fn take_down(daemon: &Daemon) {
     }
 }
 
-fn send(giving: &Giving, parcels: &mut Vec<Parcel>, lock: &Lock) -> Result<(), String> {
+fn send(giving: &Giving, messages: &mut Vec<HandOverMessage>, lock: &Lock) -> Result<(), String> {
     let gone = |e: std::io::Error| format!("it has gone: {e}");
-    for parcel in &*parcels {
-        giving.way.send(parcel, answer_within()).map_err(gone)?;
+    for message in &*messages {
+        giving.link.send(message, answer_within()).map_err(gone)?;
     }
-    giving.way.send(&Parcel::new("end", "", ())?, answer_within()).map_err(gone)?;
-    let answer = giving.way.receive(answer_within()).map_err(gone)?;
+    giving.link.send(&HandOverMessage::new("end", "", ())?, answer_within()).map_err(gone)?;
+    let answer = giving.link.receive(answer_within()).map_err(gone)?;
     match answer.kind.as_str() {
         "serving" => {}
         "refused" => return Err(answer.read().unwrap_or_default()),
         other => return Err(format!("it answers {other:?}")),
     }
     // It has them. Kept here they would outlive, for a moment, what it lets go of.
-    parcels.retain(|parcel| parcel.kind != CLAIM);
+    messages.retain(|message| message.kind != CLAIM);
     // Before the word, so that the new one need not wait. When it does not get the word it is the old one's again.
     lock.yield_right().map_err(|e| format!("the right to serve cannot be given up: {e}"))?;
-    giving.way.send(&Parcel::new("go", "", ())?, answer_within()).map_err(gone)
+    giving.link.send(&HandOverMessage::new("go", "", ())?, answer_within()).map_err(gone)
 }
 
 /// Sees to it that the new daemon is no more: it may have everything open.

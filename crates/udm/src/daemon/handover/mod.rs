@@ -1,12 +1,12 @@
 //! `udm daemon --replace`: a new daemon goes on where the old one is.
 //!
 //! # How it goes
-//! The new process asks on `udm.sock`, and that connection becomes the way between the two.
+//! The new process asks on `udm.sock`, and that connection becomes the link between the two.
 //!
 //! | who | sends | which means |
 //! |---|---|---|
 //! | old | `state` | what `state.json` would say, and what lies beneath. Everything goes on as before |
-//! | new | `ready` | it understands all of it, and finds what lies beneath; else `refused`. With it comes its life line |
+//! | new | `ready` | it understands all of it, and finds what lies beneath; else `refused`. With it comes its liveness pipe |
 //! | old | things of many kinds, `end` | it has stopped, flushed and let go of everything; or `refused`, and has gone on |
 //! | new | `serving` | it has opened everything, and only waits for the word; else `refused` |
 //! | old | `go` | it will touch nothing any more, and ends |
@@ -17,7 +17,7 @@
 //!   of either.
 //! - Until `go` the old one has all that it gave away, and takes it back itself when the new one refuses, dies or does not
 //!   answer. One that does not answer is killed first. That it has gone is known by its pidfd, and where the kernel has none by its
-//!   life line: a pipe that nothing closes but its end, as long as the old one lives.
+//!   liveness pipe: a pipe that nothing closes but its end, as long as the old one lives.
 //! - Nothing that is given away is under way: requests have ended, devices are flushed and suspended.
 
 mod give;
@@ -26,7 +26,7 @@ mod wire;
 
 pub(crate) use give::{Given, Giving, first_words, give};
 pub(crate) use take::{Asked, Taken, ask_for, take_over};
-pub(crate) use wire::Way;
+pub(crate) use wire::Link;
 
 use rustix::fd::OwnedFd;
 use serde::{Deserialize, Serialize};
@@ -38,11 +38,11 @@ use udm_core::Registry;
 /// The version of all this: both must have the same.
 pub(crate) const VERSION: u32 = 3;
 
-/// What parcels are called that have a claim on a block device. Both daemons then have it, so that nobody comes in between.
+/// What messages are called that have a claim on a block device. Both daemons then have it, so that nobody comes in between.
 const CLAIM: &str = "claim";
 
 /// Something that passes from one daemon to the next.
-pub(crate) struct Parcel {
+pub(crate) struct HandOverMessage {
     /// What it is, as [`HandOver::kind`] has it.
     pub(crate) kind: String,
     /// Which one.
@@ -58,7 +58,7 @@ pub(crate) struct Parcel {
 /// Something that has devices open for others and goes on in the next daemon: its descriptors and what is known of them
 /// pass there. Where clients come again by themselves it may end at the pause, be made anew by the next from its state, and give nothing.
 pub(crate) trait HandOver {
-    /// The word that its parcels have, which the next daemon knows them by.
+    /// The word that its messages have, which the next daemon knows them by.
     fn kind(&self) -> &'static str;
 
     /// Takes nothing new, and waits until nothing is under way, at most so long. If that is not so then, it goes on as before.
@@ -74,7 +74,7 @@ pub(crate) trait HandOver {
     fn resume(&self, registry: &Registry);
 
     /// After a pause: gives everything away. It holds no device afterwards, and touches no client.
-    fn give(&self) -> Result<Vec<Parcel>, String>;
+    fn give(&self) -> Result<Vec<HandOverMessage>, String>;
 }
 
 /// What a daemon was told when it was started.
@@ -89,7 +89,7 @@ pub(crate) struct Settings {
     pub(crate) poll_budget_us: u64,
 }
 
-impl Parcel {
+impl HandOverMessage {
     /// One without bytes and descriptors.
     pub(crate) fn new(kind: &str, name: &str, state: impl Serialize) -> Result<Self, String> {
         let state = serde_json::to_value(state).map_err(|e| e.to_string())?;

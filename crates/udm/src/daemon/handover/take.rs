@@ -1,7 +1,7 @@
 //! The new daemon's side.
 
 use super::give::{Counts, FirstWords};
-use super::{CLAIM, Parcel, VERSION, Way};
+use super::{CLAIM, HandOverMessage, Link, VERSION};
 use crate::connect;
 use crate::daemon::beneath::Beneath;
 use crate::daemon::lost::LostDevices;
@@ -36,8 +36,8 @@ const LOCKED: Duration = Duration::from_secs(5);
 const BENEATH: Duration = Duration::from_secs(25);
 /// Files that a daemon may have open for a while, beside those that the one before has, when it takes over.
 const BESIDE: usize = 32;
-/// As many parcels come at most.
-const MAX_PARCELS: usize = 1 << 20;
+/// As many messages come at most.
+const MAX_MESSAGES: usize = 1 << 20;
 
 /// What was taken over. Nothing of it serves anybody yet.
 pub(crate) struct Taken {
@@ -47,29 +47,29 @@ pub(crate) struct Taken {
     pub(crate) tcp: TcpExports,
     pub(crate) lost: LostDevices,
     pub(crate) state: State,
-    /// What is left of the parcels, by their kinds.
-    pub(crate) parcels: BTreeMap<String, Vec<Parcel>>,
+    /// What is left of the messages, by their kinds.
+    pub(crate) messages: BTreeMap<String, Vec<HandOverMessage>>,
     pub(crate) problems: Vec<Problem>,
 }
 
 impl Taken {
-    /// The parcels of a kind.
-    pub(crate) fn all(&mut self, kind: &str) -> Vec<Parcel> {
-        self.parcels.remove(kind).unwrap_or_default()
+    /// The messages of a kind.
+    pub(crate) fn all(&mut self, kind: &str) -> Vec<HandOverMessage> {
+        self.messages.remove(kind).unwrap_or_default()
     }
 
     /// The descriptor of the one that is called so.
     pub(crate) fn fd(&mut self, kind: &str, name: &str) -> Result<OwnedFd, String> {
-        let found = self.parcels.get_mut(kind).and_then(|all| all.iter_mut().find(|parcel| parcel.name == name));
+        let found = self.messages.get_mut(kind).and_then(|all| all.iter_mut().find(|message| message.name == name));
         found.ok_or_else(|| format!("{kind} {name:?} has not come"))?.fd()
     }
 }
 
 /// What came from the daemon of the directory, and what is between the two until it has gone.
 pub(crate) struct Asked {
-    pub(crate) way: Way,
-    pub(crate) parcels: Vec<Parcel>,
-    pub(crate) line: LifeLine,
+    pub(crate) link: Link,
+    pub(crate) messages: Vec<HandOverMessage>,
+    pub(crate) liveness: LivenessPipe,
 }
 
 /// Asks the daemon of the directory for everything; `None` when no daemon runs.
@@ -79,35 +79,35 @@ pub(crate) fn ask_for(places: &Places) -> Result<Option<Asked>, String> {
     let Some(stream) = connect::greeted(places, greet).map_err(|e| e.to_string())? else { return Ok(None) };
     ask(&stream, &second::Request::Replace { version: VERSION }).map_err(|e| e.to_string())?;
     let hung_up = |e: std::io::Error| format!("the daemon does not answer: {e}");
-    let way = Way::new(stream);
-    let first = way.receive(PATIENCE).map_err(hung_up)?;
+    let link = Link::new(stream);
+    let first = link.receive(PATIENCE).map_err(hung_up)?;
     if first.kind == "refused" {
         return Err(first.read()?);
     }
-    if let Err(why) = has_room(&way).and_then(|()| understand(&first)) {
-        let _ = way.send(&Parcel::new("refused", "", &why)?, PATIENCE);
+    if let Err(why) = has_room(&link).and_then(|()| understand(&first)) {
+        let _ = link.send(&HandOverMessage::new("refused", "", &why)?, PATIENCE);
         return Err(why);
     }
-    let ready = Parcel::new("ready", "", ())?;
+    let ready = HandOverMessage::new("ready", "", ())?;
     // Where the old one cannot ask the kernel whether this process lives.
-    let (ready, line) = match LifeLine::new() {
-        Ok((line, pipe)) => (ready.with(pipe), line),
-        Err(_) => (ready, LifeLine(None)),
+    let (ready, liveness) = match LivenessPipe::new() {
+        Ok((liveness, pipe)) => (ready.with(pipe), liveness),
+        Err(_) => (ready, LivenessPipe(None)),
     };
-    way.send(&ready, PATIENCE).map_err(hung_up)?;
-    let mut parcels = Vec::new();
+    link.send(&ready, PATIENCE).map_err(hung_up)?;
+    let mut messages = Vec::new();
     loop {
-        let parcel = way.receive(PATIENCE).map_err(hung_up)?;
-        match parcel.kind.as_str() {
-            "end" => return Ok(Some(Asked { way, parcels, line })),
-            "refused" => return Err(parcel.read()?),
-            _ if parcels.len() == MAX_PARCELS => return Err("the daemon sends more and more".into()),
-            _ => parcels.push(parcel),
+        let message = link.receive(PATIENCE).map_err(hung_up)?;
+        match message.kind.as_str() {
+            "end" => return Ok(Some(Asked { link, messages, liveness })),
+            "refused" => return Err(message.read()?),
+            _ if messages.len() == MAX_MESSAGES => return Err("the daemon sends more and more".into()),
+            _ => messages.push(message),
         }
     }
 }
 
-/// Asks, as a client does that is followed on the stream by parcels.
+/// Asks, as a client does that is followed on the stream by messages.
 fn ask(mut stream: &UnixStream, request: &second::Request) -> Result<(), ClientError> {
     let mut line = serde_json::to_string(request).map_err(|e| ClientError::Protocol(e.to_string()))?;
     line.push('\n');
@@ -123,7 +123,7 @@ fn ask(mut stream: &UnixStream, request: &second::Request) -> Result<(), ClientE
     }
 }
 
-/// A line, without what follows it: that is parcels.
+/// A line, without what follows it: that is messages.
 fn read_line(mut stream: &UnixStream) -> std::io::Result<String> {
     let mut line = Vec::new();
     loop {
@@ -141,9 +141,9 @@ fn read_line(mut stream: &UnixStream) -> std::io::Result<String> {
 
 /// The end of a pipe that tells the old daemon, which has the other end, whether this process lives. Nobody else has it, and to
 /// drop it closes nothing: whatever goes wrong here, it lasts as long as the process.
-pub(crate) struct LifeLine(Option<ManuallyDrop<OwnedFd>>);
+pub(crate) struct LivenessPipe(Option<ManuallyDrop<OwnedFd>>);
 
-impl LifeLine {
+impl LivenessPipe {
     /// And the other end.
     fn new() -> std::io::Result<(Self, OwnedFd)> {
         let (read, write) = std::io::pipe()?;
@@ -157,9 +157,9 @@ impl LifeLine {
 }
 
 /// Whether this process may open what the running one has open, as far as the system lets it look.
-fn has_room(way: &Way) -> Result<(), String> {
+fn has_room(link: &Link) -> Result<(), String> {
     let most = getrlimit(Resource::Nofile).current;
-    let open = way.peer().and_then(|pid| Some(std::fs::read_dir(format!("/proc/{pid}/fd")).ok()?.count()));
+    let open = link.peer().and_then(|pid| Some(std::fs::read_dir(format!("/proc/{pid}/fd")).ok()?.count()));
     match (most, open) {
         (Some(most), Some(open)) if most < (open + BESIDE) as u64 => Err(format!(
             "the running daemon has {open} files open, and this one may open {most} files, of which it needs {BESIDE} beside: \
@@ -170,7 +170,7 @@ fn has_room(way: &Way) -> Result<(), String> {
 }
 
 /// Whether this daemon could go on with all of it, as far as that can be told before anything has stopped.
-fn understand(first: &Parcel) -> Result<(), String> {
+fn understand(first: &HandOverMessage) -> Result<(), String> {
     let FirstWords { version, state, files } = first.read()?;
     if version != VERSION {
         return Err(format!("the running daemon passes things on by version {version}, this one by {VERSION}"));
@@ -199,19 +199,19 @@ fn understand(first: &Parcel) -> Result<(), String> {
     Ok(())
 }
 
-/// Makes the devices from parcels. What could not be made is among the problems, and an error table.
-pub(crate) fn take_over(mut parcels: Vec<Parcel>, places: &Places) -> Result<Taken, String> {
-    let mut by_kind: BTreeMap<String, Vec<Parcel>> = BTreeMap::new();
+/// Makes the devices from messages. What could not be made is among the problems, and an error table.
+pub(crate) fn take_over(mut messages: Vec<HandOverMessage>, places: &Places) -> Result<Taken, String> {
+    let mut by_kind: BTreeMap<String, Vec<HandOverMessage>> = BTreeMap::new();
     let mut state = None;
     let mut memory: Memories = BTreeMap::new();
-    for mut parcel in parcels.drain(..) {
-        match parcel.kind.as_str() {
-            "state" => state = Some(State::of_value(parcel.state)?),
+    for mut message in messages.drain(..) {
+        match message.kind.as_str() {
+            "state" => state = Some(State::of_value(message.state)?),
             "memory" => {
-                let (minor, index, beneath): (u32, usize, String) = parcel.read()?;
-                memory.insert((minor, index), (beneath, parcel.fd()?));
+                let (minor, index, beneath): (u32, usize, String) = message.read()?;
+                memory.insert((minor, index), (beneath, message.fd()?));
             }
-            _ => by_kind.entry(parcel.kind.clone()).or_default().push(parcel),
+            _ => by_kind.entry(message.kind.clone()).or_default().push(message),
         }
     }
     let state = state.ok_or("the state has not come")?;
@@ -223,7 +223,7 @@ pub(crate) fn take_over(mut parcels: Vec<Parcel>, places: &Places) -> Result<Tak
         .remove(CLAIM)
         .unwrap_or_default()
         .into_iter()
-        .map(|mut parcel| claims.adopt(parcel.fd()?).map_err(|e| format!("a claim on a block device: {e}")));
+        .map(|mut message| claims.adopt(message.fd()?).map_err(|e| format!("a claim on a block device: {e}")));
     let _claimed = _claimed.collect::<Result<Vec<_>, String>>()?;
     let registry = {
         let open = Beneath::new(&domain, &claims, places, tcp.listening()).opener();
@@ -243,8 +243,8 @@ pub(crate) fn take_over(mut parcels: Vec<Parcel>, places: &Places) -> Result<Tak
     let secret = secret.map(|(minor, live, _)| (minor, live)).collect();
     let maker = WithMemory { memory: Mutex::new(memory), armed, secret, deadline: OnceLock::new() };
     let problems = restore(&registry, &lost, &state, &maker);
-    for parcel in by_kind.remove("counts").unwrap_or_default() {
-        let (events, counts): (u32, Vec<Counts>) = parcel.read()?;
+    for message in by_kind.remove("counts").unwrap_or_default() {
+        let (events, counts): (u32, Vec<Counts>) = message.read()?;
         let made: HashMap<u32, Arc<MappedDevice>> =
             registry.list().into_iter().map(|md| (md.devt().minor, md)).collect();
         for Counts { minor, events, totals } in counts {
@@ -257,7 +257,7 @@ pub(crate) fn take_over(mut parcels: Vec<Parcel>, places: &Places) -> Result<Tak
         }
         registry.carry_events(events);
     }
-    Ok(Taken { registry, claims, tcp, lost, state, parcels: by_kind, problems })
+    Ok(Taken { registry, claims, tcp, lost, state, messages: by_kind, problems })
 }
 
 /// Memory for the `null:` devices that the tables which are being loaded name: one table on each thread, which opens what it
@@ -375,8 +375,7 @@ impl Maker for WithMemory {
         if secret {
             table.iter().for_each(secret::mark);
         }
-        let targets = table.iter().flat_map(|table| table.targets());
-        let mut memories = targets.filter_map(|target| target.memory());
+        let mut memories = table.iter().flat_map(|table| table.target_memories());
         for file in for_targets {
             match memories.next() {
                 Some(memory) => memory.adopt(file).map_err(|e| Error::new(Errno::of(&e), e.to_string()))?,

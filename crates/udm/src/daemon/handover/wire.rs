@@ -1,4 +1,4 @@
-//! Parcels over a unix socket: a head of 16 bytes with the descriptors, a text, and bytes.
+//! Hand-over messages over a unix socket: a head of 16 bytes with the descriptors, a text, and bytes.
 //!
 //! | offset | bytes | field |
 //! |---|---|---|
@@ -7,7 +7,7 @@
 //! | 8 | 4 | length of the bytes |
 //! | 12 | 4 | how many descriptors come along |
 
-use super::Parcel;
+use super::HandOverMessage;
 use rustix::cmsg_space;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::net::{
@@ -27,10 +27,10 @@ const HEAD: usize = 16;
 const MAX_TEXT: usize = 256 << 20;
 /// The longest bytes: what a client has sent of a request, and what it has not taken of replies.
 const MAX_BYTES: usize = 128 << 20;
-/// Descriptors of one parcel.
+/// Descriptors of one message.
 const MAX_FDS: usize = 64;
 
-/// The text of a parcel.
+/// The text of a message.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Text {
@@ -39,10 +39,10 @@ struct Text {
     state: Value,
 }
 
-/// The way between two daemons.
-pub(crate) struct Way(UnixStream);
+/// The link between two daemons.
+pub(crate) struct Link(UnixStream);
 
-impl Way {
+impl Link {
     pub(crate) fn new(stream: UnixStream) -> Self {
         Self(stream)
     }
@@ -52,9 +52,9 @@ impl Way {
         Some(sockopt::socket_peercred(&self.0).ok()?.pid.as_raw_pid())
     }
 
-    /// Sends a parcel; its descriptors stay open here. Blocks, at most so long for each part.
-    pub(crate) fn send(&self, parcel: &Parcel, patience: Duration) -> io::Result<()> {
-        let Parcel { kind, name, state, bytes, fds } = parcel;
+    /// Sends a message; its descriptors stay open here. Blocks, at most so long for each part.
+    pub(crate) fn send(&self, message: &HandOverMessage, patience: Duration) -> io::Result<()> {
+        let HandOverMessage { kind, name, state, bytes, fds } = message;
         let text = Text { kind: kind.clone(), name: name.clone(), state: state.clone() };
         let text = serde_json::to_vec(&text)?;
         if text.len() > MAX_TEXT || bytes.len() > MAX_BYTES || fds.len() > MAX_FDS {
@@ -87,21 +87,21 @@ impl Way {
         (&self.0).write_all(bytes)
     }
 
-    /// Receives a parcel. Blocks, at most so long for each part.
-    pub(crate) fn receive(&self, patience: Duration) -> io::Result<Parcel> {
+    /// Receives a message. Blocks, at most so long for each part.
+    pub(crate) fn receive(&self, patience: Duration) -> io::Result<HandOverMessage> {
         let invalid = |text: &str| io::Error::new(io::ErrorKind::InvalidData, text.to_owned());
         self.0.set_read_timeout(Some(patience))?;
         let (head, fds) = self.head()?;
         let number = |at: usize| head[at..at + 4].iter().rev().fold(0usize, |n, byte| n << 8 | usize::from(*byte));
         let (text, bytes, count) = (number(4), number(8), number(12));
         if head[..4] != *MAGIC || text > MAX_TEXT || bytes > MAX_BYTES {
-            return Err(invalid("what the other daemon sends is no parcel"));
+            return Err(invalid("what the other daemon sends is no hand-over message"));
         }
         if fds.len() != count {
             return Err(invalid("descriptors were lost on the way: the limit of this process may be reached"));
         }
         let Text { kind, name, state } = serde_json::from_slice(&self.exactly(text)?)?;
-        Ok(Parcel { kind, name, state, bytes: self.exactly(bytes)?, fds })
+        Ok(HandOverMessage { kind, name, state, bytes: self.exactly(bytes)?, fds })
     }
 
     fn head(&self) -> io::Result<([u8; HEAD], Vec<OwnedFd>)> {
@@ -146,20 +146,20 @@ mod tests {
     #[test]
     fn what_is_sent_arrives() {
         let (one, other) = UnixStream::pair().unwrap();
-        let (one, other) = (Way::new(one), Way::new(other));
+        let (one, other) = (Link::new(one), Link::new(other));
         let sender = std::thread::spawn(move || {
             for count in [0, 1, 5] {
-                let mut parcel = Parcel::new("kind", "name \"\u{e9}\"", [1, 2]).unwrap();
-                parcel.bytes = vec![7; count * 100_000];
-                parcel.fds = (0..count).map(|_| File::open("/dev/null").unwrap().into()).collect();
-                one.send(&parcel, PATIENCE).unwrap();
+                let mut message = HandOverMessage::new("kind", "name \"\u{e9}\"", [1, 2]).unwrap();
+                message.bytes = vec![7; count * 100_000];
+                message.fds = (0..count).map(|_| File::open("/dev/null").unwrap().into()).collect();
+                one.send(&message, PATIENCE).unwrap();
             }
         });
         for count in [0, 1, 5] {
-            let parcel = other.receive(PATIENCE).unwrap();
-            assert_eq!((parcel.kind.as_str(), parcel.name.as_str()), ("kind", "name \"\u{e9}\""));
-            assert_eq!(parcel.read::<Vec<u32>>().unwrap(), [1, 2]);
-            assert_eq!((parcel.bytes.len(), parcel.fds.len()), (count * 100_000, count));
+            let message = other.receive(PATIENCE).unwrap();
+            assert_eq!((message.kind.as_str(), message.name.as_str()), ("kind", "name \"\u{e9}\""));
+            assert_eq!(message.read::<Vec<u32>>().unwrap(), [1, 2]);
+            assert_eq!((message.bytes.len(), message.fds.len()), (count * 100_000, count));
         }
         sender.join().unwrap();
         assert_eq!(other.receive(PATIENCE).err().unwrap().kind(), io::ErrorKind::UnexpectedEof);
@@ -187,7 +187,7 @@ mod tests {
             let (mut one, other) = UnixStream::pair().unwrap();
             one.write_all(&bytes).unwrap();
             drop(one);
-            assert!(Way::new(other).receive(PATIENCE).is_err(), "{bytes:?}");
+            assert!(Link::new(other).receive(PATIENCE).is_err(), "{bytes:?}");
         }
     }
 }

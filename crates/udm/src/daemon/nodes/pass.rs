@@ -1,6 +1,6 @@
 //! Nodes that go on in the next daemon: the mount's connection passes with all that is open in it, loop devices stay as they are.
 
-use super::super::handover::{HandOver, Parcel};
+use super::super::handover::{HandOver, HandOverMessage};
 use super::super::own_writes;
 use super::super::state::NodeState;
 use super::super::ublk::Ublks;
@@ -19,10 +19,10 @@ use udm_export::node::NodeDevice;
 use udm_export::node::fuse::{Adopted, FuseServer, Plan, Transport};
 use udm_export::node::loopdev::LoopDevice;
 
-/// The word of its parcel.
+/// The word of its message.
 const KIND: &str = "node";
 
-/// Descriptors of one parcel; more are in parcels behind it.
+/// Descriptors of one message; more are in messages behind it.
 const FDS: usize = 60;
 
 /// What passes beside the connections.
@@ -55,17 +55,21 @@ pub(crate) struct ReadyNodes {
 
 impl ReadyNodes {
     /// Opens again what is open. `None` when no nodes were passed on.
-    pub(crate) fn prepare(registry: &Registry, parcels: Vec<Parcel>, problems: &mut Vec<String>) -> Option<Self> {
-        let mut parcels = parcels.into_iter();
-        let mut parcel = parcels.next()?;
-        parcel.fds.extend(parcels.flat_map(|more| more.fds));
-        Self::of_parcel(registry, parcel, problems).map_err(|why| problems.push(format!("nodes: {why}"))).ok()
+    pub(crate) fn prepare(
+        registry: &Registry,
+        messages: Vec<HandOverMessage>,
+        problems: &mut Vec<String>,
+    ) -> Option<Self> {
+        let mut messages = messages.into_iter();
+        let mut message = messages.next()?;
+        message.fds.extend(messages.flat_map(|more| more.fds));
+        Self::of_message(registry, message, problems).map_err(|why| problems.push(format!("nodes: {why}"))).ok()
     }
 
-    fn of_parcel(registry: &Registry, parcel: Parcel, problems: &mut Vec<String>) -> Result<Self, String> {
-        let Passed { mount, nodes, without } = parcel.read()?;
+    fn of_message(registry: &Registry, message: HandOverMessage, problems: &mut Vec<String>) -> Result<Self, String> {
+        let Passed { mount, nodes, without } = message.read()?;
         let device = |name: &str| registry.by_name(name).map(|md| Box::new(Mapped(md)) as Box<dyn NodeDevice>);
-        Ok(Self { mount: Adopted::new(parcel.fds, mount, device, problems)?, nodes, without })
+        Ok(Self { mount: Adopted::new(message.fds, mount, device, problems)?, nodes, without })
     }
 }
 
@@ -162,33 +166,33 @@ impl HandOver for Nodes {
         self.sync();
     }
 
-    fn give(&self) -> Result<Vec<Parcel>, String> {
+    fn give(&self) -> Result<Vec<HandOverMessage>, String> {
         let mut inner = self.lock();
         let Some(server) = inner.server.take_if(|server| passes(server)) else {
             drop(inner);
             self.end_files(PATIENCE);
             return Ok(Vec::new());
         };
-        let parcels = server.give().map_err(|e| failed(Errno::ENODEV, e.to_string())).and_then(|(fds, mount)| {
+        let messages = server.give().map_err(|e| failed(Errno::ENODEV, e.to_string())).and_then(|(fds, mount)| {
             let nodes = std::mem::take(&mut inner.nodes).into_iter().map(|node| {
                 let Node { name, wanted, kind, loopdev, mapper, note, .. } = node;
                 PassedNode { name, wanted, kind, loopdev, mapper, note }
             });
             let without = inner.without.drain(..).filter_map(|md| Some(md.upgrade()?.device_name()));
             let passed = Passed { mount, nodes: nodes.collect(), without: without.collect() };
-            let parcel = |state| Parcel::new(KIND, "", state).map_err(|e| failed(Errno::EINVAL, e));
-            let mut parcels =
-                vec![parcel(serde_json::to_value(passed).map_err(|e| failed(Errno::EINVAL, e.to_string()))?)?];
+            let message = |state| HandOverMessage::new(KIND, "", state).map_err(|e| failed(Errno::EINVAL, e));
+            let mut messages =
+                vec![message(serde_json::to_value(passed).map_err(|e| failed(Errno::EINVAL, e.to_string()))?)?];
             for (at, fd) in fds.into_iter().enumerate() {
-                if at / FDS == parcels.len() {
-                    parcels.push(parcel(serde_json::Value::Null)?);
+                if at / FDS == messages.len() {
+                    messages.push(message(serde_json::Value::Null)?);
                 }
-                parcels[at / FDS].fds.push(fd);
+                messages[at / FDS].fds.push(fd);
             }
-            Ok::<_, Error>(parcels)
+            Ok::<_, Error>(messages)
         });
-        match parcels {
-            Ok(parcels) => Ok(parcels),
+        match messages {
+            Ok(messages) => Ok(messages),
             Err(e) => {
                 // Somebody has unmounted it: what is left goes as it does then.
                 warn!("{}: {}", self.dir.display(), e.message);

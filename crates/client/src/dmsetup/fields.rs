@@ -1,9 +1,30 @@
 //! The fields of a report: their names, headings and widths are dmsetup's (`dmsetup.c`, 1.02.185).
 
+/// The value of a field in a row.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum Value {
+    String(String),
+    /// What it compares by, and what is shown.
+    Number(u64, String),
+}
+
+impl Value {
+    pub(super) fn number(n: impl Into<i64>) -> Self {
+        let n = n.into();
+        Self::Number(n as u64, n.to_string())
+    }
+
+    pub(super) fn text(&self) -> &str {
+        match self {
+            Self::String(text) | Self::Number(_, text) => text,
+        }
+    }
+}
+
 /// What a field is about: what has to be asked to fill it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
-pub(in crate::dmsetup) enum Group {
+pub(super) enum Group {
     Name = 1,
     Info = 2,
     Deps = 4,
@@ -46,14 +67,14 @@ impl Group {
 
 /// How a field sorts and compares.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in crate::dmsetup) enum FieldType {
+pub(super) enum FieldType {
     String,
     Number,
 }
 
 /// Which value a field shows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in crate::dmsetup) enum FieldId {
+pub(super) enum FieldId {
     Name,
     MangledName,
     UnmangledName,
@@ -89,20 +110,20 @@ pub(in crate::dmsetup) enum FieldId {
 
 /// A field.
 #[derive(Debug)]
-pub(in crate::dmsetup) struct Field {
-    pub(in crate::dmsetup) id: FieldId,
-    pub(in crate::dmsetup) name: &'static str,
-    pub(in crate::dmsetup) heading: &'static str,
-    pub(in crate::dmsetup) width: usize,
-    pub(in crate::dmsetup) kind: FieldType,
-    pub(in crate::dmsetup) group: Group,
+pub(super) struct Field {
+    pub(super) id: FieldId,
+    pub(super) name: &'static str,
+    pub(super) heading: &'static str,
+    pub(super) width: usize,
+    pub(super) kind: FieldType,
+    pub(super) group: Group,
     about: &'static str,
 }
 
 macro_rules! fields {
     ($($group:ident $kind:ident $id:ident $name:literal $heading:literal $width:literal $about:literal;)*) => {
         /// Every field.
-        pub(in crate::dmsetup) static FIELDS: &[Field] = &[$(Field {
+        pub(super) static FIELDS: &[Field] = &[$(Field {
             id: FieldId::$id,
             name: $name,
             heading: $heading,
@@ -164,7 +185,7 @@ pub(super) enum Found {
 }
 
 /// A field by its name: case and underscores do not count.
-pub(in crate::dmsetup) fn field(word: &str) -> Option<&'static Field> {
+pub(super) fn field(word: &str) -> Option<&'static Field> {
     let plain = plain(word);
     if plain.is_empty() {
         return None;
@@ -192,7 +213,7 @@ fn plain(word: &str) -> String {
 }
 
 /// The list of all fields; with their types for `-S`.
-pub(in crate::dmsetup) fn help(for_selection: bool) -> String {
+pub(super) fn help(for_selection: bool) -> String {
     let mut text = String::new();
     for group in Group::ALL {
         text.push_str(group.title());

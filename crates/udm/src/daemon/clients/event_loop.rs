@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex};
 use udm_io::Executor;
 
 /// The descriptors, and the threads that are always there.
-pub(in crate::daemon) struct Desk {
+pub(in crate::daemon) struct EventLoop {
     pub(super) epoll: OwnedFd,
     pub(super) results: Arc<Results>,
     pub(super) pool: Pool,
@@ -22,7 +22,7 @@ pub(in crate::daemon) struct Desk {
     pub(super) thread: Sender<(Clients, Sender<Clients>)>,
 }
 
-impl Desk {
+impl EventLoop {
     /// Fails when there are too few descriptors for clients to be sure of any, or no threads.
     pub(in crate::daemon) fn new(executor: &Arc<dyn Executor>) -> Result<Self, String> {
         let failed = |error: Os| {

@@ -3,10 +3,10 @@
 //! # What a command costs
 //! Only what it touched is looked at and compared with what was written before: a device, or the exports. A record for each
 //! difference goes to the log. Devices that go by themselves, at their last close, are looked for among those that were asked
-//! to; and [`Keeper::look_around`] looks at some devices after the other, whoever may have changed them.
+//! to; and [`StateWriter::look_around`] looks at some devices after the other, whoever may have changed them.
 //!
 //! # When it cannot be written
-//! A command that could not be remembered is refused before it has done anything: [`Keeper::ready`] asks for room in the log, and
+//! A command that could not be remembered is refused before it has done anything: [`StateWriter::ready`] asks for room in the log, and
 //! writes first what is still unwritten. Where writing fails all the same, once the command is done, it says so; nothing else
 //! that changes anything is begun until all is written.
 
@@ -153,7 +153,7 @@ fn differences<T: Clone + PartialEq>(
 
 /// Keeps the state on disk.
 #[derive(Default)]
-pub(crate) struct Keeper {
+pub(crate) struct StateWriter {
     /// Held while a state is taken and written, so that an older one never follows a newer.
     inner: Mutex<Inner>,
 }
@@ -164,13 +164,13 @@ struct Inner {
     kept: Kept,
     /// Not everything is written: why. What it is must be found out anew.
     behind: Option<Unsaved>,
-    /// Where [`Keeper::look_around`] goes on.
+    /// Where [`StateWriter::look_around`] goes on.
     next: u32,
     /// Nothing is written any more.
     closed: bool,
 }
 
-impl Keeper {
+impl StateWriter {
     fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
