@@ -4,3 +4,4 @@ pub mod nbd;
 pub mod node;
 pub mod ublk;
 pub mod vhost_user;
+mod worker;

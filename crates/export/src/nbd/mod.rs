@@ -5,7 +5,8 @@
 //! - [`negotiate`], [`session`], `extents`: the protocol without I/O
 //! - `budget`, `pool`, `outbox`, `inflight`: memory, replies to send, requests under way
 //! - `turns`, `long`: who goes on next, and requests that are done in pieces
-//! - `transmission`, `connection`, `worker`: one connection's requests, its socket, and a thread's event loop; `crew`: all of them
+//! - `transmission`, `connection`, `worker`: one connection's requests, its socket, and what a thread does for all of its; `shared`: what
+//!   threads share
 //! - `listener`, [`server`]: sockets to accept on, threads, start and stop
 //! - `handover`: a connection goes on in another process
 //! - [`fuzz`]: entries for fuzzers
@@ -31,7 +32,6 @@
 
 mod budget;
 mod connection;
-mod crew;
 pub mod exports;
 mod extents;
 pub mod fuzz;
@@ -44,6 +44,7 @@ mod outbox;
 mod pool;
 pub mod server;
 pub mod session;
+mod shared;
 mod transmission;
 mod turns;
 mod worker;

@@ -3,20 +3,20 @@
 mod late;
 
 use super::connection::{Connection, Interest};
-use super::crew::{Admission, Command, Handle, Shared};
 use super::exports::Client;
 use super::handover::{Handed, Prepared};
 use super::inflight::Engine;
 use super::listener::Listener;
+use super::shared::{Admission, Handle, Load, Shared};
 use super::turns::Turns;
+use crate::worker::{Rest, Rested, Serve, Turn};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fd::OwnedFd;
 use std::collections::VecDeque;
 use std::io;
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
-use udm_io::{Domain, Extent, Nanos, Woken};
+use udm_io::{Channel, Domain, Extent, Nanos, Woken};
 
 /// Keys of listeners lie above those of connections.
 const LISTENER: u64 = 1 << 62;
@@ -35,8 +35,25 @@ const LAST_RECEIVES: usize = 64;
 /// Connections that are accepted at a time.
 const ACCEPTS: usize = 64;
 
-/// How often a worker looks for news before it sleeps: some 20 microseconds.
-const LINGER: usize = 24;
+/// How often a worker looks for news before it sleeps: some 20 microseconds. A client that has its answers sends more at once (4 KiB
+/// random reads at depth 32: 153k a second without, 211k with, for less CPU time each).
+const LINGER: u32 = 24;
+
+/// What a worker is told.
+pub(super) enum Command {
+    /// Serve a connection, or tell it why not.
+    Adopt(OwnedFd, Client, Option<String>),
+    /// Handle the hang-ups of clients that have closed by now, then answer.
+    Reap(mpsc::Sender<()>),
+    /// Hang up on the clients of an export, then answer how many there were.
+    Disconnect(String, mpsc::Sender<usize>),
+    /// Go on with a connection of another process.
+    Take(Box<Prepared>),
+    /// Answer the names of the exports that are open.
+    Exports(mpsc::Sender<Vec<String>>),
+    /// After a pause: give everything away, and end.
+    HandOver(mpsc::Sender<Handed>),
+}
 
 struct Slot {
     connection: Option<Box<Connection>>,
@@ -78,8 +95,6 @@ pub(super) struct Worker {
     deadline: Option<Nanos>,
     /// Nothing new is taken.
     paused: bool,
-    /// Who waits for the pause.
-    quiet: Option<mpsc::Sender<()>>,
     /// Hang-ups that somebody waits for.
     reaps: Vec<Reap>,
 }
@@ -99,7 +114,7 @@ impl Worker {
     /// A worker for the calling thread, and its handle.
     pub(super) fn new(domain: &Domain, shared: Arc<Shared>, listeners: Vec<Listener>) -> io::Result<Self> {
         let engine = Engine::new(domain, shared.memory)?;
-        let handle = Arc::new(Handle::new(engine.channel.waker()));
+        let handle = Arc::new(Handle::new(&engine.channel, Load::default()));
         let paused = shared.paused;
         let mut this = Self {
             engine,
@@ -120,78 +135,12 @@ impl Worker {
             settle_at: Nanos::default(),
             deadline: None,
             paused,
-            quiet: None,
             reaps: Vec::new(),
         };
         if !paused {
             this.accept_again()?;
         }
         Ok(this)
-    }
-
-    pub(super) fn handle(&self) -> Arc<Handle> {
-        self.handle.clone()
-    }
-
-    /// Serves until told to shut down.
-    pub(super) fn run(mut self) {
-        let mut woken = Vec::new();
-        loop {
-            if self.handle.pending.swap(false, Ordering::Acquire) {
-                self.commands();
-            }
-            let more = self.work();
-            self.answer_reaps();
-            self.answer_pause();
-            if self.deadline.is_some_and(|at| self.is_empty() || self.engine.channel.now() >= at) {
-                return;
-            }
-            let timeout = self.timeout();
-            woken.clear();
-            let slept = match more {
-                // Those who have sent something meanwhile come before what is left.
-                true => self.engine.channel.wait(Some(Duration::ZERO), &mut woken),
-                false => self.linger(&mut woken).and_then(|()| self.sleep(timeout, &mut woken)),
-            };
-            if let Err(error) = slept {
-                tracing::error!("cannot wait for NBD clients: {error}");
-                return;
-            }
-            if timeout.is_some() {
-                self.tick(woken.is_empty() && !more);
-            }
-            for event in &woken {
-                self.ready(event);
-            }
-        }
-    }
-
-    fn has_news(&self, woken: &[Woken]) -> bool {
-        !woken.is_empty() || self.handle.pending.load(Ordering::Acquire)
-    }
-
-    /// Looks for news a few times before it sleeps: a client that has its answers sends more at once, and to be woken
-    /// across CPUs costs both more than this (4 KiB random reads at depth 32: 153k a second without, 211k with, for
-    /// less CPU time each). Whoever else wants the CPU gets it in between.
-    fn linger(&self, woken: &mut Vec<Woken>) -> io::Result<()> {
-        // With bios or questions under way the device decides when there is news. Its answer ends one wait, which must be the last
-        // before the worker looks for it.
-        let rounds = if self.engine.len() == 0 && !self.engine.is_asking() { LINGER } else { 0 };
-        for _ in 0..rounds {
-            std::thread::yield_now();
-            self.engine.channel.wait(Some(Duration::ZERO), woken)?;
-            if self.has_news(woken) {
-                break;
-            }
-        }
-        Ok(())
-    }
-
-    fn sleep(&self, timeout: Option<Duration>, woken: &mut Vec<Woken>) -> io::Result<()> {
-        match self.has_news(woken) {
-            true => Ok(()),
-            false => self.engine.channel.wait(timeout, woken),
-        }
     }
 
     fn is_empty(&self) -> bool {
@@ -395,7 +344,7 @@ impl Worker {
             self.turns.remove(number);
         }
         connection.close(&mut self.engine);
-        self.handle.connections.fetch_sub(1, Ordering::Relaxed);
+        self.handle.status.remove();
     }
 
     fn ready(&mut self, event: &Woken) {
@@ -431,10 +380,10 @@ impl Worker {
         for _ in 0..ACCEPTS {
             match listener.accept() {
                 Ok(Some((socket, client))) => match self.shared.admit(&client) {
-                    Admission::Serve => self.shared.spread(socket, client, None),
+                    Admission::Serve => self.shared.spread(Command::Adopt(socket, client, None)),
                     Admission::Refuse(why) => {
                         tracing::warn!("{client} is refused: {why}");
-                        self.shared.spread(socket, client, Some(why));
+                        self.shared.spread(Command::Adopt(socket, client, Some(why)));
                     }
                     Admission::HangUp(why) => tracing::warn!("{client} is hung up on: {why}"),
                 },
@@ -457,7 +406,7 @@ impl Worker {
         if self.spare.take().is_some()
             && let Ok(Some((socket, client))) = self.listeners[index].accept()
         {
-            self.handle.connections.fetch_add(1, Ordering::Relaxed);
+            self.handle.status.add();
             self.adopt(socket, client, Some("the server has no descriptor left".into()));
         }
         self.stop_accepting();
@@ -486,44 +435,9 @@ impl Worker {
         Ok(())
     }
 
-    fn commands(&mut self) {
-        for command in self.handle.take() {
-            match command {
-                Command::Adopt(socket, client, refusal) => self.adopt(socket, client, refusal),
-                Command::Reap(answer) => self.reap(answer),
-                Command::Disconnect(name, answer) => {
-                    let count = self.end_where(|connection| connection.export().as_deref() == Some(&name));
-                    // Who asked may have stopped waiting.
-                    let _ = answer.send(count);
-                }
-                Command::Exports(answer) => {
-                    let connections = self.slots.iter().filter_map(|slot| slot.connection.as_ref());
-                    let _ = answer.send(connections.filter_map(|c| c.export()).collect());
-                }
-                Command::Take(prepared) => self.take(*prepared),
-                Command::Pause(answer) => {
-                    self.stop_accepting();
-                    (self.paused, self.quiet) = (true, Some(answer));
-                    (0..self.slots.len()).for_each(|number| self.mark(number));
-                }
-                Command::Resume => {
-                    (self.paused, self.quiet) = (false, None);
-                    (0..self.slots.len()).for_each(|number| self.mark(number));
-                    if let Err(error) = self.accept_again() {
-                        tracing::warn!("cannot accept NBD clients: {error}");
-                    }
-                }
-                Command::HandOver(answer) => {
-                    let _ = answer.send(self.hand_over());
-                }
-                Command::ShutDown(deadline) => self.shut_down(deadline),
-            }
-        }
-    }
-
     fn adopt(&mut self, socket: OwnedFd, client: Client, refusal: Option<String>) {
         if self.deadline.is_some() {
-            self.handle.connections.fetch_sub(1, Ordering::Relaxed);
+            self.handle.status.remove();
             return;
         }
         let (number, now) = (self.free_slot(), self.engine.channel.now());
@@ -548,17 +462,6 @@ impl Worker {
         self.mark(number);
     }
 
-    /// Tells who waits for the pause that nothing is under way. What clients do not take of their replies goes along.
-    fn answer_pause(&mut self) {
-        let busy = |slot: &Slot| slot.connection.as_ref().is_some_and(|c| c.bios() > 0);
-        if self.quiet.is_some()
-            && !self.slots.iter().any(busy)
-            && let Some(answer) = self.quiet.take()
-        {
-            let _ = answer.send(());
-        }
-    }
-
     /// Gives everything away, and ends.
     fn hand_over(&mut self) -> Handed {
         let mut handed = Handed::default();
@@ -579,7 +482,7 @@ impl Worker {
             if std::mem::take(&mut slot.in_line) {
                 self.turns.remove(number);
             }
-            self.handle.connections.fetch_sub(1, Ordering::Relaxed);
+            self.handle.status.remove();
             handed.connections.extend(connection.hand_over(&mut self.engine));
         }
         self.waiting.clear();
@@ -598,23 +501,6 @@ impl Worker {
             }
         }
         count
-    }
-
-    fn shut_down(&mut self, deadline: Nanos) {
-        self.stop_accepting();
-        self.listeners.clear();
-        self.deadline = Some(deadline);
-        for number in 0..self.slots.len() {
-            if let Some(connection) = &mut self.slots[number].connection {
-                connection.shut_down();
-                // What was sent before is still received, and refused; not what goes on to come.
-                for _ in 0..LAST_RECEIVES {
-                    let Ok(true) = connection.receive(&mut self.engine, &*self.shared.exports) else { break };
-                }
-                connection.finish_input(&mut self.engine, &*self.shared.exports);
-                self.mark(number);
-            }
-        }
     }
 
     /// Finds the connections whose clients have closed. Their hang-ups are handled like any event; the answer is
@@ -646,9 +532,96 @@ impl Worker {
     }
 }
 
+impl Serve for Worker {
+    type Command = Command;
+    type Status = Load;
+    const CLIENTS: &'static str = "NBD clients";
+
+    fn handle(&self) -> &Arc<Handle> {
+        &self.handle
+    }
+
+    fn channel(&self) -> &Channel {
+        &self.engine.channel
+    }
+
+    fn command(&mut self, command: Command) {
+        // Who asked may have stopped waiting.
+        match command {
+            Command::Adopt(socket, client, refusal) => self.adopt(socket, client, refusal),
+            Command::Reap(answer) => self.reap(answer),
+            Command::Disconnect(name, answer) => {
+                let count = self.end_where(|connection| connection.export().as_deref() == Some(&name));
+                let _ = answer.send(count);
+            }
+            Command::Exports(answer) => {
+                let connections = self.slots.iter().filter_map(|slot| slot.connection.as_ref());
+                let _ = answer.send(connections.filter_map(|c| c.export()).collect());
+            }
+            Command::Take(prepared) => self.take(*prepared),
+            Command::HandOver(answer) => drop(answer.send(self.hand_over())),
+        }
+    }
+
+    fn turn(&mut self) -> io::Result<Turn> {
+        let more = self.work();
+        self.answer_reaps();
+        if self.deadline.is_some_and(|at| self.is_empty() || self.engine.channel.now() >= at) {
+            return Ok(Turn::Over);
+        }
+        // With bios or questions under way the device decides when there is news. Its answer ends one wait, which must be the last
+        // before the worker looks for it.
+        let linger = if self.engine.len() == 0 && !self.engine.is_asking() { LINGER } else { 0 };
+        // If there is more, those who have sent something meanwhile come before it.
+        Ok(Turn::Rest(Rest { more, linger, timeout: self.timeout() }))
+    }
+
+    fn rested(&mut self, rest: Rest, how: Rested, woken: &[Woken]) {
+        if rest.timeout.is_some() {
+            self.tick(how == Rested::InVain);
+        }
+        woken.iter().for_each(|event| self.ready(event));
+    }
+
+    fn pause(&mut self) {
+        self.stop_accepting();
+        self.paused = true;
+        (0..self.slots.len()).for_each(|number| self.mark(number));
+    }
+
+    /// What clients do not take of their replies goes along.
+    fn is_quiet(&self) -> bool {
+        !self.slots.iter().any(|slot| slot.connection.as_ref().is_some_and(|c| c.bios() > 0))
+    }
+
+    fn resume(&mut self) {
+        self.paused = false;
+        (0..self.slots.len()).for_each(|number| self.mark(number));
+        if let Err(error) = self.accept_again() {
+            tracing::warn!("cannot accept NBD clients: {error}");
+        }
+    }
+
+    fn end(&mut self, deadline: Nanos) {
+        self.stop_accepting();
+        self.listeners.clear();
+        self.deadline = Some(deadline);
+        for number in 0..self.slots.len() {
+            if let Some(connection) = &mut self.slots[number].connection {
+                connection.shut_down();
+                // What was sent before is still received, and refused; not what goes on to come.
+                for _ in 0..LAST_RECEIVES {
+                    let Ok(true) = connection.receive(&mut self.engine, &*self.shared.exports) else { break };
+                }
+                connection.finish_input(&mut self.engine, &*self.shared.exports);
+                self.mark(number);
+            }
+        }
+    }
+}
+
 impl Drop for Worker {
     fn drop(&mut self) {
-        self.handle.close();
         for number in 0..self.slots.len() {
             let Some(connection) = &mut self.slots[number].connection else { continue };
             if connection.bios() == 0 {

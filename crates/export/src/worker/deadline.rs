@@ -1,0 +1,66 @@
+//! Waiting for the answers of other threads until a time.
+
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::Duration;
+use udm_io::{Clock, Nanos};
+
+/// How long hang-ups are waited for: a device that is suspended may keep requests longer.
+pub(crate) const REAP: Duration = Duration::from_secs(1);
+
+/// A time until which somebody waits.
+pub(crate) struct Deadline {
+    clock: Arc<dyn Clock>,
+    at: Nanos,
+}
+
+/// What came of several that were asked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Answers {
+    /// All have answered.
+    All,
+    /// All have but those that have ended.
+    Fewer,
+    /// Some have not in time.
+    Late,
+}
+
+impl Deadline {
+    /// So much from now on.
+    pub(crate) fn after(clock: &Arc<dyn Clock>, patience: Duration) -> Self {
+        let at = clock.now().after(u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX));
+        Self { clock: clock.clone(), at }
+    }
+
+    /// At that time.
+    pub(crate) fn at(clock: &Arc<dyn Clock>, at: Nanos) -> Self {
+        Self { clock: clock.clone(), at }
+    }
+
+    /// When it is.
+    pub(crate) fn time(&self) -> Nanos {
+        self.at
+    }
+
+    /// Whether it is over.
+    pub(crate) fn is_over(&self) -> bool {
+        self.clock.now() >= self.at
+    }
+
+    /// Blocks for one answer, until the deadline.
+    pub(crate) fn receive<T>(&self, answers: &Receiver<T>) -> Result<T, RecvTimeoutError> {
+        answers.recv_timeout(Duration::from_nanos(self.at.since(self.clock.now())))
+    }
+
+    /// Blocks for the answers of `count` that were asked, until the deadline.
+    pub(crate) fn answers(&self, answers: &Receiver<()>, count: usize) -> Answers {
+        for _ in 0..count {
+            match self.receive(answers) {
+                Ok(()) => {}
+                Err(RecvTimeoutError::Disconnected) => return Answers::Fewer,
+                Err(RecvTimeoutError::Timeout) => return Answers::Late,
+            }
+        }
+        Answers::All
+    }
+}
