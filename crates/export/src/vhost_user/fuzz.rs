@@ -11,13 +11,12 @@ use super::ring::{Ring, RingAddresses};
 use super::server::Options;
 use super::session::{Session, Surroundings};
 use super::wire::RegionSpec;
-use super::worker::Bell;
 use super::{Mode, wire};
 use crate::nbd::{Export, ExportInfo};
+use crate::worker::mailbox::Notifier;
 use rustix::fd::OwnedFd;
 use std::io::Write;
 use std::os::unix::net::UnixStream;
-use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 use udm_base::Sectors;
 use udm_io::{BlockDevice, Domain, ForeignMemory, MemoryDevice, OpFlags};
@@ -124,8 +123,8 @@ pub fn messages(bytes: &[u8]) {
     let around = Surroundings {
         domain: domain().clone(),
         options: Options { queues: 2, queue_size: 256, threads: 1, mode: Mode::Interrupt },
-        bell: Arc::new(Bell::new().expect("a descriptor")),
-        stop: AtomicBool::new(false),
+        notifier: Arc::new(Notifier::new().expect("a descriptor")),
+        stop: OnceLock::new(),
     };
     let mut session = Session::new(Arc::new(around), OwnedFd::from(theirs), Box::new(One));
     for piece in bytes.chunks(4096) {
