@@ -2,6 +2,7 @@
 
 pub mod nbd;
 pub mod node;
+mod slots;
 pub mod ublk;
 pub mod vhost_user;
 mod worker;

@@ -3,6 +3,7 @@
 use super::budget::Budget;
 use super::pool::{Buf, ChunkId, Pool};
 use super::session::Durability;
+use crate::slots::Slots;
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
@@ -111,7 +112,7 @@ pub(super) enum Outcome {
 
 /// A device that is attached to an engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Device(usize);
+pub(super) struct Device(u32);
 
 /// An attachment, and the requests that use it.
 struct Use {
@@ -128,9 +129,8 @@ pub(super) struct Engine {
     questions: Questions,
     /// What was asked: by which connection, for which of its long requests, and when.
     asked: Vec<(Question, usize, u32, Nanos)>,
-    devices: Vec<Option<Use>>,
-    slots: Vec<Option<Request>>,
-    free: Vec<u32>,
+    devices: Slots<Use>,
+    requests: Slots<Request>,
     zeroes: Option<Zeroes>,
 }
 
@@ -177,9 +177,8 @@ impl Engine {
             pool: Pool::new(Budget::new(memory)),
             cost: 0,
             asked: Vec::new(),
-            devices: Vec::new(),
-            slots: Vec::new(),
-            free: Vec::new(),
+            devices: Slots::default(),
+            requests: Slots::default(),
             zeroes: None,
         })
     }
@@ -232,13 +231,7 @@ impl Engine {
 
     /// Holds a device, so that requests can be made of it.
     pub(super) fn attach(&mut self, device: Arc<dyn BlockDevice>) -> Device {
-        let used = Some(Use { attached: self.channel.attach(device), requests: 0 });
-        let number = self.devices.iter().position(Option::is_none).unwrap_or(self.devices.len());
-        if number == self.devices.len() {
-            self.devices.push(None);
-        }
-        self.devices[number] = used;
-        Device(number)
+        Device(self.devices.insert(Use { attached: self.channel.attach(device), requests: 0 }))
     }
 
     /// Lets go of a device.
@@ -246,19 +239,15 @@ impl Engine {
     /// # Panics
     /// When requests of it are under way.
     pub(super) fn detach(&mut self, device: Device) {
-        let Some(Use { attached, requests }) = self.devices[device.0].take() else { return };
+        let Some(Use { attached, requests }) = self.devices.remove(device.0) else { return };
         assert_eq!(requests, 0, "a device is let go while requests of it are under way");
         // SAFETY: every bio to this attachment belongs to one of its requests, of which there are none.
         unsafe { self.channel.detach_idle(attached) };
     }
 
-    fn device(&mut self, device: Device) -> &mut Use {
-        self.devices[device.0].as_mut().expect("a device that is attached")
-    }
-
     /// Requests under way, those included whose completion has not been taken.
     pub(super) fn len(&self) -> usize {
-        self.slots.len() - self.free.len()
+        self.requests.len()
     }
 
     /// Whether completions wait to be taken.
@@ -297,25 +286,18 @@ impl Engine {
     fn start(&mut self, target: Target, work: Work, fast_zero: bool) {
         let Target { conn, part, cookie, device, start, length } = target;
         self.charge(EACH);
-        self.device(device).requests += 1;
+        self.devices[device.0].requests += 1;
         let request = Request { conn, part, cookie, device, start, length, work, fast_zero, freed: 0 };
-        let slot = match self.free.pop() {
-            Some(slot) => slot as usize,
-            None => {
-                self.slots.push(None);
-                self.slots.len() - 1
-            }
-        };
-        self.slots[slot] = Some(request);
+        let slot = self.requests.insert(request);
         self.submit(slot);
     }
 
     /// Submits the bio that the request needs next.
-    fn submit(&mut self, slot: usize) {
-        let request = self.slots[slot].as_ref().expect("a slot in use");
+    fn submit(&mut self, slot: u32) {
+        let request = &self.requests[slot];
         let Request { start, length, .. } = *request;
-        let device = self.devices[request.device.0].as_ref().expect("a device that is attached").attached;
-        let (channel, token, bytes) = (&self.channel, slot as u64, length.as_len());
+        let device = self.devices[request.device.0].attached;
+        let (channel, token, bytes) = (&self.channel, slot.into(), length.as_len());
         let submitted = match &request.work {
             Work::Read(buf) => {
                 // SAFETY: the buffer holds at least `bytes`, belongs to the request, and is touched by nobody until
@@ -354,22 +336,17 @@ impl Engine {
     /// gets it here.
     pub(super) fn next_finished(&mut self) -> Option<Finished> {
         while let Some(Completion { token, status }) = self.channel.completed() {
-            let slot = token as usize;
-            let mut request = self.slots[slot].take().expect("a completion belongs to a request");
-            match next_work(&request, status) {
-                Some(work) => {
-                    let done = std::mem::replace(&mut request.work, work);
-                    if let Work::Write(payload, _) = done {
-                        request.freed += payload.release(&mut self.pool);
-                    }
-                    self.slots[slot] = Some(request);
-                    self.submit(slot);
+            // Tokens are slots.
+            let slot = token as u32;
+            let request = &mut self.requests[slot];
+            if let Some(work) = next_work(request, status) {
+                if let Work::Write(payload, _) = std::mem::replace(&mut request.work, work) {
+                    request.freed += payload.release(&mut self.pool);
                 }
-                None => {
-                    self.free.push(slot as u32);
-                    self.device(request.device).requests -= 1;
-                    return Some(self.finish(request, status));
-                }
+                self.submit(slot);
+            } else if let Some(request) = self.requests.remove(slot) {
+                self.devices[request.device.0].requests -= 1;
+                return Some(self.finish(request, status));
             }
         }
         None
@@ -402,7 +379,7 @@ impl Drop for Engine {
             // A device still has bios, and it may write to their memory: it stays, with all that is beside it.
             tracing::warn!("{} requests were still under way; their memory is not freed", self.channel.outstanding());
             std::mem::forget(std::mem::take(&mut self.pool));
-            std::mem::forget(std::mem::take(&mut self.slots));
+            std::mem::forget(std::mem::take(&mut self.requests));
             std::mem::forget(self.zeroes.take());
         }
     }

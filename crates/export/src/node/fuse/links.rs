@@ -35,7 +35,7 @@ enum Place {
 pub(super) struct Link {
     pub(super) connection: Arc<Connection>,
     /// The device's place among those of the worker, where it was last.
-    pub(super) device: usize,
+    pub(super) device: u32,
     held: usize,
     jobs: usize,
     place: Place,
@@ -69,7 +69,7 @@ impl Links {
         }
         // As many as there are descriptors.
         let number = free as u32;
-        let (device, held, jobs) = (usize::MAX, 0, 0);
+        let (device, held, jobs) = (u32::MAX, 0, 0);
         let link = Link { connection, device, held, jobs, place: Place::Quiet, watched: false, gone: false };
         self.slots[free] = Some(link);
         self.look(number);
