@@ -1,6 +1,5 @@
 //! One connection: what it has sent of a request so far, and the replies that it has not taken yet.
 
-use super::exports::{Client, Exports};
 use super::handover::{
     ClientState, ConnectionState, HandedConnection, LongState, PhaseState, Prepared, PreparedPhase, SessionState,
 };
@@ -9,6 +8,7 @@ use super::negotiate::{Negotiation, Refusal, Started, Step};
 use super::outbox::Sent;
 use super::pool::CHUNK;
 use super::transmission::{Flow, Receiving, Transmission, Waiting, fail};
+use crate::exports::{Client, Exports};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::{RecvAncillaryBuffer, RecvFlags, recvmsg};
@@ -110,7 +110,7 @@ impl Connection {
             }
             Phase::Transmission(t) => {
                 let (receiving, input) = t.input(&engine.pool);
-                let (export, session) = (t.export.info().name, SessionState::of(&t.session));
+                let (export, session) = (t.export.name(), SessionState::of(&t.session));
                 let longs = t.longs.iter().filter_map(LongState::of).collect();
                 (ClientState::from(&t.client), PhaseState::Transmission { export, session, receiving, longs }, input)
             }
@@ -136,7 +136,7 @@ impl Connection {
     /// The name of its export, if it has one.
     pub(super) fn export(&self) -> Option<String> {
         match &self.phase {
-            Phase::Transmission(t) => Some(t.export.info().name),
+            Phase::Transmission(t) => Some(t.export.name()),
             _ => None,
         }
     }
@@ -359,7 +359,7 @@ impl Connection {
                 }
                 Step::Start(started) => {
                     let rest = std::mem::take(input);
-                    tracing::debug!("{} opens {:?}", negotiation.client(), started.export.info().name);
+                    tracing::debug!("{} opens {:?}", negotiation.client(), started.export.name());
                     self.phase = Phase::Transmission(Box::new(Transmission::new(
                         *started,
                         negotiation.client().clone(),

@@ -4,14 +4,14 @@
 //! between two requests, or between two pieces of long ones, and what there is to know of it is what was agreed on, what is left
 //! of long requests, what has been received of the next, and the replies that its client has not taken. The client notices nothing.
 
-use super::exports::{Client, Export, Exports};
 use super::extents::Survey;
-use super::listener::Listen;
 use super::long::{Kind, Long};
 use super::negotiate::NegotiationState;
 use super::pool::CHUNK;
 use super::session::{Durability, Session};
 use super::transmission::CONNECTION_REQUESTS;
+use crate::exports::{Client, Exports, OpenExport};
+use crate::listener::Listen;
 use rustix::fd::OwnedFd;
 use serde::{Deserialize, Serialize};
 use udm_base::{Sector, Sectors};
@@ -165,7 +165,7 @@ pub struct Prepared {
 
 pub(super) enum PreparedPhase {
     Handshake(NegotiationState),
-    Transmission { export: Box<dyn Export>, session: Session, receiving: ReceivingState, longs: Vec<LongState> },
+    Transmission { export: OpenExport, session: Session, receiving: ReceivingState, longs: Vec<LongState> },
 }
 
 impl HandedConnection {

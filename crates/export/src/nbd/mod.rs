@@ -1,13 +1,12 @@
 //! The NBD server: exports block devices over unix and TCP sockets.
 //!
 //! # Layout
-//! - [`exports`]: what a server asks of those who have devices
 //! - [`negotiate`], [`session`], `extents`: the protocol without I/O
 //! - `budget`, `pool`, `outbox`, `inflight`: memory, replies to send, requests under way
 //! - `turns`, `long`: who goes on next, and requests that are done in pieces
 //! - `transmission`, `connection`, `worker`: one connection's requests, its socket, and what a thread does for all of its; `shared`: what
 //!   threads share
-//! - `listener`, [`server`]: sockets to accept on, threads, start and stop
+//! - [`server`]: start and stop
 //! - `handover`: a connection goes on in another process
 //! - [`fuzz`]: entries for fuzzers
 //!
@@ -32,12 +31,10 @@
 
 mod budget;
 mod connection;
-pub mod exports;
 mod extents;
 pub mod fuzz;
 mod handover;
 mod inflight;
-pub(crate) mod listener;
 mod long;
 pub mod negotiate;
 mod outbox;
@@ -49,7 +46,5 @@ mod transmission;
 mod turns;
 mod worker;
 
-pub use exports::{Client, Export, ExportInfo, Exports, OpenError};
 pub use handover::{ConnectionState, Handed, HandedConnection, Prepared, TakeError};
-pub use listener::Listen;
 pub use server::{Server, ServerBuilder};

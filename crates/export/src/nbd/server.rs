@@ -1,10 +1,10 @@
 //! The server: its threads, and how it starts and stops.
 
-use super::exports::Exports;
 use super::handover::{Handed, Prepared};
-use super::listener::{Listen, Listener};
 use super::shared::Shared;
 use super::worker::{Command, Worker};
+use crate::exports::Exports;
+use crate::listener::{Listen, Listener};
 use crate::worker::deadline::Answers;
 use crate::worker::group::Workers;
 use rustix::fd::OwnedFd;

@@ -1,7 +1,7 @@
 //! What the workers of a server share, and which of them gets the next client.
 
-use super::exports::{Client, Exports};
 use super::worker::Command;
+use crate::exports::{Client, Exports};
 use crate::worker::group::Workers;
 use crate::worker::mailbox;
 use std::sync::Arc;

@@ -1,7 +1,6 @@
 //! The transmission phase of one connection: its bytes become requests, as many as it may have under way.
 
 use super::budget::{Budget, PIECE};
-use super::exports::{Client, Export};
 use super::extents::Survey;
 use super::handover::{LongState, ReceivingState};
 use super::inflight::{Device, Engine, Finished, Payload, Target, ZERO_STEP};
@@ -10,6 +9,7 @@ use super::negotiate::Started;
 use super::outbox::Outbox;
 use super::pool::{Buf, ChunkId, Pool};
 use super::session::{Action, Durability, Session};
+use crate::exports::{Client, OpenExport};
 use std::sync::Arc;
 use udm_base::{Sector, Sectors};
 use udm_io::nbd::wire::consts::cmd_flag;
@@ -121,7 +121,7 @@ pub(super) struct Needs {
 pub(super) struct Transmission {
     pub(super) client: Client,
     pub(super) session: Session,
-    pub(super) export: Box<dyn Export>,
+    pub(super) export: OpenExport,
     pub(super) device: Arc<dyn BlockDevice>,
     pub(super) attached: Device,
     /// Sectors that the device unmaps together.

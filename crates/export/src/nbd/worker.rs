@@ -3,12 +3,12 @@
 mod late;
 
 use super::connection::{Connection, Interest};
-use super::exports::Client;
 use super::handover::{Handed, Prepared};
 use super::inflight::Engine;
-use super::listener::Listener;
 use super::shared::{Admission, Handle, Load, Shared};
 use super::turns::Turns;
+use crate::exports::Client;
+use crate::listener::Listener;
 use crate::worker::{Rest, Rested, Serve, Turn};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fd::OwnedFd;

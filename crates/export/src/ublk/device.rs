@@ -5,7 +5,7 @@ use super::params;
 use super::port::UringPort;
 use super::uapi::{ANY_DEVICE, CONTROL, DeviceInfo, Params, feature, state};
 use super::worker::{Shape, Worker};
-use crate::node::NodeDevice;
+use crate::exports::Export;
 use crate::worker::deadline::Answers;
 use crate::worker::group::Workers;
 use rustix::fd::OwnedFd;
@@ -177,7 +177,7 @@ impl Ublk {
     ///
     /// # Errors
     /// Why there is none, and what to do. Nothing is left of it then.
-    pub fn add(domain: &Domain, node: &dyn NodeDevice, mark: Mark) -> io::Result<Self> {
+    pub fn add(domain: &Domain, node: &dyn Export, mark: Mark) -> io::Result<Self> {
         let control = Control::open()?;
         let device = node.device();
         let wanted = params::params(device.sectors(), &device.limits(), node.read_only(), BUFFER)?;
@@ -218,7 +218,7 @@ impl Ublk {
     ///
     /// # Errors
     /// `ResourceBusy` while the driver still sees the other; try again. Anything else is final, and the device is as before.
-    pub fn recover(domain: &Domain, node: &dyn NodeDevice, number: u32) -> io::Result<Self> {
+    pub fn recover(domain: &Domain, node: &dyn Export, number: u32) -> io::Result<Self> {
         let control = Control::open()?;
         let info = control.info(number)?;
         control.start_recovery(info.which())?;
@@ -233,7 +233,7 @@ impl Ublk {
     fn new(
         control: Control,
         info: &DeviceInfo,
-        node: &dyn NodeDevice,
+        node: &dyn Export,
         (queues, through): (Queues, Arc<AtomicBool>),
         open: Box<dyn Any + Send>,
     ) -> Self {
@@ -244,12 +244,12 @@ impl Ublk {
     /// Starts the threads; they fetch when this returns.
     fn begin(
         domain: &Domain,
-        node: &dyn NodeDevice,
+        node: &dyn Export,
         device: Arc<dyn BlockDevice>,
         info: &DeviceInfo,
         through: &Arc<AtomicBool>,
     ) -> io::Result<(Queues, Box<dyn Any + Send>)> {
-        let open = node.open().map_err(|errno| io::Error::from_raw_os_error(errno.get()))?;
+        let open = node.open().map_err(|refused| io::Error::from_raw_os_error(refused.errno.get()))?;
         let path = character_device(info.dev_id);
         let file = rustix::fs::open(&*path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty());
         let file: Arc<OwnedFd> = Arc::new(file.map_err(|error| {

@@ -12,7 +12,7 @@ use super::server::Options;
 use super::session::{Session, Surroundings};
 use super::wire::RegionSpec;
 use super::{Mode, wire};
-use crate::nbd::{Export, ExportInfo};
+use crate::exports::{NamedDevice, OpenExport};
 use crate::worker::mailbox::Notifier;
 use rustix::fd::OwnedFd;
 use std::io::Write;
@@ -98,20 +98,6 @@ pub fn ring(bytes: &[u8]) {
     channel.detach(attached);
 }
 
-struct One;
-
-impl Export for One {
-    fn info(&self) -> ExportInfo {
-        ExportInfo { name: "disk".into(), description: String::new() }
-    }
-    fn device(&self) -> Arc<dyn BlockDevice> {
-        device()
-    }
-    fn read_only(&self) -> bool {
-        false
-    }
-}
-
 /// Says these bytes to a server, as a front end that then hangs up.
 ///
 /// # Panics
@@ -126,7 +112,8 @@ pub fn messages(bytes: &[u8]) {
         notifier: Arc::new(Notifier::new().expect("a descriptor")),
         stop: OnceLock::new(),
     };
-    let mut session = Session::new(Arc::new(around), OwnedFd::from(theirs), Box::new(One));
+    let export = OpenExport::new(Arc::new(NamedDevice("disk".into(), device()))).expect("anybody may open it");
+    let mut session = Session::new(Arc::new(around), OwnedFd::from(theirs), export);
     for piece in bytes.chunks(4096) {
         // What does not fit is not said.
         let _ = ours.write(piece);

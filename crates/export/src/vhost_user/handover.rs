@@ -13,7 +13,7 @@ use super::session::{Session, Surroundings, TURN, Vring, Workers, check_event};
 use super::wire::{Inbox, RegionSpec};
 use super::worker::Command;
 use super::{Mode, inflight::InflightSpec};
-use crate::nbd::{Client, Export, Exports};
+use crate::exports::{Client, Exports, OpenExport};
 use crate::worker::deadline::{Answers, Deadline};
 use rustix::fd::OwnedFd;
 use rustix::net::sockopt;
@@ -75,7 +75,7 @@ struct VringState {
 
 /// A front end that was checked, with its memory mapped and its export open. Nothing of its rings has been looked at.
 pub struct Prepared {
-    export: Box<dyn Export>,
+    export: OpenExport,
     socket: OwnedFd,
     inbox: Inbox,
     backend: Option<OwnedFd>,

@@ -18,7 +18,7 @@ use super::wire::{
     self, BACKEND_CONFIG_CHANGE, Fields, Inbox, Kind, Message, NO_FD, RegionSpec, WireError, protocol, request,
 };
 use super::worker::{Command, Handle, Health, Start, Worker};
-use crate::nbd::Export;
+use crate::exports::OpenExport;
 use crate::worker::deadline::Deadline;
 use crate::worker::group;
 use crate::worker::mailbox::Notifier;
@@ -74,7 +74,7 @@ pub(super) struct Session {
     pub(super) around: Arc<Surroundings>,
     pub(super) socket: OwnedFd,
     pub(super) inbox: Inbox,
-    export: Box<dyn Export>,
+    export: OpenExport,
     device: Arc<dyn BlockDevice>,
     read_only: bool,
     /// What the front end was offered, or would be.
@@ -95,7 +95,7 @@ pub(super) struct Session {
 /// What is left of a session until its last bio is back.
 pub(super) struct Lingering {
     workers: Vec<Workers>,
-    _export: Box<dyn Export>,
+    _export: OpenExport,
 }
 
 impl Lingering {
@@ -121,7 +121,7 @@ fn number(n: u64) -> Result<Answer, String> {
 }
 
 impl Session {
-    pub(super) fn new(around: Arc<Surroundings>, socket: OwnedFd, export: Box<dyn Export>) -> Self {
+    pub(super) fn new(around: Arc<Surroundings>, socket: OwnedFd, export: OpenExport) -> Self {
         let (device, read_only) = (export.device(), export.read_only());
         let vrings = std::iter::repeat_with(Vring::default).take(around.options.queues.into()).collect();
         let told = device.sectors();
@@ -185,7 +185,7 @@ impl Session {
     }
 
     pub(super) fn name(&self) -> String {
-        self.export.info().name
+        self.export.name()
     }
 
     fn answer(&mut self, message: &mut Message) -> Result<Answer, String> {

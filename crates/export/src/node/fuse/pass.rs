@@ -9,7 +9,7 @@ use super::connection::Connection;
 use super::mount::Mounted;
 use super::server::FuseServer;
 use super::tree::{Node, Tree, TreePlan, lock};
-use crate::node::NodeDevice;
+use crate::exports::Export;
 use crate::worker::deadline::Answers;
 use crate::worker::group::Workers;
 use rustix::fd::OwnedFd;
@@ -108,7 +108,7 @@ impl Adopted {
     pub fn new(
         fds: Vec<OwnedFd>,
         plan: Plan,
-        device: impl FnMut(&str) -> Option<Box<dyn NodeDevice>>,
+        device: impl FnMut(&str) -> Option<Box<dyn Export>>,
         problems: &mut Vec<String>,
     ) -> Result<Self, String> {
         let Plan { helper, tree, connections } = plan;

@@ -5,7 +5,7 @@ use super::mount::{self, Mounted};
 use super::tree::{DIRECTORY_ID, FILES, Node, Owner, Tree, lock};
 use super::uring;
 use super::worker::{Command, MOST_MEMORY, MOST_SURE, Shared, Worker};
-use crate::node::NodeDevice;
+use crate::exports::Export;
 use crate::worker::group::Workers;
 use rustix::fd::OwnedFd;
 use std::io;
@@ -167,7 +167,7 @@ impl FuseServer {
     ///
     /// # Errors
     /// The name is taken, or cannot be that of a file.
-    pub fn add(&self, name: &str, device: Box<dyn NodeDevice>) -> Result<(), String> {
+    pub fn add(&self, name: &str, device: Box<dyn Export>) -> Result<(), String> {
         let node = self.shared.tree.add(name, device)?;
         self.mount_file(name, &node);
         Ok(())
@@ -177,7 +177,7 @@ impl FuseServer {
     ///
     /// # Errors
     /// As [`add`](Self::add).
-    pub fn add_link(&self, name: &str, device: Box<dyn NodeDevice>, target: &Path) -> Result<(), String> {
+    pub fn add_link(&self, name: &str, device: Box<dyn Export>, target: &Path) -> Result<(), String> {
         self.shared.tree.add(name, device)?;
         self.set_link(name, Some(target));
         Ok(())

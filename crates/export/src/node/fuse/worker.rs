@@ -570,15 +570,9 @@ mod tests {
     /// A device that nobody gets to.
     struct Nothing;
 
-    impl crate::node::NodeDevice for Nothing {
+    impl crate::exports::Export for Nothing {
         fn device(&self) -> Arc<dyn udm_io::BlockDevice> {
             Arc::new(udm_io::MemoryDevice::new(udm_base::Sectors::new(8)).unwrap())
-        }
-        fn read_only(&self) -> bool {
-            false
-        }
-        fn open(&self) -> Result<Box<dyn std::any::Any + Send>, Errno> {
-            Ok(Box::new(()))
         }
         fn name(&self) -> String {
             "nothing".into()

@@ -1,6 +1,6 @@
 //! Sockets on which clients connect.
 
-use super::exports::Client;
+use crate::exports::Client;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::Mode;
 use rustix::io::Errno;
