@@ -22,17 +22,18 @@ impl<T> Slots<T> {
 
     /// Puts one in. Allocates only when there are more than ever before.
     pub(crate) fn insert(&mut self, one: T) -> u32 {
-        match self.free.pop() {
-            Some(number) => {
-                self.all[number as usize] = Some(one);
-                number
-            }
-            None => {
-                self.all.push(Some(one));
-                // What is numbered here is far less than 2^32: it has memory, or a descriptor.
-                (self.all.len() - 1) as u32
-            }
-        }
+        self.insert_with(|_| one)
+    }
+
+    /// Puts in what is made for a number.
+    pub(crate) fn insert_with(&mut self, make: impl FnOnce(u32) -> T) -> u32 {
+        let number = self.free.pop().unwrap_or_else(|| {
+            self.all.push(None);
+            // What is numbered here is far less than 2^32: it has memory, or a descriptor.
+            (self.all.len() - 1) as u32
+        });
+        self.all[number as usize] = Some(make(number));
+        number
     }
 
     /// Takes one out; its number may be given to another.

@@ -68,7 +68,7 @@ pub(super) struct Connection {
 
 impl Connection {
     /// Begins with the server's greeting. `refusal`: why the client gets nothing.
-    pub(super) fn new(number: usize, socket: OwnedFd, client: Client, refusal: Option<String>, now: Nanos) -> Self {
+    pub(super) fn new(number: u32, socket: OwnedFd, client: Client, refusal: Option<String>, now: Nanos) -> Self {
         let (mut negotiation, greeting) = Negotiation::new(client);
         if let Some(why) = refusal {
             negotiation.refuse(why);
@@ -80,7 +80,7 @@ impl Connection {
     }
 
     /// Goes on where another process left off.
-    pub(super) fn resume_from(number: usize, prepared: Prepared, engine: &mut Engine) -> Self {
+    pub(super) fn resume_from(number: u32, prepared: Prepared, engine: &mut Engine) -> Self {
         let Prepared { socket, client, ended, phase, input, unsent } = prepared;
         let mut flow = Flow { ended, ..Flow::new(number) };
         flow.out.put(|bytes| bytes.extend_from_slice(&unsent));

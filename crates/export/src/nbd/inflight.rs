@@ -69,7 +69,7 @@ impl Payload {
 /// A request and who waits for it.
 struct Request {
     /// The connection's number.
-    conn: usize,
+    conn: u32,
     part: Option<u32>,
     cookie: u64,
     device: Device,
@@ -85,7 +85,7 @@ struct Request {
 /// A request that is over.
 pub(super) struct Finished {
     /// The connection's number.
-    pub(super) conn: usize,
+    pub(super) conn: u32,
     /// The long request that it is a part of.
     pub(super) part: Option<u32>,
     /// The request's cookie.
@@ -128,7 +128,7 @@ pub(super) struct Engine {
     cost: usize,
     questions: Questions,
     /// What was asked: by which connection, for which of its long requests, and when.
-    asked: Vec<(Question, usize, u32, Nanos)>,
+    asked: Vec<(Question, u32, u32, Nanos)>,
     devices: Slots<Use>,
     requests: Slots<Request>,
     zeroes: Option<Zeroes>,
@@ -153,7 +153,7 @@ impl Zeroes {
 #[derive(Clone, Copy)]
 pub(super) struct Target {
     /// The connection's number.
-    pub(super) conn: usize,
+    pub(super) conn: u32,
     /// The long request that it is a part of.
     pub(super) part: Option<u32>,
     /// The request's cookie.
@@ -194,14 +194,14 @@ impl Engine {
     }
 
     /// Asks the device of a connection what a range holds, for one of its long requests.
-    pub(super) fn ask(&mut self, device: &dyn BlockDevice, conn: usize, part: u32, (start, length): (Sector, Sectors)) {
+    pub(super) fn ask(&mut self, device: &dyn BlockDevice, conn: u32, part: u32, (start, length): (Sector, Sectors)) {
         self.charge(32 * EACH);
         let question = self.questions.ask(&self.channel, device, start, length);
         self.asked.push((question, conn, part, self.channel.now()));
     }
 
     /// The next answer of a device, with who asked: connection and long request. No runs at all when the device took too long.
-    pub(super) fn next_answer(&mut self) -> Option<(usize, u32, Vec<Extent>)> {
+    pub(super) fn next_answer(&mut self) -> Option<(u32, u32, Vec<Extent>)> {
         while let Some((question, extents)) = self.questions.next_answer() {
             // Others have been given up.
             if let Some(asked) = self.asked.iter().position(|asked| asked.0 == question) {
@@ -213,7 +213,7 @@ impl Engine {
     }
 
     /// A question that a device has not answered in time; it is given up.
-    pub(super) fn next_late(&mut self, now: Nanos) -> Option<(usize, u32)> {
+    pub(super) fn next_late(&mut self, now: Nanos) -> Option<(u32, u32)> {
         let late = self.asked.iter().position(|asked| now.since(asked.3) >= PATIENCE_NS)?;
         let (_, conn, part, _) = self.asked.swap_remove(late);
         Some((conn, part))
@@ -225,7 +225,7 @@ impl Engine {
     }
 
     /// Gives up what a connection has asked.
-    pub(super) fn forget_questions(&mut self, conn: usize) {
+    pub(super) fn forget_questions(&mut self, conn: u32) {
         self.asked.retain(|asked| asked.1 != conn);
     }
 

@@ -40,7 +40,7 @@ const LARGE: usize = 64 * 1024;
 /// What a connection has under way, and the replies that it has not taken.
 pub(super) struct Flow {
     /// The connection's number.
-    pub(super) number: usize,
+    pub(super) number: u32,
     pub(super) out: Outbox,
     /// Requests under way.
     pub(super) in_flight: usize,
@@ -55,7 +55,7 @@ pub(super) struct Flow {
 }
 
 impl Flow {
-    pub(super) fn new(number: usize) -> Self {
+    pub(super) fn new(number: u32) -> Self {
         let out = Outbox::default();
         Self { number, out, in_flight: 0, bios: 0, held: 0, ended: false, broken: false }
     }

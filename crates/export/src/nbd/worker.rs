@@ -9,6 +9,7 @@ use super::shared::{Admission, Handle, Load, Shared};
 use super::turns::Turns;
 use crate::exports::Client;
 use crate::listener::Listener;
+use crate::slots::Slots;
 use crate::worker::{Rest, Rested, Serve, Turn};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fd::OwnedFd;
@@ -56,8 +57,8 @@ pub(super) enum Command {
 }
 
 struct Slot {
-    connection: Option<Box<Connection>>,
-    /// Changes whenever the slot is used again, so that a late event finds nobody.
+    connection: Box<Connection>,
+    /// No other has had it lately, so that a late event finds nobody.
     generation: u32,
     watched: Option<Interest>,
     /// In the list of connections to look at.
@@ -70,18 +71,19 @@ pub(super) struct Worker {
     engine: Engine,
     shared: Arc<Shared>,
     handle: Arc<Handle>,
-    slots: Vec<Slot>,
-    free: Vec<usize>,
+    slots: Slots<Slot>,
+    /// That of the last connection.
+    generation: u32,
     /// Connections to look at before the next sleep.
-    marked: VecDeque<usize>,
+    marked: VecDeque<u32>,
     /// Connections with long requests that may go on.
     turns: Turns,
     /// Connections that wait for memory that others hold.
-    waiting: Vec<usize>,
+    waiting: Vec<u32>,
     /// How much was held when they were looked at last.
     used: usize,
     /// Connections that negotiate, by number and generation.
-    talking: VecDeque<(usize, u32)>,
+    talking: VecDeque<(u32, u32)>,
     listeners: Vec<Listener>,
     /// A descriptor that is given up for a moment when there is no other.
     spare: Option<OwnedFd>,
@@ -101,13 +103,13 @@ pub(super) struct Worker {
 
 /// Connections whose clients have gone, by number and generation, and who waits for their end.
 struct Reap {
-    gone: Vec<(usize, u32)>,
+    gone: Vec<(u32, u32)>,
     answer: mpsc::Sender<()>,
 }
 
-fn key(number: usize, generation: u32) -> u64 {
+fn key(number: u32, generation: u32) -> u64 {
     // Slots are as many as descriptors: far below 2^30.
-    (number as u64) << 32 | u64::from(generation)
+    u64::from(number) << 32 | u64::from(generation)
 }
 
 impl Worker {
@@ -120,8 +122,8 @@ impl Worker {
             engine,
             shared,
             handle,
-            slots: Vec::new(),
-            free: Vec::new(),
+            slots: Slots::default(),
+            generation: 0,
             marked: VecDeque::new(),
             turns: Turns::default(),
             waiting: Vec::new(),
@@ -141,10 +143,6 @@ impl Worker {
             this.accept_again()?;
         }
         Ok(this)
-    }
-
-    fn is_empty(&self) -> bool {
-        self.free.len() == self.slots.len()
     }
 
     fn timeout(&self) -> Option<Duration> {
@@ -186,9 +184,9 @@ impl Worker {
         }
     }
 
-    fn answered(&mut self, number: usize, long: u32, extents: &[Extent]) {
-        if let Some(connection) = &mut self.slots[number].connection {
-            connection.answered(long, extents, &mut self.engine);
+    fn answered(&mut self, number: u32, long: u32, extents: &[Extent]) {
+        if let Some(slot) = self.slots.get_mut(number) {
+            slot.connection.answered(long, extents, &mut self.engine);
             self.mark(number);
         }
     }
@@ -201,8 +199,8 @@ impl Worker {
             self.engine.channel.poll();
             while let Some(finished) = self.engine.next_finished() {
                 let number = finished.conn;
-                let connection = self.slots[number].connection.as_mut().expect("a connection outlives its requests");
-                connection.finish(finished, &mut self.engine);
+                // It outlives its requests.
+                self.slots[number].connection.finish(finished, &mut self.engine);
                 self.mark(number);
             }
             for _ in 0..self.marked.len() {
@@ -210,7 +208,6 @@ impl Worker {
                     break;
                 }
                 let Some(number) = self.marked.pop_front() else { break };
-                self.slots[number].marked = false;
                 self.service(number);
             }
             self.go_on(start);
@@ -237,15 +234,12 @@ impl Worker {
             let Some(number) = self.turns.first() else { return };
             let before = self.engine.cost();
             let slot = &mut self.slots[number];
-            match slot.connection.as_mut().filter(|connection| connection.wants_turn(&self.engine)) {
-                Some(connection) => {
-                    connection.go_on(&mut self.engine);
-                    self.turns.charge(self.engine.cost().wrapping_sub(before));
-                }
-                None => {
-                    slot.in_line = false;
-                    self.turns.leave();
-                }
+            if slot.connection.wants_turn(&self.engine) {
+                slot.connection.go_on(&mut self.engine);
+                self.turns.charge(self.engine.cost().wrapping_sub(before));
+            } else {
+                slot.in_line = false;
+                self.turns.leave();
             }
         }
     }
@@ -257,17 +251,31 @@ impl Worker {
         }
     }
 
-    fn mark(&mut self, number: usize) {
-        let slot = &mut self.slots[number];
-        if !slot.marked && slot.connection.is_some() {
-            slot.marked = true;
+    fn mark(&mut self, number: u32) {
+        if let Some(slot) = self.slots.get_mut(number)
+            && !std::mem::replace(&mut slot.marked, true)
+        {
             self.marked.push_back(number);
         }
     }
 
+    /// Does something to all connections that are so, which are then looked at. How many they are.
+    fn each(&mut self, is_so: impl Fn(&Connection) -> bool, act: impl Fn(&mut Connection, &mut Engine)) -> usize {
+        let mut count = 0;
+        for number in self.slots.numbers() {
+            if let Some(slot) = self.slots.get_mut(number).filter(|slot| is_so(&slot.connection)) {
+                act(&mut slot.connection, &mut self.engine);
+                count += 1;
+                self.mark(number);
+            }
+        }
+        count
+    }
+
     /// Sends what waits, goes on with what was held back, and closes a connection that is over.
-    fn service(&mut self, number: usize) {
-        let Some(connection) = self.slots[number].connection.as_mut() else { return };
+    fn service(&mut self, number: u32) {
+        let Some(Slot { connection, marked, .. }) = self.slots.get_mut(number) else { return };
+        *marked = false;
         connection.send(&mut self.engine);
         if self.paused {
             return match connection.is_over() {
@@ -303,9 +311,9 @@ impl Worker {
         self.watch(number);
     }
 
-    fn watch(&mut self, number: usize) {
-        let slot = &mut self.slots[number];
-        let Some(connection) = &slot.connection else { return };
+    fn watch(&mut self, number: u32) {
+        let Some(slot) = self.slots.get_mut(number) else { return };
+        let connection = &mut slot.connection;
         let mut interest = connection.interest();
         interest.read &= !self.paused;
         // That the client has gone wakes whoever watches at all: nobody must watch who would not act on it.
@@ -324,36 +332,38 @@ impl Worker {
         if let Err(error) = result {
             // Out of memory in the kernel; without events the connection cannot go on.
             tracing::warn!("cannot watch an NBD client: {error}");
-            if let Some(connection) = &mut self.slots[number].connection {
-                connection.end(&mut self.engine);
-            }
+            connection.end(&mut self.engine);
         }
     }
 
-    fn close(&mut self, number: usize) {
-        let slot = &mut self.slots[number];
-        let Some(connection) = slot.connection.take() else { return };
-        if slot.watched.take().is_some() {
+    /// Takes a connection out of everything.
+    fn take_out(&mut self, number: u32) -> Option<Box<Connection>> {
+        let Slot { connection, watched, in_line, .. } = self.slots.remove(number)?;
+        if watched.is_some() {
             // Closing the socket would do it as well.
             let _ = self.engine.channel.unwatch(connection.socket());
         }
-        slot.generation = slot.generation.wrapping_add(1);
-        self.free.push(number);
         self.waiting.retain(|n| *n != number);
-        if std::mem::take(&mut slot.in_line) {
+        if in_line {
             self.turns.remove(number);
         }
-        connection.close(&mut self.engine);
-        self.handle.status.remove();
+        Some(connection)
+    }
+
+    fn close(&mut self, number: u32) {
+        if let Some(connection) = self.take_out(number) {
+            connection.close(&mut self.engine);
+            self.handle.status.remove();
+        }
     }
 
     fn ready(&mut self, event: &Woken) {
         if event.key >= LISTENER {
             return self.accept((event.key - LISTENER) as usize);
         }
-        let (number, generation) = ((event.key >> 32) as usize, event.key as u32);
+        let (number, generation) = ((event.key >> 32) as u32, event.key as u32);
         let Some(slot) = self.slots.get_mut(number).filter(|slot| slot.generation == generation) else { return };
-        let Some(connection) = slot.connection.as_mut() else { return };
+        let connection = &mut slot.connection;
         if event.gone {
             // Whatever it has sent, nobody was told that it would be done.
             connection.break_off(&mut self.engine);
@@ -440,25 +450,18 @@ impl Worker {
             self.handle.status.remove();
             return;
         }
-        let (number, now) = (self.free_slot(), self.engine.channel.now());
-        self.slots[number].connection = Some(Box::new(Connection::new(number, socket, client, refusal, now)));
-        self.talking.push_back((number, self.slots[number].generation));
-        self.mark(number);
+        self.add(|number, engine| Connection::new(number, socket, client, refusal, engine.channel.now()));
     }
 
-    fn free_slot(&mut self) -> usize {
-        self.free.pop().unwrap_or_else(|| {
-            self.slots.push(Slot { connection: None, generation: 0, watched: None, marked: false, in_line: false });
-            self.slots.len() - 1
-        })
-    }
-
-    /// Goes on with a connection of another process.
-    fn take(&mut self, prepared: Prepared) {
-        let number = self.free_slot();
-        let connection = Connection::resume_from(number, prepared, &mut self.engine);
-        self.slots[number].connection = Some(Box::new(connection));
-        self.talking.push_back((number, self.slots[number].generation));
+    /// Serves a connection from now on.
+    fn add(&mut self, connect: impl FnOnce(u32, &mut Engine) -> Connection) {
+        self.generation = self.generation.wrapping_add(1);
+        let (generation, engine) = (self.generation, &mut self.engine);
+        let number = self.slots.insert_with(|number| {
+            let connection = Box::new(connect(number, engine));
+            Slot { connection, generation, watched: None, marked: false, in_line: false }
+        });
+        self.talking.push_back((number, generation));
         self.mark(number);
     }
 
@@ -471,50 +474,27 @@ impl Worker {
                 Err(error) => tracing::error!("a listening socket is lost: {error}"),
             }
         }
-        for number in 0..self.slots.len() {
-            let slot = &mut self.slots[number];
-            let Some(connection) = slot.connection.take() else { continue };
-            if slot.watched.take().is_some() {
-                let _ = self.engine.channel.unwatch(connection.socket());
+        for number in self.slots.numbers() {
+            if let Some(connection) = self.take_out(number) {
+                self.handle.status.remove();
+                handed.connections.extend(connection.hand_over(&mut self.engine));
             }
-            slot.generation = slot.generation.wrapping_add(1);
-            self.free.push(number);
-            if std::mem::take(&mut slot.in_line) {
-                self.turns.remove(number);
-            }
-            self.handle.status.remove();
-            handed.connections.extend(connection.hand_over(&mut self.engine));
         }
-        self.waiting.clear();
         self.deadline = Some(self.engine.channel.now());
         handed
-    }
-
-    fn end_where(&mut self, which: impl Fn(&Connection) -> bool) -> usize {
-        let mut count = 0;
-        for number in 0..self.slots.len() {
-            let connection = self.slots[number].connection.as_mut();
-            if let Some(connection) = connection.filter(|connection| which(connection)) {
-                connection.end(&mut self.engine);
-                count += 1;
-                self.mark(number);
-            }
-        }
-        count
     }
 
     /// Finds the connections whose clients have closed. Their hang-ups are handled like any event; the answer is
     /// sent when the last of them is gone.
     fn reap(&mut self, answer: mpsc::Sender<()>) {
-        let used: Vec<usize> = (0..self.slots.len()).filter(|n| self.slots[*n].connection.is_some()).collect();
-        let sockets = used.iter().filter_map(|n| self.slots[*n].connection.as_ref());
-        let mut polled: Vec<PollFd<'_>> =
-            sockets.map(|c| PollFd::from_borrowed_fd(c.socket(), PollFlags::RDHUP)).collect();
+        let used: Vec<_> = self.slots.iter().collect();
+        let sockets = used.iter().map(|(_, slot)| slot.connection.socket());
+        let mut polled: Vec<_> = sockets.map(|socket| PollFd::from_borrowed_fd(socket, PollFlags::RDHUP)).collect();
         let mut gone = Vec::new();
         if poll(&mut polled, Some(&rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok() {
             let hung_up = |p: &PollFd<'_>| p.revents().intersects(PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR);
             let which = used.iter().zip(&polled).filter(|(_, p)| hung_up(p));
-            gone.extend(which.map(|(n, _)| (*n, self.slots[*n].generation)));
+            gone.extend(which.map(|((number, slot), _)| (*number, slot.generation)));
         }
         self.reaps.push(Reap { gone, answer });
     }
@@ -522,7 +502,7 @@ impl Worker {
     fn answer_reaps(&mut self) {
         let slots = &self.slots;
         self.reaps.retain_mut(|Reap { gone, answer }| {
-            gone.retain(|(number, generation)| slots[*number].generation == *generation);
+            gone.retain(|(number, generation)| slots.get(*number).is_some_and(|slot| slot.generation == *generation));
             if gone.is_empty() {
                 // Who asked may have stopped waiting.
                 let _ = answer.send(());
@@ -551,14 +531,14 @@ impl Serve for Worker {
             Command::Adopt(socket, client, refusal) => self.adopt(socket, client, refusal),
             Command::Reap(answer) => self.reap(answer),
             Command::Disconnect(name, answer) => {
-                let count = self.end_where(|connection| connection.export().as_deref() == Some(&name));
-                let _ = answer.send(count);
+                let _ = answer.send(self.each(|c| c.export().as_deref() == Some(&name), Connection::end));
             }
             Command::Exports(answer) => {
-                let connections = self.slots.iter().filter_map(|slot| slot.connection.as_ref());
-                let _ = answer.send(connections.filter_map(|c| c.export()).collect());
+                let _ = answer.send(self.slots.iter().filter_map(|(_, slot)| slot.connection.export()).collect());
             }
-            Command::Take(prepared) => self.take(*prepared),
+            Command::Take(prepared) => {
+                self.add(|number, engine| Connection::resume_from(number, *prepared, engine));
+            }
             Command::HandOver(answer) => drop(answer.send(self.hand_over())),
         }
     }
@@ -566,7 +546,7 @@ impl Serve for Worker {
     fn turn(&mut self) -> io::Result<Turn> {
         let more = self.work();
         self.answer_reaps();
-        if self.deadline.is_some_and(|at| self.is_empty() || self.engine.channel.now() >= at) {
+        if self.deadline.is_some_and(|at| self.slots.len() == 0 || self.engine.channel.now() >= at) {
             return Ok(Turn::Over);
         }
         // With bios or questions under way the device decides when there is news. Its answer ends one wait, which must be the last
@@ -586,17 +566,17 @@ impl Serve for Worker {
     fn pause(&mut self) {
         self.stop_accepting();
         self.paused = true;
-        (0..self.slots.len()).for_each(|number| self.mark(number));
+        self.each(|_| true, |_, _| {});
     }
 
     /// What clients do not take of their replies goes along.
     fn is_quiet(&self) -> bool {
-        !self.slots.iter().any(|slot| slot.connection.as_ref().is_some_and(|c| c.bios() > 0))
+        !self.slots.iter().any(|(_, slot)| slot.connection.bios() > 0)
     }
 
     fn resume(&mut self) {
         self.paused = false;
-        (0..self.slots.len()).for_each(|number| self.mark(number));
+        self.each(|_| true, |_, _| {});
         if let Err(error) = self.accept_again() {
             tracing::warn!("cannot accept NBD clients: {error}");
         }
@@ -606,24 +586,23 @@ impl Serve for Worker {
         self.stop_accepting();
         self.listeners.clear();
         self.deadline = Some(deadline);
-        for number in 0..self.slots.len() {
-            if let Some(connection) = &mut self.slots[number].connection {
-                connection.shut_down();
-                // What was sent before is still received, and refused; not what goes on to come.
-                for _ in 0..LAST_RECEIVES {
-                    let Ok(true) = connection.receive(&mut self.engine, &*self.shared.exports) else { break };
-                }
-                connection.finish_input(&mut self.engine, &*self.shared.exports);
-                self.mark(number);
+        let exports = self.shared.exports.clone();
+        let refuse = |connection: &mut Connection, engine: &mut Engine| {
+            connection.shut_down();
+            // What was sent before is still received, and refused; not what goes on to come.
+            for _ in 0..LAST_RECEIVES {
+                let Ok(true) = connection.receive(engine, &*exports) else { break };
             }
-        }
+            connection.finish_input(engine, &*exports);
+        };
+        self.each(|_| true, refuse);
     }
 }
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        for number in 0..self.slots.len() {
-            let Some(connection) = &mut self.slots[number].connection else { continue };
+        for number in self.slots.numbers() {
+            let Some(Slot { connection, .. }) = self.slots.get(number) else { continue };
             if connection.bios() == 0 {
                 self.close(number);
                 continue;
@@ -631,7 +610,7 @@ impl Drop for Worker {
             // The device still works for it: its export stays open, as its bios are.
             tracing::warn!("{} requests of an NBD client are left behind", connection.in_flight());
             connection.hang_up();
-            std::mem::forget(self.slots[number].connection.take());
+            std::mem::forget(self.slots.remove(number));
         }
     }
 }
