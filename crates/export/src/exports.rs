@@ -1,5 +1,8 @@
 //! Devices that are exported, and where a server finds them.
 
+use rustix::fd::OwnedFd;
+use rustix::net::sockopt;
+use serde::{Deserialize, Serialize};
 use std::any::Any;
 use std::fmt;
 use std::ops::Deref;
@@ -128,7 +131,8 @@ impl Exports for Vec<NamedDevice> {
 }
 
 /// Who asks: for messages and for the open count's holder.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Client {
     /// A process on this machine.
     Unix {
@@ -141,6 +145,14 @@ pub enum Client {
     Tcp(std::net::SocketAddr),
     /// No one: a test or a simulation.
     Internal,
+}
+
+impl Client {
+    /// The process that is connected by a unix socket.
+    pub(crate) fn of_unix(socket: &OwnedFd) -> rustix::io::Result<Self> {
+        let peer = sockopt::socket_peercred(socket)?;
+        Ok(Self::Unix { pid: peer.pid.as_raw_nonzero().get().unsigned_abs(), uid: peer.uid.as_raw() })
+    }
 }
 
 impl fmt::Display for Client {

@@ -1,8 +1,6 @@
 //! One connection: what it has sent of a request so far, and the replies that it has not taken yet.
 
-use super::handover::{
-    ClientState, ConnectionState, HandedConnection, LongState, PhaseState, Prepared, PreparedPhase, SessionState,
-};
+use super::handover::{ConnectionState, HandedConnection, LongState, PhaseState, Prepared, PreparedPhase};
 use super::inflight::{Engine, Finished, Outcome};
 use super::negotiate::{Negotiation, Refusal, Started, Step};
 use super::outbox::Sent;
@@ -106,13 +104,13 @@ impl Connection {
         let (client, phase, input) = match &mut self.phase {
             Phase::Handshake { negotiation, input } => {
                 let phase = PhaseState::Handshake(negotiation.state());
-                (negotiation.client().into(), phase, std::mem::take(input))
+                (negotiation.client().clone(), phase, std::mem::take(input))
             }
             Phase::Transmission(t) => {
                 let (receiving, input) = t.input(&engine.pool);
-                let (export, session) = (t.export.name(), SessionState::of(&t.session));
+                let (export, session) = (t.export.name(), t.session.clone());
                 let longs = t.longs.iter().filter_map(LongState::of).collect();
-                (ClientState::from(&t.client), PhaseState::Transmission { export, session, receiving, longs }, input)
+                (t.client.clone(), PhaseState::Transmission { export, session, receiving, longs }, input)
             }
             Phase::Closed => return None,
         };

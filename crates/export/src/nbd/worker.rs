@@ -8,10 +8,10 @@ use super::inflight::Engine;
 use super::shared::{Admission, Handle, Load, Shared};
 use super::turns::Turns;
 use crate::exports::Client;
-use crate::listener::Listener;
+use crate::listener::{Listener, hung_up};
 use crate::slots::Slots;
+use crate::worker::deadline::Due;
 use crate::worker::{Rest, Rested, Serve, Turn};
-use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fd::OwnedFd;
 use std::collections::VecDeque;
 use std::io;
@@ -97,14 +97,8 @@ pub(super) struct Worker {
     deadline: Option<Nanos>,
     /// Nothing new is taken.
     paused: bool,
-    /// Hang-ups that somebody waits for.
-    reaps: Vec<Reap>,
-}
-
-/// Connections whose clients have gone, by number and generation, and who waits for their end.
-struct Reap {
-    gone: Vec<(u32, u32)>,
-    answer: mpsc::Sender<()>,
+    /// Answers that wait until connections whose clients have gone, by number and generation, are closed.
+    reaps: Due<Vec<(u32, u32)>>,
 }
 
 fn key(number: u32, generation: u32) -> u64 {
@@ -137,7 +131,7 @@ impl Worker {
             settle_at: Nanos::default(),
             deadline: None,
             paused,
-            reaps: Vec::new(),
+            reaps: Due::default(),
         };
         if !paused {
             this.accept_again()?;
@@ -487,27 +481,17 @@ impl Worker {
     /// Finds the connections whose clients have closed. Their hang-ups are handled like any event; the answer is
     /// sent when the last of them is gone.
     fn reap(&mut self, answer: mpsc::Sender<()>) {
-        let used: Vec<_> = self.slots.iter().collect();
-        let sockets = used.iter().map(|(_, slot)| slot.connection.socket());
-        let mut polled: Vec<_> = sockets.map(|socket| PollFd::from_borrowed_fd(socket, PollFlags::RDHUP)).collect();
-        let mut gone = Vec::new();
-        if poll(&mut polled, Some(&rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok() {
-            let hung_up = |p: &PollFd<'_>| p.revents().intersects(PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR);
-            let which = used.iter().zip(&polled).filter(|(_, p)| hung_up(p));
-            gone.extend(which.map(|((number, slot), _)| (*number, slot.generation)));
-        }
-        self.reaps.push(Reap { gone, answer });
+        let gone = hung_up(self.slots.iter().map(|(_, slot)| slot.connection.socket()));
+        let gone = self.slots.iter().zip(gone).filter(|(_, gone)| *gone);
+        let gone = gone.map(|((number, slot), _)| (number, slot.generation)).collect();
+        self.reaps.push(gone, answer);
     }
 
     fn answer_reaps(&mut self) {
         let slots = &self.slots;
-        self.reaps.retain_mut(|Reap { gone, answer }| {
+        self.reaps.answer(|gone| {
             gone.retain(|(number, generation)| slots.get(*number).is_some_and(|slot| slot.generation == *generation));
-            if gone.is_empty() {
-                // Who asked may have stopped waiting.
-                let _ = answer.send(());
-            }
-            !gone.is_empty()
+            gone.is_empty()
         });
     }
 }

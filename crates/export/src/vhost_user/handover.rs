@@ -16,7 +16,6 @@ use super::{Mode, inflight::InflightSpec};
 use crate::exports::{Client, Exports, OpenExport};
 use crate::worker::deadline::{Answers, Deadline};
 use rustix::fd::OwnedFd;
-use rustix::net::sockopt;
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 use std::sync::{Arc, mpsc};
@@ -132,10 +131,7 @@ impl HandedSession {
         if !fds.is_empty() {
             return Err(format!("{} descriptors of a front end too many", fds.len()));
         }
-        let client = match sockopt::socket_peercred(&socket) {
-            Ok(peer) => Client::Unix { pid: peer.pid.as_raw_nonzero().get().unsigned_abs(), uid: peer.uid.as_raw() },
-            Err(errno) => return Err(format!("the socket of a front end: {errno}")),
-        };
+        let client = Client::of_unix(&socket).map_err(|errno| format!("the socket of a front end: {errno}"))?;
         let export = exports.open(name, &client).map_err(|e| e.to_string())?;
         let SessionState { features, offered, protocol, told, queue_size, .. } = state;
         // More than any device has is a nonsense, and differs from every size as well.

@@ -7,7 +7,7 @@ use super::session::{Lingering, Session, Surroundings};
 use super::wire::WireError;
 use crate::exports::{Client, Exports, OpenError};
 use crate::listener::{Listen, Listener};
-use crate::worker::deadline::{Answers, Deadline, REAP};
+use crate::worker::deadline::{Answers, Deadline, Due, REAP};
 use crate::worker::mailbox::{Mailbox, Notifier};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, OwnedFd};
@@ -111,7 +111,7 @@ impl ServerBuilder {
             lingering: Vec::new(),
             accept_at: Nanos::default(),
             paused: false,
-            reaps: Vec::new(),
+            reaps: Due::default(),
         };
         let joiner = domain.executor().spawn("udm-vhost", Box::new(move || control.run()))?;
         Ok(Server { path: self.path, shared, joiner: Mutex::new(Some(joiner)) })
@@ -296,7 +296,7 @@ struct Control {
     accept_at: Nanos,
     paused: bool,
     /// Who waits for hang-ups to be handled.
-    reaps: Vec<mpsc::Sender<()>>,
+    reaps: Due<()>,
 }
 
 impl Control {
@@ -335,7 +335,7 @@ impl Control {
     fn grant(&mut self) -> Option<mpsc::Sender<Handed>> {
         for wish in self.shared.mailbox.take() {
             match wish {
-                Wish::Reap(answer) => self.reaps.push(answer),
+                Wish::Reap(answer) => self.reaps.push((), answer),
                 Wish::Pause(deadline, answer) => {
                     self.paused = self.pause(&deadline);
                     // Who has stopped waiting has asked to go on.
@@ -499,21 +499,9 @@ impl Control {
 
     /// Answers who waits for hang-ups to be handled.
     fn answer_reaps(&mut self) {
-        if self.reaps.is_empty() {
-            return;
-        }
-        let gone = self.session.as_ref().is_some_and(|session| {
-            let mut polled = [PollFd::new(session.socket(), PollFlags::RDHUP)];
-            poll(&mut polled, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|n| n > 0)
-        });
-        if gone {
+        if !self.reaps.is_empty() && self.session.as_ref().is_some_and(Session::has_hung_up) {
             self.hang_up();
         }
-        if self.lingering.is_empty() {
-            // Who asked may have stopped waiting.
-            self.reaps.drain(..).for_each(|answer| {
-                let _ = answer.send(());
-            });
-        }
+        self.reaps.answer(|()| self.lingering.is_empty());
     }
 }

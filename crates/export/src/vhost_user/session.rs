@@ -19,10 +19,10 @@ use super::wire::{
 };
 use super::worker::{Command, Handle, Health, Start, Worker};
 use crate::exports::OpenExport;
+use crate::listener::hung_up;
 use crate::worker::deadline::Deadline;
 use crate::worker::group;
 use crate::worker::mailbox::Notifier;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{
     FileType, MemfdFlags, OFlags, SealFlags, fcntl_add_seals, fcntl_getfl, fcntl_setfl, fstat, ftruncate, memfd_create,
@@ -147,6 +147,10 @@ impl Session {
 
     pub(super) fn socket(&self) -> &OwnedFd {
         &self.socket
+    }
+
+    pub(super) fn has_hung_up(&self) -> bool {
+        hung_up([self.socket.as_fd()].into_iter()) == [true]
     }
 
     fn handles(&self) -> impl Iterator<Item = &Arc<Handle>> {
@@ -498,9 +502,7 @@ impl Session {
             if self.around.stop.get().is_some() {
                 return Err("the server ends".into());
             }
-            let mut polled = [PollFd::new(&self.socket, PollFlags::RDHUP)];
-            let gone = poll(&mut polled, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
-            if gone.is_ok_and(|n| n > 0) {
+            if self.has_hung_up() {
                 return Err("the front end has hung up while its requests were waited for".into());
             }
         }

@@ -1,7 +1,7 @@
 //! Waiting for the answers of other threads until a time.
 
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::time::Duration;
 use udm_io::{Clock, Nanos};
 
@@ -12,6 +12,37 @@ pub(crate) const REAP: Duration = Duration::from_secs(1);
 pub(crate) struct Deadline {
     clock: Arc<dyn Clock>,
     at: Nanos,
+}
+
+/// Answers that are due when something has come about, which `T` knows.
+pub(crate) struct Due<T>(Vec<(T, Sender<()>)>);
+
+impl<T> Default for Due<T> {
+    fn default() -> Self {
+        Self(Vec::new())
+    }
+}
+
+impl<T> Due<T> {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// One more.
+    pub(crate) fn push(&mut self, what: T, answer: Sender<()>) {
+        self.0.push((what, answer));
+    }
+
+    /// What is awaited.
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
+        self.0.iter_mut().map(|(what, _)| what)
+    }
+
+    /// Answers where it has come about.
+    pub(crate) fn answer(&mut self, mut has_come: impl FnMut(&mut T) -> bool) {
+        // Who asked may have stopped waiting.
+        self.0.extract_if(.., |(what, _)| has_come(what)).for_each(|(_, answer)| _ = answer.send(()));
+    }
 }
 
 /// What came of several that were asked.

@@ -9,6 +9,7 @@ use super::serve::MAX_BACKGROUND;
 use super::tree::{Tree, lock};
 use super::uring::{Came, Remains, Uring};
 use super::wire::{InHeader, op};
+use crate::worker::deadline::Due;
 use crate::worker::group::Workers;
 use crate::worker::{Rest, Rested, Serve, Turn, mailbox};
 use std::collections::HashMap;
@@ -104,15 +105,9 @@ pub(super) struct Worker {
     ring: bool,
     ending: Option<Nanos>,
     paused: bool,
-    /// Who waits for what has come.
-    reaps: Vec<Reap>,
-}
-
-/// What the kernel had when somebody asked is being taken in.
-struct Reap {
-    /// Where there may be some of it, and how many requests have been taken in there since: a link, or the ring.
-    left: HashMap<Option<u32>, usize>,
-    answer: mpsc::Sender<()>,
+    /// Answers that wait until what the kernel had is taken in: where there may be some of it, a link or the ring, and how many
+    /// requests have been taken in there since.
+    reaps: Due<HashMap<Option<u32>, usize>>,
 }
 
 /// What came of looking for requests.
@@ -151,7 +146,7 @@ impl Worker {
         let handle = Arc::new(Handle::new(&engine.channel, ()));
         let staging = Some(engine.take_large());
         let closed = shared.closed.load(Ordering::Acquire);
-        let (ring, ending, paused, reaps) = (false, None, false, Vec::new());
+        let (ring, ending, paused, reaps) = (false, None, false, Due::default());
         Ok(Self { engine, shared, handle, number, staging, closed, ring, ending, paused, reaps })
     }
 
@@ -221,30 +216,18 @@ impl Worker {
         let _ = self.engine.uring.as_mut().is_some_and(Uring::submit);
         let ring = self.ring.then_some(None);
         let left = self.engine.links.look_at_home().into_iter().map(Some).chain(ring).map(|from| (from, 0)).collect();
-        self.reaps.push(Reap { left, answer });
+        self.reaps.push(left, answer);
     }
 
     /// Notes that as many requests have been taken in as are at a time, or that there are no more for which there is room.
     fn taken(&mut self, from: Option<u32>, more: bool) {
-        for reap in &mut self.reaps {
-            let Some(count) = reap.left.get_mut(&from) else { continue };
+        for left in self.reaps.iter_mut() {
+            let Some(count) = left.get_mut(&from) else { continue };
             *count += BATCH;
             if !more || *count >= BACKLOG {
-                reap.left.remove(&from);
+                left.remove(&from);
             }
         }
-    }
-
-    /// Answers those who wait for what has come: when it has been taken in, or nothing is.
-    fn answer_reaps(&mut self, takes: bool) {
-        self.reaps.retain(|Reap { left, answer }| {
-            let waits = takes && !left.is_empty();
-            if !waits {
-                // Who asked may have stopped waiting.
-                let _ = answer.send(());
-            }
-            waits
-        });
     }
 
     /// Takes in some of the requests that there are, as far as there is room. Whether there may be more.
@@ -439,7 +422,7 @@ impl Serve for Worker {
         let done = self.engine.work();
         self.tell_admitted();
         self.see_closed();
-        self.answer_reaps(takes);
+        self.reaps.answer(|left| !takes || left.is_empty());
         let came = self.engine.uring.as_mut().is_some_and(Uring::submit) && takes;
         if (self.ending.is_some() || self.shared.gone.load(Ordering::Acquire)) && self.is_over() {
             return Ok(Turn::Over);
