@@ -1,7 +1,7 @@
 //! One connection: what it has sent of a request so far, and the replies that it has not taken yet.
 
 use super::handover::{ConnectionState, HandedConnection, LongState, PhaseState, Prepared, PreparedPhase};
-use super::inflight::{Engine, Finished, Outcome};
+use super::inflight::{Engine, Finished, Outcome, Target};
 use super::negotiate::{Negotiation, Refusal, Started, Step};
 use super::outbox::Sent;
 use super::pool::CHUNK;
@@ -419,11 +419,11 @@ impl Connection {
         self.flow.bios -= 1;
         self.flow.release(finished.freed);
         let Phase::Transmission(t) = &mut self.phase else { return };
-        if let Some(long) = finished.part {
+        if let Some(long) = finished.target.part {
             return t.finish(long, finished, engine, &mut self.flow);
         }
         self.flow.in_flight -= 1;
-        let Finished { cookie, start, outcome, .. } = finished;
+        let Finished { target: Target { cookie, start, .. }, outcome, .. } = finished;
         match outcome {
             Outcome::Data(buf, _) if self.flow.broken => self.flow.give(engine, buf),
             _ if self.flow.broken => {}

@@ -68,13 +68,7 @@ impl Payload {
 
 /// A request and who waits for it.
 struct Request {
-    /// The connection's number.
-    conn: u32,
-    part: Option<u32>,
-    cookie: u64,
-    device: Device,
-    start: Sector,
-    length: Sectors,
+    target: Target,
     work: Work,
     /// Zeroes must be made by the device or not at all.
     fast_zero: bool,
@@ -84,14 +78,8 @@ struct Request {
 
 /// A request that is over.
 pub(super) struct Finished {
-    /// The connection's number.
-    pub(super) conn: u32,
-    /// The long request that it is a part of.
-    pub(super) part: Option<u32>,
-    /// The request's cookie.
-    pub(super) cookie: u64,
-    /// Its first sector.
-    pub(super) start: Sector,
+    /// What it was.
+    pub(super) target: Target,
     /// Bytes that no longer count against the connection.
     pub(super) freed: usize,
     /// How its last bio ended.
@@ -149,7 +137,7 @@ impl Zeroes {
     }
 }
 
-/// An operation on whole sectors that is about to start.
+/// An operation on whole sectors.
 #[derive(Clone, Copy)]
 pub(super) struct Target {
     /// The connection's number.
@@ -284,19 +272,17 @@ impl Engine {
     }
 
     fn start(&mut self, target: Target, work: Work, fast_zero: bool) {
-        let Target { conn, part, cookie, device, start, length } = target;
         self.charge(EACH);
-        self.devices[device.0].requests += 1;
-        let request = Request { conn, part, cookie, device, start, length, work, fast_zero, freed: 0 };
-        let slot = self.requests.insert(request);
+        self.devices[target.device.0].requests += 1;
+        let slot = self.requests.insert(Request { target, work, fast_zero, freed: 0 });
         self.submit(slot);
     }
 
     /// Submits the bio that the request needs next.
     fn submit(&mut self, slot: u32) {
         let request = &self.requests[slot];
-        let Request { start, length, .. } = *request;
-        let device = self.devices[request.device.0].attached;
+        let Target { start, length, device, .. } = request.target;
+        let device = self.devices[device.0].attached;
         let (channel, token, bytes) = (&self.channel, slot.into(), length.as_len());
         let submitted = match &request.work {
             Work::Read(buf) => {
@@ -345,7 +331,7 @@ impl Engine {
                 }
                 self.submit(slot);
             } else if let Some(request) = self.requests.remove(slot) {
-                self.devices[request.device.0].requests -= 1;
+                self.devices[request.target.device.0].requests -= 1;
                 return Some(self.finish(request, status));
             }
         }
@@ -353,10 +339,10 @@ impl Engine {
     }
 
     fn finish(&mut self, request: Request, status: Status) -> Finished {
-        let Request { conn, part, cookie, start, length, mut freed, fast_zero, work, .. } = request;
+        let Request { target, work, fast_zero, mut freed } = request;
         let failed = failure(status, fast_zero);
         let outcome = match (work, failed) {
-            (Work::Read(buf), None) => Outcome::Data(buf, length.as_len()),
+            (Work::Read(buf), None) => Outcome::Data(buf, target.length.as_len()),
             (Work::Read(buf), Some(outcome)) => {
                 freed += Payload::Buf(buf).release(&mut self.pool);
                 outcome
@@ -369,7 +355,7 @@ impl Engine {
             }
             (_, failed) => failed.unwrap_or(Outcome::Done),
         };
-        Finished { conn, part, cookie, start, freed, status, outcome }
+        Finished { target, freed, status, outcome }
     }
 }
 
@@ -392,7 +378,7 @@ fn next_work(request: &Request, status: Status) -> Option<Work> {
             Some(Work::Flush)
         }
         (Work::Range(Op::WriteZeroes, _, durability), Status::NotSupported)
-            if !request.fast_zero && request.part.is_none() =>
+            if !request.fast_zero && request.target.part.is_none() =>
         {
             Some(Work::Zeroes(*durability))
         }

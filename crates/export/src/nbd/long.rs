@@ -286,18 +286,18 @@ impl Longs {
                 if unable && !flow.broken =>
             {
                 *kind = Kind::Zeroes;
-                long.next = finished.start;
+                long.next = finished.target.start;
             }
             (Outcome::Failed(error, message), _) => long.failed = long.failed.or(Some((error, message))),
             (Outcome::Data(buf, len), Kind::Chunks) if long.failed.is_none() && !flow.broken => {
-                let (cookie, offset) = (long.cookie, finished.start.bytes());
+                let (cookie, offset) = (long.cookie, finished.target.start.bytes());
                 let last = long.is_over();
                 // A piece is at most 1 MiB.
                 flow.out.put(|out| out.extend_from_slice(&reply::data_chunk(cookie, offset, len as u32, last)));
                 flow.out.put_data(buf, len);
             }
             (Outcome::Data(buf, _), Kind::Whole { start, pieces, .. }) => {
-                let piece = (finished.start.bytes() - start.bytes()) / PIECE as u64;
+                let piece = (finished.target.start.bytes() - start.bytes()) / PIECE as u64;
                 pieces[piece as usize] = Some(buf);
             }
             (Outcome::Data(buf, _), _) => flow.give(engine, buf),

@@ -60,9 +60,9 @@ impl Shared {
         if all < most + REFUSED { Admission::Refuse(why) } else { Admission::HangUp(why) }
     }
 
-    /// Gives a connection to the worker that has the fewest.
+    /// Gives a connection to the worker that has the fewest; of those the last, since the first accepts for all.
     pub(super) fn spread(&self, connection: Command) {
-        if let Some(handle) = self.workers.handles().iter().min_by_key(|handle| handle.status.get()) {
+        if let Some(handle) = self.workers.handles().iter().rev().min_by_key(|handle| handle.status.get()) {
             handle.status.add();
             handle.tell(connection);
         }

@@ -192,7 +192,7 @@ impl Worker {
         loop {
             self.engine.channel.poll();
             while let Some(finished) = self.engine.next_finished() {
-                let number = finished.conn;
+                let number = finished.target.conn;
                 // It outlives its requests.
                 self.slots[number].connection.finish(finished, &mut self.engine);
                 self.mark(number);

@@ -8,7 +8,7 @@ use udm_io::{Clock, Nanos};
 /// How long hang-ups are waited for: a device that is suspended may keep requests longer.
 pub(crate) const REAP: Duration = Duration::from_secs(1);
 
-/// A time until which somebody waits.
+/// A time until which a thread waits.
 pub(crate) struct Deadline {
     clock: Arc<dyn Clock>,
     at: Nanos,
@@ -40,7 +40,7 @@ impl<T> Due<T> {
 
     /// Answers where it has come about.
     pub(crate) fn answer(&mut self, mut has_come: impl FnMut(&mut T) -> bool) {
-        // Who asked may have stopped waiting.
+        // The one that asked may have stopped waiting.
         self.0.extract_if(.., |(what, _)| has_come(what)).for_each(|(_, answer)| _ = answer.send(()));
     }
 }

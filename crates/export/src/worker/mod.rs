@@ -7,13 +7,13 @@
 //! - [`deadline`]: waiting for answers until a time
 //!
 //! # How it goes
-//! A worker does what it was told, then a [`turn`](Serve::turn): all that there is to do. When that is nothing it
-//! looks for news a few times ([`Rest::linger`]), and sleeps in its channel then. Every sleep ends with a command.
+//! A worker does what it was told, then a [`turn`](Serve::turn): all that there is to do. When that is nothing it looks for
+//! news a few times ([`Rest::linger`]), and then sleeps in its channel. A command ends the sleep.
 //!
 //! # Invariants
-//! - Whatever belongs to a worker is touched by its thread alone. Others send commands.
-//! - Who asks a worker that has ended gets no answer, and finds that there will be none.
-//! - A worker that pauses answers when nothing is under way, or not at all when it is told to go on first.
+//! - What belongs to a worker is touched by its thread alone. Others send commands.
+//! - A thread that asks a worker that has ended learns that there will be no answer.
+//! - A pause is answered when nothing is under way, and not at all when the worker is told to go on before.
 
 pub(crate) mod deadline;
 pub(crate) mod group;
@@ -31,7 +31,7 @@ pub(crate) trait Serve {
     type Command: Send;
     /// What others may know of it at any time.
     type Status: Send + Sync;
-    /// Whom it waits for, in the log.
+    /// What it waits for, in the log.
     const CLIENTS: &'static str;
 
     /// The side of it that other threads see.
@@ -52,7 +52,7 @@ pub(crate) trait Serve {
         Ok(!woken.is_empty())
     }
 
-    /// Asks those who bring work to wake it. Whether there is none already.
+    /// Asks for a wake-up when there is work. Returns whether there is none already.
     fn may_sleep(&mut self) -> bool {
         true
     }
@@ -139,7 +139,7 @@ pub(crate) fn run<W: Serve>(mut worker: W) {
             && worker.is_quiet()
             && let Some(asked) = pausing.take()
         {
-            // Who asked may have stopped waiting.
+            // The one that asked may have stopped waiting.
             let _ = asked.send(());
         }
         woken.clear();
