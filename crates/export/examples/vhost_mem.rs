@@ -8,36 +8,13 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use udm_base::Sectors;
-use udm_export::nbd::{Client, Export, ExportInfo, Exports, OpenError};
+use udm_export::NamedDevice;
 use udm_export::vhost_user::Server;
 use udm_export::vhost_user::front::{FrontEnd, FrontOptions, Kind, Part};
-use udm_io::{BlockDevice, Domain, MemoryDevice};
-
-struct One(Arc<MemoryDevice>);
-
-impl Exports for One {
-    fn list(&self) -> Vec<ExportInfo> {
-        vec![self.info()]
-    }
-    fn open(&self, _: &str, _: &Client) -> Result<Box<dyn Export>, OpenError> {
-        Ok(Box::new(Self(self.0.clone())))
-    }
-}
-
-impl Export for One {
-    fn info(&self) -> ExportInfo {
-        ExportInfo { name: "mem".into(), description: "memory".into() }
-    }
-    fn device(&self) -> Arc<dyn BlockDevice> {
-        self.0.clone()
-    }
-    fn read_only(&self) -> bool {
-        false
-    }
-}
+use udm_io::{Domain, MemoryDevice};
 
 fn serve(path: &Path, mode: &str, mib: u64) -> Result<Server, Box<dyn std::error::Error>> {
-    let exports = Arc::new(One(Arc::new(MemoryDevice::new(Sectors::in_bytes(mib << 20))?)));
+    let exports = Arc::new(vec![NamedDevice("mem".into(), Arc::new(MemoryDevice::new(Sectors::in_bytes(mib << 20))?))]);
     Ok(Server::builder(path).queues(1).mode(mode.parse()?).start(&Domain::default(), exports, "mem")?)
 }
 

@@ -7,8 +7,9 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use udm_base::Sectors;
-use udm_export::nbd::{Client, Export, ExportInfo, Exports, Listen, OpenError, Server};
-use udm_io::{BlockDevice, Domain, MemoryDevice};
+use udm_export::nbd::Server;
+use udm_export::{Listen, NamedDevice};
+use udm_io::{Domain, MemoryDevice};
 use udm_nbd::wire::Command;
 use udm_nbd::wire::consts::opt;
 use udm_nbd::wire::option::{InfoRequest, put_option};
@@ -34,29 +35,6 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-struct One(Arc<MemoryDevice>);
-
-impl Exports for One {
-    fn list(&self) -> Vec<ExportInfo> {
-        vec![self.info()]
-    }
-    fn open(&self, _: &str, _: &Client) -> Result<Box<dyn Export>, OpenError> {
-        Ok(Box::new(Self(self.0.clone())))
-    }
-}
-
-impl Export for One {
-    fn info(&self) -> ExportInfo {
-        ExportInfo { name: "one".into(), description: String::new() }
-    }
-    fn device(&self) -> Arc<dyn BlockDevice> {
-        self.0.clone()
-    }
-    fn read_only(&self) -> bool {
-        false
-    }
-}
-
 const DEPTH: usize = 32;
 
 #[test]
@@ -65,7 +43,8 @@ fn a_request_allocates_nothing() {
     let socket = dir.path().join("s");
     let device = Arc::new(MemoryDevice::new(Sectors::new(1 << 16)).expect("memory"));
     let builder = Server::builder().threads(1).listen(Listen::Unix(socket.clone()));
-    let _server = builder.start(&Domain::default(), Arc::new(One(device))).expect("a server");
+    let _server =
+        builder.start(&Domain::default(), Arc::new(vec![NamedDevice("one".into(), device)])).expect("a server");
 
     let mut stream = UnixStream::connect(&socket).expect("it listens");
     let mut hello = 3u32.to_be_bytes().to_vec();

@@ -1,9 +1,10 @@
-//! Mapped devices as NBD exports.
+//! Mapped devices as exports.
 
 use rustix::process::geteuid;
+use std::any::Any;
 use std::sync::Arc;
-use udm_core::{MappedDevice, OpenDevice, Registry, TableSlot};
-use udm_export::nbd::{Client, Export, ExportInfo, Exports, OpenError};
+use udm_core::{MappedDevice, Registry, TableSlot};
+use udm_export::{Client, Export, Exports, OpenError, Refused};
 use udm_io::BlockDevice;
 
 /// Every active device by its name, or one of them only.
@@ -44,11 +45,11 @@ impl MappedExports {
 }
 
 impl Exports for MappedExports {
-    fn list(&self) -> Vec<ExportInfo> {
-        self.visible().iter().map(|md| info(md)).collect()
+    fn list(&self) -> Vec<Arc<dyn Export>> {
+        self.visible().into_iter().map(|md| Arc::new(Mapped(md)) as Arc<dyn Export>).collect()
     }
 
-    fn open(&self, name: &str, client: &Client) -> Result<Box<dyn Export>, OpenError> {
+    fn find(&self, name: &str, client: &Client) -> Result<Arc<dyn Export>, OpenError> {
         if let Client::Unix { uid, .. } = client
             && !may_connect(*uid)
         {
@@ -65,24 +66,37 @@ impl Exports for MappedExports {
         if !md.info().active {
             return Err(OpenError::Refused(format!("{name} has no active table; load one and resume it")));
         }
-        let open = md.open().map_err(|e| OpenError::Refused(e.message))?;
-        Ok(Box::new(MappedExport(open)))
+        Ok(Arc::new(Mapped(md)))
     }
 }
 
-struct MappedExport(OpenDevice);
+/// A mapped device as an export, whichever way.
+pub(crate) struct Mapped(pub(crate) Arc<MappedDevice>);
 
-impl Export for MappedExport {
-    fn info(&self) -> ExportInfo {
-        info(self.0.device())
+impl Export for Mapped {
+    fn name(&self) -> String {
+        self.0.device_name()
+    }
+
+    fn description(&self) -> String {
+        format!("mapped device {}", self.0.devt())
     }
 
     fn device(&self) -> Arc<dyn BlockDevice> {
-        self.0.device().clone()
+        self.0.clone()
     }
 
     fn read_only(&self) -> bool {
-        is_read_only(self.0.device())
+        is_read_only(&self.0)
+    }
+
+    fn write_through(&self) -> bool {
+        keeps_in_memory(&self.0)
+    }
+
+    fn open(&self) -> Result<Box<dyn Any + Send>, Refused> {
+        let open = self.0.open().map_err(|e| Refused { errno: e.errno, message: e.message })?;
+        Ok(Box::new(open))
     }
 }
 
@@ -93,8 +107,12 @@ pub(crate) fn is_read_only(md: &MappedDevice) -> bool {
     md.read_only() || !beneath.is_empty() && beneath.iter().all(|dev| dev.read_only())
 }
 
-fn info(md: &MappedDevice) -> ExportInfo {
-    ExportInfo { name: md.device_name(), description: format!("mapped device {}", md.devt()) }
+/// Whether what a write changed beside its data is in this process's memory until a flush: a pool's mappings are. The kernel and
+/// what is mounted survive this process, and would not find again what they have written.
+pub(crate) fn keeps_in_memory(md: &MappedDevice) -> bool {
+    let Some(table) = md.table(TableSlot::Active) else { return false };
+    table.types().any(|target| target.name == "thin")
+        || table.devices().iter().any(|dev| dev.as_any().downcast_ref::<MappedDevice>().is_some_and(keeps_in_memory))
 }
 
 /// Whether a process of that user may use this one's sockets: its own user's and root's may.

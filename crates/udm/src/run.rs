@@ -8,7 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use udm_client::dmsetup::LocalTransport;
 use udm_core::Registry;
-use udm_export::nbd::{Listen, Server};
+use udm_export::Listen;
+use udm_export::nbd::Server;
 use udm_io::Domain;
 use udm_nbd::uri::{Endpoint, Uri};
 

@@ -3,40 +3,10 @@
 use std::path::Path;
 use std::sync::Arc;
 use udm_bench::{Error, Stack};
-use udm_core::MappedDevice;
-use udm_export::nbd::{Client, Export, ExportInfo, Exports, Listen, OpenError, Server};
-use udm_io::{BlockDevice, Domain};
+use udm_export::nbd::Server;
+use udm_export::{Listen, NamedDevice};
+use udm_io::Domain;
 use udm_nbd::uri::{Endpoint, Uri};
-
-struct Devices(Vec<(String, Arc<MappedDevice>)>);
-
-struct One(String, Arc<MappedDevice>);
-
-impl Exports for Devices {
-    fn list(&self) -> Vec<ExportInfo> {
-        self.0.iter().map(|(name, _)| ExportInfo { name: name.clone(), description: String::new() }).collect()
-    }
-
-    fn open(&self, name: &str, _: &Client) -> Result<Box<dyn Export>, OpenError> {
-        let found = self.0.iter().find(|(known, _)| known == name);
-        let (name, md) = found.ok_or_else(|| OpenError::Unknown(name.to_owned()))?;
-        Ok(Box::new(One(name.clone(), md.clone())))
-    }
-}
-
-impl Export for One {
-    fn info(&self) -> ExportInfo {
-        ExportInfo { name: self.0.clone(), description: String::new() }
-    }
-
-    fn device(&self) -> Arc<dyn BlockDevice> {
-        self.1.clone()
-    }
-
-    fn read_only(&self) -> bool {
-        false
-    }
-}
 
 /// A server of some devices of a stack, which ends with it.
 pub(super) struct Served {
@@ -49,8 +19,8 @@ impl Served {
     pub(super) fn new(domain: &Domain, stack: &Stack, names: &[&str], folder: &Path) -> Result<Self, Error> {
         let folder = folder.canonicalize().unwrap_or_else(|_| folder.to_owned());
         let socket = folder.join("nbd.sock");
-        let devices = names.iter().map(|name| Ok((String::from(*name), stack.device(name)?)));
-        let devices = Devices(devices.collect::<Result<_, Error>>()?);
+        let devices = names.iter().map(|name| Ok(NamedDevice(String::from(*name), stack.device(name)?)));
+        let devices = devices.collect::<Result<Vec<_>, Error>>()?;
         let server = Server::builder().listen(Listen::Unix(socket.clone())).start(domain, Arc::new(devices));
         let server =
             server.map_err(|source| Error::System { what: format!("serving {}", socket.display()), source })?;

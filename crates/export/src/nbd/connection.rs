@@ -1,14 +1,12 @@
 //! One connection: what it has sent of a request so far, and the replies that it has not taken yet.
 
-use super::exports::{Client, Exports};
-use super::handover::{
-    ClientState, ConnectionState, HandedConnection, LongState, PhaseState, Prepared, PreparedPhase, SessionState,
-};
-use super::inflight::{Engine, Finished, Outcome};
+use super::handover::{ConnectionState, HandedConnection, LongState, PhaseState, Prepared, PreparedPhase};
+use super::inflight::{Engine, Finished, Outcome, Target};
 use super::negotiate::{Negotiation, Refusal, Started, Step};
 use super::outbox::Sent;
 use super::pool::CHUNK;
 use super::transmission::{Flow, Receiving, Transmission, Waiting, fail};
+use crate::exports::{Client, Exports};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::{RecvAncillaryBuffer, RecvFlags, recvmsg};
@@ -68,7 +66,7 @@ pub(super) struct Connection {
 
 impl Connection {
     /// Begins with the server's greeting. `refusal`: why the client gets nothing.
-    pub(super) fn new(number: usize, socket: OwnedFd, client: Client, refusal: Option<String>, now: Nanos) -> Self {
+    pub(super) fn new(number: u32, socket: OwnedFd, client: Client, refusal: Option<String>, now: Nanos) -> Self {
         let (mut negotiation, greeting) = Negotiation::new(client);
         if let Some(why) = refusal {
             negotiation.refuse(why);
@@ -80,7 +78,7 @@ impl Connection {
     }
 
     /// Goes on where another process left off.
-    pub(super) fn resume_from(number: usize, prepared: Prepared, engine: &mut Engine) -> Self {
+    pub(super) fn resume_from(number: u32, prepared: Prepared, engine: &mut Engine) -> Self {
         let Prepared { socket, client, ended, phase, input, unsent } = prepared;
         let mut flow = Flow { ended, ..Flow::new(number) };
         flow.out.put(|bytes| bytes.extend_from_slice(&unsent));
@@ -106,13 +104,13 @@ impl Connection {
         let (client, phase, input) = match &mut self.phase {
             Phase::Handshake { negotiation, input } => {
                 let phase = PhaseState::Handshake(negotiation.state());
-                (negotiation.client().into(), phase, std::mem::take(input))
+                (negotiation.client().clone(), phase, std::mem::take(input))
             }
             Phase::Transmission(t) => {
                 let (receiving, input) = t.input(&engine.pool);
-                let (export, session) = (t.export.info().name, SessionState::of(&t.session));
+                let (export, session) = (t.export.name(), t.session.clone());
                 let longs = t.longs.iter().filter_map(LongState::of).collect();
-                (ClientState::from(&t.client), PhaseState::Transmission { export, session, receiving, longs }, input)
+                (t.client.clone(), PhaseState::Transmission { export, session, receiving, longs }, input)
             }
             Phase::Closed => return None,
         };
@@ -136,7 +134,7 @@ impl Connection {
     /// The name of its export, if it has one.
     pub(super) fn export(&self) -> Option<String> {
         match &self.phase {
-            Phase::Transmission(t) => Some(t.export.info().name),
+            Phase::Transmission(t) => Some(t.export.name()),
             _ => None,
         }
     }
@@ -359,7 +357,7 @@ impl Connection {
                 }
                 Step::Start(started) => {
                     let rest = std::mem::take(input);
-                    tracing::debug!("{} opens {:?}", negotiation.client(), started.export.info().name);
+                    tracing::debug!("{} opens {:?}", negotiation.client(), started.export.name());
                     self.phase = Phase::Transmission(Box::new(Transmission::new(
                         *started,
                         negotiation.client().clone(),
@@ -421,11 +419,11 @@ impl Connection {
         self.flow.bios -= 1;
         self.flow.release(finished.freed);
         let Phase::Transmission(t) = &mut self.phase else { return };
-        if let Some(long) = finished.part {
+        if let Some(long) = finished.target.part {
             return t.finish(long, finished, engine, &mut self.flow);
         }
         self.flow.in_flight -= 1;
-        let Finished { cookie, start, outcome, .. } = finished;
+        let Finished { target: Target { cookie, start, .. }, outcome, .. } = finished;
         match outcome {
             Outcome::Data(buf, _) if self.flow.broken => self.flow.give(engine, buf),
             _ if self.flow.broken => {}

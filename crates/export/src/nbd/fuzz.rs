@@ -4,13 +4,13 @@
 //! all memory.
 
 use super::connection::Connection;
-use super::exports::{Client, Export, ExportInfo, Exports, OpenError};
 use super::inflight::Engine;
+use crate::exports::{Client, Export, Exports, NamedDevice, OpenError};
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, OnceLock};
 use udm_base::Sectors;
-use udm_io::{BlockDevice, Domain, MemoryDevice};
+use udm_io::{Domain, MemoryDevice};
 use udm_nbd::wire::consts::{base_allocation, opt};
 use udm_nbd::wire::option::{InfoRequest, MetaRequest, put_option};
 
@@ -42,32 +42,18 @@ pub fn requests(structured: bool, bytes: &[u8]) {
 }
 
 /// One device, whatever the name but `locked`.
-struct One(Arc<dyn BlockDevice>);
+struct One(NamedDevice);
 
 impl Exports for One {
-    fn list(&self) -> Vec<ExportInfo> {
-        vec![self.info()]
+    fn list(&self) -> Vec<Arc<dyn Export>> {
+        vec![Arc::new(self.0.clone())]
     }
 
-    fn open(&self, name: &str, _: &Client) -> Result<Box<dyn Export>, OpenError> {
+    fn find(&self, name: &str, _: &Client) -> Result<Arc<dyn Export>, OpenError> {
         match name {
             "locked" => Err(OpenError::Unknown(name.to_owned())),
-            _ => Ok(Box::new(Self(self.0.clone()))),
+            _ => Ok(Arc::new(self.0.clone())),
         }
-    }
-}
-
-impl Export for One {
-    fn info(&self) -> ExportInfo {
-        ExportInfo { name: "one".to_owned(), description: "for a fuzzer".to_owned() }
-    }
-
-    fn device(&self) -> Arc<dyn BlockDevice> {
-        self.0.clone()
-    }
-
-    fn read_only(&self) -> bool {
-        false
     }
 }
 
@@ -75,7 +61,7 @@ fn feed(mut bytes: &[u8]) {
     static DOMAIN: OnceLock<Domain> = OnceLock::new();
     let domain = DOMAIN.get_or_init(Domain::default);
     let device = Arc::new(MemoryDevice::new(Sectors::in_bytes(1 << 20)).expect("a mebibyte of memory"));
-    let exports = One(device);
+    let exports = One(NamedDevice("one".into(), device));
     let mut engine = Engine::new(domain, 64 << 20).expect("a channel");
     let (mut client, server) = UnixStream::pair().expect("two descriptors");
     client.set_nonblocking(true).expect("a socket can be set so");

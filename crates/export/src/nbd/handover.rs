@@ -4,14 +4,14 @@
 //! between two requests, or between two pieces of long ones, and what there is to know of it is what was agreed on, what is left
 //! of long requests, what has been received of the next, and the replies that its client has not taken. The client notices nothing.
 
-use super::exports::{Client, Export, Exports};
 use super::extents::Survey;
-use super::listener::Listen;
 use super::long::{Kind, Long};
 use super::negotiate::NegotiationState;
 use super::pool::CHUNK;
 use super::session::{Durability, Session};
 use super::transmission::CONNECTION_REQUESTS;
+use crate::exports::{Client, Exports, OpenExport};
+use crate::listener::Listen;
 use rustix::fd::OwnedFd;
 use serde::{Deserialize, Serialize};
 use udm_base::{Sector, Sectors};
@@ -48,18 +48,10 @@ pub struct HandedConnection {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ConnectionState {
-    pub(super) client: ClientState,
+    pub(super) client: Client,
     /// The client has closed its side, and takes its last replies.
     pub(super) ended: bool,
     pub(super) phase: PhaseState,
-}
-
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case", deny_unknown_fields)]
-pub(super) enum ClientState {
-    Unix { pid: u32, uid: u32 },
-    Tcp(std::net::SocketAddr),
-    Internal,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -68,7 +60,7 @@ pub(super) enum PhaseState {
     Handshake(NegotiationState),
     Transmission {
         export: String,
-        session: SessionState,
+        session: Session,
         receiving: ReceivingState,
         /// Not told by servers that finished all requests first.
         #[serde(default)]
@@ -105,21 +97,6 @@ enum LongKind {
     Status {
         one: bool,
     },
-}
-
-/// What was agreed on.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct SessionState {
-    size: u64,
-    read_only: bool,
-    structured: bool,
-    allocation: bool,
-    /// Minimum, preferred, maximum.
-    block_sizes: (u32, u32, u32),
-    trim: bool,
-    fast_zero: bool,
-    fua: bool,
 }
 
 /// What the next bytes are.
@@ -165,14 +142,13 @@ pub struct Prepared {
 
 pub(super) enum PreparedPhase {
     Handshake(NegotiationState),
-    Transmission { export: Box<dyn Export>, session: Session, receiving: ReceivingState, longs: Vec<LongState> },
+    Transmission { export: OpenExport, session: Session, receiving: ReceivingState, longs: Vec<LongState> },
 }
 
 impl HandedConnection {
     /// Checks what another process says, and opens the export. May block as that does.
     pub fn prepare(self, exports: &dyn Exports) -> Result<Prepared, TakeError> {
         let Self { socket, state: ConnectionState { client, ended, phase }, input, unsent } = self;
-        let client = Client::from(client);
         let fail = |why: String| TakeError { client: client.clone(), why };
         if unsent.len() > MAX_UNSENT {
             return Err(fail(format!("{} bytes of replies", unsent.len())));
@@ -185,7 +161,7 @@ impl HandedConnection {
                 PreparedPhase::Handshake(negotiation)
             }
             PhaseState::Transmission { export, session, receiving, longs } => {
-                let session = session.check().map_err(fail)?;
+                session.check().map_err(fail)?;
                 receiving.check(&session, input.len()).map_err(fail)?;
                 if longs.len() > CONNECTION_REQUESTS {
                     return Err(fail(format!("{} long requests", longs.len())));
@@ -199,23 +175,15 @@ impl HandedConnection {
     }
 }
 
-impl SessionState {
-    pub(super) fn of(session: &Session) -> Self {
-        let Session { size, read_only, structured, allocation, block_sizes, trim, fast_zero, fua } = session.clone();
-        let BlockSizes { minimum, preferred, maximum } = block_sizes;
-        let block_sizes = (minimum, preferred, maximum);
-        Self { size, read_only, structured, allocation, block_sizes, trim, fast_zero, fua }
-    }
-
-    fn check(self) -> Result<Session, String> {
-        let Self { size, read_only, structured, allocation, block_sizes, trim, fast_zero, fua } = self;
-        let (minimum, preferred, maximum) = block_sizes;
+impl Session {
+    /// Whether it is what another server could have agreed on.
+    fn check(&self) -> Result<(), String> {
+        let BlockSizes { minimum, maximum, .. } = self.block_sizes;
         let sound = minimum.is_power_of_two() && (512..=65536).contains(&minimum) && maximum <= MAX_PAYLOAD;
-        if !sound || !size.is_multiple_of(512) {
-            return Err(format!("a size of {size}, blocks of {minimum} to {maximum} bytes"));
+        match sound && self.size.is_multiple_of(512) {
+            true => Ok(()),
+            false => Err(format!("a size of {}, blocks of {minimum} to {maximum} bytes", self.size)),
         }
-        let block_sizes = BlockSizes { minimum, preferred, maximum };
-        Ok(Session { size, read_only, structured, allocation, block_sizes, trim, fast_zero, fua })
     }
 }
 
@@ -289,26 +257,6 @@ impl ReceivingState {
                 }
             }
             _ => Err(format!("{input} bytes of input, {REQUEST_LEN} of a request")),
-        }
-    }
-}
-
-impl From<&Client> for ClientState {
-    fn from(client: &Client) -> Self {
-        match client {
-            Client::Unix { pid, uid } => Self::Unix { pid: *pid, uid: *uid },
-            Client::Tcp(address) => Self::Tcp(*address),
-            Client::Internal => Self::Internal,
-        }
-    }
-}
-
-impl From<ClientState> for Client {
-    fn from(client: ClientState) -> Self {
-        match client {
-            ClientState::Unix { pid, uid } => Self::Unix { pid, uid },
-            ClientState::Tcp(address) => Self::Tcp(address),
-            ClientState::Internal => Self::Internal,
         }
     }
 }

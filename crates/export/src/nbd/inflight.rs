@@ -3,6 +3,7 @@
 use super::budget::Budget;
 use super::pool::{Buf, ChunkId, Pool};
 use super::session::Durability;
+use crate::slots::Slots;
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
@@ -67,13 +68,7 @@ impl Payload {
 
 /// A request and who waits for it.
 struct Request {
-    /// The connection's number.
-    conn: usize,
-    part: Option<u32>,
-    cookie: u64,
-    device: Device,
-    start: Sector,
-    length: Sectors,
+    target: Target,
     work: Work,
     /// Zeroes must be made by the device or not at all.
     fast_zero: bool,
@@ -83,14 +78,8 @@ struct Request {
 
 /// A request that is over.
 pub(super) struct Finished {
-    /// The connection's number.
-    pub(super) conn: usize,
-    /// The long request that it is a part of.
-    pub(super) part: Option<u32>,
-    /// The request's cookie.
-    pub(super) cookie: u64,
-    /// Its first sector.
-    pub(super) start: Sector,
+    /// What it was.
+    pub(super) target: Target,
     /// Bytes that no longer count against the connection.
     pub(super) freed: usize,
     /// How its last bio ended.
@@ -111,7 +100,7 @@ pub(super) enum Outcome {
 
 /// A device that is attached to an engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Device(usize);
+pub(super) struct Device(u32);
 
 /// An attachment, and the requests that use it.
 struct Use {
@@ -127,10 +116,9 @@ pub(super) struct Engine {
     cost: usize,
     questions: Questions,
     /// What was asked: by which connection, for which of its long requests, and when.
-    asked: Vec<(Question, usize, u32, Nanos)>,
-    devices: Vec<Option<Use>>,
-    slots: Vec<Option<Request>>,
-    free: Vec<u32>,
+    asked: Vec<(Question, u32, u32, Nanos)>,
+    devices: Slots<Use>,
+    requests: Slots<Request>,
     zeroes: Option<Zeroes>,
 }
 
@@ -149,11 +137,11 @@ impl Zeroes {
     }
 }
 
-/// An operation on whole sectors that is about to start.
+/// An operation on whole sectors.
 #[derive(Clone, Copy)]
 pub(super) struct Target {
     /// The connection's number.
-    pub(super) conn: usize,
+    pub(super) conn: u32,
     /// The long request that it is a part of.
     pub(super) part: Option<u32>,
     /// The request's cookie.
@@ -177,9 +165,8 @@ impl Engine {
             pool: Pool::new(Budget::new(memory)),
             cost: 0,
             asked: Vec::new(),
-            devices: Vec::new(),
-            slots: Vec::new(),
-            free: Vec::new(),
+            devices: Slots::default(),
+            requests: Slots::default(),
             zeroes: None,
         })
     }
@@ -195,14 +182,14 @@ impl Engine {
     }
 
     /// Asks the device of a connection what a range holds, for one of its long requests.
-    pub(super) fn ask(&mut self, device: &dyn BlockDevice, conn: usize, part: u32, (start, length): (Sector, Sectors)) {
+    pub(super) fn ask(&mut self, device: &dyn BlockDevice, conn: u32, part: u32, (start, length): (Sector, Sectors)) {
         self.charge(32 * EACH);
         let question = self.questions.ask(&self.channel, device, start, length);
         self.asked.push((question, conn, part, self.channel.now()));
     }
 
     /// The next answer of a device, with who asked: connection and long request. No runs at all when the device took too long.
-    pub(super) fn next_answer(&mut self) -> Option<(usize, u32, Vec<Extent>)> {
+    pub(super) fn next_answer(&mut self) -> Option<(u32, u32, Vec<Extent>)> {
         while let Some((question, extents)) = self.questions.next_answer() {
             // Others have been given up.
             if let Some(asked) = self.asked.iter().position(|asked| asked.0 == question) {
@@ -214,7 +201,7 @@ impl Engine {
     }
 
     /// A question that a device has not answered in time; it is given up.
-    pub(super) fn next_late(&mut self, now: Nanos) -> Option<(usize, u32)> {
+    pub(super) fn next_late(&mut self, now: Nanos) -> Option<(u32, u32)> {
         let late = self.asked.iter().position(|asked| now.since(asked.3) >= PATIENCE_NS)?;
         let (_, conn, part, _) = self.asked.swap_remove(late);
         Some((conn, part))
@@ -226,19 +213,13 @@ impl Engine {
     }
 
     /// Gives up what a connection has asked.
-    pub(super) fn forget_questions(&mut self, conn: usize) {
+    pub(super) fn forget_questions(&mut self, conn: u32) {
         self.asked.retain(|asked| asked.1 != conn);
     }
 
     /// Holds a device, so that requests can be made of it.
     pub(super) fn attach(&mut self, device: Arc<dyn BlockDevice>) -> Device {
-        let used = Some(Use { attached: self.channel.attach(device), requests: 0 });
-        let number = self.devices.iter().position(Option::is_none).unwrap_or(self.devices.len());
-        if number == self.devices.len() {
-            self.devices.push(None);
-        }
-        self.devices[number] = used;
-        Device(number)
+        Device(self.devices.insert(Use { attached: self.channel.attach(device), requests: 0 }))
     }
 
     /// Lets go of a device.
@@ -246,19 +227,15 @@ impl Engine {
     /// # Panics
     /// When requests of it are under way.
     pub(super) fn detach(&mut self, device: Device) {
-        let Some(Use { attached, requests }) = self.devices[device.0].take() else { return };
+        let Some(Use { attached, requests }) = self.devices.remove(device.0) else { return };
         assert_eq!(requests, 0, "a device is let go while requests of it are under way");
         // SAFETY: every bio to this attachment belongs to one of its requests, of which there are none.
         unsafe { self.channel.detach_idle(attached) };
     }
 
-    fn device(&mut self, device: Device) -> &mut Use {
-        self.devices[device.0].as_mut().expect("a device that is attached")
-    }
-
     /// Requests under way, those included whose completion has not been taken.
     pub(super) fn len(&self) -> usize {
-        self.slots.len() - self.free.len()
+        self.requests.len()
     }
 
     /// Whether completions wait to be taken.
@@ -295,27 +272,18 @@ impl Engine {
     }
 
     fn start(&mut self, target: Target, work: Work, fast_zero: bool) {
-        let Target { conn, part, cookie, device, start, length } = target;
         self.charge(EACH);
-        self.device(device).requests += 1;
-        let request = Request { conn, part, cookie, device, start, length, work, fast_zero, freed: 0 };
-        let slot = match self.free.pop() {
-            Some(slot) => slot as usize,
-            None => {
-                self.slots.push(None);
-                self.slots.len() - 1
-            }
-        };
-        self.slots[slot] = Some(request);
+        self.devices[target.device.0].requests += 1;
+        let slot = self.requests.insert(Request { target, work, fast_zero, freed: 0 });
         self.submit(slot);
     }
 
     /// Submits the bio that the request needs next.
-    fn submit(&mut self, slot: usize) {
-        let request = self.slots[slot].as_ref().expect("a slot in use");
-        let Request { start, length, .. } = *request;
-        let device = self.devices[request.device.0].as_ref().expect("a device that is attached").attached;
-        let (channel, token, bytes) = (&self.channel, slot as u64, length.as_len());
+    fn submit(&mut self, slot: u32) {
+        let request = &self.requests[slot];
+        let Target { start, length, device, .. } = request.target;
+        let device = self.devices[device.0].attached;
+        let (channel, token, bytes) = (&self.channel, slot.into(), length.as_len());
         let submitted = match &request.work {
             Work::Read(buf) => {
                 // SAFETY: the buffer holds at least `bytes`, belongs to the request, and is touched by nobody until
@@ -354,32 +322,27 @@ impl Engine {
     /// gets it here.
     pub(super) fn next_finished(&mut self) -> Option<Finished> {
         while let Some(Completion { token, status }) = self.channel.completed() {
-            let slot = token as usize;
-            let mut request = self.slots[slot].take().expect("a completion belongs to a request");
-            match next_work(&request, status) {
-                Some(work) => {
-                    let done = std::mem::replace(&mut request.work, work);
-                    if let Work::Write(payload, _) = done {
-                        request.freed += payload.release(&mut self.pool);
-                    }
-                    self.slots[slot] = Some(request);
-                    self.submit(slot);
+            // Tokens are slots.
+            let slot = token as u32;
+            let request = &mut self.requests[slot];
+            if let Some(work) = next_work(request, status) {
+                if let Work::Write(payload, _) = std::mem::replace(&mut request.work, work) {
+                    request.freed += payload.release(&mut self.pool);
                 }
-                None => {
-                    self.free.push(slot as u32);
-                    self.device(request.device).requests -= 1;
-                    return Some(self.finish(request, status));
-                }
+                self.submit(slot);
+            } else if let Some(request) = self.requests.remove(slot) {
+                self.devices[request.target.device.0].requests -= 1;
+                return Some(self.finish(request, status));
             }
         }
         None
     }
 
     fn finish(&mut self, request: Request, status: Status) -> Finished {
-        let Request { conn, part, cookie, start, length, mut freed, fast_zero, work, .. } = request;
+        let Request { target, work, fast_zero, mut freed } = request;
         let failed = failure(status, fast_zero);
         let outcome = match (work, failed) {
-            (Work::Read(buf), None) => Outcome::Data(buf, length.as_len()),
+            (Work::Read(buf), None) => Outcome::Data(buf, target.length.as_len()),
             (Work::Read(buf), Some(outcome)) => {
                 freed += Payload::Buf(buf).release(&mut self.pool);
                 outcome
@@ -392,7 +355,7 @@ impl Engine {
             }
             (_, failed) => failed.unwrap_or(Outcome::Done),
         };
-        Finished { conn, part, cookie, start, freed, status, outcome }
+        Finished { target, freed, status, outcome }
     }
 }
 
@@ -402,7 +365,7 @@ impl Drop for Engine {
             // A device still has bios, and it may write to their memory: it stays, with all that is beside it.
             tracing::warn!("{} requests were still under way; their memory is not freed", self.channel.outstanding());
             std::mem::forget(std::mem::take(&mut self.pool));
-            std::mem::forget(std::mem::take(&mut self.slots));
+            std::mem::forget(std::mem::take(&mut self.requests));
             std::mem::forget(self.zeroes.take());
         }
     }
@@ -415,7 +378,7 @@ fn next_work(request: &Request, status: Status) -> Option<Work> {
             Some(Work::Flush)
         }
         (Work::Range(Op::WriteZeroes, _, durability), Status::NotSupported)
-            if !request.fast_zero && request.part.is_none() =>
+            if !request.fast_zero && request.target.part.is_none() =>
         {
             Some(Work::Zeroes(*durability))
         }

@@ -15,6 +15,7 @@ use super::negotiate::ALLOCATION_ID;
 use super::pool::{Buf, Pool};
 use super::session::Durability;
 use super::transmission::{Flow, fail};
+use crate::slots::Slots;
 use std::collections::VecDeque;
 use udm_base::{Sector, Sectors};
 use udm_io::{BlockDevice, Extent, Op, OpFlags, Status};
@@ -132,8 +133,7 @@ pub(super) struct Site<'a> {
 /// The long requests of one connection.
 #[derive(Default)]
 pub(super) struct Longs {
-    slots: Vec<Option<Long>>,
-    free: Vec<u32>,
+    slots: Slots<Long>,
     /// Those that may begin another piece, as far as they go themselves.
     ready: VecDeque<u32>,
 }
@@ -145,14 +145,7 @@ impl Longs {
         flow.hold(long.reserved());
         engine.pool.budget.take_all(long.reserved());
         let wants = long.wants();
-        let number = match self.free.pop() {
-            Some(number) => number,
-            None => {
-                self.slots.push(None);
-                (self.slots.len() - 1) as u32
-            }
-        };
-        self.slots[number as usize] = Some(long);
+        let number = self.slots.insert(long);
         if wants {
             self.ready.push_back(number);
         }
@@ -160,17 +153,13 @@ impl Longs {
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &Long> {
-        self.slots.iter().flatten()
-    }
-
-    fn get(&mut self, number: u32) -> &mut Long {
-        self.slots[number as usize].as_mut().expect("a long request under way")
+        self.slots.iter().map(|(_, long)| long)
     }
 
     /// Whether one of them may go on now.
     pub(super) fn is_ready(&self, flow: &Flow, budget: &Budget) -> bool {
         let Some(first) = self.ready.front() else { return false };
-        match &self.slots[*first as usize] {
+        match self.slots.get(*first) {
             Some(long) if matches!(long.kind, Kind::Chunks) => {
                 flow.takes_data(budget, budget.piece(long.left().as_len()))
             }
@@ -184,7 +173,7 @@ impl Longs {
             return;
         }
         let Some(&number) = self.ready.front() else { return };
-        let long = self.slots[number as usize].as_mut().expect("what is ready is under way");
+        let long = &mut self.slots[number];
         if !long.wants() {
             debug_assert!(false, "what begins nothing more is not ready");
             self.ready.pop_front();
@@ -257,7 +246,7 @@ impl Longs {
         engine: &mut Engine,
         flow: &mut Flow,
     ) {
-        let long = self.get(number);
+        let long = &mut self.slots[number];
         if long.failed.is_some() {
             return flow.give(engine, buf);
         }
@@ -270,13 +259,13 @@ impl Longs {
 
     /// The last piece of a write was received.
     pub(super) fn received(&mut self, number: u32, site: &Site<'_>, engine: &mut Engine, flow: &mut Flow) {
-        self.get(number).kind = Kind::Write { received: true };
+        self.slots[number].kind = Kind::Write { received: true };
         self.go_on(number, site, engine, flow);
     }
 
     /// What a piece of a write has failed with.
     pub(super) fn failure(&self, number: u32) -> Option<NbdError> {
-        self.slots[number as usize].as_ref().and_then(|long| long.failed).map(|failed| failed.0)
+        self.slots.get(number).and_then(|long| long.failed).map(|failed| failed.0)
     }
 
     /// A piece has come back.
@@ -288,7 +277,7 @@ impl Longs {
         engine: &mut Engine,
         flow: &mut Flow,
     ) {
-        let long = self.get(number);
+        let long = &mut self.slots[number];
         long.out -= 1;
         let unable = finished.status == Status::NotSupported;
         match (finished.outcome, &mut long.kind) {
@@ -297,18 +286,18 @@ impl Longs {
                 if unable && !flow.broken =>
             {
                 *kind = Kind::Zeroes;
-                long.next = finished.start;
+                long.next = finished.target.start;
             }
             (Outcome::Failed(error, message), _) => long.failed = long.failed.or(Some((error, message))),
             (Outcome::Data(buf, len), Kind::Chunks) if long.failed.is_none() && !flow.broken => {
-                let (cookie, offset) = (long.cookie, finished.start.bytes());
+                let (cookie, offset) = (long.cookie, finished.target.start.bytes());
                 let last = long.is_over();
                 // A piece is at most 1 MiB.
                 flow.out.put(|out| out.extend_from_slice(&reply::data_chunk(cookie, offset, len as u32, last)));
                 flow.out.put_data(buf, len);
             }
             (Outcome::Data(buf, _), Kind::Whole { start, pieces, .. }) => {
-                let piece = (finished.start.bytes() - start.bytes()) / PIECE as u64;
+                let piece = (finished.target.start.bytes() - start.bytes()) / PIECE as u64;
                 pieces[piece as usize] = Some(buf);
             }
             (Outcome::Data(buf, _), _) => flow.give(engine, buf),
@@ -329,7 +318,7 @@ impl Longs {
         engine: &mut Engine,
         flow: &mut Flow,
     ) {
-        let long = self.get(number);
+        let long = &mut self.slots[number];
         long.out -= 1;
         if let Kind::Status(survey) = &mut long.kind
             && survey.answer(extents)
@@ -341,7 +330,7 @@ impl Longs {
 
     /// After something of it has come back: it goes on, becomes durable, or is answered.
     fn go_on(&mut self, number: u32, site: &Site<'_>, engine: &mut Engine, flow: &mut Flow) {
-        let long = self.slots[number as usize].as_mut().expect("a long request under way");
+        let long = &mut self.slots[number];
         if !long.is_over() {
             if long.wants() && !self.ready.contains(&number) {
                 self.ready.push_back(number);
@@ -362,8 +351,7 @@ impl Longs {
     }
 
     fn remove(&mut self, number: u32, flow: &mut Flow) -> Option<Long> {
-        let long = self.slots[number as usize].take();
-        self.free.push(number);
+        let long = self.slots.remove(number);
         self.ready.retain(|ready| *ready != number);
         flow.in_flight -= 1;
         long
@@ -373,8 +361,8 @@ impl Longs {
     pub(super) fn abandon(&mut self, engine: &mut Engine, flow: &mut Flow) {
         engine.forget_questions(flow.number);
         self.ready.clear();
-        for number in 0..self.slots.len() as u32 {
-            let Some(long) = &mut self.slots[number as usize] else { continue };
+        for number in self.slots.numbers() {
+            let Some(long) = self.slots.get_mut(number) else { continue };
             match &mut long.kind {
                 Kind::Write { received } => *received = true,
                 Kind::Status(_) => long.out = 0,
@@ -391,7 +379,7 @@ impl Longs {
 
     /// No more will be received of a write: what came of it is written, and it is answered with an error.
     pub(super) fn cut_short(&mut self, number: u32, site: &Site<'_>, engine: &mut Engine, flow: &mut Flow) {
-        let long = self.get(number);
+        let long = &mut self.slots[number];
         long.failed = long.failed.or(Some((NbdError::Shutdown, "the write was not received whole")));
         self.received(number, site, engine, flow);
     }

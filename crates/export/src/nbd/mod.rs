@@ -1,12 +1,12 @@
 //! The NBD server: exports block devices over unix and TCP sockets.
 //!
 //! # Layout
-//! - [`exports`]: what a server asks of those who have devices
 //! - [`negotiate`], [`session`], `extents`: the protocol without I/O
 //! - `budget`, `pool`, `outbox`, `inflight`: memory, replies to send, requests under way
 //! - `turns`, `long`: who goes on next, and requests that are done in pieces
-//! - `transmission`, `connection`, `worker`: one connection's requests, its socket, and a thread's event loop; `crew`: all of them
-//! - `listener`, [`server`]: sockets to accept on, threads, start and stop
+//! - `transmission`, `connection`, `worker`: one connection's requests, its socket, and what a thread does for all of its; `shared`: what
+//!   threads share
+//! - [`server`]: start and stop
 //! - `handover`: a connection goes on in another process
 //! - [`fuzz`]: entries for fuzzers
 //!
@@ -31,24 +31,20 @@
 
 mod budget;
 mod connection;
-mod crew;
-pub mod exports;
 mod extents;
 pub mod fuzz;
 mod handover;
 mod inflight;
-pub(crate) mod listener;
 mod long;
 pub mod negotiate;
 mod outbox;
 mod pool;
 pub mod server;
 pub mod session;
+mod shared;
 mod transmission;
 mod turns;
 mod worker;
 
-pub use exports::{Client, Export, ExportInfo, Exports, OpenError};
 pub use handover::{ConnectionState, Handed, HandedConnection, Prepared, TakeError};
-pub use listener::Listen;
 pub use server::{Server, ServerBuilder};

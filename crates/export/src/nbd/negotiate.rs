@@ -7,8 +7,8 @@
 //! Option data beyond [`MAX_OPTION_DATA`] is skipped as it comes, without being kept, and answered with
 //! `REP_ERR_TOO_BIG`. TLS is not offered: `OPT_STARTTLS` is answered `REP_ERR_UNSUP`.
 
-use super::exports::{Client, Export, Exports, OpenError};
 use super::session::Session;
+use crate::exports::{Client, Exports, OpenError, OpenExport};
 use udm_nbd::wire::consts::{EXPORT_NAME_PADDING, MAX_OPTION_DATA, MAX_STRING, base_allocation, handshake, opt, rep};
 use udm_nbd::wire::option::{
     GREETING_LEN, Info, InfoRequest, MetaRequest, OPTION_LEN, OptionHeader, greeting, put_counted, put_reply,
@@ -46,7 +46,7 @@ pub enum Step {
 /// An export that a client chose.
 pub struct Started {
     /// Keeps the export open.
-    pub export: Box<dyn Export>,
+    pub export: OpenExport,
     /// What was agreed on.
     pub session: Session,
 }
@@ -225,10 +225,10 @@ impl Negotiation {
         match option {
             opt::LIST => {
                 no_data(data)?;
-                for info in exports.list() {
-                    let mut entry = Vec::with_capacity(4 + info.name.len() + info.description.len());
-                    put_counted(&mut entry, &info.name);
-                    entry.extend_from_slice(info.description.as_bytes());
+                for export in exports.list() {
+                    let mut entry = Vec::new();
+                    put_counted(&mut entry, &export.name());
+                    entry.extend_from_slice(export.description().as_bytes());
                     put_reply(out, option, rep::SERVER, &entry);
                 }
             }
@@ -285,12 +285,12 @@ impl Negotiation {
             put_reply(out, option, rep::INFO, &data);
         };
         put(Info::Export { size: session.size, flags: session.transmission_flags() });
-        let names = started.export.info();
         if request.wants_name {
-            put(Info::Name(&names.name));
+            put(Info::Name(&started.export.name()));
         }
-        if request.wants_description && !names.description.is_empty() {
-            put(Info::Description(&names.description));
+        let description = started.export.description();
+        if request.wants_description && !description.is_empty() {
+            put(Info::Description(&description));
         }
         if request.wants_block_size {
             put(Info::BlockSize(session.block_sizes));

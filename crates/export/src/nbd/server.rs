@@ -1,18 +1,17 @@
 //! The server: its threads, and how it starts and stops.
 
-use super::crew::{Command, Handle, Shared};
-use super::exports::Exports;
 use super::handover::{Handed, Prepared};
-use super::listener::{Listen, Listener};
-use super::worker::Worker;
+use super::shared::Shared;
+use super::worker::{Command, Worker};
+use crate::exports::Exports;
+use crate::listener::{Listen, Listener};
+use crate::worker::deadline::Answers;
+use crate::worker::group::Workers;
 use rustix::fd::OwnedFd;
 use std::io;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, mpsc};
+use std::sync::Arc;
 use std::time::Duration;
-use udm_io::{Domain, Joiner};
-
-/// How long [`Server::reap_hangups`] waits for devices that still work for a client that has gone.
-const REAP: Duration = Duration::from_secs(1);
+use udm_io::Domain;
 
 /// Chooses how a server is to run.
 pub struct ServerBuilder {
@@ -98,15 +97,18 @@ impl ServerBuilder {
         // Clients over TCP leave some for those on this machine.
         let local = bound_locally(&listeners);
         let reserved = if local { max_connections / 16 } else { 0 };
-        let shared = Arc::new(Shared { exports, max_connections, reserved, memory, paused, handles: OnceLock::new() });
-        let mut server = Server { domain: domain.clone(), handles: Vec::new(), joiners: Mutex::default(), bound };
+        let workers = Workers::new(domain);
+        let shared = Arc::new(Shared { exports, max_connections, reserved, memory, paused, workers });
+        // The first worker accepts for all.
         let mut listeners = Some(listeners);
-        // The first worker accepts for all; it is started last, when the others can take connections.
-        for index in (0..self.threads).rev() {
-            let listeners = if index == 0 { listeners.take() } else { None };
-            server.spawn(index, shared.clone(), listeners.unwrap_or_default())?;
-        }
-        Ok(server)
+        let makers = (0..self.threads).map(|_| {
+            let (domain, shared, listeners) = (domain.clone(), shared.clone(), listeners.take().unwrap_or_default());
+            move || Worker::new(&domain, shared, listeners)
+        });
+        let started = shared.workers.start(|number| format!("udm-nbd-{number}"), makers);
+        // Dropped, it waits for those that end.
+        let server = Server { shared, bound };
+        started.map(|()| server)
     }
 }
 
@@ -116,9 +118,7 @@ fn bound_locally(listeners: &[Listener]) -> bool {
 
 /// A running server. Dropping it shuts it down without patience.
 pub struct Server {
-    domain: Domain,
-    handles: Vec<Arc<Handle>>,
-    joiners: Mutex<Vec<Joiner>>,
+    shared: Arc<Shared>,
     bound: Vec<Listen>,
 }
 
@@ -128,32 +128,6 @@ impl Server {
         ServerBuilder::default()
     }
 
-    fn spawn(&mut self, index: usize, shared: Arc<Shared>, listeners: Vec<Listener>) -> io::Result<()> {
-        let (started, result) = mpsc::channel();
-        let last = index == 0;
-        let mut others = self.handles.clone();
-        let domain = self.domain.clone();
-        let work = move || {
-            let worker = match Worker::new(&domain, shared.clone(), listeners) {
-                Ok(worker) => worker,
-                Err(error) => return drop(started.send(Err(error))),
-            };
-            others.push(worker.handle());
-            if last {
-                // Before the first accept: only the last worker accepts.
-                let _ = shared.handles.set(others);
-            }
-            if started.send(Ok(worker.handle())).is_ok() {
-                worker.run();
-            }
-        };
-        let joiner = self.domain.executor().spawn(&format!("udm-nbd-{index}"), Box::new(work))?;
-        self.joiners.lock().unwrap_or_else(PoisonError::into_inner).push(joiner);
-        let handle = result.recv().map_err(|_| io::Error::other("a thread of the NBD server ended at its start"))??;
-        self.handles.push(handle);
-        Ok(())
-    }
-
     /// Where it listens, with the ports that were chosen.
     pub fn bound(&self) -> &[Listen] {
         &self.bound
@@ -161,44 +135,29 @@ impl Server {
 
     /// How many clients are connected.
     pub fn connections(&self) -> usize {
-        self.handles.iter().map(|h| h.connections.load(std::sync::atomic::Ordering::Relaxed)).sum()
+        self.shared.connections()
     }
 
     /// Handles the hang-ups of clients that have closed before the call, so that their exports no longer count as
     /// open. Must not be called under a lock that closing an export takes. Blocks until that is done, at most a second: a device that is suspended may keep requests longer.
     /// Returns whether it is done.
     pub fn reap_hangups(&self) -> bool {
-        let (answer, answers) = mpsc::channel();
-        self.handles.iter().for_each(|handle| handle.tell(Command::Reap(answer.clone())));
-        drop(answer);
-        let clock = self.domain.clock();
-        let until = clock.now().after(REAP.as_nanos() as u64);
-        let left = || Duration::from_nanos(until.since(clock.now()));
-        // A thread that has ended has nothing to reap.
-        self.handles.iter().all(|_| answers.recv_timeout(left()) != Err(mpsc::RecvTimeoutError::Timeout))
+        self.shared.workers.reap(Command::Reap)
     }
 
     /// Hangs up on the clients of an export, by its canonical name. What they have under way is finished and
     /// answered. Returns how many there were; blocks until every thread knows, not until they have gone. Must not be
     /// called under a lock that opening or closing an export takes.
     pub fn disconnect(&self, export: &str) -> usize {
-        let (answer, answers) = mpsc::channel();
-        self.handles.iter().for_each(|h| h.tell(Command::Disconnect(export.to_owned(), answer.clone())));
-        drop(answer);
-        answers.iter().sum()
+        self.shared.workers.ask(|answer| Command::Disconnect(export.to_owned(), answer)).iter().sum()
     }
 
     /// Takes nothing new, and waits until nothing is under way, at most so long. Whether that is so; if not, it goes on as
     /// before. A device that is suspended may keep requests for ever.
     pub fn pause(&self, patience: Duration) -> bool {
-        let (answer, answers) = mpsc::channel();
-        self.handles.iter().for_each(|handle| handle.tell(Command::Pause(answer.clone())));
-        drop(answer);
-        let clock = self.domain.clock();
-        let until = clock.now().after(u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX));
-        let left = || Duration::from_nanos(until.since(clock.now()));
-        let quiet = self.handles.iter().all(|_| answers.recv_timeout(left()).is_ok());
+        let quiet = self.shared.workers.pause(patience) == Answers::All;
         if !quiet {
+            // One that has ended may have left requests behind.
             self.resume();
         }
         quiet
@@ -206,40 +165,29 @@ impl Server {
 
     /// The names of the exports that clients have open, each as often as it is. Blocks until every thread has answered.
     pub fn open_exports(&self) -> Vec<String> {
-        let (answer, answers) = mpsc::channel();
-        self.handles.iter().for_each(|handle| handle.tell(Command::Exports(answer.clone())));
-        drop(answer);
-        answers.iter().flatten().collect()
+        self.shared.workers.ask(Command::Exports).iter().flatten().collect()
     }
 
     /// Goes on after a [`pause`](Self::pause).
     pub fn resume(&self) {
-        self.handles.iter().for_each(|handle| handle.tell(Command::Resume));
+        self.shared.workers.resume();
     }
 
     /// After a [`pause`](Self::pause): gives away the sockets that it listens on, whose files stay, and its clients. The
     /// server has ended then, and has no device open.
     pub fn hand_over(&self) -> Handed {
-        let (answer, answers) = mpsc::channel();
-        self.handles.iter().for_each(|handle| handle.tell(Command::HandOver(answer.clone())));
-        drop(answer);
         let mut all = Handed::default();
-        for handed in answers {
+        for handed in self.shared.workers.ask(Command::HandOver) {
             all.listeners.extend(handed.listeners);
             all.connections.extend(handed.connections);
         }
-        let joiners = std::mem::take(&mut *self.joiners.lock().unwrap_or_else(PoisonError::into_inner));
-        joiners.into_iter().for_each(Joiner::join);
+        self.shared.workers.join();
         all
     }
 
     /// Goes on with a connection of another server.
     pub fn take(&self, prepared: Prepared) {
-        let fewest = self.handles.iter().min_by_key(|h| h.connections.load(std::sync::atomic::Ordering::Relaxed));
-        if let Some(handle) = fewest {
-            handle.connections.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-            handle.tell(Command::Take(Box::new(prepared)));
-        }
+        self.shared.spread(Command::Take(Box::new(prepared)));
     }
 
     /// Stops accepting, answers what is under way, refuses the rest with ESHUTDOWN, hangs up and ends the threads.
@@ -251,16 +199,7 @@ impl Server {
 
     /// The same for several, which end at once: the wait for them is `patience` in all.
     pub fn shut_down_all<'a>(servers: impl IntoIterator<Item = &'a Self>, patience: Duration) {
-        let patience = u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX);
-        let tell = |server: &Self| {
-            let joiners = std::mem::take(&mut *server.joiners.lock().unwrap_or_else(PoisonError::into_inner));
-            let deadline = server.domain.clock().now().after(patience);
-            server.handles.iter().for_each(|handle| handle.tell(Command::ShutDown(deadline)));
-            joiners
-        };
-        // All are told before one is waited for.
-        let joiners: Vec<Joiner> = servers.into_iter().flat_map(tell).collect();
-        joiners.into_iter().for_each(Joiner::join);
+        Workers::shut_down(servers.into_iter().map(|server| &server.shared.workers), patience);
     }
 }
 

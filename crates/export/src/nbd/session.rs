@@ -1,5 +1,6 @@
 //! The transmission phase without I/O: what an export can do, and what is to be done with a request.
 
+use serde::{Deserialize, Serialize};
 use udm_base::{Sector, Sectors};
 use udm_io::{Limits, Op, OpFlags};
 use udm_nbd::wire::consts::{MAX_PAYLOAD, cmd_flag, transmission};
@@ -11,7 +12,8 @@ use udm_nbd::wire::{Command, NbdError};
 const MAX_MINIMUM: u32 = 65536;
 
 /// What was agreed on with a client.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Session {
     /// Bytes of the export.
     pub size: u64,
@@ -22,6 +24,7 @@ pub struct Session {
     /// `base:allocation` was selected.
     pub allocation: bool,
     /// What requests must keep to.
+    #[serde(with = "three_numbers")]
     pub block_sizes: BlockSizes,
     /// The device discards.
     pub trim: bool,
@@ -29,6 +32,21 @@ pub struct Session {
     pub fast_zero: bool,
     /// The device takes FUA with a write; otherwise a flush follows.
     pub fua: bool,
+}
+
+/// Minimum, preferred, maximum.
+mod three_numbers {
+    use super::{BlockSizes, Deserialize, Serialize};
+    use serde::{Deserializer, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(sizes: &BlockSizes, to: S) -> Result<S::Ok, S::Error> {
+        (sizes.minimum, sizes.preferred, sizes.maximum).serialize(to)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<BlockSizes, D::Error> {
+        let (minimum, preferred, maximum) = Deserialize::deserialize(from)?;
+        Ok(BlockSizes { minimum, preferred, maximum })
+    }
 }
 
 /// What is to be done with a request.
@@ -51,7 +69,7 @@ pub enum Action {
 }
 
 /// What must have happened before a write is answered.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Durability {
     /// Nothing.

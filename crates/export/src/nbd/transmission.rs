@@ -1,7 +1,6 @@
 //! The transmission phase of one connection: its bytes become requests, as many as it may have under way.
 
 use super::budget::{Budget, PIECE};
-use super::exports::{Client, Export};
 use super::extents::Survey;
 use super::handover::{LongState, ReceivingState};
 use super::inflight::{Device, Engine, Finished, Payload, Target, ZERO_STEP};
@@ -10,6 +9,7 @@ use super::negotiate::Started;
 use super::outbox::Outbox;
 use super::pool::{Buf, ChunkId, Pool};
 use super::session::{Action, Durability, Session};
+use crate::exports::{Client, OpenExport};
 use std::sync::Arc;
 use udm_base::{Sector, Sectors};
 use udm_io::{BlockDevice, Extent, Nanos, Op};
@@ -40,7 +40,7 @@ const LARGE: usize = 64 * 1024;
 /// What a connection has under way, and the replies that it has not taken.
 pub(super) struct Flow {
     /// The connection's number.
-    pub(super) number: usize,
+    pub(super) number: u32,
     pub(super) out: Outbox,
     /// Requests under way.
     pub(super) in_flight: usize,
@@ -55,7 +55,7 @@ pub(super) struct Flow {
 }
 
 impl Flow {
-    pub(super) fn new(number: usize) -> Self {
+    pub(super) fn new(number: u32) -> Self {
         let out = Outbox::default();
         Self { number, out, in_flight: 0, bios: 0, held: 0, ended: false, broken: false }
     }
@@ -121,7 +121,7 @@ pub(super) struct Needs {
 pub(super) struct Transmission {
     pub(super) client: Client,
     pub(super) session: Session,
-    pub(super) export: Box<dyn Export>,
+    pub(super) export: OpenExport,
     pub(super) device: Arc<dyn BlockDevice>,
     pub(super) attached: Device,
     /// Sectors that the device unmaps together.

@@ -12,7 +12,7 @@ const QUANTUM: i64 = 256 * 1024;
 const OVERDRAWN: i64 = 64;
 
 struct Place {
-    who: usize,
+    who: u32,
     /// What is left of the turn; below 0 what was overdrawn.
     credit: i64,
 }
@@ -25,13 +25,13 @@ pub(super) struct Turns {
 
 impl Turns {
     /// Joins the line at its end. Who is in it must not join again.
-    pub(super) fn join(&mut self, who: usize) {
+    pub(super) fn join(&mut self, who: u32) {
         debug_assert!(self.line.iter().all(|place| place.who != who), "in line already");
         self.line.push_back(Place { who, credit: QUANTUM });
     }
 
     /// Whose turn it is.
-    pub(super) fn first(&mut self) -> Option<usize> {
+    pub(super) fn first(&mut self) -> Option<u32> {
         loop {
             let place = self.line.front()?;
             if place.credit > 0 {
@@ -57,7 +57,7 @@ impl Turns {
     }
 
     /// Takes somebody out of the line.
-    pub(super) fn remove(&mut self, who: usize) {
+    pub(super) fn remove(&mut self, who: u32) {
         self.line.retain(|place| place.who != who);
     }
 }
@@ -74,8 +74,8 @@ mod tests {
         let mut done = [0usize; 3];
         for _ in 0..3000 {
             let who = turns.first().expect("all stay in line");
-            turns.charge(pieces[who]);
-            done[who] += pieces[who];
+            turns.charge(pieces[who as usize]);
+            done[who as usize] += pieces[who as usize];
             let (most, least) = (done.iter().max().unwrap(), done.iter().min().unwrap());
             assert!(most - least <= 1024 * 1024 + 2 * QUANTUM as usize, "{done:?}");
         }

@@ -3,20 +3,21 @@
 mod late;
 
 use super::connection::{Connection, Interest};
-use super::crew::{Admission, Command, Handle, Shared};
-use super::exports::Client;
 use super::handover::{Handed, Prepared};
 use super::inflight::Engine;
-use super::listener::Listener;
+use super::shared::{Admission, Handle, Load, Shared};
 use super::turns::Turns;
-use rustix::event::{PollFd, PollFlags, poll};
+use crate::exports::Client;
+use crate::listener::{Listener, hung_up};
+use crate::slots::Slots;
+use crate::worker::deadline::Due;
+use crate::worker::{Rest, Rested, Serve, Turn};
 use rustix::fd::OwnedFd;
 use std::collections::VecDeque;
 use std::io;
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
-use udm_io::{Domain, Extent, Nanos, Woken};
+use udm_io::{Channel, Domain, Extent, Nanos, Woken};
 
 /// Keys of listeners lie above those of connections.
 const LISTENER: u64 = 1 << 62;
@@ -35,12 +36,29 @@ const LAST_RECEIVES: usize = 64;
 /// Connections that are accepted at a time.
 const ACCEPTS: usize = 64;
 
-/// How often a worker looks for news before it sleeps: some 20 microseconds.
-const LINGER: usize = 24;
+/// How often a worker looks for news before it sleeps: some 20 microseconds. A client that has its answers sends more at once (4 KiB
+/// random reads at depth 32: 153k a second without, 211k with, for less CPU time each).
+const LINGER: u32 = 24;
+
+/// What a worker is told.
+pub(super) enum Command {
+    /// Serve a connection, or tell it why not.
+    Adopt(OwnedFd, Client, Option<String>),
+    /// Handle the hang-ups of clients that have closed by now, then answer.
+    Reap(mpsc::Sender<()>),
+    /// Hang up on the clients of an export, then answer how many there were.
+    Disconnect(String, mpsc::Sender<usize>),
+    /// Go on with a connection of another process.
+    Take(Box<Prepared>),
+    /// Answer the names of the exports that are open.
+    Exports(mpsc::Sender<Vec<String>>),
+    /// After a pause: give everything away, and end.
+    HandOver(mpsc::Sender<Handed>),
+}
 
 struct Slot {
-    connection: Option<Box<Connection>>,
-    /// Changes whenever the slot is used again, so that a late event finds nobody.
+    connection: Box<Connection>,
+    /// No other has had it lately, so that a late event finds nobody.
     generation: u32,
     watched: Option<Interest>,
     /// In the list of connections to look at.
@@ -53,18 +71,19 @@ pub(super) struct Worker {
     engine: Engine,
     shared: Arc<Shared>,
     handle: Arc<Handle>,
-    slots: Vec<Slot>,
-    free: Vec<usize>,
+    slots: Slots<Slot>,
+    /// That of the last connection.
+    generation: u32,
     /// Connections to look at before the next sleep.
-    marked: VecDeque<usize>,
+    marked: VecDeque<u32>,
     /// Connections with long requests that may go on.
     turns: Turns,
     /// Connections that wait for memory that others hold.
-    waiting: Vec<usize>,
+    waiting: Vec<u32>,
     /// How much was held when they were looked at last.
     used: usize,
     /// Connections that negotiate, by number and generation.
-    talking: VecDeque<(usize, u32)>,
+    talking: VecDeque<(u32, u32)>,
     listeners: Vec<Listener>,
     /// A descriptor that is given up for a moment when there is no other.
     spare: Option<OwnedFd>,
@@ -78,35 +97,27 @@ pub(super) struct Worker {
     deadline: Option<Nanos>,
     /// Nothing new is taken.
     paused: bool,
-    /// Who waits for the pause.
-    quiet: Option<mpsc::Sender<()>>,
-    /// Hang-ups that somebody waits for.
-    reaps: Vec<Reap>,
+    /// Answers that wait until connections whose clients have gone, by number and generation, are closed.
+    reaps: Due<Vec<(u32, u32)>>,
 }
 
-/// Connections whose clients have gone, by number and generation, and who waits for their end.
-struct Reap {
-    gone: Vec<(usize, u32)>,
-    answer: mpsc::Sender<()>,
-}
-
-fn key(number: usize, generation: u32) -> u64 {
+fn key(number: u32, generation: u32) -> u64 {
     // Slots are as many as descriptors: far below 2^30.
-    (number as u64) << 32 | u64::from(generation)
+    u64::from(number) << 32 | u64::from(generation)
 }
 
 impl Worker {
     /// A worker for the calling thread, and its handle.
     pub(super) fn new(domain: &Domain, shared: Arc<Shared>, listeners: Vec<Listener>) -> io::Result<Self> {
         let engine = Engine::new(domain, shared.memory)?;
-        let handle = Arc::new(Handle::new(engine.channel.waker()));
+        let handle = Arc::new(Handle::new(&engine.channel, Load::default()));
         let paused = shared.paused;
         let mut this = Self {
             engine,
             shared,
             handle,
-            slots: Vec::new(),
-            free: Vec::new(),
+            slots: Slots::default(),
+            generation: 0,
             marked: VecDeque::new(),
             turns: Turns::default(),
             waiting: Vec::new(),
@@ -120,82 +131,12 @@ impl Worker {
             settle_at: Nanos::default(),
             deadline: None,
             paused,
-            quiet: None,
-            reaps: Vec::new(),
+            reaps: Due::default(),
         };
         if !paused {
             this.accept_again()?;
         }
         Ok(this)
-    }
-
-    pub(super) fn handle(&self) -> Arc<Handle> {
-        self.handle.clone()
-    }
-
-    /// Serves until told to shut down.
-    pub(super) fn run(mut self) {
-        let mut woken = Vec::new();
-        loop {
-            if self.handle.pending.swap(false, Ordering::Acquire) {
-                self.commands();
-            }
-            let more = self.work();
-            self.answer_reaps();
-            self.answer_pause();
-            if self.deadline.is_some_and(|at| self.is_empty() || self.engine.channel.now() >= at) {
-                return;
-            }
-            let timeout = self.timeout();
-            woken.clear();
-            let slept = match more {
-                // Those who have sent something meanwhile come before what is left.
-                true => self.engine.channel.wait(Some(Duration::ZERO), &mut woken),
-                false => self.linger(&mut woken).and_then(|()| self.sleep(timeout, &mut woken)),
-            };
-            if let Err(error) = slept {
-                tracing::error!("cannot wait for NBD clients: {error}");
-                return;
-            }
-            if timeout.is_some() {
-                self.tick(woken.is_empty() && !more);
-            }
-            for event in &woken {
-                self.ready(event);
-            }
-        }
-    }
-
-    fn has_news(&self, woken: &[Woken]) -> bool {
-        !woken.is_empty() || self.handle.pending.load(Ordering::Acquire)
-    }
-
-    /// Looks for news a few times before it sleeps: a client that has its answers sends more at once, and to be woken
-    /// across CPUs costs both more than this (4 KiB random reads at depth 32: 153k a second without, 211k with, for
-    /// less CPU time each). Whoever else wants the CPU gets it in between.
-    fn linger(&self, woken: &mut Vec<Woken>) -> io::Result<()> {
-        // With bios or questions under way the device decides when there is news. Its answer ends one wait, which must be the last
-        // before the worker looks for it.
-        let rounds = if self.engine.len() == 0 && !self.engine.is_asking() { LINGER } else { 0 };
-        for _ in 0..rounds {
-            std::thread::yield_now();
-            self.engine.channel.wait(Some(Duration::ZERO), woken)?;
-            if self.has_news(woken) {
-                break;
-            }
-        }
-        Ok(())
-    }
-
-    fn sleep(&self, timeout: Option<Duration>, woken: &mut Vec<Woken>) -> io::Result<()> {
-        match self.has_news(woken) {
-            true => Ok(()),
-            false => self.engine.channel.wait(timeout, woken),
-        }
-    }
-
-    fn is_empty(&self) -> bool {
-        self.free.len() == self.slots.len()
     }
 
     fn timeout(&self) -> Option<Duration> {
@@ -237,9 +178,9 @@ impl Worker {
         }
     }
 
-    fn answered(&mut self, number: usize, long: u32, extents: &[Extent]) {
-        if let Some(connection) = &mut self.slots[number].connection {
-            connection.answered(long, extents, &mut self.engine);
+    fn answered(&mut self, number: u32, long: u32, extents: &[Extent]) {
+        if let Some(slot) = self.slots.get_mut(number) {
+            slot.connection.answered(long, extents, &mut self.engine);
             self.mark(number);
         }
     }
@@ -251,9 +192,9 @@ impl Worker {
         loop {
             self.engine.channel.poll();
             while let Some(finished) = self.engine.next_finished() {
-                let number = finished.conn;
-                let connection = self.slots[number].connection.as_mut().expect("a connection outlives its requests");
-                connection.finish(finished, &mut self.engine);
+                let number = finished.target.conn;
+                // It outlives its requests.
+                self.slots[number].connection.finish(finished, &mut self.engine);
                 self.mark(number);
             }
             for _ in 0..self.marked.len() {
@@ -261,7 +202,6 @@ impl Worker {
                     break;
                 }
                 let Some(number) = self.marked.pop_front() else { break };
-                self.slots[number].marked = false;
                 self.service(number);
             }
             self.go_on(start);
@@ -288,15 +228,12 @@ impl Worker {
             let Some(number) = self.turns.first() else { return };
             let before = self.engine.cost();
             let slot = &mut self.slots[number];
-            match slot.connection.as_mut().filter(|connection| connection.wants_turn(&self.engine)) {
-                Some(connection) => {
-                    connection.go_on(&mut self.engine);
-                    self.turns.charge(self.engine.cost().wrapping_sub(before));
-                }
-                None => {
-                    slot.in_line = false;
-                    self.turns.leave();
-                }
+            if slot.connection.wants_turn(&self.engine) {
+                slot.connection.go_on(&mut self.engine);
+                self.turns.charge(self.engine.cost().wrapping_sub(before));
+            } else {
+                slot.in_line = false;
+                self.turns.leave();
             }
         }
     }
@@ -308,17 +245,31 @@ impl Worker {
         }
     }
 
-    fn mark(&mut self, number: usize) {
-        let slot = &mut self.slots[number];
-        if !slot.marked && slot.connection.is_some() {
-            slot.marked = true;
+    fn mark(&mut self, number: u32) {
+        if let Some(slot) = self.slots.get_mut(number)
+            && !std::mem::replace(&mut slot.marked, true)
+        {
             self.marked.push_back(number);
         }
     }
 
+    /// Does something to all connections that are so, which are then looked at. How many they are.
+    fn each(&mut self, is_so: impl Fn(&Connection) -> bool, act: impl Fn(&mut Connection, &mut Engine)) -> usize {
+        let mut count = 0;
+        for number in self.slots.numbers() {
+            if let Some(slot) = self.slots.get_mut(number).filter(|slot| is_so(&slot.connection)) {
+                act(&mut slot.connection, &mut self.engine);
+                count += 1;
+                self.mark(number);
+            }
+        }
+        count
+    }
+
     /// Sends what waits, goes on with what was held back, and closes a connection that is over.
-    fn service(&mut self, number: usize) {
-        let Some(connection) = self.slots[number].connection.as_mut() else { return };
+    fn service(&mut self, number: u32) {
+        let Some(Slot { connection, marked, .. }) = self.slots.get_mut(number) else { return };
+        *marked = false;
         connection.send(&mut self.engine);
         if self.paused {
             return match connection.is_over() {
@@ -354,9 +305,9 @@ impl Worker {
         self.watch(number);
     }
 
-    fn watch(&mut self, number: usize) {
-        let slot = &mut self.slots[number];
-        let Some(connection) = &slot.connection else { return };
+    fn watch(&mut self, number: u32) {
+        let Some(slot) = self.slots.get_mut(number) else { return };
+        let connection = &mut slot.connection;
         let mut interest = connection.interest();
         interest.read &= !self.paused;
         // That the client has gone wakes whoever watches at all: nobody must watch who would not act on it.
@@ -375,36 +326,38 @@ impl Worker {
         if let Err(error) = result {
             // Out of memory in the kernel; without events the connection cannot go on.
             tracing::warn!("cannot watch an NBD client: {error}");
-            if let Some(connection) = &mut self.slots[number].connection {
-                connection.end(&mut self.engine);
-            }
+            connection.end(&mut self.engine);
         }
     }
 
-    fn close(&mut self, number: usize) {
-        let slot = &mut self.slots[number];
-        let Some(connection) = slot.connection.take() else { return };
-        if slot.watched.take().is_some() {
+    /// Takes a connection out of everything.
+    fn take_out(&mut self, number: u32) -> Option<Box<Connection>> {
+        let Slot { connection, watched, in_line, .. } = self.slots.remove(number)?;
+        if watched.is_some() {
             // Closing the socket would do it as well.
             let _ = self.engine.channel.unwatch(connection.socket());
         }
-        slot.generation = slot.generation.wrapping_add(1);
-        self.free.push(number);
         self.waiting.retain(|n| *n != number);
-        if std::mem::take(&mut slot.in_line) {
+        if in_line {
             self.turns.remove(number);
         }
-        connection.close(&mut self.engine);
-        self.handle.connections.fetch_sub(1, Ordering::Relaxed);
+        Some(connection)
+    }
+
+    fn close(&mut self, number: u32) {
+        if let Some(connection) = self.take_out(number) {
+            connection.close(&mut self.engine);
+            self.handle.status.remove();
+        }
     }
 
     fn ready(&mut self, event: &Woken) {
         if event.key >= LISTENER {
             return self.accept((event.key - LISTENER) as usize);
         }
-        let (number, generation) = ((event.key >> 32) as usize, event.key as u32);
+        let (number, generation) = ((event.key >> 32) as u32, event.key as u32);
         let Some(slot) = self.slots.get_mut(number).filter(|slot| slot.generation == generation) else { return };
-        let Some(connection) = slot.connection.as_mut() else { return };
+        let connection = &mut slot.connection;
         if event.gone {
             // Whatever it has sent, nobody was told that it would be done.
             connection.break_off(&mut self.engine);
@@ -431,10 +384,10 @@ impl Worker {
         for _ in 0..ACCEPTS {
             match listener.accept() {
                 Ok(Some((socket, client))) => match self.shared.admit(&client) {
-                    Admission::Serve => self.shared.spread(socket, client, None),
+                    Admission::Serve => self.shared.spread(Command::Adopt(socket, client, None)),
                     Admission::Refuse(why) => {
                         tracing::warn!("{client} is refused: {why}");
-                        self.shared.spread(socket, client, Some(why));
+                        self.shared.spread(Command::Adopt(socket, client, Some(why)));
                     }
                     Admission::HangUp(why) => tracing::warn!("{client} is hung up on: {why}"),
                 },
@@ -457,7 +410,7 @@ impl Worker {
         if self.spare.take().is_some()
             && let Ok(Some((socket, client))) = self.listeners[index].accept()
         {
-            self.handle.connections.fetch_add(1, Ordering::Relaxed);
+            self.handle.status.add();
             self.adopt(socket, client, Some("the server has no descriptor left".into()));
         }
         self.stop_accepting();
@@ -486,77 +439,24 @@ impl Worker {
         Ok(())
     }
 
-    fn commands(&mut self) {
-        for command in self.handle.take() {
-            match command {
-                Command::Adopt(socket, client, refusal) => self.adopt(socket, client, refusal),
-                Command::Reap(answer) => self.reap(answer),
-                Command::Disconnect(name, answer) => {
-                    let count = self.end_where(|connection| connection.export().as_deref() == Some(&name));
-                    // Who asked may have stopped waiting.
-                    let _ = answer.send(count);
-                }
-                Command::Exports(answer) => {
-                    let connections = self.slots.iter().filter_map(|slot| slot.connection.as_ref());
-                    let _ = answer.send(connections.filter_map(|c| c.export()).collect());
-                }
-                Command::Take(prepared) => self.take(*prepared),
-                Command::Pause(answer) => {
-                    self.stop_accepting();
-                    (self.paused, self.quiet) = (true, Some(answer));
-                    (0..self.slots.len()).for_each(|number| self.mark(number));
-                }
-                Command::Resume => {
-                    (self.paused, self.quiet) = (false, None);
-                    (0..self.slots.len()).for_each(|number| self.mark(number));
-                    if let Err(error) = self.accept_again() {
-                        tracing::warn!("cannot accept NBD clients: {error}");
-                    }
-                }
-                Command::HandOver(answer) => {
-                    let _ = answer.send(self.hand_over());
-                }
-                Command::ShutDown(deadline) => self.shut_down(deadline),
-            }
-        }
-    }
-
     fn adopt(&mut self, socket: OwnedFd, client: Client, refusal: Option<String>) {
         if self.deadline.is_some() {
-            self.handle.connections.fetch_sub(1, Ordering::Relaxed);
+            self.handle.status.remove();
             return;
         }
-        let (number, now) = (self.free_slot(), self.engine.channel.now());
-        self.slots[number].connection = Some(Box::new(Connection::new(number, socket, client, refusal, now)));
-        self.talking.push_back((number, self.slots[number].generation));
+        self.add(|number, engine| Connection::new(number, socket, client, refusal, engine.channel.now()));
+    }
+
+    /// Serves a connection from now on.
+    fn add(&mut self, connect: impl FnOnce(u32, &mut Engine) -> Connection) {
+        self.generation = self.generation.wrapping_add(1);
+        let (generation, engine) = (self.generation, &mut self.engine);
+        let number = self.slots.insert_with(|number| {
+            let connection = Box::new(connect(number, engine));
+            Slot { connection, generation, watched: None, marked: false, in_line: false }
+        });
+        self.talking.push_back((number, generation));
         self.mark(number);
-    }
-
-    fn free_slot(&mut self) -> usize {
-        self.free.pop().unwrap_or_else(|| {
-            self.slots.push(Slot { connection: None, generation: 0, watched: None, marked: false, in_line: false });
-            self.slots.len() - 1
-        })
-    }
-
-    /// Goes on with a connection of another process.
-    fn take(&mut self, prepared: Prepared) {
-        let number = self.free_slot();
-        let connection = Connection::resume_from(number, prepared, &mut self.engine);
-        self.slots[number].connection = Some(Box::new(connection));
-        self.talking.push_back((number, self.slots[number].generation));
-        self.mark(number);
-    }
-
-    /// Tells who waits for the pause that nothing is under way. What clients do not take of their replies goes along.
-    fn answer_pause(&mut self) {
-        let busy = |slot: &Slot| slot.connection.as_ref().is_some_and(|c| c.bios() > 0);
-        if self.quiet.is_some()
-            && !self.slots.iter().any(busy)
-            && let Some(answer) = self.quiet.take()
-        {
-            let _ = answer.send(());
-        }
     }
 
     /// Gives everything away, and ends.
@@ -568,89 +468,125 @@ impl Worker {
                 Err(error) => tracing::error!("a listening socket is lost: {error}"),
             }
         }
-        for number in 0..self.slots.len() {
-            let slot = &mut self.slots[number];
-            let Some(connection) = slot.connection.take() else { continue };
-            if slot.watched.take().is_some() {
-                let _ = self.engine.channel.unwatch(connection.socket());
+        for number in self.slots.numbers() {
+            if let Some(connection) = self.take_out(number) {
+                self.handle.status.remove();
+                handed.connections.extend(connection.hand_over(&mut self.engine));
             }
-            slot.generation = slot.generation.wrapping_add(1);
-            self.free.push(number);
-            if std::mem::take(&mut slot.in_line) {
-                self.turns.remove(number);
-            }
-            self.handle.connections.fetch_sub(1, Ordering::Relaxed);
-            handed.connections.extend(connection.hand_over(&mut self.engine));
         }
-        self.waiting.clear();
         self.deadline = Some(self.engine.channel.now());
         handed
-    }
-
-    fn end_where(&mut self, which: impl Fn(&Connection) -> bool) -> usize {
-        let mut count = 0;
-        for number in 0..self.slots.len() {
-            let connection = self.slots[number].connection.as_mut();
-            if let Some(connection) = connection.filter(|connection| which(connection)) {
-                connection.end(&mut self.engine);
-                count += 1;
-                self.mark(number);
-            }
-        }
-        count
-    }
-
-    fn shut_down(&mut self, deadline: Nanos) {
-        self.stop_accepting();
-        self.listeners.clear();
-        self.deadline = Some(deadline);
-        for number in 0..self.slots.len() {
-            if let Some(connection) = &mut self.slots[number].connection {
-                connection.shut_down();
-                // What was sent before is still received, and refused; not what goes on to come.
-                for _ in 0..LAST_RECEIVES {
-                    let Ok(true) = connection.receive(&mut self.engine, &*self.shared.exports) else { break };
-                }
-                connection.finish_input(&mut self.engine, &*self.shared.exports);
-                self.mark(number);
-            }
-        }
     }
 
     /// Finds the connections whose clients have closed. Their hang-ups are handled like any event; the answer is
     /// sent when the last of them is gone.
     fn reap(&mut self, answer: mpsc::Sender<()>) {
-        let used: Vec<usize> = (0..self.slots.len()).filter(|n| self.slots[*n].connection.is_some()).collect();
-        let sockets = used.iter().filter_map(|n| self.slots[*n].connection.as_ref());
-        let mut polled: Vec<PollFd<'_>> =
-            sockets.map(|c| PollFd::from_borrowed_fd(c.socket(), PollFlags::RDHUP)).collect();
-        let mut gone = Vec::new();
-        if poll(&mut polled, Some(&rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok() {
-            let hung_up = |p: &PollFd<'_>| p.revents().intersects(PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR);
-            let which = used.iter().zip(&polled).filter(|(_, p)| hung_up(p));
-            gone.extend(which.map(|(n, _)| (*n, self.slots[*n].generation)));
-        }
-        self.reaps.push(Reap { gone, answer });
+        let gone = hung_up(self.slots.iter().map(|(_, slot)| slot.connection.socket()));
+        let gone = self.slots.iter().zip(gone).filter(|(_, gone)| *gone);
+        let gone = gone.map(|((number, slot), _)| (number, slot.generation)).collect();
+        self.reaps.push(gone, answer);
     }
 
     fn answer_reaps(&mut self) {
         let slots = &self.slots;
-        self.reaps.retain_mut(|Reap { gone, answer }| {
-            gone.retain(|(number, generation)| slots[*number].generation == *generation);
-            if gone.is_empty() {
-                // Who asked may have stopped waiting.
-                let _ = answer.send(());
-            }
-            !gone.is_empty()
+        self.reaps.answer(|gone| {
+            gone.retain(|(number, generation)| slots.get(*number).is_some_and(|slot| slot.generation == *generation));
+            gone.is_empty()
         });
+    }
+}
+
+impl Serve for Worker {
+    type Command = Command;
+    type Status = Load;
+    const CLIENTS: &'static str = "NBD clients";
+
+    fn handle(&self) -> &Arc<Handle> {
+        &self.handle
+    }
+
+    fn channel(&self) -> &Channel {
+        &self.engine.channel
+    }
+
+    fn command(&mut self, command: Command) {
+        // Who asked may have stopped waiting.
+        match command {
+            Command::Adopt(socket, client, refusal) => self.adopt(socket, client, refusal),
+            Command::Reap(answer) => self.reap(answer),
+            Command::Disconnect(name, answer) => {
+                let _ = answer.send(self.each(|c| c.export().as_deref() == Some(&name), Connection::end));
+            }
+            Command::Exports(answer) => {
+                let _ = answer.send(self.slots.iter().filter_map(|(_, slot)| slot.connection.export()).collect());
+            }
+            Command::Take(prepared) => {
+                self.add(|number, engine| Connection::resume_from(number, *prepared, engine));
+            }
+            Command::HandOver(answer) => drop(answer.send(self.hand_over())),
+        }
+    }
+
+    fn turn(&mut self) -> io::Result<Turn> {
+        let more = self.work();
+        self.answer_reaps();
+        if self.deadline.is_some_and(|at| self.slots.len() == 0 || self.engine.channel.now() >= at) {
+            return Ok(Turn::Over);
+        }
+        // With bios or questions under way the device decides when there is news. Its answer ends one wait, which must be the last
+        // before the worker looks for it.
+        let linger = if self.engine.len() == 0 && !self.engine.is_asking() { LINGER } else { 0 };
+        // If there is more, those who have sent something meanwhile come before it.
+        Ok(Turn::Rest(Rest { more, linger, timeout: self.timeout() }))
+    }
+
+    fn rested(&mut self, rest: Rest, how: Rested, woken: &[Woken]) {
+        if rest.timeout.is_some() {
+            self.tick(how == Rested::InVain);
+        }
+        woken.iter().for_each(|event| self.ready(event));
+    }
+
+    fn pause(&mut self) {
+        self.stop_accepting();
+        self.paused = true;
+        self.each(|_| true, |_, _| {});
+    }
+
+    /// What clients do not take of their replies goes along.
+    fn is_quiet(&self) -> bool {
+        !self.slots.iter().any(|(_, slot)| slot.connection.bios() > 0)
+    }
+
+    fn resume(&mut self) {
+        self.paused = false;
+        self.each(|_| true, |_, _| {});
+        if let Err(error) = self.accept_again() {
+            tracing::warn!("cannot accept NBD clients: {error}");
+        }
+    }
+
+    fn end(&mut self, deadline: Nanos) {
+        self.stop_accepting();
+        self.listeners.clear();
+        self.deadline = Some(deadline);
+        let exports = self.shared.exports.clone();
+        let refuse = |connection: &mut Connection, engine: &mut Engine| {
+            connection.shut_down();
+            // What was sent before is still received, and refused; not what goes on to come.
+            for _ in 0..LAST_RECEIVES {
+                let Ok(true) = connection.receive(engine, &*exports) else { break };
+            }
+            connection.finish_input(engine, &*exports);
+        };
+        self.each(|_| true, refuse);
     }
 }
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        self.handle.close();
-        for number in 0..self.slots.len() {
-            let Some(connection) = &mut self.slots[number].connection else { continue };
+        for number in self.slots.numbers() {
+            let Some(Slot { connection, .. }) = self.slots.get(number) else { continue };
             if connection.bios() == 0 {
                 self.close(number);
                 continue;
@@ -658,7 +594,7 @@ impl Drop for Worker {
             // The device still works for it: its export stays open, as its bios are.
             tracing::warn!("{} requests of an NBD client are left behind", connection.in_flight());
             connection.hang_up();
-            std::mem::forget(self.slots[number].connection.take());
+            std::mem::forget(self.slots.remove(number));
         }
     }
 }

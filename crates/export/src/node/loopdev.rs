@@ -234,6 +234,18 @@ impl LoopDevice {
         apart(domain, move || work(&device))
     }
 
+    /// Does something with the device, if it is still ours.
+    fn with_open(
+        &self,
+        domain: &Domain,
+        work: impl FnOnce(OwnedFd) -> io::Result<()> + Send + 'static,
+    ) -> io::Result<()> {
+        self.apart(domain, |device| match device.open()? {
+            Some(open) => work(open).map_err(|e| said(e, device.path().display())),
+            None => Ok(()),
+        })
+    }
+
     /// Whether it is still what it was made to be: somebody may have detached it.
     ///
     /// # Errors
@@ -275,10 +287,7 @@ impl LoopDevice {
     /// # Errors
     /// What the system says.
     pub fn resize(&self, domain: &Domain) -> io::Result<()> {
-        self.apart(domain, |device| match device.open()? {
-            Some(open) => sys::loop_set_capacity(open).map_err(|e| said(e, device.path().display())),
-            None => Ok(()),
-        })
+        self.with_open(domain, sys::loop_set_capacity)
     }
 
     /// Refuses writes, or no longer.
@@ -286,10 +295,7 @@ impl LoopDevice {
     /// # Errors
     /// What the system says.
     pub fn set_read_only(&self, domain: &Domain, on: bool) -> io::Result<()> {
-        self.apart(domain, move |device| match device.open()? {
-            Some(open) => sys::set_read_only(open, on).map_err(|e| said(e, device.path().display())),
-            None => Ok(()),
-        })
+        self.with_open(domain, move |open| sys::set_read_only(open, on))
     }
 
     /// Has the kernel write what it keeps of the device. Blocks.
@@ -297,10 +303,7 @@ impl LoopDevice {
     /// # Errors
     /// Of writing.
     pub fn flush(&self, domain: &Domain) -> io::Result<()> {
-        self.apart(domain, |device| match device.open()? {
-            Some(open) => Ok(rustix::fs::fsync(open)?),
-            None => Ok(()),
-        })
+        self.apart(domain, |device| device.open()?.map_or(Ok(()), |open| Ok(rustix::fs::fsync(open)?)))
     }
 }
 

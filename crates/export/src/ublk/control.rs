@@ -114,23 +114,17 @@ impl Control {
 
     /// Makes the block device appear. Its queues must be fetching, and serve: partitions are looked for.
     pub(super) fn start(&self, which: Which, patience: Duration) -> io::Result<()> {
-        self.run(command::START_DEV, which, &mut [], own_pid(), patience)
-            .map(drop)
-            .map_err(|e| said("starting a ublk device", e))
+        self.tell(command::START_DEV, which, own_pid(), patience, "starting a ublk device")
     }
 
     /// Makes the block device disappear, whoever has it open. Requests that wait fail. Its queues must serve.
     pub(super) fn stop(&self, which: Which, patience: Duration) -> io::Result<()> {
-        self.run(command::STOP_DEV, which, &mut [], 0, patience)
-            .map(drop)
-            .map_err(|e| said("stopping a ublk device", e))
+        self.tell(command::STOP_DEV, which, 0, patience, "stopping a ublk device")
     }
 
     /// Forgets a device, stopping it first. Its number is free when the last who has it open has closed it.
     pub(super) fn delete(&self, which: Which, patience: Duration) -> io::Result<()> {
-        self.run(command::DEL_DEV_ASYNC, which, &mut [], 0, patience)
-            .map(drop)
-            .map_err(|e| said("deleting a ublk device", e))
+        self.tell(command::DEL_DEV_ASYNC, which, 0, patience, "deleting a ublk device")
     }
 
     /// Begins to take a device over whose server has gone. `ResourceBusy` as long as it is still going.
@@ -140,16 +134,17 @@ impl Control {
 
     /// Lets requests come again, those first that were under way. Its queues must be fetching.
     pub(super) fn end_recovery(&self, which: Which, patience: Duration) -> io::Result<()> {
-        self.run(command::END_USER_RECOVERY, which, &mut [], own_pid(), patience)
-            .map(drop)
-            .map_err(|e| said("taking a ublk device over", e))
+        self.tell(command::END_USER_RECOVERY, which, own_pid(), patience, "taking a ublk device over")
     }
 
     /// Changes the size of a device that is in use.
     pub(super) fn update_size(&self, which: Which, sectors: u64) -> io::Result<()> {
-        self.run(command::UPDATE_SIZE, which, &mut [], sectors, SHORT)
-            .map(drop)
-            .map_err(|e| said("the size of a ublk device", e))
+        self.tell(command::UPDATE_SIZE, which, sectors, SHORT, "the size of a ublk device")
+    }
+
+    /// Runs one command without a buffer. Blocks. Errors say what it was.
+    fn tell(&self, command: u32, which: Which, data: u64, patience: Duration, what: &str) -> io::Result<()> {
+        self.run(command, which, &mut [], data, patience).map(drop).map_err(|e| said(what, e))
     }
 
     /// Runs one command with `buffer` for what it reads and writes. Blocks.

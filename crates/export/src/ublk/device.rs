@@ -4,20 +4,23 @@ use super::control::{Control, Which, character_device};
 use super::params;
 use super::port::UringPort;
 use super::uapi::{ANY_DEVICE, CONTROL, DeviceInfo, Params, feature, state};
-use super::worker::{Command, Handle, Shape, Worker};
-use crate::node::NodeDevice;
+use super::worker::{Shape, Worker};
+use crate::exports::Export;
+use crate::worker::deadline::Answers;
+use crate::worker::group::Workers;
 use rustix::fd::OwnedFd;
 use rustix::fs::{Mode, OFlags};
 use std::any::Any;
+use std::convert::Infallible;
 use std::fs;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use udm_base::{AlignedBuf, Sectors};
-use udm_io::{BlockDevice, Domain, Joiner};
+use udm_io::{BlockDevice, Domain};
 
 /// Where the driver's devices are.
 const DEVICES: &str = "/dev";
@@ -128,33 +131,32 @@ pub fn delete(number: u32) -> io::Result<()> {
     control.delete(info.which(), PATIENCE)
 }
 
-/// A thread, and what the driver writes to until it has ended. Dropped before that, the memory stays for good.
-struct Thread {
-    /// `None` until it fetches.
-    handle: Option<Arc<Handle>>,
-    joiner: Option<Joiner>,
-    memory: Option<Arc<AlignedBuf>>,
+/// The threads of a device, and what the driver writes to until they have ended. Dropped before that, the memory stays for good.
+struct Queues {
+    workers: Workers<Infallible>,
+    memory: Mutex<Vec<Arc<AlignedBuf>>>,
 }
 
-impl Thread {
-    fn tell(&self, command: Command) {
-        if let Some(handle) = &self.handle {
-            handle.tell(command);
-        }
+impl Queues {
+    fn memory(&self) -> MutexGuard<'_, Vec<Arc<AlignedBuf>>> {
+        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Blocks until it has ended.
-    fn join(mut self) {
-        if let Some(joiner) = self.joiner.take() {
-            joiner.join();
-        }
-        drop(self.memory.take());
+    /// Whether they have been waited for.
+    fn are_over(&self) -> bool {
+        self.memory().is_empty()
+    }
+
+    /// Blocks until they have ended.
+    fn join(&self) {
+        self.workers.join();
+        self.memory().clear();
     }
 }
 
-impl Drop for Thread {
+impl Drop for Queues {
     fn drop(&mut self) {
-        std::mem::forget(self.memory.take());
+        std::mem::forget(std::mem::take(&mut *self.memory()));
     }
 }
 
@@ -164,7 +166,7 @@ pub struct Ublk {
     which: Which,
     flags: u64,
     device: Arc<dyn BlockDevice>,
-    threads: Mutex<Vec<Thread>>,
+    queues: Queues,
     through: Arc<AtomicBool>,
     /// Counts the device as open.
     _open: Box<dyn Any + Send>,
@@ -175,7 +177,7 @@ impl Ublk {
     ///
     /// # Errors
     /// Why there is none, and what to do. Nothing is left of it then.
-    pub fn add(domain: &Domain, node: &dyn NodeDevice, mark: Mark) -> io::Result<Self> {
+    pub fn add(domain: &Domain, node: &dyn Export, mark: Mark) -> io::Result<Self> {
         let control = Control::open()?;
         let device = node.device();
         let wanted = params::params(device.sectors(), &device.limits(), node.read_only(), BUFFER)?;
@@ -197,12 +199,12 @@ impl Ublk {
         };
         let which = control.add(&mut info)?;
         let through = Arc::new(AtomicBool::new(node.write_through()));
-        let made = Self::begin(domain, node, device, &info, &through).and_then(|(threads, open)| {
+        let made = Self::begin(domain, node, device, &info, &through).and_then(|(queues, open)| {
             let started = control.set_params(which, &wanted).and_then(|()| control.start(which, PATIENCE));
-            started.map(|()| (threads, open))
+            started.map(|()| (queues, open))
         });
         match made {
-            Ok((threads, open)) => Ok(Self::new(control, &info, node, (threads, through), open)),
+            Ok((queues, open)) => Ok(Self::new(control, &info, node, (queues, through), open)),
             Err(error) => {
                 // The threads end with it.
                 let _ = control.delete(which, PATIENCE);
@@ -216,14 +218,14 @@ impl Ublk {
     ///
     /// # Errors
     /// `ResourceBusy` while the driver still sees the other; try again. Anything else is final, and the device is as before.
-    pub fn recover(domain: &Domain, node: &dyn NodeDevice, number: u32) -> io::Result<Self> {
+    pub fn recover(domain: &Domain, node: &dyn Export, number: u32) -> io::Result<Self> {
         let control = Control::open()?;
         let info = control.info(number)?;
         control.start_recovery(info.which())?;
         let through = Arc::new(AtomicBool::new(node.write_through()));
-        let (threads, open) = Self::begin(domain, node, node.device(), &info, &through)?;
+        let (queues, open) = Self::begin(domain, node, node.device(), &info, &through)?;
         // From here on its end is that of its threads, so that somebody else can try.
-        let this = Self::new(control, &info, node, (threads, through), open);
+        let this = Self::new(control, &info, node, (queues, through), open);
         this.control.end_recovery(info.which(), PATIENCE)?;
         Ok(this)
     }
@@ -231,23 +233,23 @@ impl Ublk {
     fn new(
         control: Control,
         info: &DeviceInfo,
-        node: &dyn NodeDevice,
-        (threads, through): (Vec<Thread>, Arc<AtomicBool>),
+        node: &dyn Export,
+        (queues, through): (Queues, Arc<AtomicBool>),
         open: Box<dyn Any + Send>,
     ) -> Self {
         let (which, flags, device) = (info.which(), info.flags, node.device());
-        Self { control, which, flags, device, threads: Mutex::new(threads), through, _open: open }
+        Self { control, which, flags, device, queues, through, _open: open }
     }
 
     /// Starts the threads; they fetch when this returns.
     fn begin(
         domain: &Domain,
-        node: &dyn NodeDevice,
+        node: &dyn Export,
         device: Arc<dyn BlockDevice>,
         info: &DeviceInfo,
         through: &Arc<AtomicBool>,
-    ) -> io::Result<(Vec<Thread>, Box<dyn Any + Send>)> {
-        let open = node.open().map_err(|errno| io::Error::from_raw_os_error(errno.get()))?;
+    ) -> io::Result<(Queues, Box<dyn Any + Send>)> {
+        let open = node.open().map_err(|refused| io::Error::from_raw_os_error(refused.errno.get()))?;
         let path = character_device(info.dev_id);
         let file = rustix::fs::open(&*path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty());
         let file: Arc<OwnedFd> = Arc::new(file.map_err(|error| {
@@ -260,47 +262,23 @@ impl Ublk {
             io::Error::new(error.kind(), format!("{path}: {error}{hint}"))
         })?);
         let shape = Shape { depth: info.queue_depth, buffer: info.max_io_buf_bytes as usize };
-        let (told, handles) = mpsc::channel();
-        let mut threads: Vec<Thread> = Vec::new();
-        for queue in 0..info.nr_hw_queues {
-            let memory = Arc::new(AlignedBuf::zeroed(shape.bytes()));
-            let (domain, device, file, told) = (domain.clone(), device.clone(), file.clone(), told.clone());
-            let (executor, lent, through) = (domain.executor().clone(), memory.clone(), through.clone());
-            let work = move || {
-                let worker = UringPort::new(&*file, queue, shape.depth)
-                    .and_then(|port| Worker::new(&domain, device, port, shape, lent, through));
-                match worker {
-                    Ok(worker) => {
-                        let _ = told.send((queue, Ok(worker.handle())));
-                        drop(told);
-                        worker.run();
-                    }
-                    Err(error) => drop(told.send((queue, Err(error)))),
-                }
-                // The last of the device's file goes with the last thread.
-                drop(file);
-            };
-            let joiner = executor.spawn(&format!("udm-ublk-{}.{queue}", info.dev_id), Box::new(work))?;
-            threads.push(Thread { handle: None, joiner: Some(joiner), memory: Some(memory) });
-        }
-        drop((told, file));
-        for (queue, result) in handles {
-            threads[usize::from(queue)].handle = Some(result?);
-        }
-        match threads.iter().all(|thread| thread.handle.is_some()) {
-            true => Ok((threads, open)),
-            false => Err(io::Error::other("a thread of a ublk device has ended")),
-        }
+        let memory: Vec<_> = (0..info.nr_hw_queues).map(|_| Arc::new(AlignedBuf::zeroed(shape.bytes()))).collect();
+        let makers = memory.clone().into_iter().zip(0..).map(|(memory, queue)| {
+            let (domain, device, file, through) = (domain.clone(), device.clone(), file.clone(), through.clone());
+            move || {
+                let port = UringPort::new(file, queue, shape.depth)?;
+                Worker::new(&domain, device, port, shape, memory, through)
+            }
+        });
+        let queues = Queues { workers: Workers::new(domain), memory: Mutex::new(memory) };
+        queues.workers.start(|queue| format!("udm-ublk-{}.{queue}", info.dev_id), makers)?;
+        Ok((queues, open))
     }
 
     /// Whether every write is durable when it is answered: what the next server has to know must not be in this process's memory
     /// only. From the next request on.
     pub fn set_write_through(&self, on: bool) {
         self.through.store(on, Ordering::Relaxed);
-    }
-
-    fn threads(&self) -> MutexGuard<'_, Vec<Thread>> {
-        self.threads.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Its number.
@@ -372,13 +350,8 @@ impl Ublk {
     pub fn end(&self) -> io::Result<()> {
         self.control.stop(self.which, PATIENCE)?;
         self.control.delete(self.which, PATIENCE)?;
-        self.join();
+        self.queues.join();
         Ok(())
-    }
-
-    fn join(&self) {
-        let threads = std::mem::take(&mut *self.threads());
-        threads.into_iter().for_each(Thread::join);
     }
 
     /// Ends its threads and keeps the kernel's device: I/O waits there, until another server goes on with it
@@ -390,30 +363,23 @@ impl Ublk {
         if !self.is_recoverable() {
             return self.end().map_err(|e| e.to_string());
         }
-        let threads = self.threads();
-        let (answer, answers) = mpsc::channel();
-        threads.iter().for_each(|thread| thread.tell(Command::Pause(answer.clone())));
-        drop(answer);
-        // A queue whose thread has ended, since somebody has stopped the device, has nothing under way and says nothing.
-        let paused = (0..threads.len()).all(|_| answers.recv_timeout(patience) != Err(mpsc::RecvTimeoutError::Timeout));
-        let command = || if paused { Command::Leave } else { Command::Stay };
-        threads.iter().for_each(|thread| thread.tell(command()));
-        drop(threads);
-        if !paused {
+        // A queue whose thread has ended, since somebody has stopped the device, has nothing under way.
+        if self.queues.workers.pause(patience) == Answers::Late {
             return Err(format!(
                 "{} has requests that are not done after {} s",
                 self.path().display(),
                 patience.as_secs()
             ));
         }
-        self.join();
+        Workers::shut_down([&self.queues.workers], Duration::ZERO);
+        self.queues.join();
         Ok(())
     }
 }
 
 impl Drop for Ublk {
     fn drop(&mut self) {
-        if self.threads().is_empty() {
+        if self.queues.are_over() {
             return;
         }
         if let Err(why) = self.leave(PARTING) {

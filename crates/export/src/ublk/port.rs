@@ -3,10 +3,11 @@
 use super::uapi::{IoCommand, IoDescriptor, descriptors, in_submission, queue};
 use io_uring::types::Fd;
 use io_uring::{IoUring, cqueue, opcode, squeue};
-use rustix::fd::{AsFd, AsRawFd, BorrowedFd};
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use std::io;
 use std::ptr::NonNull;
+use std::sync::Arc;
 
 /// The driver, seen from a queue's thread.
 pub(super) trait Port {
@@ -49,14 +50,15 @@ pub(super) struct UringPort {
     // In this order: the ring's end takes the commands back.
     ring: IoUring<squeue::Entry128, cqueue::Entry>,
     descriptors: Descriptors,
-    device: i32,
+    /// The last of the device's file goes with the last of its threads.
+    device: Arc<OwnedFd>,
     queue: u16,
     depth: u16,
 }
 
 impl UringPort {
-    /// That of a queue of the device whose character device is `device`, which must stay open as long as this.
-    pub(super) fn new(device: impl AsFd, queue: u16, depth: u16) -> io::Result<Self> {
+    /// That of a queue of the device whose character device is `device`.
+    pub(super) fn new(device: Arc<OwnedFd>, queue: u16, depth: u16) -> io::Result<Self> {
         let ring = IoUring::builder()
             .dontfork()
             .setup_coop_taskrun()
@@ -64,16 +66,16 @@ impl UringPort {
             .build(depth.into())
             .map_err(|e| io::Error::new(e.kind(), format!("a ring for {depth} requests: {e}")))?;
         let (offset, bytes) = descriptors(queue, depth, rustix::param::page_size());
-        let device = device.as_fd();
+        let file = device.as_fd();
         // SAFETY: a new mapping, whose place the kernel chooses.
         let base = unsafe {
-            mmap(std::ptr::null_mut(), bytes, ProtFlags::READ, MapFlags::SHARED | MapFlags::POPULATE, device, offset)
+            mmap(std::ptr::null_mut(), bytes, ProtFlags::READ, MapFlags::SHARED | MapFlags::POPULATE, file, offset)
         };
         let base = base
             .map_err(io::Error::from)
             .and_then(|at| NonNull::new(at.cast()).ok_or_else(|| io::Error::other("descriptors at address 0")));
         let base = base.map_err(|e| io::Error::new(e.kind(), format!("the descriptors of queue {queue}: {e}")))?;
-        Ok(Self { ring, descriptors: Descriptors { base, bytes }, device: device.as_raw_fd(), queue, depth })
+        Ok(Self { ring, descriptors: Descriptors { base, bytes }, device, queue, depth })
     }
 }
 
@@ -81,7 +83,7 @@ impl Port for UringPort {
     unsafe fn push(&mut self, tag: u16, result: Option<i32>, buffer: *mut u8) {
         let number = if result.is_some() { queue::COMMIT_AND_FETCH_REQ } else { queue::FETCH_REQ };
         let command = IoCommand { q_id: self.queue, tag, result: result.unwrap_or(0), addr: buffer as u64 };
-        let entry = opcode::UringCmd80::new(Fd(self.device), number).cmd(in_submission(&command)).build();
+        let entry = opcode::UringCmd80::new(Fd(self.device.as_raw_fd()), number).cmd(in_submission(&command)).build();
         let entry = entry.user_data(tag.into());
         // SAFETY: the caller vouches for the buffer, and the device's descriptor is open as long as this.
         let pushed = unsafe { self.ring.submission().push(&entry) };

@@ -9,55 +9,24 @@
 
 use super::port::Port;
 use super::uapi::{ABORT, IoDescriptor, op};
-use std::collections::VecDeque;
+use crate::worker::{Rest, Rested, Serve, Turn, mailbox};
+use std::convert::Infallible;
 use std::io;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::Duration;
 use udm_base::{AlignedBuf, Sector, Sectors};
-use udm_io::{Attached, BlockDevice, Channel, Domain, Op, OpFlags, Status, Waker, Woken};
+use udm_io::{Attached, BlockDevice, Channel, Domain, Nanos, Op, OpFlags, Status, Woken};
 
 /// The key of the ring's descriptor.
 const RING: u64 = 0;
 /// How often a thread looks for requests before it sleeps: whoever waits for an answer asks again at once.
-const LINGER: usize = 8;
+const LINGER: u32 = 8;
 /// How long memory is kept after the last request.
 const WARM: Duration = Duration::from_secs(1);
 
-/// What a thread is told.
-#[derive(Debug)]
-pub(super) enum Command {
-    /// Take nothing new; say so when everything that has begun could be answered, and hold the answers.
-    Pause(mpsc::Sender<()>),
-    /// Go on after all.
-    Stay,
-    /// After a pause: give the answers, and end.
-    Leave,
-}
-
 /// The side of a thread that others see.
-pub(super) struct Handle {
-    /// `None` once the thread has ended.
-    commands: Mutex<Option<VecDeque<Command>>>,
-    pending: AtomicBool,
-    waker: Waker,
-}
-
-impl Handle {
-    fn lock(&self) -> MutexGuard<'_, Option<VecDeque<Command>>> {
-        self.commands.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Tells the thread something. When it has ended, what it is told is dropped: who waits for an answer finds that there will be none.
-    pub(super) fn tell(&self, command: Command) {
-        match &mut *self.lock() {
-            Some(commands) => commands.push_back(command),
-            None => return,
-        }
-        self.pending.store(true, Ordering::Release);
-        self.waker.wake();
-    }
-}
+pub(super) type Handle = mailbox::Handle<Infallible>;
 
 /// What a queue is.
 #[derive(Clone, Copy, Debug)]
@@ -95,8 +64,6 @@ pub(super) struct Worker<P> {
     queued: bool,
     /// Answers that wait for all others, to be given together.
     held: Vec<(u16, i32)>,
-    /// Who is to hear that nothing is under way.
-    pausing: Option<mpsc::Sender<()>>,
     paused: bool,
     leaving: bool,
     /// Something of the memory was used since it was given back.
@@ -118,8 +85,7 @@ impl<P: Port> Worker<P> {
         let channel = domain.channel()?;
         let device = channel.attach(device);
         channel.set_depth(shape.depth.into());
-        let commands = Mutex::new(Some(VecDeque::new()));
-        let handle = Arc::new(Handle { commands, pending: AtomicBool::new(false), waker: channel.waker() });
+        let handle = Arc::new(Handle::new(&channel, ()));
         let slots = usize::from(shape.depth);
         let mut worker = Self {
             port,
@@ -135,7 +101,6 @@ impl<P: Port> Worker<P> {
             gone: 0,
             queued: false,
             held: Vec::with_capacity(slots),
-            pausing: None,
             paused: false,
             leaving: false,
             warm: false,
@@ -149,10 +114,6 @@ impl<P: Port> Worker<P> {
         Ok(worker)
     }
 
-    pub(super) fn handle(&self) -> Arc<Handle> {
-        self.handle.clone()
-    }
-
     fn buffer(&self, tag: u16) -> *mut u8 {
         self.memory.as_ptr().wrapping_add(usize::from(tag) * self.shape.buffer)
     }
@@ -164,70 +125,8 @@ impl<P: Port> Worker<P> {
         self.queued = true;
     }
 
-    /// Serves until the device is stopped, or it is told to leave.
-    pub(super) fn run(mut self) {
-        let mut woken = Vec::new();
-        while !self.is_over() {
-            if self.handle.pending.swap(false, Ordering::Acquire) {
-                self.commands();
-            }
-            if self.work() > 0 || self.is_over() {
-                continue;
-            }
-            woken.clear();
-            if let Err(error) = self.sleep(&mut woken) {
-                tracing::error!("cannot wait for requests to a ublk device: {error}");
-                break;
-            }
-        }
-        self.finish();
-    }
-
     fn is_over(&self) -> bool {
         self.gone == self.lengths.len() || self.leaving && self.busy == self.held.len()
-    }
-
-    /// Gives the answers that were held back, and ends.
-    fn finish(mut self) {
-        for (tag, result) in std::mem::take(&mut self.held) {
-            self.push(tag, Some(result));
-        }
-        if let Err(error) = self.port.submit() {
-            // The driver gives these requests to the next server.
-            tracing::warn!("the last answers of a ublk queue are not taken: {error}");
-        }
-        let unheard = self.handle.lock().take();
-        drop(unheard);
-    }
-
-    fn commands(&mut self) {
-        let commands = self.handle.lock().as_mut().map(std::mem::take).unwrap_or_default();
-        for command in commands {
-            match command {
-                Command::Pause(answer) => {
-                    // What has come by now is served: so there is a slot to give back, if all of them have requests.
-                    self.take();
-                    self.pausing = Some(answer);
-                    if !std::mem::replace(&mut self.paused, true) {
-                        // What comes now lies there and would wake the thread again and again.
-                        let _ = self.channel.unwatch(self.port.fd());
-                    }
-                }
-                Command::Stay => {
-                    self.pausing = None;
-                    if std::mem::replace(&mut self.paused, false)
-                        && let Err(error) = self.channel.watch(self.port.fd(), RING, true, false)
-                    {
-                        tracing::error!("requests to a ublk device are not heard of: {error}");
-                    }
-                    for (tag, result) in std::mem::take(&mut self.held) {
-                        self.busy -= 1;
-                        self.push(tag, Some(result));
-                    }
-                }
-                Command::Leave => self.leaving = true,
-            }
-        }
     }
 
     /// Takes, completes and answers what there is. Returns how much that was.
@@ -247,12 +146,6 @@ impl<P: Port> Worker<P> {
                 self.busy -= 1;
                 self.push(tag, Some(result));
             }
-        }
-        if self.busy == self.held.len()
-            && let Some(answer) = self.pausing.take()
-        {
-            // Who asked may have given up, and will say so.
-            let _ = answer.send(());
         }
         if self.queued {
             self.queued = false;
@@ -310,23 +203,6 @@ impl<P: Port> Worker<P> {
         }
     }
 
-    /// Looks for news a few times before it sleeps.
-    fn sleep(&mut self, woken: &mut Vec<Woken>) -> io::Result<()> {
-        let idle = self.busy == 0;
-        for _ in 0..if idle && !self.paused { LINGER } else { 0 } {
-            std::thread::yield_now();
-            if self.handle.pending.load(Ordering::Acquire) || self.take() > 0 {
-                return Ok(());
-            }
-        }
-        let timeout = (idle && self.warm && !self.paused).then_some(WARM);
-        self.channel.wait(timeout, woken)?;
-        if timeout.is_some() && woken.is_empty() && self.take() == 0 && self.busy == 0 {
-            self.trim();
-        }
-        Ok(())
-    }
-
     /// Gives memory back that nobody has used for a while.
     fn trim(&mut self) {
         self.warm = false;
@@ -339,6 +215,91 @@ impl<P: Port> Worker<P> {
             if let Err(error) = advised {
                 tracing::debug!("memory of a ublk queue stays: {error}");
             }
+        }
+    }
+}
+
+impl<P: Port> Serve for Worker<P> {
+    type Command = Infallible;
+    type Status = ();
+    const CLIENTS: &'static str = "requests to a ublk device";
+
+    fn handle(&self) -> &Arc<Handle> {
+        &self.handle
+    }
+
+    fn channel(&self) -> &Channel {
+        &self.channel
+    }
+
+    fn command(&mut self, command: Infallible) {
+        match command {}
+    }
+
+    /// It is over when the device is stopped, or it was told to end.
+    #[inline]
+    fn turn(&mut self) -> io::Result<Turn> {
+        let moved = self.work();
+        if self.is_over() {
+            return Ok(Turn::Over);
+        }
+        if moved > 0 {
+            return Ok(Turn::Again);
+        }
+        let idle = self.busy == 0 && !self.paused;
+        let (linger, timeout) = (if idle { LINGER } else { 0 }, (idle && self.warm).then_some(WARM));
+        Ok(Turn::Rest(Rest { more: false, linger, timeout }))
+    }
+
+    fn look(&mut self, _: &mut Vec<Woken>) -> io::Result<bool> {
+        Ok(self.take() > 0)
+    }
+
+    fn rested(&mut self, rest: Rest, how: Rested, _: &[Woken]) {
+        if how == Rested::InVain && rest.timeout.is_some() && self.take() == 0 && self.busy == 0 {
+            self.trim();
+        }
+    }
+
+    /// Takes nothing new; holds the answers to what has begun.
+    fn pause(&mut self) {
+        // What has come by now is served: so there is a slot to give back, if all of them have requests.
+        self.take();
+        if !std::mem::replace(&mut self.paused, true) {
+            // What comes now lies there and would wake the thread again and again.
+            let _ = self.channel.unwatch(self.port.fd());
+        }
+    }
+
+    fn is_quiet(&self) -> bool {
+        self.busy == self.held.len()
+    }
+
+    fn resume(&mut self) {
+        if std::mem::replace(&mut self.paused, false)
+            && let Err(error) = self.channel.watch(self.port.fd(), RING, true, false)
+        {
+            tracing::error!("requests to a ublk device are not heard of: {error}");
+        }
+        for (tag, result) in std::mem::take(&mut self.held) {
+            self.busy -= 1;
+            self.push(tag, Some(result));
+        }
+    }
+
+    /// After a pause. It waits for everything that has begun, however long that takes.
+    fn end(&mut self, _: Nanos) {
+        self.leaving = true;
+    }
+
+    /// Gives the answers that were held back.
+    fn finish(&mut self) {
+        for (tag, result) in std::mem::take(&mut self.held) {
+            self.push(tag, Some(result));
+        }
+        if let Err(error) = self.port.submit() {
+            // The driver gives these requests to the next server.
+            tracing::warn!("the last answers of a ublk queue are not taken: {error}");
         }
     }
 }

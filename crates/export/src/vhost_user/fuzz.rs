@@ -11,13 +11,12 @@ use super::ring::{Ring, RingAddresses};
 use super::server::Options;
 use super::session::{Session, Surroundings};
 use super::wire::RegionSpec;
-use super::worker::Bell;
 use super::{Mode, wire};
-use crate::nbd::{Export, ExportInfo};
+use crate::exports::{NamedDevice, OpenExport};
+use crate::worker::mailbox::Notifier;
 use rustix::fd::OwnedFd;
 use std::io::Write;
 use std::os::unix::net::UnixStream;
-use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 use udm_base::Sectors;
 use udm_files::ForeignMemory;
@@ -100,20 +99,6 @@ pub fn ring(bytes: &[u8]) {
     channel.detach(attached);
 }
 
-struct One;
-
-impl Export for One {
-    fn info(&self) -> ExportInfo {
-        ExportInfo { name: "disk".into(), description: String::new() }
-    }
-    fn device(&self) -> Arc<dyn BlockDevice> {
-        device()
-    }
-    fn read_only(&self) -> bool {
-        false
-    }
-}
-
 /// Says these bytes to a server, as a front end that then hangs up.
 ///
 /// # Panics
@@ -125,10 +110,11 @@ pub fn messages(bytes: &[u8]) {
     let around = Surroundings {
         domain: domain().clone(),
         options: Options { queues: 2, queue_size: 256, threads: 1, mode: Mode::Interrupt },
-        bell: Arc::new(Bell::new().expect("a descriptor")),
-        stop: AtomicBool::new(false),
+        notifier: Arc::new(Notifier::new().expect("a descriptor")),
+        stop: OnceLock::new(),
     };
-    let mut session = Session::new(Arc::new(around), OwnedFd::from(theirs), Box::new(One));
+    let export = OpenExport::new(Arc::new(NamedDevice("disk".into(), device()))).expect("anybody may open it");
+    let mut session = Session::new(Arc::new(around), OwnedFd::from(theirs), export);
     for piece in bytes.chunks(4096) {
         // What does not fit is not said.
         let _ = ours.write(piece);

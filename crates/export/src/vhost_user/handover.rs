@@ -9,19 +9,17 @@ use super::inflight::Inflight;
 use super::memory::{GuestMemory, MAX_SLOTS, Region};
 use super::ring::RingAddresses;
 use super::server::{MAX_QUEUES, Options};
-use super::session::{Session, Surroundings, TURN, Vring, check_bell};
+use super::session::{Session, Surroundings, TURN, Vring, Workers, check_event};
 use super::wire::{Inbox, RegionSpec};
 use super::worker::Command;
 use super::{Mode, inflight::InflightSpec};
-use crate::nbd::{Client, Export, Exports};
+use crate::exports::{Client, Exports, OpenExport};
+use crate::worker::deadline::{Answers, Deadline};
 use rustix::fd::OwnedFd;
-use rustix::net::sockopt;
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 use std::sync::{Arc, mpsc};
-use std::time::Duration;
 use udm_base::Sectors;
-use udm_io::Nanos;
 
 /// All that a server gives to the next.
 pub struct Handed {
@@ -76,7 +74,7 @@ struct VringState {
 
 /// A front end that was checked, with its memory mapped and its export open. Nothing of its rings has been looked at.
 pub struct Prepared {
-    export: Box<dyn Export>,
+    export: OpenExport,
     socket: OwnedFd,
     inbox: Inbox,
     backend: Option<OwnedFd>,
@@ -127,16 +125,13 @@ impl HandedSession {
             }
             let kick = kick.map(|is_rung| is_rung.then(&mut fd).transpose()).transpose()?;
             let call = call.then(&mut fd).transpose()?;
-            kick.iter().flatten().chain(&call).try_for_each(check_bell)?;
+            kick.iter().flatten().chain(&call).try_for_each(check_event)?;
             vrings.push(Vring { size, addresses, base, kick, call, enabled, running: false, paused: runs });
         }
         if !fds.is_empty() {
             return Err(format!("{} descriptors of a front end too many", fds.len()));
         }
-        let client = match sockopt::socket_peercred(&socket) {
-            Ok(peer) => Client::Unix { pid: peer.pid.as_raw_nonzero().get().unsigned_abs(), uid: peer.uid.as_raw() },
-            Err(errno) => return Err(format!("the socket of a front end: {errno}")),
-        };
+        let client = Client::of_unix(&socket).map_err(|errno| format!("the socket of a front end: {errno}"))?;
         let export = exports.open(name, &client).map_err(|e| e.to_string())?;
         let SessionState { features, offered, protocol, told, queue_size, .. } = state;
         // More than any device has is a nonsense, and differs from every size as well.
@@ -173,40 +168,29 @@ impl Session {
     }
 
     /// Stops the queues, and waits until nothing is under way. If that is not so by then, they go on. Whether it is.
-    pub(super) fn pause(&mut self, deadline: Nanos) -> bool {
-        let clock = self.around.domain.clock().clone();
-        let mut asked = Vec::new();
-        for index in 0..self.vrings.len() {
-            if !self.vrings[index].running {
-                continue;
-            }
-            // It has one, since it runs.
-            if let Ok(worker) = self.crew(index) {
-                let (answer, base) = mpsc::channel();
-                worker.tell(Command::Stop(index, answer));
-                asked.push((index, worker, base));
-            }
+    pub(super) fn pause(&mut self, deadline: &Deadline) -> bool {
+        if Workers::pause_all(self.workers.iter().flatten(), deadline) != Answers::All {
+            return false;
         }
-        let mut quiet = true;
-        for (index, worker, base) in asked {
-            let left = Duration::from_nanos(deadline.since(clock.now()));
-            let base = base.recv_timeout(left).ok().or_else(|| {
-                quiet = false;
-                let (answer, goes_on) = mpsc::channel();
-                worker.tell(Command::GoOn(index, answer));
-                // It may have stopped meanwhile.
-                if goes_on.recv_timeout(TURN) == Ok(true) { None } else { base.try_recv().ok() }
-            });
-            if let Some(base) = base {
-                let vring = &mut self.vrings[index];
-                (vring.base, vring.running, vring.paused) = (base, false, true);
-            }
-        }
-        quiet
+        let until = Deadline::after(self.around.domain.clock(), TURN);
+        (0..self.vrings.len()).all(|index| !self.vrings[index].running || self.halt(index, &until))
+    }
+
+    /// Stops a queue that has nothing under way, and keeps where it goes on. Whether it has stopped.
+    fn halt(&mut self, index: usize, until: &Deadline) -> bool {
+        // It has a worker, since it runs.
+        let Ok(worker) = self.worker(index) else { return false };
+        let (answer, base) = mpsc::channel();
+        worker.tell(Command::Stop(index, answer));
+        let Ok(base) = until.receive(&base) else { return false };
+        let vring = &mut self.vrings[index];
+        (vring.base, vring.running, vring.paused) = (base, false, true);
+        true
     }
 
     /// Starts the queues that ran before a pause. An error ends the connection.
     pub(super) fn resume(&mut self) -> Result<(), String> {
+        self.workers.iter().flatten().for_each(Workers::resume);
         for index in 0..self.vrings.len() {
             if std::mem::take(&mut self.vrings[index].paused) {
                 self.start_if_ready(index)?;
@@ -217,10 +201,8 @@ impl Session {
 
     /// After a pause: gives it away. Its export is closed.
     pub(super) fn hand_over(mut self) -> Result<HandedSession, String> {
-        for crew in self.dismiss() {
-            // It has no queue, and ends at once.
-            crew.join();
-        }
+        // They have no queue, and end at once.
+        self.dismiss().iter().for_each(Workers::join);
         let mut fds = vec![self.socket];
         let (input, more) = self.inbox.into_parts();
         let input_fds = more.len();

@@ -5,16 +5,16 @@ use super::handover::{Handed, Prepared};
 use super::ring::MAX_SIZE;
 use super::session::{Lingering, Session, Surroundings};
 use super::wire::WireError;
-use super::worker::Bell;
-use crate::nbd::listener::{Listen, Listener};
-use crate::nbd::{Client, Exports, OpenError};
+use crate::exports::{Client, Exports, OpenError};
+use crate::listener::{Listen, Listener};
+use crate::worker::deadline::{Answers, Deadline, Due, REAP};
+use crate::worker::mailbox::{Mailbox, Notifier};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, OwnedFd};
-use std::collections::VecDeque;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, mpsc};
 use std::time::Duration;
 use udm_io::{Clock, Domain, Joiner, Nanos};
 
@@ -22,8 +22,6 @@ use udm_io::{Clock, Domain, Joiner, Nanos};
 const LOOK: Duration = Duration::from_millis(500);
 /// How long accepting pauses when descriptors have run out.
 const PAUSE: Duration = Duration::from_millis(100);
-/// How long [`Server::reap_hangups`] waits for a device that still works for a front end that has gone.
-const REAP: Duration = Duration::from_secs(1);
 /// Queues at most: the protocol names them by a byte.
 pub const MAX_QUEUES: u16 = 256;
 
@@ -98,10 +96,11 @@ impl ServerBuilder {
             Some(socket) => Listener::adopt(at, socket)?,
             None => Listener::bind(&at)?,
         };
-        let bell = Arc::new(Bell::new()?);
-        let around = Surroundings { domain: domain.clone(), options: self.options, bell, stop: AtomicBool::new(false) };
-        let asked = Asked { connected: self.prepared.is_some(), ..Asked::default() };
-        let shared = Arc::new(Shared { around: Arc::new(around), asked: Mutex::new(asked) });
+        let notifier = Arc::new(Notifier::new()?);
+        let mailbox = Mailbox::new(notifier.clone());
+        let around = Surroundings { domain: domain.clone(), options: self.options, notifier, stop: OnceLock::new() };
+        let connected = AtomicBool::new(self.prepared.is_some());
+        let shared = Arc::new(Shared { around: Arc::new(around), mailbox, connected });
         let session = self.prepared.map(|prepared| Session::go_on(shared.around.clone(), prepared));
         let control = Control {
             shared: shared.clone(),
@@ -112,7 +111,7 @@ impl ServerBuilder {
             lingering: Vec::new(),
             accept_at: Nanos::default(),
             paused: false,
-            reaps: Vec::new(),
+            reaps: Due::default(),
         };
         let joiner = domain.executor().spawn("udm-vhost", Box::new(move || control.run()))?;
         Ok(Server { path: self.path, shared, joiner: Mutex::new(Some(joiner)) })
@@ -122,7 +121,8 @@ impl ServerBuilder {
 /// What the server's thread and its owner share.
 struct Shared {
     around: Arc<Surroundings>,
-    asked: Mutex<Asked>,
+    mailbox: Mailbox<Wish, Arc<Notifier>>,
+    connected: AtomicBool,
 }
 
 /// What its owner wants of the server's thread.
@@ -130,29 +130,16 @@ enum Wish {
     /// Handle hang-ups.
     Reap(mpsc::Sender<()>),
     /// Pause; whether nothing is under way by then.
-    Pause(Nanos, mpsc::Sender<bool>),
+    Pause(Deadline, mpsc::Sender<bool>),
     /// Go on after a pause.
     Resume,
     /// Give everything away, and end.
     HandOver(mpsc::Sender<Handed>),
 }
 
-#[derive(Default)]
-struct Asked {
-    wishes: VecDeque<Wish>,
-    /// When to give up on requests that are out, at the end.
-    deadline: Nanos,
-    connected: bool,
-}
-
 impl Shared {
-    fn ask(&self, wish: Wish) {
-        self.asked().wishes.push_back(wish);
-        self.around.bell.ring();
-    }
-
-    fn asked(&self) -> MutexGuard<'_, Asked> {
-        self.asked.lock().unwrap_or_else(PoisonError::into_inner)
+    fn clock(&self) -> &Arc<dyn Clock> {
+        self.around.domain.clock()
     }
 }
 
@@ -194,7 +181,7 @@ impl Server {
 
     /// Whether a front end is connected.
     pub fn is_connected(&self) -> bool {
-        self.shared.asked().connected
+        self.shared.connected.load(Ordering::Acquire)
     }
 
     /// Handles the hang-up of a front end that has closed before the call, so that its export no longer counts as open. Blocks
@@ -206,12 +193,14 @@ impl Server {
     /// The same for several: the wait for them is a second at most in all.
     #[must_use]
     pub fn reap_all<'a>(servers: impl IntoIterator<Item = &'a Self>) -> Reaping {
-        let asked = |server: &Self| {
-            let (answer, done) = mpsc::channel();
-            server.shared.ask(Wish::Reap(answer));
-            (server.shared.around.domain.clone(), done)
-        };
-        Reaping(servers.into_iter().map(asked).collect())
+        let (answer, answers) = mpsc::channel();
+        let mut reaping = Reaping { until: None, answers, count: 0 };
+        for Self { shared, .. } in servers {
+            shared.mailbox.send(Wish::Reap(answer.clone()));
+            reaping.until.get_or_insert_with(|| Deadline::after(shared.clock(), REAP));
+            reaping.count += 1;
+        }
+        reaping
     }
 
     /// Takes nothing new from the front end, and waits until nothing is under way, at most so long. Whether that is so; if not, it goes on as
@@ -222,19 +211,16 @@ impl Server {
 
     /// The same for several, which all wait at once. `Err`: the first that could not be paused; all go on as before then.
     pub fn pause_all<'a>(servers: impl IntoIterator<Item = &'a Self>, patience: Duration) -> Result<(), &'a Self> {
-        let nanos = u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX);
         let ask = |server: &'a Self| {
             let (answer, quiet) = mpsc::channel();
-            let clock = server.shared.around.domain.clock().clone();
-            let deadline = clock.now().after(nanos);
-            server.shared.ask(Wish::Pause(deadline, answer));
+            let (clock, deadline) = (server.shared.clock(), Deadline::after(server.shared.clock(), patience));
             // It may itself be waiting for requests.
-            let until = deadline.after(REAP.as_nanos() as u64);
-            (server, quiet, clock, until)
+            let until = Deadline::at(clock, deadline.time().after(REAP.as_nanos() as u64));
+            server.shared.mailbox.send(Wish::Pause(deadline, answer));
+            (server, quiet, until)
         };
         let asked: Vec<_> = servers.into_iter().map(ask).collect();
-        let left = |clock: &dyn Clock, until: Nanos| Duration::from_nanos(until.since(clock.now()));
-        let loud = asked.iter().find(|(_, quiet, clock, until)| quiet.recv_timeout(left(&**clock, *until)) != Ok(true));
+        let loud = asked.iter().find(|(_, quiet, until)| until.receive(quiet) != Ok(true));
         let Some((loud, ..)) = loud else { return Ok(()) };
         asked.iter().for_each(|(server, ..)| server.resume());
         Err(*loud)
@@ -242,7 +228,7 @@ impl Server {
 
     /// Goes on after a [`pause`](Self::pause).
     pub fn resume(&self) {
-        self.shared.ask(Wish::Resume);
+        self.shared.mailbox.send(Wish::Resume);
     }
 
     /// After a [`pause`](Self::pause): gives away the socket that it listens on, whose file stays, and the front end. The server has
@@ -250,7 +236,7 @@ impl Server {
     pub fn hand_over(&self) -> Option<Handed> {
         let joiner = self.joiner.lock().unwrap_or_else(PoisonError::into_inner).take()?;
         let (answer, handed) = mpsc::channel();
-        self.shared.ask(Wish::HandOver(answer));
+        self.shared.mailbox.send(Wish::HandOver(answer));
         joiner.join();
         handed.recv().ok()
     }
@@ -263,13 +249,11 @@ impl Server {
 
     /// The same for several, which end at once: the wait for them is `patience` in all.
     pub fn shut_down_all<'a>(servers: impl IntoIterator<Item = &'a Self>, patience: Duration) {
-        let patience = u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX);
         let tell = |server: &Self| {
             let joiner = server.joiner.lock().unwrap_or_else(PoisonError::into_inner).take()?;
-            let Shared { around, .. } = &*server.shared;
-            server.shared.asked().deadline = around.domain.clock().now().after(patience);
-            around.stop.store(true, Ordering::Release);
-            around.bell.ring();
+            let Shared { around, mailbox, .. } = &*server.shared;
+            let _ = around.stop.set(Deadline::after(server.shared.clock(), patience).time());
+            mailbox.wake();
             Some(joiner)
         };
         // All are told before one is waited for.
@@ -279,18 +263,17 @@ impl Server {
 }
 
 /// Servers that handle hang-ups.
-pub struct Reaping(Vec<(Domain, mpsc::Receiver<()>)>);
+pub struct Reaping {
+    until: Option<Deadline>,
+    answers: mpsc::Receiver<()>,
+    count: usize,
+}
 
 impl Reaping {
-    /// Blocks until they have, at most a second. Whether they have.
+    /// Blocks until they have, at most a second since they were asked. Whether they have; one that has ended has nothing to
+    /// handle.
     pub fn wait(self) -> bool {
-        let Some(clock) = self.0.first().map(|(domain, _)| domain.clock().clone()) else { return true };
-        let until = clock.now().after(REAP.as_nanos() as u64);
-        let left = || Duration::from_nanos(until.since(clock.now()));
-        // A thread that has ended has nothing to reap. All are heard, so that those that are done are waited for.
-        self.0
-            .iter()
-            .fold(true, |all, (_, done)| done.recv_timeout(left()) != Err(mpsc::RecvTimeoutError::Timeout) && all)
+        self.until.is_none_or(|until| until.answers(&self.answers, self.count) != Answers::Late)
     }
 }
 
@@ -313,14 +296,20 @@ struct Control {
     accept_at: Nanos,
     paused: bool,
     /// Who waits for hang-ups to be handled.
-    reaps: Vec<mpsc::Sender<()>>,
+    reaps: Due<()>,
 }
 
 impl Control {
-    fn run(mut self) {
+    fn run(self) {
+        let shared = self.shared.clone();
+        self.serve();
+        shared.mailbox.close();
+    }
+
+    fn serve(mut self) {
         let around = self.shared.around.clone();
         self.resume();
-        while !around.stop.load(Ordering::Acquire) {
+        while around.stop.get().is_none() {
             if let Some(answer) = self.grant() {
                 return self.hand_over(&answer);
             }
@@ -331,7 +320,7 @@ impl Control {
             }
         }
         self.hang_up();
-        let deadline = self.shared.asked().deadline;
+        let deadline = around.stop.get().copied().unwrap_or_default();
         while !self.finish_lingering() && around.domain.clock().now() < deadline {
             let _ = self.wait(false, true, Some(LOOK));
         }
@@ -340,18 +329,15 @@ impl Control {
             tracing::warn!("{}: requests of a front end are left behind", self.name);
             std::mem::forget(std::mem::take(&mut self.lingering));
         }
-        self.reaps.clear();
-        self.shared.asked().wishes.clear();
     }
 
     /// Does what its owner wants; gives who waits for everything to be given away.
     fn grant(&mut self) -> Option<mpsc::Sender<Handed>> {
-        loop {
-            let wish = self.shared.asked().wishes.pop_front()?;
+        for wish in self.shared.mailbox.take() {
             match wish {
-                Wish::Reap(answer) => self.reaps.push(answer),
+                Wish::Reap(answer) => self.reaps.push((), answer),
                 Wish::Pause(deadline, answer) => {
-                    self.paused = self.pause(deadline);
+                    self.paused = self.pause(&deadline);
                     // Who has stopped waiting has asked to go on.
                     let _ = answer.send(self.paused);
                 }
@@ -362,15 +348,15 @@ impl Control {
                 Wish::HandOver(answer) => return Some(answer),
             }
         }
+        None
     }
 
-    fn pause(&mut self, deadline: Nanos) -> bool {
+    fn pause(&mut self, deadline: &Deadline) -> bool {
         if self.session.as_ref().is_some_and(|session| session.broken().is_some()) {
             self.hang_up();
         }
-        let clock = self.shared.around.domain.clock().clone();
         while !self.finish_lingering() {
-            if clock.now() >= deadline || self.wait(false, false, Some(LOOK)).is_err() {
+            if deadline.is_over() || self.wait(false, false, Some(LOOK)).is_err() {
                 return false;
             }
         }
@@ -405,7 +391,7 @@ impl Control {
 
     /// Waits for something, and handles it.
     fn turn(&mut self) -> io::Result<()> {
-        let now = self.shared.around.domain.clock().now();
+        let now = self.shared.clock().now();
         if self.paused {
             self.wait(false, false, None)?;
             return Ok(());
@@ -444,12 +430,12 @@ impl Control {
         Ok(())
     }
 
-    /// Waits for who knocks, speaks or rings. Which of the first two did.
+    /// Waits until a front end connects, sends something, or there is other news. Whether it was one of the first two.
     fn wait(&self, accepts: bool, listens: bool, timeout: Option<Duration>) -> io::Result<(bool, bool)> {
         let timeout = timeout.map(|t| Timespec { tv_sec: t.as_secs() as i64, tv_nsec: t.subsec_nanos().into() });
-        let bell = &self.shared.around.bell;
+        let notifier = &self.shared.around.notifier;
         let socket = self.session.as_ref().filter(|_| listens).map(Session::socket);
-        let mut polled = vec![PollFd::from_borrowed_fd(bell.as_fd(), PollFlags::IN)];
+        let mut polled = vec![PollFd::from_borrowed_fd(notifier.as_fd(), PollFlags::IN)];
         if accepts {
             polled.push(PollFd::from_borrowed_fd(self.listener.socket(), PollFlags::IN));
         }
@@ -463,7 +449,7 @@ impl Control {
         let is = |at: usize| polled.get(at).is_some_and(|p| !p.revents().is_empty());
         let (knocked, spoke) = (accepts && is(1), socket.is_some() && is(1 + usize::from(accepts)));
         if is(0) {
-            bell.silence();
+            notifier.drain();
         }
         Ok((knocked, spoke))
     }
@@ -474,7 +460,7 @@ impl Control {
             Ok(None) => return,
             Err(error) => {
                 tracing::warn!("{}: cannot accept a front end: {error}", self.name);
-                self.accept_at = self.shared.around.domain.clock().now().after(PAUSE.as_nanos() as u64);
+                self.accept_at = self.shared.clock().now().after(PAUSE.as_nanos() as u64);
                 return;
             }
         };
@@ -486,7 +472,7 @@ impl Control {
             Ok(session) => {
                 tracing::info!("{}: {client} has the disk", self.name);
                 self.session = Some(session);
-                self.shared.asked().connected = true;
+                self.shared.connected.store(true, Ordering::Release);
             }
             Err(error) => tracing::warn!("{}: {client} is refused: {error}", self.name),
         }
@@ -500,7 +486,7 @@ impl Control {
     fn hang_up(&mut self) {
         if let Some(session) = self.session.take() {
             self.lingering.push(session.end());
-            self.shared.asked().connected = false;
+            self.shared.connected.store(false, Ordering::Release);
         }
         self.finish_lingering();
     }
@@ -513,21 +499,9 @@ impl Control {
 
     /// Answers who waits for hang-ups to be handled.
     fn answer_reaps(&mut self) {
-        if self.reaps.is_empty() {
-            return;
-        }
-        let gone = self.session.as_ref().is_some_and(|session| {
-            let mut polled = [PollFd::new(session.socket(), PollFlags::RDHUP)];
-            poll(&mut polled, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|n| n > 0)
-        });
-        if gone {
+        if !self.reaps.is_empty() && self.session.as_ref().is_some_and(Session::has_hung_up) {
             self.hang_up();
         }
-        if self.lingering.is_empty() {
-            // Who asked may have stopped waiting.
-            self.reaps.drain(..).for_each(|answer| {
-                let _ = answer.send(());
-            });
-        }
+        self.reaps.answer(|()| self.lingering.is_empty());
     }
 }

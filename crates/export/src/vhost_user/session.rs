@@ -17,18 +17,20 @@ use super::server::Options;
 use super::wire::{
     self, BACKEND_CONFIG_CHANGE, Fields, Inbox, Kind, Message, NO_FD, RegionSpec, WireError, protocol, request,
 };
-use super::worker::{Bell, Command, Handle, Start, Worker};
-use crate::nbd::Export;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use super::worker::{Command, Handle, Health, Start, Worker};
+use crate::exports::OpenExport;
+use crate::listener::hung_up;
+use crate::worker::deadline::Deadline;
+use crate::worker::group;
+use crate::worker::mailbox::Notifier;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{
     FileType, MemfdFlags, OFlags, SealFlags, fcntl_add_seals, fcntl_getfl, fcntl_setfl, fstat, ftruncate, memfd_create,
 };
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, OnceLock, mpsc};
 use std::time::Duration;
 use udm_base::Sectors;
-use udm_io::{BlockDevice, Domain, Joiner, OpFlags};
+use udm_io::{BlockDevice, Domain, Nanos, OpFlags};
 
 /// How often somebody who waits for a worker looks whether the front end is still there.
 const LOOK: Duration = Duration::from_millis(20);
@@ -54,26 +56,17 @@ pub(super) struct Vring {
     pub(super) paused: bool,
 }
 
-/// A thread that serves queues.
-pub(super) struct Crew {
-    handle: Arc<Handle>,
-    joiner: Joiner,
-}
-
-impl Crew {
-    pub(super) fn join(self) {
-        self.joiner.join();
-    }
-}
+/// A thread that serves queues: each group has one, which starts when it is needed.
+pub(super) type Workers = group::Workers<Command, Health>;
 
 /// What a server lends its sessions.
 pub(super) struct Surroundings {
     pub(super) domain: Domain,
     pub(super) options: Options,
-    /// Rung when a worker has news.
-    pub(super) bell: Arc<Bell>,
-    /// The server is to end.
-    pub(super) stop: AtomicBool,
+    /// Notified when a worker has news.
+    pub(super) notifier: Arc<Notifier>,
+    /// The server is to end, by then.
+    pub(super) stop: OnceLock<Nanos>,
 }
 
 /// A front end that is connected.
@@ -81,7 +74,7 @@ pub(super) struct Session {
     pub(super) around: Arc<Surroundings>,
     pub(super) socket: OwnedFd,
     pub(super) inbox: Inbox,
-    export: Box<dyn Export>,
+    export: OpenExport,
     device: Arc<dyn BlockDevice>,
     read_only: bool,
     /// What the front end was offered, or would be.
@@ -94,26 +87,26 @@ pub(super) struct Session {
     pub(super) inflight: Option<Inflight>,
     /// Where the front end hears from us.
     pub(super) backend: Option<OwnedFd>,
-    workers: Vec<Option<Crew>>,
+    pub(super) workers: Vec<Option<Workers>>,
     /// The size that the front end was told.
     pub(super) told: Sectors,
 }
 
 /// What is left of a session until its last bio is back.
 pub(super) struct Lingering {
-    workers: Vec<Crew>,
-    _export: Box<dyn Export>,
+    workers: Vec<Workers>,
+    _export: OpenExport,
 }
 
 impl Lingering {
     /// Whether its last bio is back.
     pub(super) fn is_over(&self) -> bool {
-        self.workers.iter().all(|worker| worker.handle.has_ended())
+        self.workers.iter().all(Workers::have_ended)
     }
 
     /// Frees what is left. Call it when it is over.
     pub(super) fn finish(self) {
-        self.workers.into_iter().for_each(Crew::join);
+        self.workers.iter().for_each(Workers::join);
     }
 }
 
@@ -128,7 +121,7 @@ fn number(n: u64) -> Result<Answer, String> {
 }
 
 impl Session {
-    pub(super) fn new(around: Arc<Surroundings>, socket: OwnedFd, export: Box<dyn Export>) -> Self {
+    pub(super) fn new(around: Arc<Surroundings>, socket: OwnedFd, export: OpenExport) -> Self {
         let (device, read_only) = (export.device(), export.read_only());
         let vrings = std::iter::repeat_with(Vring::default).take(around.options.queues.into()).collect();
         let told = device.sectors();
@@ -156,9 +149,17 @@ impl Session {
         &self.socket
     }
 
+    pub(super) fn has_hung_up(&self) -> bool {
+        hung_up([self.socket.as_fd()].into_iter()) == [true]
+    }
+
+    fn handles(&self) -> impl Iterator<Item = &Arc<Handle>> {
+        self.workers.iter().flatten().flat_map(Workers::handles)
+    }
+
     /// Why the front end can be served no longer, if it cannot.
     pub(super) fn broken(&self) -> Option<String> {
-        self.workers.iter().flatten().find_map(|worker| worker.handle.broken())
+        self.handles().find_map(|handle| handle.status.broken())
     }
 
     /// Handles what has arrived, up to some messages: one that talks without end must not keep others out. Blocks while a queue is
@@ -188,7 +189,7 @@ impl Session {
     }
 
     pub(super) fn name(&self) -> String {
-        self.export.info().name
+        self.export.name()
     }
 
     fn answer(&mut self, message: &mut Message) -> Result<Answer, String> {
@@ -347,7 +348,7 @@ impl Session {
     fn set_kick(&mut self, word: u64, mut fds: Vec<OwnedFd>) -> Result<(), String> {
         let index = (word & 0xff) as u32;
         let kick = if word & NO_FD == 0 { Some(fds.pop().ok_or("no descriptor came along")?) } else { None };
-        kick.as_ref().map(check_bell).transpose()?;
+        kick.as_ref().map(check_event).transpose()?;
         if self.vring(index)?.running {
             self.stop(index as usize)?;
         }
@@ -358,7 +359,7 @@ impl Session {
     fn set_call(&mut self, word: u64, mut fds: Vec<OwnedFd>) -> Result<(), String> {
         let index = (word & 0xff) as u32;
         let call = if word & NO_FD == 0 { Some(fds.pop().ok_or("no descriptor came along")?) } else { None };
-        call.as_ref().map(check_bell).transpose()?;
+        call.as_ref().map(check_event).transpose()?;
         if let Some(call) = &call {
             // One that is full must not stop the worker.
             let flags = fcntl_getfl(call).map_err(|e| e.to_string())?;
@@ -369,7 +370,7 @@ impl Session {
         let vring = self.vring(index)?;
         vring.call = call;
         if vring.running {
-            self.crew(index as usize)?.tell(Command::Call(index as usize, again));
+            self.worker(index as usize)?.tell(Command::Call(index as usize, again));
         }
         Ok(())
     }
@@ -407,31 +408,24 @@ impl Session {
     }
 
     /// The worker of a queue; started when it is needed first.
-    pub(super) fn crew(&mut self, index: usize) -> Result<Arc<Handle>, String> {
+    pub(super) fn worker(&mut self, index: usize) -> Result<Arc<Handle>, String> {
         let Options { threads, mode, .. } = self.around.options;
         let number = index % threads.min(self.vrings.len()).max(1);
         if self.workers.len() <= number {
             self.workers.resize_with(number + 1, || None);
         }
-        if let Some(crew) = &self.workers[number] {
-            return Ok(crew.handle.clone());
-        }
-        let (domain, device, bell) = (self.around.domain.clone(), self.device.clone(), self.around.bell.clone());
-        let (started, result) = mpsc::channel();
-        let work = move || match Worker::new(&domain, device, mode, bell) {
-            Err(error) => drop(started.send(Err(error))),
-            Ok(worker) => {
-                if started.send(Ok(worker.handle())).is_ok() {
-                    worker.run();
-                }
+        let workers = match &mut self.workers[number] {
+            Some(workers) => workers,
+            none => {
+                let (domain, device) = (self.around.domain.clone(), self.device.clone());
+                let (workers, notifier) = (Workers::new(&domain), self.around.notifier.clone());
+                let started = workers
+                    .start(|_| format!("udm-vhost-{number}"), [move || Worker::new(&domain, device, mode, notifier)]);
+                started.map_err(|error| format!("a thread for queue {index} cannot be started: {error}"))?;
+                none.insert(workers)
             }
         };
-        let cannot = |error: std::io::Error| format!("a thread for queue {index} cannot be started: {error}");
-        let executor = self.around.domain.executor();
-        let joiner = executor.spawn(&format!("udm-vhost-{number}"), Box::new(work)).map_err(cannot)?;
-        let handle = result.recv().map_err(|e| e.to_string())?.map_err(cannot)?;
-        self.workers[number] = Some(Crew { handle: handle.clone(), joiner });
-        Ok(handle)
+        Ok(workers.handles()[0].clone())
     }
 
     fn traits(&self) -> Traits {
@@ -471,7 +465,7 @@ impl Session {
             _ => None,
         };
         let queue = Queue::new(index, self.traits(), ring, self.memory.clone(), inflight);
-        let worker = self.crew(index)?;
+        let worker = self.worker(index)?;
         let vring = &mut self.vrings[index];
         // A copy stays here: a queue that is disabled and enabled goes on with both.
         let again = |fd: &OwnedFd| fd.try_clone().map_err(|e| e.to_string());
@@ -488,7 +482,7 @@ impl Session {
     /// Stops a queue. Blocks until its requests are done, or the front end has gone.
     fn stop(&mut self, index: usize) -> Result<(), String> {
         let (answer, result) = mpsc::channel();
-        self.crew(index)?.tell(Command::Stop(index, answer));
+        self.worker(index)?.tell(Command::Stop(index, answer));
         let base = self.wait_for(&result)?;
         let vring = &mut self.vrings[index];
         (vring.base, vring.running) = (base, false);
@@ -505,12 +499,10 @@ impl Session {
                 }
                 Err(mpsc::RecvTimeoutError::Timeout) => {}
             }
-            if self.around.stop.load(Ordering::Acquire) {
+            if self.around.stop.get().is_some() {
                 return Err("the server ends".into());
             }
-            let mut polled = [PollFd::new(&self.socket, PollFlags::RDHUP)];
-            let gone = poll(&mut polled, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
-            if gone.is_ok_and(|n| n > 0) {
+            if self.has_hung_up() {
                 return Err("the front end has hung up while its requests were waited for".into());
             }
         }
@@ -532,8 +524,8 @@ impl Session {
         self.memory = Arc::new(memory);
         let (answer, results) = mpsc::channel();
         let mut left = 0;
-        for worker in self.workers.iter().flatten() {
-            worker.handle.tell(Command::Memory(self.memory.clone(), answer.clone()));
+        for handle in self.handles() {
+            handle.tell(Command::Memory(self.memory.clone(), answer.clone()));
             left += 1;
         }
         for _ in 0..left {
@@ -580,19 +572,15 @@ impl Session {
     }
 
     /// Tells the workers to end, and waits until they leave the rings alone, as long as a turn may take.
-    pub(super) fn dismiss(&mut self) -> Vec<Crew> {
+    pub(super) fn dismiss(&mut self) -> Vec<Workers> {
         let workers: Vec<_> = std::mem::take(&mut self.workers).into_iter().flatten().collect();
-        let (answer, left) = mpsc::channel();
-        workers.iter().for_each(|worker| worker.handle.tell(Command::End(answer.clone())));
-        drop(answer);
-        let clock = self.around.domain.clock();
-        let until = clock.now().after(TURN.as_nanos() as u64);
-        // One that has died cannot answer, and one that rings a bell which its front end has filled does not. It touches no ring then,
-        // and finds out that it is to end when it goes on.
-        while left.recv_timeout(LOOK) != Err(mpsc::RecvTimeoutError::Disconnected)
-            && !workers.iter().all(|worker| worker.handle.has_ended())
-            && clock.now() < until
-        {}
+        let until = Deadline::after(self.around.domain.clock(), TURN);
+        let heard: Vec<_> = workers.iter().map(|worker| worker.end(&until)).collect();
+        // One that rings a bell which its front end has filled does not hear. It touches no ring then, and finds out that it is
+        // to end when it goes on.
+        for heard in heard {
+            let _ = until.receive(&heard);
+        }
         workers
     }
 }
@@ -608,7 +596,7 @@ const PROTOCOL: u64 = protocol::MQ
 
 /// Refuses a descriptor that a worker could wait for: to poll or to write a file may take as long as its file system likes, and that
 /// may be the front end's own.
-pub(super) fn check_bell(fd: &OwnedFd) -> Result<(), String> {
+pub(super) fn check_event(fd: &OwnedFd) -> Result<(), String> {
     let kind = fstat(fd).map(|stat| FileType::from_raw_mode(stat.st_mode)).map_err(|e| e.to_string())?;
     match kind {
         // An eventfd has none.

@@ -8,13 +8,12 @@
 use super::queue::{Queue, Way};
 use super::ring::Broken;
 use super::{GuestMemory, Mode};
-use rustix::event::{EventfdFlags, eventfd};
-use rustix::fd::{AsFd, OwnedFd};
-use std::collections::VecDeque;
+use crate::worker::mailbox::{self, Notifier, Notify};
+use crate::worker::{Rest, Rested, Serve, Turn};
+use rustix::fd::OwnedFd;
 use std::io;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
-use udm_io::{Attached, BlockDevice, Channel, Domain, Nanos, Waker, Woken};
+use udm_io::{Attached, BlockDevice, Channel, Domain, Nanos, Woken};
 
 /// How long an adaptive worker looks for news before it sleeps, at most and to begin with. What a wake-up across CPUs costs is in
 /// this order; longer would burn a CPU for less than it gains.
@@ -36,14 +35,10 @@ pub(super) enum Command {
     Start(Box<Start>, mpsc::Sender<Result<(), Broken>>),
     /// Stop serving a queue; the answer, when its last bio is back, is where its available ring goes on.
     Stop(usize, mpsc::Sender<u16>),
-    /// Do not stop a queue that was to; the answer says whether it goes on, rather than having stopped.
-    GoOn(usize, mpsc::Sender<bool>),
     /// Tell the driver of a queue here from now on.
     Call(usize, Option<OwnedFd>),
     /// The memory of the guest changes.
     Memory(Arc<GuestMemory>, mpsc::Sender<Result<(), Broken>>),
-    /// Touch no ring any more, which the answer says is so, and end when the last bio is back.
-    End(mpsc::Sender<()>),
 }
 
 /// A queue to be served.
@@ -54,66 +49,28 @@ pub(super) struct Start {
     pub(super) call: Option<OwnedFd>,
 }
 
-/// Something that a thread sleeps on and others ring.
-pub(super) struct Bell(OwnedFd);
-
-impl Bell {
-    pub(super) fn new() -> io::Result<Self> {
-        Ok(Self(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?))
-    }
-
-    pub(super) fn ring(&self) {
-        // Full means that it rings already.
-        let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
-    }
-
-    pub(super) fn silence(&self) {
-        // Empty means that somebody else was here.
-        let _ = rustix::io::read(&self.0, &mut [0u8; 8]);
-    }
-}
-
-impl AsFd for Bell {
-    fn as_fd(&self) -> rustix::fd::BorrowedFd<'_> {
-        self.0.as_fd()
-    }
-}
-
-/// The side of a worker that other threads see.
-pub(super) struct Handle {
-    commands: Mutex<VecDeque<Command>>,
-    pending: AtomicBool,
-    waker: Waker,
+/// Whether a worker can go on.
+pub(super) struct Health {
     /// Why it has given a queue up, for the one who asks.
     broken: Mutex<Option<String>>,
-    ended: AtomicBool,
-    /// Rung when a queue broke or the worker has ended.
-    bell: Arc<Bell>,
+    /// Of the one who asks: notified when a queue broke or the worker has ended.
+    notifier: Arc<Notifier>,
 }
 
-impl Handle {
-    /// Tells the worker something, and wakes it.
-    pub(super) fn tell(&self, command: Command) {
-        self.commands.lock().unwrap_or_else(PoisonError::into_inner).push_back(command);
-        self.pending.store(true, Ordering::Release);
-        self.waker.wake();
-    }
-
+impl Health {
     /// Why the front end can be served no longer, if it cannot.
     pub(super) fn broken(&self) -> Option<String> {
         self.broken.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Whether its last bio is back.
-    pub(super) fn has_ended(&self) -> bool {
-        self.ended.load(Ordering::Acquire)
-    }
-
     fn give_up(&self, reason: &str) {
         self.broken.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_with(|| reason.to_owned());
-        self.bell.ring();
+        self.notifier.notify();
     }
 }
+
+/// The side of a worker that other threads see.
+pub(super) type Handle = mailbox::Handle<Command, Health>;
 
 struct Served {
     queue: Queue,
@@ -148,66 +105,51 @@ pub(super) struct Worker {
     queues: Vec<Option<Served>>,
     /// Of queues that no driver rings for.
     unrung: usize,
+    paused: bool,
     ending: bool,
     /// How long it looks for news before it sleeps, in ns.
     spin: u64,
+    /// Turns in vain since it has done something.
+    quiet: u32,
+    /// When it began to look in vain.
+    since: Option<Nanos>,
+    /// When it went to sleep.
+    asleep_since: Nanos,
 }
 
 impl Worker {
-    /// A worker for the calling thread, and its handle.
-    pub(super) fn new(domain: &Domain, device: Arc<dyn BlockDevice>, mode: Mode, bell: Arc<Bell>) -> io::Result<Self> {
+    /// A worker for the calling thread. `notifier` is told when somebody should ask how it is.
+    pub(super) fn new(
+        domain: &Domain,
+        device: Arc<dyn BlockDevice>,
+        mode: Mode,
+        notifier: Arc<Notifier>,
+    ) -> io::Result<Self> {
         let channel = domain.channel()?;
         let device = channel.attach(device);
-        let handle = Arc::new(Handle {
-            commands: Mutex::default(),
-            pending: AtomicBool::new(false),
-            waker: channel.waker(),
-            broken: Mutex::default(),
-            ended: AtomicBool::new(false),
-            bell,
-        });
-        Ok(Self { channel, device, mode, handle, queues: Vec::new(), unrung: 0, ending: false, spin: SPIN_FIRST })
-    }
-
-    pub(super) fn handle(&self) -> Arc<Handle> {
-        self.handle.clone()
-    }
-
-    /// Serves until it is told to end and its last bio is back.
-    pub(super) fn run(mut self) {
-        let mut woken = Vec::new();
-        let mut quiet = 0u32;
-        // When it began to look in vain.
-        let mut since = None;
-        loop {
-            if self.handle.pending.swap(false, Ordering::Acquire) {
-                self.commands();
-            }
-            if self.work() > 0 {
-                (quiet, since) = (0, None);
-                continue;
-            }
-            self.stop_queues();
-            if self.ending && self.queues.iter().all(Option::is_none) {
-                return;
-            }
-            quiet = quiet.saturating_add(1);
-            if self.spins(quiet, &mut since) {
-                continue;
-            }
-            woken.clear();
-            if let Err(error) = self.sleep(&mut woken) {
-                tracing::error!("cannot wait for the driver of a virtual machine: {error}");
-                self.give_up(&Broken(format!("a thread cannot sleep: {error}")));
-            }
-            (quiet, since) = (0, None);
-        }
+        let handle = Arc::new(Handle::new(&channel, Health { broken: Mutex::default(), notifier }));
+        Ok(Self {
+            channel,
+            device,
+            mode,
+            handle,
+            queues: Vec::new(),
+            unrung: 0,
+            paused: false,
+            ending: false,
+            spin: SPIN_FIRST,
+            quiet: 0,
+            since: None,
+            asleep_since: Nanos::default(),
+        })
     }
 
     /// Whether to look again rather than sleep.
     #[inline]
-    fn spins(&mut self, quiet: u32, since: &mut Option<Nanos>) -> bool {
-        let polls = (self.mode == Mode::Polled || self.unrung > 0) && self.queues.iter().flatten().any(Served::takes);
+    fn spins(&mut self) -> bool {
+        let quiet = self.quiet;
+        let polls = (self.mode == Mode::Polled || self.unrung > 0) && !self.paused;
+        let polls = polls && self.queues.iter().flatten().any(Served::takes);
         if polls {
             if quiet.is_multiple_of(PATIENCE) || quiet > 16 * PATIENCE {
                 if self.queues.iter().flatten().any(|q| q.queue.is_torn()) {
@@ -230,40 +172,7 @@ impl Worker {
         // Whoever else wants the CPU, the driver before all, gets it.
         std::thread::yield_now();
         let now = self.channel.now();
-        now.since(*since.get_or_insert(now)) < self.spin
-    }
-
-    /// Sleeps until there is news; learns how long it is worth while to look for them.
-    fn sleep(&mut self, woken: &mut Vec<Woken>) -> io::Result<()> {
-        for served in self.queues.iter().flatten().filter(|served| served.takes()) {
-            match served.queue.ask_for_kicks() {
-                Ok(false) => {}
-                Ok(true) => return Ok(()),
-                // It is found, and told, when the queue is looked at next.
-                Err(_) => return Ok(()),
-            }
-        }
-        if self.queues.iter().flatten().any(|q| q.queue.is_torn()) {
-            self.give_up(&torn());
-        }
-        if self.handle.pending.load(Ordering::Acquire) {
-            return Ok(());
-        }
-        let before = self.channel.now();
-        self.channel.wait(None, woken)?;
-        let slept = self.channel.now().since(before);
-        // As KVM's halt polling: what came soon would have been found by looking longer, what came late by no looking.
-        if woken.iter().any(|w| w.readable) {
-            self.spin = match slept < SPIN_MOST {
-                true => (self.spin * 2).clamp(SPIN_FIRST, SPIN_MOST),
-                false => self.spin / 2,
-            };
-            if self.spin < SPIN_FIRST / 8 {
-                self.spin = 0;
-            }
-        }
-        self.queues.iter().flatten().for_each(|served| served.queue.decline_kicks());
-        Ok(())
+        now.since(*self.since.get_or_insert(now)) < self.spin
     }
 
     /// Takes, completes and publishes what there is. Returns how much that was.
@@ -272,7 +181,8 @@ impl Worker {
         let mut moved = 0;
         let way = Way { channel: &self.channel, device: self.device };
         let mut fault = None;
-        for served in self.queues.iter_mut().flatten().filter(|served| served.takes()) {
+        let takes = !self.paused;
+        for served in self.queues.iter_mut().flatten().filter(|served| takes && served.takes()) {
             match served.queue.take(way) {
                 Ok(n) => moved += n,
                 Err(broken) => fault = Some(broken),
@@ -313,7 +223,7 @@ impl Worker {
     #[cold]
     fn give_up(&mut self, broken: &Broken) {
         self.queues.iter_mut().flatten().for_each(|served| served.queue.close());
-        self.handle.give_up(&broken.0);
+        self.handle.status.give_up(&broken.0);
     }
 
     /// Answers for queues whose last bio is back.
@@ -333,50 +243,6 @@ impl Worker {
             }
             self.unrung -= usize::from(served.kick.is_none());
             self.queues[at] = None;
-        }
-    }
-
-    fn commands(&mut self) {
-        let commands = std::mem::take(&mut *self.handle.commands.lock().unwrap_or_else(PoisonError::into_inner));
-        for command in commands {
-            match command {
-                Command::Start(start, answer) => {
-                    // Whoever asked has gone when it does not listen, and will tell us to end.
-                    let _ = answer.send(self.start(*start));
-                }
-                Command::Stop(index, answer) => match self.queues.get_mut(index).and_then(Option::as_mut) {
-                    Some(served) => served.stopping = Some(answer),
-                    None => drop(answer),
-                },
-                Command::GoOn(index, answer) => {
-                    let served = self.queues.get_mut(index).and_then(Option::as_mut);
-                    // Who asked listens.
-                    let _ = answer.send(served.is_some_and(|served| served.stopping.take().is_some()));
-                }
-                Command::Call(index, call) => {
-                    if let Some(served) = self.queues.get_mut(index).and_then(Option::as_mut) {
-                        served.call = call;
-                        // The one before may have been rung by nobody.
-                        if let Some(call) = &served.call {
-                            let _ = rustix::io::write(call, &1u64.to_ne_bytes());
-                        }
-                    }
-                }
-                Command::Memory(memory, answer) => {
-                    let mut queues = self.queues.iter_mut().flatten();
-                    let result = queues.try_for_each(|served| served.queue.change_memory(memory.clone()));
-                    if let Err(broken) = &result {
-                        self.give_up(broken);
-                    }
-                    let _ = answer.send(result);
-                }
-                Command::End(answer) => {
-                    self.queues.iter_mut().flatten().for_each(|served| served.queue.close());
-                    self.ending = true;
-                    // Whoever asked listens.
-                    let _ = answer.send(());
-                }
-            }
         }
     }
 
@@ -410,13 +276,128 @@ impl Worker {
     }
 }
 
+impl Serve for Worker {
+    type Command = Command;
+    type Status = Health;
+    const CLIENTS: &'static str = "the driver of a virtual machine";
+
+    fn handle(&self) -> &Arc<Handle> {
+        &self.handle
+    }
+
+    fn channel(&self) -> &Channel {
+        &self.channel
+    }
+
+    fn command(&mut self, command: Command) {
+        // Whoever asked has gone when it does not listen, and will tell us to end.
+        match command {
+            Command::Start(start, answer) => drop(answer.send(self.start(*start))),
+            Command::Stop(index, answer) => match self.queues.get_mut(index).and_then(Option::as_mut) {
+                Some(served) => served.stopping = Some(answer),
+                None => drop(answer),
+            },
+            Command::Call(index, call) => {
+                if let Some(served) = self.queues.get_mut(index).and_then(Option::as_mut) {
+                    served.call = call;
+                    // The one before may have been rung by nobody.
+                    if let Some(call) = &served.call {
+                        let _ = rustix::io::write(call, &1u64.to_ne_bytes());
+                    }
+                }
+            }
+            Command::Memory(memory, answer) => {
+                let mut queues = self.queues.iter_mut().flatten();
+                let result = queues.try_for_each(|served| served.queue.change_memory(memory.clone()));
+                if let Err(broken) = &result {
+                    self.give_up(broken);
+                }
+                let _ = answer.send(result);
+            }
+        }
+    }
+
+    /// It is over when it was told to end and its last bio is back.
+    #[inline]
+    fn turn(&mut self) -> io::Result<Turn> {
+        if self.work() > 0 {
+            (self.quiet, self.since) = (0, None);
+            return Ok(Turn::Again);
+        }
+        self.stop_queues();
+        if self.ending && self.queues.iter().all(Option::is_none) {
+            return Ok(Turn::Over);
+        }
+        self.quiet = self.quiet.saturating_add(1);
+        let rest = Rest { more: false, linger: 0, timeout: None };
+        Ok(if self.spins() { Turn::Again } else { Turn::Rest(rest) })
+    }
+
+    fn may_sleep(&mut self) -> bool {
+        (self.quiet, self.since) = (0, None);
+        let takes = !self.paused;
+        for served in self.queues.iter().flatten().filter(|served| takes && served.takes()) {
+            // What is wrong is found, and told, when the queue is looked at next.
+            if !matches!(served.queue.ask_for_kicks(), Ok(false)) {
+                return false;
+            }
+        }
+        if self.queues.iter().flatten().any(|q| q.queue.is_torn()) {
+            self.give_up(&torn());
+        }
+        self.asleep_since = self.channel.now();
+        true
+    }
+
+    /// Learns how long it is worth while to look for news.
+    fn rested(&mut self, _: Rest, how: Rested, woken: &[Woken]) {
+        if how == Rested::Awake {
+            return;
+        }
+        let slept = self.channel.now().since(self.asleep_since);
+        // As KVM's halt polling: what came soon would have been found by looking longer, what came late by no looking.
+        if woken.iter().any(|w| w.readable) {
+            self.spin = match slept < SPIN_MOST {
+                true => (self.spin * 2).clamp(SPIN_FIRST, SPIN_MOST),
+                false => self.spin / 2,
+            };
+            if self.spin < SPIN_FIRST / 8 {
+                self.spin = 0;
+            }
+        }
+        self.queues.iter().flatten().for_each(|served| served.queue.decline_kicks());
+    }
+
+    fn pause(&mut self) {
+        self.paused = true;
+    }
+
+    fn is_quiet(&self) -> bool {
+        self.queues.iter().flatten().all(|served| served.queue.out() == 0)
+    }
+
+    fn resume(&mut self) {
+        self.paused = false;
+    }
+
+    /// Touches no ring any more. It waits for the last bio, however long that takes.
+    fn end(&mut self, _: Nanos) {
+        self.queues.iter_mut().flatten().for_each(|served| served.queue.close());
+        self.ending = true;
+    }
+
+    fn cannot_wait(&mut self, error: &io::Error) -> bool {
+        self.give_up(&Broken(format!("a thread cannot sleep: {error}")));
+        true
+    }
+}
+
 fn torn() -> Broken {
     Broken("the front end has taken memory away that it shares".into())
 }
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        self.handle.ended.store(true, Ordering::Release);
-        self.handle.bell.ring();
+        self.handle.status.notifier.notify();
     }
 }

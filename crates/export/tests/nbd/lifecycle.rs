@@ -8,9 +8,12 @@ use std::os::unix::net::UnixListener;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-use udm_export::nbd::{Listen, Server};
+use udm_export::Listen;
+use udm_export::nbd::Server;
 use udm_io::{Domain, DomainBuilder, Limits};
 use udm_nbd::wire::consts::{opt, rep};
+use udm_nbd::wire::consts::{opt, rep};
+use udm_nbd::wire::{Command, NbdError};
 use udm_nbd::wire::{Command, NbdError};
 
 #[test]

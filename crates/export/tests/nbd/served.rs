@@ -1,12 +1,14 @@
 //! A server for one test, in a directory of its own.
 
 use crate::device::ByHand;
+use std::any::Any;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use udm_base::Sectors;
-use udm_export::nbd::{Client, Export, ExportInfo, Exports, Listen, OpenError, Server, ServerBuilder};
+use udm_export::nbd::{Server, ServerBuilder};
+use udm_export::{Client, Export, Exports, Listen, OpenError, Refused};
 use udm_io::{BlockDevice, Domain, DomainBuilder, MemoryDevice};
 
 /// Bytes of [`Served::memory`].
@@ -18,12 +20,15 @@ pub(crate) struct Devices {
     open: Arc<AtomicUsize>,
 }
 
-struct Open {
-    info: ExportInfo,
+struct One {
+    name: String,
     device: Arc<dyn BlockDevice>,
     read_only: bool,
     open: Arc<AtomicUsize>,
 }
+
+/// Counts down when it goes.
+struct Counted(Arc<AtomicUsize>);
 
 impl Devices {
     /// No devices at all.
@@ -32,27 +37,30 @@ impl Devices {
     }
 }
 
+impl Devices {
+    fn one(&self, (name, device, read_only): &(String, Arc<dyn BlockDevice>, bool)) -> Arc<dyn Export> {
+        let (name, device, open) = (name.clone(), device.clone(), self.open.clone());
+        Arc::new(One { name, device, read_only: *read_only, open })
+    }
+}
+
 impl Exports for Devices {
-    fn list(&self) -> Vec<ExportInfo> {
-        self.named.iter().map(|(name, device, _)| info(name, &**device)).collect()
+    fn list(&self) -> Vec<Arc<dyn Export>> {
+        self.named.iter().map(|named| self.one(named)).collect()
     }
 
-    fn open(&self, name: &str, _: &Client) -> Result<Box<dyn Export>, OpenError> {
+    fn find(&self, name: &str, _: &Client) -> Result<Arc<dyn Export>, OpenError> {
         let found = self.named.iter().find(|(n, ..)| n == name || name.is_empty());
-        let (name, device, read_only) = found.ok_or_else(|| OpenError::Unknown(name.to_owned()))?;
-        self.open.fetch_add(1, Ordering::SeqCst);
-        let (open, device) = (self.open.clone(), device.clone());
-        Ok(Box::new(Open { info: info(name, &*device), device, read_only: *read_only, open }))
+        found.map(|named| self.one(named)).ok_or_else(|| OpenError::Unknown(name.to_owned()))
     }
 }
 
-fn info(name: &str, device: &dyn BlockDevice) -> ExportInfo {
-    ExportInfo { name: name.to_owned(), description: device.name() }
-}
-
-impl Export for Open {
-    fn info(&self) -> ExportInfo {
-        self.info.clone()
+impl Export for One {
+    fn name(&self) -> String {
+        self.name.clone()
+    }
+    fn description(&self) -> String {
+        self.device.name()
     }
     fn device(&self) -> Arc<dyn BlockDevice> {
         self.device.clone()
@@ -60,11 +68,15 @@ impl Export for Open {
     fn read_only(&self) -> bool {
         self.read_only
     }
+    fn open(&self) -> Result<Box<dyn Any + Send>, Refused> {
+        self.open.fetch_add(1, Ordering::SeqCst);
+        Ok(Box::new(Counted(self.open.clone())))
+    }
 }
 
-impl Drop for Open {
+impl Drop for Counted {
     fn drop(&mut self) {
-        self.open.fetch_sub(1, Ordering::SeqCst);
+        self.0.fetch_sub(1, Ordering::SeqCst);
     }
 }
 

@@ -4,7 +4,8 @@ use crate::served::Devices;
 use std::io::Read;
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
-use udm_export::nbd::{Listen, Server};
+use udm_export::Listen;
+use udm_export::nbd::Server;
 use udm_io::Domain;
 
 #[test]

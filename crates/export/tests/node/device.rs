@@ -3,8 +3,8 @@
 use std::any::Any;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use udm_base::{Errno, Sector, Sectors};
-use udm_export::node::NodeDevice;
+use udm_base::{Sector, Sectors};
+use udm_export::{Export, Refused};
 use udm_io::{Bio, BlockDevice, Cx, DeviceId, Extent, ExtentKind, ExtentsReply, Limits, Memory, Op, OpFlags};
 
 /// The disk.
@@ -152,14 +152,14 @@ impl Drop for Opened {
     }
 }
 
-impl NodeDevice for Shown {
+impl Export for Shown {
     fn device(&self) -> Arc<dyn BlockDevice> {
         self.0.clone()
     }
     fn read_only(&self) -> bool {
         self.0.read_only.load(Ordering::SeqCst)
     }
-    fn open(&self) -> Result<Box<dyn Any + Send>, Errno> {
+    fn open(&self) -> Result<Box<dyn Any + Send>, Refused> {
         self.0.open.fetch_add(1, Ordering::SeqCst);
         Ok(Box::new(Opened(self.0.clone())))
     }

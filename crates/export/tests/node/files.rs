@@ -9,7 +9,7 @@ use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::process::Command;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-use udm_export::node::NodeDevice;
+use udm_export::Export;
 use udm_export::node::fuse::{Adopted, FuseServer};
 use udm_io::{Domain, Limits, Op, OpFlags};
 
@@ -401,7 +401,7 @@ fn mounts_of_files() {
     let (fds, plan) = place.server.give().unwrap();
     let device = |name: &str| {
         assert_eq!(name, "disk");
-        Some(Box::new(crate::device::Shown(disk.clone())) as Box<dyn NodeDevice>)
+        Some(Box::new(crate::device::Shown(disk.clone())) as Box<dyn Export>)
     };
     let plan = serde_json::from_str(&serde_json::to_string(&plan).unwrap()).unwrap();
     let next = Adopted::new(fds, plan, device, &mut Vec::new()).unwrap();
@@ -486,7 +486,7 @@ fn another_server_goes_on_with_what_is_open() {
         let mut problems = Vec::new();
         let device = |name: &str| {
             assert_eq!(name, "disk");
-            Some(Box::new(crate::device::Shown(disk.clone())) as Box<dyn NodeDevice>)
+            Some(Box::new(crate::device::Shown(disk.clone())) as Box<dyn Export>)
         };
         let next = Adopted::new(fds, plan, device, &mut problems).unwrap();
         assert_eq!((disk.open.load(Ordering::SeqCst), problems), (1, Vec::<String>::new()));

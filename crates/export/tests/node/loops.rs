@@ -9,9 +9,8 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use udm_base::Errno;
-use udm_export::node::NodeDevice;
 use udm_export::node::loopdev::{Detached, LoopDevice, attach, available, detach_stale};
+use udm_export::{Export, Refused};
 use udm_io::{BlockDevice, Domain, Op};
 
 /// What the descriptors of the threads that do something with a loop device are.
@@ -168,7 +167,7 @@ fn who_waits_for_the_server_does_not_hold_it() {
 /// A disk whose mode is not told for as long as somebody has the lock.
 struct Dawdling(Shown, Arc<Mutex<()>>, Arc<AtomicUsize>);
 
-impl NodeDevice for Dawdling {
+impl Export for Dawdling {
     fn device(&self) -> Arc<dyn BlockDevice> {
         self.0.device()
     }
@@ -177,7 +176,7 @@ impl NodeDevice for Dawdling {
         drop(self.1.lock().unwrap());
         false
     }
-    fn open(&self) -> Result<Box<dyn Any + Send>, Errno> {
+    fn open(&self) -> Result<Box<dyn Any + Send>, Refused> {
         self.0.open()
     }
     fn name(&self) -> String {

@@ -353,18 +353,12 @@ fn a_bell_that_keeps_who_rings_it() {
 /// A page of memory as a node.
 struct Ram;
 
-impl udm_export::node::NodeDevice for Ram {
+impl udm_export::Export for Ram {
     fn device(&self) -> std::sync::Arc<dyn udm_io::BlockDevice> {
         static DEVICE: std::sync::OnceLock<std::sync::Arc<dyn udm_io::BlockDevice>> = std::sync::OnceLock::new();
         DEVICE
             .get_or_init(|| std::sync::Arc::new(udm_io::MemoryDevice::new(udm_base::Sectors::new(8)).unwrap()))
             .clone()
-    }
-    fn read_only(&self) -> bool {
-        false
-    }
-    fn open(&self) -> Result<Box<dyn std::any::Any + Send>, udm_base::Errno> {
-        Ok(Box::new(()))
     }
     fn name(&self) -> String {
         "memory".into()

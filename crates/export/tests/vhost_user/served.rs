@@ -6,51 +6,56 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use udm_base::Sectors;
-use udm_export::nbd::{Client, Export, ExportInfo, Exports, OpenError};
 use udm_export::vhost_user::front::{Done, FrontEnd, FrontOptions, FrontQueue, Kind, Part};
 use udm_export::vhost_user::{Handed, HandedSession, Mode, Prepared, Server};
+use udm_export::{Client, Export, Exports, OpenError, Refused};
 use udm_io::{Bio, BlockDevice, Cx, DeviceId, Domain, Limits, Memory, Op, Status};
 
 /// Bytes of the device.
 pub(crate) const SIZE: u64 = 16 << 20;
 
 /// One device, and how many have it open.
+#[derive(Clone)]
 struct One {
     device: Arc<dyn BlockDevice>,
     read_only: bool,
     open: Arc<AtomicUsize>,
 }
 
-struct Open(Arc<dyn BlockDevice>, bool, Arc<AtomicUsize>);
+/// Counts down when it goes.
+struct Counted(Arc<AtomicUsize>);
 
 impl Exports for One {
-    fn list(&self) -> Vec<ExportInfo> {
+    fn list(&self) -> Vec<Arc<dyn Export>> {
         Vec::new()
     }
-    fn open(&self, name: &str, _: &Client) -> Result<Box<dyn Export>, OpenError> {
-        if name != "disk" {
-            return Err(OpenError::Unknown(name.into()));
+    fn find(&self, name: &str, _: &Client) -> Result<Arc<dyn Export>, OpenError> {
+        match name {
+            "disk" => Ok(Arc::new(self.clone())),
+            _ => Err(OpenError::Unknown(name.into())),
         }
-        self.open.fetch_add(1, Ordering::SeqCst);
-        Ok(Box::new(Open(self.device.clone(), self.read_only, self.open.clone())))
     }
 }
 
-impl Export for Open {
-    fn info(&self) -> ExportInfo {
-        ExportInfo { name: "disk".into(), description: String::new() }
+impl Export for One {
+    fn name(&self) -> String {
+        "disk".into()
     }
     fn device(&self) -> Arc<dyn BlockDevice> {
-        self.0.clone()
+        self.device.clone()
     }
     fn read_only(&self) -> bool {
-        self.1
+        self.read_only
+    }
+    fn open(&self) -> Result<Box<dyn Any + Send>, Refused> {
+        self.open.fetch_add(1, Ordering::SeqCst);
+        Ok(Box::new(Counted(self.open.clone())))
     }
 }
 
-impl Drop for Open {
+impl Drop for Counted {
     fn drop(&mut self) {
-        self.2.fetch_sub(1, Ordering::SeqCst);
+        self.0.fetch_sub(1, Ordering::SeqCst);
     }
 }
 

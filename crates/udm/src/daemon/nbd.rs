@@ -7,7 +7,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use udm_core::Registry;
-use udm_export::nbd::{ConnectionState, HandedConnection, Listen, Prepared, Server, ServerBuilder};
+use udm_export::Listen;
+use udm_export::nbd::{ConnectionState, HandedConnection, Prepared, Server, ServerBuilder};
 
 /// The server that every device has an export on.
 pub(crate) struct MainServer(pub(crate) Server);

@@ -17,12 +17,11 @@ pub(crate) use pass::ReadyNodes;
 use super::own_writes;
 use super::state::NodeState;
 use super::ublk::Ublks;
-use crate::exports::is_read_only;
+use crate::exports::{Mapped, is_read_only};
 use crate::places::Places;
 use claims::{Claim, Claims, Shared};
 use loops::Change;
 use rustix::process::geteuid;
-use std::any::Any;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -32,7 +31,6 @@ use tracing::{info, warn};
 use udm_base::Errno;
 use udm_control::second::{NodeEntry, NodeKind};
 use udm_core::{Error, MappedDevice, Registry, TableSlot};
-use udm_export::node::NodeDevice;
 use udm_export::node::fuse::{self, FuseServer, Owner, Transport};
 use udm_export::node::loopdev::{self, LoopDevice};
 use udm_export::ublk;
@@ -119,31 +117,6 @@ pub(super) struct Seen {
 impl Seen {
     pub(super) fn of(md: &MappedDevice) -> Self {
         Self { sectors: md.sectors().get(), read_only: is_read_only(md), limits: md.limits() }
-    }
-}
-
-/// A mapped device, as a node's.
-pub(super) struct Mapped(pub(super) Arc<MappedDevice>);
-
-impl NodeDevice for Mapped {
-    fn device(&self) -> Arc<dyn BlockDevice> {
-        self.0.clone()
-    }
-
-    fn read_only(&self) -> bool {
-        is_read_only(&self.0)
-    }
-
-    fn open(&self) -> Result<Box<dyn Any + Send>, Errno> {
-        Ok(Box::new(self.0.open().map_err(|e| e.errno)?))
-    }
-
-    fn name(&self) -> String {
-        self.0.device_name()
-    }
-
-    fn write_through(&self) -> bool {
-        super::ublk::keeps_in_memory(&self.0)
     }
 }
 

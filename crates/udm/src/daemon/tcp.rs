@@ -10,7 +10,8 @@ use std::time::Duration;
 use udm_base::Errno;
 use udm_control::second::ExportEntry;
 use udm_core::{Error, Registry};
-use udm_export::nbd::{Listen, Server};
+use udm_export::Listen;
+use udm_export::nbd::Server;
 use udm_nbd::uri::{Endpoint, Uri};
 use udm_nbd::wire::consts::DEFAULT_PORT;
 

@@ -9,8 +9,9 @@
 //! those take locks of the registry and of devices, never this one.
 
 use super::handover::{HandOver, HandOverMessage};
-use super::nodes::{Mapped, Seen, failed, of_io};
+use super::nodes::{Seen, failed, of_io};
 use super::state::NodeState;
+use crate::exports::{Mapped, keeps_in_memory};
 use rustix::fd::OwnedFd;
 use rustix::fs::{AtFlags, Mode, OFlags};
 use std::fs;
@@ -21,7 +22,7 @@ use std::time::{Duration, Instant};
 use tracing::{info, warn};
 use udm_base::Errno;
 use udm_control::second::{NodeEntry, NodeKind};
-use udm_core::{Error, MappedDevice, Registry, TableSlot};
+use udm_core::{Error, MappedDevice, Registry};
 use udm_export::ublk::{self, Mark, Removed, Resized, Ublk};
 use udm_io::BlockDevice;
 
@@ -437,14 +438,6 @@ impl Node {
             transport: "ublk".to_owned(),
         }
     }
-}
-
-/// Whether what a write changed beside its data is in this process's memory until a flush: a pool's mappings are. The kernel and
-/// what is mounted survive this process, and would not find again what they have written.
-pub(super) fn keeps_in_memory(md: &MappedDevice) -> bool {
-    let Some(table) = md.table(TableSlot::Active) else { return false };
-    table.types().any(|target| target.name == "thin")
-        || table.devices().iter().any(|dev| dev.as_any().downcast_ref::<MappedDevice>().is_some_and(keeps_in_memory))
 }
 
 fn open_directory(dir: &Path) -> io::Result<OwnedFd> {

@@ -1,7 +1,7 @@
 //! Bytes in, bytes out.
 
 use super::*;
-use crate::nbd::exports::ExportInfo;
+use crate::exports::{Export, NamedDevice};
 use proptest::prelude::*;
 use std::sync::Arc;
 use udm_base::Sectors;
@@ -12,21 +12,17 @@ use udm_nbd::wire::option::{BlockSizes, put_option};
 /// Two exports: `disk` (1 MiB, the default one) and `locked`, which is refused.
 struct Two;
 
-struct Disk(Arc<MemoryDevice>);
+struct Disk;
 
 impl Exports for Two {
-    fn list(&self) -> Vec<ExportInfo> {
-        let info = |name: &str, text: &str| ExportInfo { name: name.into(), description: text.into() };
-        vec![info("disk", "a disk"), info("locked", "")]
+    fn list(&self) -> Vec<Arc<dyn Export>> {
+        vec![Arc::new(Disk), Arc::new(NamedDevice("locked".into(), Disk.device()))]
     }
 
-    fn open(&self, name: &str, client: &Client) -> Result<Box<dyn Export>, OpenError> {
+    fn find(&self, name: &str, client: &Client) -> Result<Arc<dyn Export>, OpenError> {
         assert_eq!(*client, Client::Internal);
         match name {
-            "" | "disk" => {
-                let device = MemoryDevice::new(Sectors::new(2048)).expect("a mebibyte");
-                Ok(Box::new(Disk(Arc::new(device))))
-            }
+            "" | "disk" => Ok(Arc::new(Disk)),
             "locked" => Err(OpenError::Refused("not now".into())),
             _ => Err(OpenError::Unknown(name.into())),
         }
@@ -34,14 +30,14 @@ impl Exports for Two {
 }
 
 impl Export for Disk {
-    fn info(&self) -> ExportInfo {
-        Two.list().swap_remove(0)
+    fn name(&self) -> String {
+        "disk".into()
+    }
+    fn description(&self) -> String {
+        "a disk".into()
     }
     fn device(&self) -> Arc<dyn BlockDevice> {
-        self.0.clone()
-    }
-    fn read_only(&self) -> bool {
-        false
+        Arc::new(MemoryDevice::new(Sectors::new(2048)).expect("a mebibyte"))
     }
 }
 

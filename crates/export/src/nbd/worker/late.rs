@@ -1,6 +1,6 @@
 //! Clients and devices that do not get on.
 
-use super::Worker;
+use super::{Slot, Worker};
 use crate::nbd::connection::Connection;
 use std::time::Duration;
 use udm_io::Nanos;
@@ -22,11 +22,12 @@ impl Worker {
 
     /// Hangs up on clients that keep others waiting for memory with which they do nothing.
     fn end_stalled(&mut self, now: Nanos) {
-        if self.waiting.iter().all(|n| self.slots[*n].connection.as_ref().is_none_or(|c| !c.lacks_memory(&self.engine)))
-        {
+        let lacks = |slot: &Slot| slot.connection.lacks_memory(&self.engine);
+        if !self.waiting.iter().any(|number| self.slots.get(*number).is_some_and(lacks)) {
             return;
         }
-        let count = self.break_off_where(|connection| connection.stalled(now) > STALL.as_nanos() as u64);
+        let stalled = |connection: &Connection| connection.stalled(now) > STALL.as_nanos() as u64;
+        let count = self.each(stalled, Connection::break_off);
         if count > 0 {
             tracing::warn!(
                 "{count} NBD clients are hung up on: they stopped in the middle of a request that holds memory"
@@ -38,9 +39,8 @@ impl Worker {
     fn end_silent(&mut self, now: Nanos) {
         let mut count = 0;
         while let Some(&(number, generation)) = self.talking.front() {
-            let slot = &mut self.slots[number];
-            let connection = slot.connection.as_mut().filter(|_| slot.generation == generation);
-            let silent = connection.and_then(|c| Some((c.negotiating(now)?, c)));
+            let slot = self.slots.get_mut(number).filter(|slot| slot.generation == generation);
+            let silent = slot.and_then(|slot| Some((slot.connection.negotiating(now)?, &mut slot.connection)));
             if let Some((ns, connection)) = silent {
                 if ns < HANDSHAKE.as_nanos() as u64 {
                     break;
@@ -55,18 +55,5 @@ impl Worker {
             let limit = HANDSHAKE.as_secs();
             tracing::info!("{count} NBD clients are hung up on: they had not chosen an export after {limit} s");
         }
-    }
-
-    fn break_off_where(&mut self, which: impl Fn(&Connection) -> bool) -> usize {
-        let mut count = 0;
-        for number in 0..self.slots.len() {
-            let connection = self.slots[number].connection.as_mut();
-            if let Some(connection) = connection.filter(|connection| which(connection)) {
-                connection.break_off(&mut self.engine);
-                count += 1;
-                self.mark(number);
-            }
-        }
-        count
     }
 }

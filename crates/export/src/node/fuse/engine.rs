@@ -11,6 +11,7 @@ use super::steps::{Part, Range, Step};
 use super::tree::{Node, lock};
 use super::uring::Uring;
 use super::wire::{LseekOut, OutHeader, WriteOut};
+use crate::slots::Slots;
 use std::collections::HashMap;
 use std::io::{self, IoSlice};
 use std::sync::Arc;
@@ -75,7 +76,7 @@ enum Answer {
 struct Job {
     tag: Tag,
     node: Arc<Node>,
-    device: usize,
+    device: u32,
     step: Step,
     /// What follows, the next at the end.
     rest: Vec<Step>,
@@ -106,7 +107,7 @@ struct Use {
 /// What a device is like, for who makes requests of it.
 #[derive(Clone, Copy)]
 pub(super) struct Shape {
-    device: usize,
+    device: u32,
     pub(super) size: u64,
     pub(super) block: u32,
     pub(super) fua: bool,
@@ -121,9 +122,8 @@ pub(super) struct Engine {
     pub(super) uring: Option<Uring>,
     /// The worker's number, by which gates know it.
     number: usize,
-    devices: Vec<Option<Use>>,
-    jobs: Vec<Option<Job>>,
-    free: Vec<u32>,
+    devices: Slots<Use>,
+    jobs: Slots<Job>,
     small: Vec<AlignedBuf>,
     large: Vec<AlignedBuf>,
     /// What devices were asked, and for which jobs.
@@ -147,9 +147,8 @@ impl Engine {
             links: Links::new((number, workers)),
             uring: None,
             number,
-            devices: Vec::new(),
-            jobs: Vec::new(),
-            free: Vec::new(),
+            devices: Slots::default(),
+            jobs: Slots::default(),
             small: Vec::new(),
             large: Vec::new(),
             admitted: Vec::new(),
@@ -158,7 +157,7 @@ impl Engine {
 
     /// Requests under way.
     pub(super) fn len(&self) -> usize {
-        self.jobs.len() - self.free.len()
+        self.jobs.len()
     }
 
     /// Memory to receive into.
@@ -202,13 +201,13 @@ impl Engine {
     /// The node's device as it is now, for a request that came by `link`.
     pub(super) fn shape(&mut self, link: u32, node: &Arc<Node>) -> Shape {
         let version = node.version();
-        let is = |used: &Option<Use>| used.as_ref().is_some_and(|used| used.current && Arc::ptr_eq(&used.node, node));
+        let is = |used: &Use| used.current && Arc::ptr_eq(&used.node, node);
         // A connection is mostly that of one device.
         let last = self.links.of_request(link).device;
         let known = self.devices.get(last).filter(|used| is(used)).map(|_| last);
-        let index = match known.or_else(|| self.devices.iter().position(is)) {
+        let index = match known.or_else(|| Some(self.devices.iter().find(|(_, used)| is(used))?.0)) {
             Some(index) => {
-                let used = self.devices[index].as_mut().expect("found above");
+                let used = &mut self.devices[index];
                 if used.version == version && used.device.sectors() == used.attached.sectors() {
                     index
                 } else {
@@ -220,7 +219,7 @@ impl Engine {
             None => self.attach(node, version),
         };
         self.links.of_request(link).device = index;
-        let used = self.devices[index].as_ref().expect("attached");
+        let used = &self.devices[index];
         Shape {
             device: index,
             size: used.attached.sectors().checked_bytes().unwrap_or(!0x1ff),
@@ -230,22 +229,16 @@ impl Engine {
         }
     }
 
-    fn attach(&mut self, node: &Arc<Node>, version: u64) -> usize {
+    fn attach(&mut self, node: &Arc<Node>, version: u64) -> u32 {
         let device = node.device.device();
         let attached = self.channel.attach(device.clone());
         let limits = device.limits();
-        let used = Some(Use { node: node.clone(), version, attached, device, limits, jobs: 0, current: true });
-        let index = self.devices.iter().position(Option::is_none).unwrap_or(self.devices.len());
-        if index == self.devices.len() {
-            self.devices.push(None);
-        }
-        self.devices[index] = used;
-        index
+        self.devices.insert(Use { node: node.clone(), version, attached, device, limits, jobs: 0, current: true })
     }
 
-    fn let_go_if_idle(&mut self, index: usize) {
-        if self.devices[index].as_ref().is_some_and(|used| used.jobs == 0)
-            && let Some(used) = self.devices[index].take()
+    fn let_go_if_idle(&mut self, index: u32) {
+        if self.devices[index].jobs == 0
+            && let Some(used) = self.devices.remove(index)
         {
             // SAFETY: every bio to this attachment belongs to one of its jobs, of which there are none.
             unsafe { self.channel.detach_idle(used.attached) };
@@ -254,9 +247,8 @@ impl Engine {
 
     /// Lets go of devices that nobody has open.
     pub(super) fn let_go_of_closed(&mut self) {
-        for index in 0..self.devices.len() {
-            let closed = self.devices[index].as_mut().filter(|used| !used.node.is_open());
-            if let Some(used) = closed {
+        for index in self.devices.numbers() {
+            if let Some(used) = self.devices.get_mut(index).filter(|used| !used.node.is_open()) {
                 used.current = false;
                 self.let_go_if_idle(index);
             }
@@ -327,7 +319,7 @@ impl Engine {
         from: u64,
         hole: bool,
     ) -> Result<(), Errno> {
-        let device = &self.devices[shape.device].as_ref().expect("its shape was asked for").device;
+        let device = &self.devices[shape.device].device;
         // Refused before anything is under way.
         Search::next(device.sectors(), from, hole)?;
         self.begin(tag, node, shape, (Step::Seek(from, hole), Vec::new()), None, None, Answer::Empty);
@@ -350,21 +342,23 @@ impl Engine {
         answer: Answer,
     ) {
         let (device, (step, rest)) = (shape.device, steps);
-        self.devices[device].as_mut().expect("its shape was asked for").jobs += 1;
+        self.devices[device].jobs += 1;
         // An entry's payload is there anyway.
         let held = buf.as_ref().filter(|buf| !buf.lent).map_or(0, Buf::len).max(LEAST);
         self.links.begin(tag.link, held);
-        let job =
-            Job { tag, node: node.clone(), device, step, rest, buf, search: None, block: None, gate, held, answer };
-        let slot = match self.free.pop() {
-            Some(slot) => slot,
-            None => {
-                self.jobs.push(None);
-                // As many as the kernel lets be under way.
-                (self.jobs.len() - 1) as u32
-            }
-        };
-        self.jobs[slot as usize] = Some(job);
+        let slot = self.jobs.insert(Job {
+            tag,
+            node: node.clone(),
+            device,
+            step,
+            rest,
+            buf,
+            search: None,
+            block: None,
+            gate,
+            held,
+            answer,
+        });
         let admitted = gate.is_none_or(|alone| lock(&node.gate).enter(alone, (self.number, slot)));
         if admitted {
             self.submit(slot);
@@ -378,8 +372,8 @@ impl Engine {
 
     /// Submits the bio of the job's step.
     fn submit(&mut self, slot: u32) {
-        let job = self.jobs[slot as usize].as_mut().expect("a slot in use");
-        let device = self.devices[job.device].as_ref().expect("a device with jobs").attached;
+        let job = &mut self.jobs[slot];
+        let device = self.devices[job.device].attached;
         let (channel, token) = (&self.channel, u64::from(slot));
         let submitted = match job.step {
             Step::Read(Range { start, sectors }) => {
@@ -422,7 +416,7 @@ impl Engine {
                 return self.ask(slot);
             }
             Step::Seek(from, hole) => {
-                let size = self.devices[job.device].as_ref().expect("a device with jobs").device.sectors();
+                let size = self.devices[job.device].device.sectors();
                 // It may have become smaller.
                 let Ok(search) = Search::next(size, from, hole) else { return self.finish(slot, Err(Errno::ENXIO)) };
                 job.search = Some(search);
@@ -436,10 +430,10 @@ impl Engine {
 
     /// Asks the device what the job has to know next, or goes on with what it found. Does not wait.
     fn ask(&mut self, slot: u32) {
-        let job = self.jobs[slot as usize].as_mut().expect("a slot in use");
+        let job = &mut self.jobs[slot];
         let search = job.search.as_mut().expect("it has something to ask");
         if let Some((sector, sectors)) = search.question() {
-            let device = &self.devices[job.device].as_ref().expect("a device with jobs").device;
+            let device = &self.devices[job.device].device;
             let question = self.questions.ask(&self.channel, &**device, sector, sectors);
             self.asked.insert(question, slot);
             return;
@@ -470,7 +464,7 @@ impl Engine {
         while let Some((question, extents)) = self.questions.next_answer() {
             count += 1;
             let slot = self.asked.remove(&question).expect("each question is a job's");
-            let job = self.jobs[slot as usize].as_mut().expect("a job stays until it is answered");
+            let job = &mut self.jobs[slot];
             job.search.as_mut().expect("it has asked").answered(&extents);
             self.ask(slot);
         }
@@ -478,7 +472,7 @@ impl Engine {
     }
 
     fn step_done(&mut self, slot: u32, status: Status) {
-        let job = self.jobs[slot as usize].as_mut().expect("a completion belongs to a job");
+        let job = &mut self.jobs[slot];
         match (job.step, status) {
             (Step::Load(part), Status::Ok) => {
                 job.step = Step::Store(part);
@@ -492,7 +486,7 @@ impl Engine {
 
     /// Goes on with the next step, if there is one.
     fn next_step(&mut self, slot: u32) {
-        let job = self.jobs[slot as usize].as_mut().expect("a slot in use");
+        let job = &mut self.jobs[slot];
         match job.rest.pop() {
             Some(step) => {
                 job.step = step;
@@ -503,8 +497,7 @@ impl Engine {
     }
 
     fn finish(&mut self, slot: u32, result: Result<(), Errno>) {
-        let job = self.jobs[slot as usize].take().expect("a job that ends");
-        self.free.push(slot);
+        let job = self.jobs.remove(slot).expect("a job that ends");
         if let Some(alone) = job.gate {
             // Before the answer: who has it may write the same place again.
             let next = lock(&job.node.gate).leave(alone);
@@ -535,7 +528,7 @@ impl Engine {
             self.give(buf);
         }
         self.links.finish(job.tag.link, job.held);
-        let used = self.devices[job.device].as_mut().expect("a device with jobs");
+        let used = &mut self.devices[job.device];
         used.jobs -= 1;
         if !used.current || !used.node.is_open() {
             self.let_go_if_idle(job.device);
@@ -584,9 +577,8 @@ impl Drop for Engine {
     fn drop(&mut self) {
         if self.channel.outstanding() > 0 {
             // A device still has bios, and it may write to their memory: it stays, with all that is beside it.
-            let jobs = std::mem::take(&mut self.jobs);
-            tracing::warn!("{} requests of nodes are left behind", jobs.iter().flatten().count());
-            std::mem::forget(jobs);
+            tracing::warn!("{} requests of nodes are left behind", self.jobs.len());
+            std::mem::forget(std::mem::take(&mut self.jobs));
             std::mem::forget(std::mem::take(&mut self.devices));
         }
     }

@@ -7,6 +7,7 @@
 //! takes [`SURE`] of it whatever the others hold: so each goes on, however many do not.
 
 use super::connection::Connection;
+use crate::slots::Slots;
 use rustix::fd::AsFd;
 use std::collections::VecDeque;
 use std::io;
@@ -35,7 +36,7 @@ enum Place {
 pub(super) struct Link {
     pub(super) connection: Arc<Connection>,
     /// The device's place among those of the worker, where it was last.
-    pub(super) device: usize,
+    pub(super) device: u32,
     held: usize,
     jobs: usize,
     place: Place,
@@ -45,7 +46,7 @@ pub(super) struct Link {
 
 /// All of a worker's.
 pub(super) struct Links {
-    slots: Vec<Option<Link>>,
+    slots: Slots<Link>,
     ready: VecDeque<u32>,
     full: Vec<u32>,
     held: usize,
@@ -57,53 +58,38 @@ pub(super) struct Links {
 
 impl Links {
     pub(super) fn new((number, workers): (usize, usize)) -> Self {
-        let (slots, ready, full) = (Vec::new(), VecDeque::new(), Vec::new());
+        let (slots, ready, full) = (Slots::default(), VecDeque::new(), Vec::new());
         Self { slots, ready, full, held: 0, number, workers, watching: false }
     }
 
     /// Takes a connection on; it is looked at next.
     pub(super) fn add(&mut self, channel: &Channel, connection: Arc<Connection>) -> io::Result<()> {
-        let free = self.slots.iter().position(Option::is_none).unwrap_or(self.slots.len());
-        if free == self.slots.len() {
-            self.slots.push(None);
-        }
-        // As many as there are descriptors.
-        let number = free as u32;
-        let (device, held, jobs) = (usize::MAX, 0, 0);
+        let (device, held, jobs) = (u32::MAX, 0, 0);
         let link = Link { connection, device, held, jobs, place: Place::Quiet, watched: false, gone: false };
-        self.slots[free] = Some(link);
+        let number = self.slots.insert(link);
         self.look(number);
         if self.watching { self.watch(channel, number, true) } else { Ok(()) }
     }
 
     pub(super) fn get(&self, link: u32) -> Option<&Link> {
-        self.slots.get(link as usize)?.as_ref()
-    }
-
-    fn get_mut(&mut self, link: u32) -> Option<&mut Link> {
-        self.slots.get_mut(link as usize)?.as_mut()
+        self.slots.get(link)
     }
 
     /// A request's: it stays for as long as that is under way.
     pub(super) fn of_request(&mut self, link: u32) -> &mut Link {
-        self.get_mut(link).expect("a link outlives its requests")
+        &mut self.slots[link]
     }
 
     /// The one of a connection.
     pub(super) fn of(&self, connection: &Arc<Connection>) -> Option<u32> {
-        let is = |link: &Option<Link>| link.as_ref().is_some_and(|link| Arc::ptr_eq(&link.connection, connection));
-        self.slots.iter().position(is).map(|at| at as u32)
+        self.slots.iter().find(|(_, link)| Arc::ptr_eq(&link.connection, connection)).map(|(number, _)| number)
     }
 
     /// Looks at those that are at home here. Which of them have room for what is there.
     pub(super) fn look_at_home(&mut self) -> Vec<u32> {
-        let mut looked = Vec::new();
-        for number in 0..self.slots.len() as u32 {
-            if self.get(number).is_some_and(|link| self.is_home(link)) {
-                self.look(number);
-                looked.push(number);
-            }
-        }
+        let at_home = self.slots.iter().filter(|(_, link)| self.is_home(link));
+        let mut looked: Vec<_> = at_home.map(|(number, _)| number).collect();
+        looked.iter().for_each(|number| self.look(*number));
         looked.retain(|number| self.get(*number).is_some_and(|link| link.place == Place::Ready));
         looked
     }
@@ -152,7 +138,7 @@ impl Links {
 
     /// Requests may have come.
     pub(super) fn look(&mut self, link: u32) {
-        if let Some(found) = self.get_mut(link)
+        if let Some(found) = self.slots.get_mut(link)
             && found.place == Place::Quiet
             && !found.gone
         {
@@ -192,7 +178,7 @@ impl Links {
     }
 
     fn set_place(&mut self, link: u32, place: Place) {
-        if let Some(link) = self.get_mut(link) {
+        if let Some(link) = self.slots.get_mut(link) {
             link.place = place;
         }
     }
@@ -201,7 +187,7 @@ impl Links {
     pub(super) fn settle(&mut self, channel: &Channel, watching: bool) -> io::Result<()> {
         if watching != self.watching {
             self.watching = watching;
-            for link in 0..self.slots.len() as u32 {
+            for link in self.slots.numbers() {
                 self.watch(channel, link, watching)?;
                 // Whatever came meanwhile is told by the channel.
             }
@@ -213,7 +199,7 @@ impl Links {
     }
 
     fn watch(&mut self, channel: &Channel, number: u32, wanted: bool) -> io::Result<()> {
-        let Some(link) = self.get_mut(number) else { return Ok(()) };
+        let Some(link) = self.slots.get_mut(number) else { return Ok(()) };
         if wanted == link.watched || wanted && link.gone {
             return Ok(());
         }
@@ -230,7 +216,7 @@ impl Links {
     pub(super) fn gone(&mut self, channel: &Channel, number: u32) {
         // It was watched.
         let _ = self.watch(channel, number, false);
-        if let Some(link) = self.get_mut(number) {
+        if let Some(link) = self.slots.get_mut(number) {
             link.gone = true;
             self.ready.retain(|ready| *ready != number);
             self.full.retain(|full| *full != number);
@@ -240,7 +226,7 @@ impl Links {
 
     fn let_go_if_over(&mut self, number: u32) {
         if self.get(number).is_some_and(|link| link.jobs == 0) {
-            self.slots[number as usize] = None;
+            self.slots.remove(number);
         }
     }
 
@@ -248,7 +234,7 @@ impl Links {
     pub(super) fn clear(&mut self, channel: &Channel) {
         // Closing them does the same, when their copies are closed as well.
         let _ = self.settle(channel, false);
-        self.slots.clear();
+        self.slots = Slots::default();
     }
 }
 

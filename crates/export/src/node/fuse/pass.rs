@@ -9,13 +9,14 @@ use super::connection::Connection;
 use super::mount::Mounted;
 use super::server::FuseServer;
 use super::tree::{Node, Tree, TreePlan, lock};
-use super::worker::Command;
-use crate::node::NodeDevice;
+use crate::exports::Export;
+use crate::worker::deadline::Answers;
+use crate::worker::group::Workers;
 use rustix::fd::OwnedFd;
 use serde::{Deserialize, Serialize};
 use std::io;
 use std::path::Path;
-use std::sync::{Arc, mpsc};
+use std::sync::Arc;
 use std::time::Duration;
 use udm_io::Domain;
 
@@ -56,24 +57,13 @@ impl FuseServer {
     /// as before. Requests wait in the kernel until [`resume`](Self::resume), or for another server
     /// ([`give`](Self::give)). Meanwhile this process must not touch the mount.
     pub fn pause(&self, patience: Duration) -> bool {
-        let (done, is_done) = mpsc::channel();
-        self.tell_all(|| Command::Pause(done.clone()));
-        drop(done);
-        let clock = self.domain().clock();
-        let until = clock.now().after(u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX));
-        let left = || Duration::from_nanos(until.since(clock.now()));
-        // A worker that has ended says nothing, and its end of the channel goes.
-        let paused =
-            self.handles().iter().all(|_| is_done.recv_timeout(left()) != Err(mpsc::RecvTimeoutError::Timeout));
-        if !paused {
-            self.resume();
-        }
-        paused
+        // A worker that has ended has nothing under way.
+        self.workers().pause(patience) != Answers::Late
     }
 
     /// Goes on after a pause.
     pub fn resume(&self) {
-        self.tell_all(|| Command::Resume);
+        self.workers().resume();
     }
 
     /// The names of the devices that are open here, each as often as it is.
@@ -98,7 +88,7 @@ impl FuseServer {
             ConnectionPlan { node: node.number(), mounted, handles: node.handles_by(connection.id) }
         };
         let connections = nodes.iter().map(plan).collect();
-        self.end_threads(self.domain().clock().now());
+        Workers::shut_down([self.workers()], Duration::ZERO);
         // The threads' ends of them have gone.
         let descriptor = |connection: Arc<Connection>| match Arc::try_unwrap(connection) {
             Ok(connection) => Ok(connection.into_fd()),
@@ -118,7 +108,7 @@ impl Adopted {
     pub fn new(
         fds: Vec<OwnedFd>,
         plan: Plan,
-        device: impl FnMut(&str) -> Option<Box<dyn NodeDevice>>,
+        device: impl FnMut(&str) -> Option<Box<dyn Export>>,
         problems: &mut Vec<String>,
     ) -> Result<Self, String> {
         let Plan { helper, tree, connections } = plan;

@@ -157,7 +157,7 @@ impl Worker {
         if by_ring {
             // Until all have done so the kernel keeps requests.
             connection.set_by_ring(true);
-            self.shared.handles().iter().for_each(|handle| handle.tell(Command::Register(connection.clone())));
+            self.shared.workers.tell(|| Command::Register(connection.clone()));
         }
         Ok(())
     }

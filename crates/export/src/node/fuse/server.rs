@@ -4,18 +4,16 @@ use super::connection::Connection;
 use super::mount::{self, Mounted};
 use super::tree::{DIRECTORY_ID, FILES, Node, Owner, Tree, lock};
 use super::uring;
-use super::worker::{Command, Handle, MOST_MEMORY, MOST_SURE, Shared, Worker};
-use crate::node::NodeDevice;
+use super::worker::{Command, MOST_MEMORY, MOST_SURE, Shared, Worker};
+use crate::exports::Export;
+use crate::worker::group::Workers;
 use rustix::fd::OwnedFd;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
-use udm_io::{Domain, Joiner, Nanos};
-
-/// How long [`FuseServer::reap`] waits.
-const REAP: Duration = Duration::from_secs(1);
+use udm_io::Domain;
 
 /// How requests come from the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,7 +38,6 @@ impl Transport {
 ///
 /// No thread that serves a mount may use a file of it: that would wait for itself.
 pub struct FuseServer {
-    domain: Domain,
     dir: PathBuf,
     /// The helper mounts.
     helper: bool,
@@ -48,7 +45,6 @@ pub struct FuseServer {
     next_connection: AtomicU64,
     /// How many connections may have their requests come by io_uring.
     most_rings: usize,
-    joiners: Mutex<Vec<Joiner>>,
 }
 
 impl FuseServer {
@@ -85,51 +81,21 @@ impl FuseServer {
         queues: Option<usize>,
     ) -> io::Result<Self> {
         let threads = threads.max(1);
+        let shared = Arc::new(Shared::new(domain, tree));
+        let makers = (0..threads).map(|number| {
+            let (domain, shared) = (domain.clone(), shared.clone());
+            move || Worker::new(&domain, shared, (number, threads), queues)
+        });
+        let started = shared.workers.start(|number| format!("udm-fuse-{number}"), makers);
+        // Dropped, it waits for those that end.
         let server = Self {
-            domain: domain.clone(),
             dir: dir.to_owned(),
             helper,
-            shared: Arc::new(Shared::new(tree)),
             next_connection: AtomicU64::new(DIRECTORY_ID),
             most_rings: queues.map_or(0, |queues| uring::most_connections(queues, threads)),
-            joiners: Mutex::default(),
+            shared,
         };
-        server.spawn_all(threads, queues)?;
-        Ok(server)
-    }
-
-    fn spawn_all(&self, threads: usize, queues: Option<usize>) -> io::Result<()> {
-        let (told, handles) = mpsc::channel();
-        let mut begin = Vec::new();
-        let mut joiners = lock(&self.joiners);
-        for number in 0..threads {
-            let (domain, shared, told) = (self.domain.clone(), self.shared.clone(), told.clone());
-            let (start, started) = mpsc::channel::<()>();
-            let work = move || match Worker::new(&domain, shared, (number, threads), queues) {
-                Ok(worker) => {
-                    let known = told.send((number, Ok(worker.handle()))).is_ok();
-                    drop(told);
-                    // Not told when another could not be started.
-                    if known && started.recv().is_ok() {
-                        worker.run();
-                    }
-                }
-                Err(error) => drop(told.send((number, Err(error)))),
-            };
-            joiners.push(self.domain.executor().spawn(&format!("udm-fuse-{number}"), Box::new(work))?);
-            begin.push(start);
-        }
-        drop(told);
-        let mut all: Vec<_> = handles.iter().collect();
-        all.sort_by_key(|(number, _)| *number);
-        let all = all.into_iter().map(|(_, handle)| handle).collect::<io::Result<Vec<_>>>()?;
-        // Before the first request: each knows the others.
-        let _ = self.shared.handles.set(all);
-        for start in begin {
-            // A thread that has gone has told why.
-            let _ = start.send(());
-        }
-        Ok(())
+        started.map(|()| server)
     }
 
     /// Serves a connection, by which `handles` are open already. The first one is the directory's.
@@ -143,13 +109,13 @@ impl FuseServer {
         let connection = Arc::new(Connection::new(id, fuse, node, mounted, rings));
         connections.push(connection.clone());
         drop(connections);
-        self.tell_all(|| Command::Serve(connection.clone()));
+        self.workers().tell(|| Command::Serve(connection.clone()));
     }
 
     /// Mounts the node's file on top of itself, so that its requests have a connection of their own. Without that they wait behind those
     /// of other nodes that have none.
     fn mount_file(&self, name: &str, node: &Arc<Node>) {
-        match mount::mount_file(&self.domain, &self.file(name), self.helper) {
+        match mount::mount_file(self.domain(), &self.file(name), self.helper) {
             Ok((fuse, mounted)) => {
                 self.connect(fuse, Some(node.clone()), Some(mounted), &[]);
                 self.shared.tree.set_mounted(node, Some(name));
@@ -162,7 +128,7 @@ impl FuseServer {
     fn unmount_file(&self, node: &Arc<Node>) {
         let all = lock(&self.shared.connections).clone();
         let mounted = all.iter().filter(|connection| connection.is_of(node)).filter_map(|one| one.take_mounted());
-        mounted.for_each(|mounted| mounted.unmount(&self.domain));
+        mounted.for_each(|mounted| mounted.unmount(self.domain()));
         self.shared.tree.set_mounted(node, None);
     }
 
@@ -201,7 +167,7 @@ impl FuseServer {
     ///
     /// # Errors
     /// The name is taken, or cannot be that of a file.
-    pub fn add(&self, name: &str, device: Box<dyn NodeDevice>) -> Result<(), String> {
+    pub fn add(&self, name: &str, device: Box<dyn Export>) -> Result<(), String> {
         let node = self.shared.tree.add(name, device)?;
         self.mount_file(name, &node);
         Ok(())
@@ -211,7 +177,7 @@ impl FuseServer {
     ///
     /// # Errors
     /// As [`add`](Self::add).
-    pub fn add_link(&self, name: &str, device: Box<dyn NodeDevice>, target: &Path) -> Result<(), String> {
+    pub fn add_link(&self, name: &str, device: Box<dyn Export>, target: &Path) -> Result<(), String> {
         self.shared.tree.add(name, device)?;
         self.set_link(name, Some(target));
         Ok(())
@@ -250,7 +216,7 @@ impl FuseServer {
 
     /// The most bytes of memory that requests under way take for their data.
     pub fn most_data(&self) -> usize {
-        self.handles().len() * MOST_MEMORY + lock(&self.shared.connections).len() * MOST_SURE
+        self.workers().handles().len() * MOST_MEMORY + lock(&self.shared.connections).len() * MOST_SURE
     }
 
     /// The nodes' names.
@@ -269,16 +235,7 @@ impl FuseServer {
     /// Sees that files that were closed before the call no longer count as open. Blocks, at most a second. Whether it is
     /// done.
     pub fn reap(&self) -> bool {
-        if !self.is_mounted() {
-            return true;
-        }
-        let (answer, answers) = mpsc::channel();
-        self.tell_all(|| Command::Reap(answer.clone()));
-        drop(answer);
-        let clock = self.domain.clock();
-        let until = clock.now().after(REAP.as_nanos() as u64);
-        let left = || Duration::from_nanos(until.since(clock.now()));
-        self.handles().iter().all(|_| answers.recv_timeout(left()) != Err(mpsc::RecvTimeoutError::Timeout))
+        !self.is_mounted() || self.workers().reap(Command::Reap)
     }
 
     /// Unmounts, finishes what is under way, and ends the threads; blocks at most `patience` for devices that do not
@@ -290,33 +247,20 @@ impl FuseServer {
         drop(directory.and_then(|directory| directory.take_mounted()));
         all.iter().filter_map(|connection| connection.take_mounted()).for_each(Mounted::leave);
         drop(all);
-        let deadline = self.domain.clock().now().after(u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX));
-        self.end_threads(deadline);
+        Workers::shut_down([self.workers()], patience);
         lock(&self.shared.connections).clear();
     }
 
-    /// Ends the threads, once.
-    pub(super) fn end_threads(&self, deadline: Nanos) {
-        let joiners = std::mem::take(&mut *lock(&self.joiners));
-        self.tell_all(|| Command::End(deadline));
-        joiners.into_iter().for_each(Joiner::join);
-        self.handles().iter().for_each(|handle| handle.clear());
-    }
-
     pub(super) fn domain(&self) -> &Domain {
-        &self.domain
+        self.workers().domain()
     }
 
     pub(super) fn shared(&self) -> &Shared {
         &self.shared
     }
 
-    pub(super) fn handles(&self) -> &[Arc<Handle>] {
-        self.shared.handles.get().map_or(&[], Vec::as_slice)
-    }
-
-    pub(super) fn tell_all(&self, command: impl Fn() -> Command) {
-        self.handles().iter().for_each(|handle| handle.tell(command()));
+    pub(super) fn workers(&self) -> &Workers<Command> {
+        &self.shared.workers
     }
 }
 

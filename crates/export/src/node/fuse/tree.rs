@@ -12,7 +12,7 @@
 
 use super::gate::Gate;
 use super::wire::{Attr, ROOT};
-use crate::node::NodeDevice;
+use crate::exports::Export;
 use serde::{Deserialize, Serialize};
 use std::any::Any;
 use std::collections::{BTreeMap, HashMap};
@@ -48,7 +48,7 @@ struct Opened {
 /// A node.
 pub(super) struct Node {
     number: u64,
-    pub(super) device: Box<dyn NodeDevice>,
+    pub(super) device: Box<dyn Export>,
     link: Mutex<Option<PathBuf>>,
     /// Where its own mount is, from the root: its name leads there then, unless there is a link.
     at: Mutex<Option<PathBuf>>,
@@ -138,7 +138,7 @@ pub(super) struct TreePlan {
 #[serde(deny_unknown_fields)]
 struct NodePlan {
     number: u64,
-    /// As [`NodeDevice::name`] has it.
+    /// As [`Export::name`] has it.
     device: String,
     /// `None` when the name was taken away.
     name: Option<String>,
@@ -195,7 +195,7 @@ impl Tree {
     /// A node whose device cannot be had is left out, and is among the problems.
     pub(super) fn of_plan(
         plan: TreePlan,
-        mut device: impl FnMut(&str) -> Option<Box<dyn NodeDevice>>,
+        mut device: impl FnMut(&str) -> Option<Box<dyn Export>>,
         problems: &mut Vec<String>,
     ) -> Result<Self, String> {
         let TreePlan { owner, next, next_handle, nodes } = plan;
@@ -254,7 +254,7 @@ impl Tree {
     }
 
     /// Adds a node. Fails when the name is taken, or none for a file.
-    pub(super) fn add(&self, name: &str, device: Box<dyn NodeDevice>) -> Result<Arc<Node>, String> {
+    pub(super) fn add(&self, name: &str, device: Box<dyn Export>) -> Result<Arc<Node>, String> {
         let mut inner = lock(&self.inner);
         check_name(&inner, name)?;
         let number = inner.next;
@@ -521,15 +521,9 @@ mod tests {
 
     struct Ram(Arc<dyn BlockDevice>);
 
-    impl NodeDevice for Ram {
+    impl Export for Ram {
         fn device(&self) -> Arc<dyn BlockDevice> {
             self.0.clone()
-        }
-        fn read_only(&self) -> bool {
-            false
-        }
-        fn open(&self) -> Result<Box<dyn Any + Send>, Errno> {
-            Ok(Box::new(()))
         }
         fn name(&self) -> String {
             "ram".into()
@@ -671,7 +665,7 @@ mod tests {
         };
         let check = |text: &str, there: bool| {
             let (plan, mut problems) = (serde_json::from_str(text).unwrap(), Vec::new());
-            let device = |_: &str| there.then(|| ram() as Box<dyn NodeDevice>);
+            let device = |_: &str| there.then(|| ram() as Box<dyn Export>);
             Tree::of_plan(plan, device, &mut problems).map(|tree| (tree.names().len(), problems.len()))
         };
         assert_eq!(check(&node(&one(2, "a", 1)), true), Ok((1, 0)));

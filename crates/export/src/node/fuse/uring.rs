@@ -14,6 +14,7 @@
 //!   ended: it is freed after that ([`Remains`]).
 
 use super::wire::{InHeader, OutHeader, RING_COMMIT_AND_FETCH, RING_REGISTER, RingCommand, RingHeader};
+use crate::slots::Slots;
 use io_uring::types::Fd;
 use io_uring::{IoUring, cqueue, opcode, squeue};
 use rustix::fd::{AsRawFd, BorrowedFd, RawFd};
@@ -77,7 +78,7 @@ struct Entry {
 
 /// What stays of a ring: memory that the kernel may touch until the thread has ended.
 pub(super) struct Remains {
-    _entries: Vec<Option<Entry>>,
+    _entries: Slots<Entry>,
 }
 
 /// A request that has come.
@@ -104,8 +105,7 @@ pub(super) fn most_connections(queues: usize, workers: usize) -> usize {
 /// A worker's ring and entries.
 pub(super) struct Uring {
     ring: IoUring<squeue::Entry128, cqueue::Entry>,
-    entries: Vec<Option<Entry>>,
-    free: Vec<u32>,
+    entries: Slots<Entry>,
     /// The queues of each connection that are served here.
     queues: Vec<usize>,
     /// Bytes of each payload.
@@ -126,8 +126,8 @@ impl Uring {
         builder.dontfork().setup_clamp().setup_coop_taskrun().setup_taskrun_flag().setup_cqsize(COMPLETIONS);
         let ring = builder.build(SUBMISSIONS)?;
         let queues = (first..queues).step_by(step).collect();
-        let (entries, free, refused) = (Vec::new(), Vec::new(), Vec::new());
-        Ok(Self { ring, entries, free, queues, payload, unsubmitted: 0, refused })
+        let (entries, refused) = (Slots::default(), Vec::new());
+        Ok(Self { ring, entries, queues, payload, unsubmitted: 0, refused })
     }
 
     /// Readable when requests have come.
@@ -155,11 +155,8 @@ impl Uring {
                 with_kernel: true,
                 ended: false,
             };
-            let number = self.free.pop().unwrap_or_else(|| {
-                self.entries.push(None);
-                (self.entries.len() - 1) as u32
-            });
-            let entry = self.entries[number as usize].insert(entry);
+            let number = self.entries.insert(entry);
+            let entry = &mut self.entries[number];
             let payload = entry.payload.as_mut().expect("nothing is under way");
             let (header, payload) = (entry.header.as_mut_bytes(), &mut payload[..]);
             // Read by the kernel during the submission, which is before it goes out of scope.
@@ -177,8 +174,8 @@ impl Uring {
     pub(super) fn end(&mut self, link: u32) {
         // What waits to be submitted names its descriptor.
         self.submit();
-        for number in 0..self.entries.len() as u32 {
-            if let Some(entry) = self.entries[number as usize].as_mut().filter(|entry| entry.link == link) {
+        for number in self.entries.numbers() {
+            if let Some(entry) = self.entries.get_mut(number).filter(|entry| entry.link == link) {
                 entry.ended = true;
                 self.free_if_over(number);
             }
@@ -186,23 +183,14 @@ impl Uring {
     }
 
     fn free_if_over(&mut self, number: u32) {
-        let entry = &mut self.entries[number as usize];
-        if entry.as_ref().is_some_and(|entry| entry.ended && !entry.with_kernel && entry.payload.is_some()) {
-            *entry = None;
-            self.free.push(number);
+        let is_over = |entry: &Entry| entry.ended && !entry.with_kernel && entry.payload.is_some();
+        if self.entries.get(number).is_some_and(is_over) {
+            self.entries.remove(number);
         }
     }
 
-    fn entry(&self, number: u32) -> &Entry {
-        self.entries[number as usize].as_ref().expect("an entry outlives its request")
-    }
-
-    fn entry_mut(&mut self, number: u32) -> &mut Entry {
-        self.entries[number as usize].as_mut().expect("an entry outlives its request")
-    }
-
     fn command(&self, number: u32, command: u32, commit_id: u64, list: u64, len: u32) -> squeue::Entry128 {
-        let Entry { fuse, queue, .. } = *self.entry(number);
+        let Entry { fuse, queue, .. } = self.entries[number];
         let asked = RingCommand { flags: 0, commit_id, queue, pad: [0; 6] };
         let mut bytes = [0; 80];
         bytes[..size_of::<RingCommand>()].copy_from_slice(asked.as_bytes());
@@ -257,7 +245,7 @@ impl Uring {
         loop {
             let done = self.ring.completion().next()?;
             let number = done.user_data() as u32;
-            let Some(Some(entry)) = self.entries.get_mut(number as usize) else { continue };
+            let Some(entry) = self.entries.get_mut(number) else { continue };
             entry.with_kernel = false;
             let (link, ended) = (entry.link, entry.ended);
             if done.result() < 0 || ended {
@@ -279,27 +267,27 @@ impl Uring {
 
     /// The operation's struct of a request that has come.
     pub(super) fn operation(&self, entry: u32) -> &[u8] {
-        &self.entry(entry).header.op_in
+        &self.entries[entry].header.op_in
     }
 
     /// The payload, unless it is taken.
     pub(super) fn payload(&self, entry: u32) -> &[u8] {
-        self.entry(entry).payload.as_deref().unwrap_or_default()
+        self.entries[entry].payload.as_deref().unwrap_or_default()
     }
 
     /// Takes the payload's memory, for a device.
     pub(super) fn take(&mut self, entry: u32) -> Option<AlignedBuf> {
-        self.entry_mut(entry).payload.take()
+        self.entries[entry].payload.take()
     }
 
     /// Gives the payload's memory back.
     pub(super) fn give(&mut self, entry: u32, payload: AlignedBuf) {
-        self.entry_mut(entry).payload = Some(payload);
+        self.entries[entry].payload = Some(payload);
     }
 
     /// Answers with bytes, which are copied.
     pub(super) fn answer(&mut self, entry: u32, unique: u64, error: Option<Errno>, data: &[u8]) {
-        if let Some(payload) = &mut self.entry_mut(entry).payload {
+        if let Some(payload) = &mut self.entries[entry].payload {
             payload[..data.len()].copy_from_slice(data);
         }
         self.commit(entry, unique, error, data.len());
@@ -307,7 +295,7 @@ impl Uring {
 
     /// Answers with the first bytes of the payload.
     pub(super) fn commit(&mut self, number: u32, unique: u64, error: Option<Errno>, len: usize) {
-        let entry = self.entry_mut(number);
+        let entry = &mut self.entries[number];
         if entry.ended {
             // Nobody waits for it.
             return self.free_if_over(number);

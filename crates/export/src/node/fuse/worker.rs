@@ -9,13 +9,16 @@ use super::serve::MAX_BACKGROUND;
 use super::tree::{Tree, lock};
 use super::uring::{Came, Remains, Uring};
 use super::wire::{InHeader, op};
-use std::collections::{HashMap, VecDeque};
+use crate::worker::deadline::Due;
+use crate::worker::group::Workers;
+use crate::worker::{Rest, Rested, Serve, Turn, mailbox};
+use std::collections::HashMap;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, mpsc};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::time::Duration;
 use udm_base::{AlignedBuf, Errno};
-use udm_io::{Domain, Nanos, Waker, Woken};
+use udm_io::{Channel, Domain, Nanos, Woken};
 use zerocopy::FromBytes;
 
 /// The key of the ring's descriptor; those of connections are small.
@@ -29,8 +32,8 @@ const BACKLOG: usize = 2 * MAX_BACKGROUND as usize;
 const WARM: Duration = Duration::from_secs(1);
 /// How long after the kernel took no submission it is asked again.
 const RETRY: Duration = Duration::from_millis(10);
-/// How often a worker looks for requests before it sleeps.
-const LINGER: usize = 24;
+/// How often a worker looks for requests before it sleeps: whoever waits for an answer asks again at once.
+const LINGER: u32 = 24;
 /// Memory of one worker for data, apart from what each connection is sure of: with the last request that was taken in, and what is
 /// received into.
 pub(super) const MOST_MEMORY: usize = MEMORY + 4 * (1 << 20);
@@ -39,7 +42,7 @@ pub(super) const MOST_SURE: usize = SURE + (1 << 20);
 /// Pages of one request.
 pub(super) const MAX_PAGES: u16 = (MAX_TRANSFER / 4096) as u16;
 
-/// What a worker is told by other threads.
+/// What a worker is told.
 pub(super) enum Command {
     /// Take requests of this connection, too.
     Serve(Arc<Connection>),
@@ -51,38 +54,10 @@ pub(super) enum Command {
     Admit(u32),
     /// Take in every request that the kernel has by now, then answer.
     Reap(mpsc::Sender<()>),
-    /// Take no more requests in, and answer when none is under way.
-    Pause(mpsc::Sender<()>),
-    /// Go on after a pause.
-    Resume,
-    /// Take no more requests in, finish what is under way, and end; at the latest at this time.
-    End(Nanos),
 }
 
 /// The side of a worker that other threads see.
-pub(super) struct Handle {
-    commands: Mutex<VecDeque<Command>>,
-    pending: AtomicBool,
-    pub(super) waker: Waker,
-}
-
-impl Handle {
-    fn lock(&self) -> MutexGuard<'_, VecDeque<Command>> {
-        self.commands.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Forgets what a worker that has ended was told.
-    pub(super) fn clear(&self) {
-        self.lock().clear();
-    }
-
-    /// Tells the worker something and wakes it. One that has ended hears nothing.
-    pub(super) fn tell(&self, command: Command) {
-        self.lock().push_back(command);
-        self.pending.store(true, Ordering::Release);
-        self.waker.wake();
-    }
-}
+pub(super) type Handle = mailbox::Handle<Command>;
 
 /// What all workers of a server share.
 pub(super) struct Shared {
@@ -99,11 +74,11 @@ pub(super) struct Shared {
     pub(super) remains: Mutex<Vec<Remains>>,
     /// Workers that have not ended.
     pub(super) running: AtomicUsize,
-    pub(super) handles: OnceLock<Vec<Arc<Handle>>>,
+    pub(super) workers: Workers<Command>,
 }
 
 impl Shared {
-    pub(super) fn new(tree: Tree) -> Self {
+    pub(super) fn new(domain: &Domain, tree: Tree) -> Self {
         Self {
             tree,
             connections: Mutex::default(),
@@ -112,12 +87,8 @@ impl Shared {
             ringless: AtomicUsize::new(0),
             remains: Mutex::default(),
             running: AtomicUsize::new(0),
-            handles: OnceLock::new(),
+            workers: Workers::new(domain),
         }
-    }
-
-    pub(super) fn handles(&self) -> &[Arc<Handle>] {
-        self.handles.get().map_or(&[], Vec::as_slice)
     }
 }
 
@@ -134,17 +105,9 @@ pub(super) struct Worker {
     ring: bool,
     ending: Option<Nanos>,
     paused: bool,
-    /// Who waits for the pause.
-    pausing: Option<mpsc::Sender<()>>,
-    /// Who waits for what has come.
-    reaps: Vec<Reap>,
-}
-
-/// What the kernel had when somebody asked is being taken in.
-struct Reap {
-    /// Where there may be some of it, and how many requests have been taken in there since: a link, or the ring.
-    left: HashMap<Option<u32>, usize>,
-    answer: mpsc::Sender<()>,
+    /// Answers that wait until what the kernel had is taken in: where there may be some of it, a link or the ring, and how many
+    /// requests have been taken in there since.
+    reaps: Due<HashMap<Option<u32>, usize>>,
 }
 
 /// What came of looking for requests.
@@ -180,102 +143,26 @@ impl Worker {
             shared.ringless.fetch_add(1, Ordering::AcqRel);
         }
         shared.running.fetch_add(1, Ordering::AcqRel);
-        let waker = engine.channel.waker();
-        let handle = Arc::new(Handle { commands: Mutex::default(), pending: AtomicBool::new(false), waker });
+        let handle = Arc::new(Handle::new(&engine.channel, ()));
         let staging = Some(engine.take_large());
         let closed = shared.closed.load(Ordering::Acquire);
-        let (ring, ending, paused, pausing) = (false, None, false, None);
-        let reaps = Vec::new();
-        Ok(Self { engine, shared, handle, number, staging, closed, ring, ending, paused, pausing, reaps })
-    }
-
-    pub(super) fn handle(&self) -> Arc<Handle> {
-        self.handle.clone()
-    }
-
-    /// Serves until it is told to end, or the mount has gone, and nothing is under way.
-    pub(super) fn run(mut self) {
-        let mut woken = Vec::new();
-        loop {
-            if self.handle.pending.swap(false, Ordering::AcqRel) {
-                self.commands();
-            }
-            let takes = self.ending.is_none() && !self.paused;
-            let more = takes && self.receive_all();
-            let done = self.engine.work();
-            self.tell_admitted();
-            self.see_closed();
-            self.answer_reaps(takes);
-            let came = self.engine.uring.as_mut().is_some_and(Uring::submit) && takes;
-            if self.engine.len() == 0
-                && let Some(pausing) = self.pausing.take()
-            {
-                // Who asked may have stopped waiting.
-                let _ = pausing.send(());
-            }
-            if (self.ending.is_some() || self.shared.gone.load(Ordering::Acquire)) && self.is_over() {
-                return;
-            }
-            if more || done > 0 || came {
-                continue;
-            }
-            woken.clear();
-            if let Err(error) = self.sleep(takes, &mut woken) {
-                tracing::error!("cannot wait for requests to nodes: {error}");
-                return;
-            }
-            woken.iter().filter_map(|woken| of_key(woken.key)).for_each(|link| self.engine.links.look(link));
-        }
+        let (ring, ending, paused, reaps) = (false, None, false, Due::default());
+        Ok(Self { engine, shared, handle, number, staging, closed, ring, ending, paused, reaps })
     }
 
     fn is_over(&self) -> bool {
         self.engine.len() == 0 || self.ending.is_some_and(|at| self.engine.channel.now() >= at)
     }
 
-    /// Looks for news a few times before it sleeps: whoever waits for an answer asks again at once.
-    fn sleep(&mut self, takes: bool, woken: &mut Vec<Woken>) -> io::Result<()> {
-        self.engine.links.settle(&self.engine.channel, takes)?;
-        let idle = self.engine.len() == 0;
-        for _ in 0..if idle && takes { LINGER } else { 0 } {
-            std::thread::yield_now();
-            self.engine.channel.wait(Some(Duration::ZERO), woken)?;
-            let came = takes && self.engine.uring.as_mut().is_some_and(|uring| uring.has_come());
-            if came || !woken.is_empty() || self.handle.pending.load(Ordering::Acquire) {
-                return Ok(());
-            }
-        }
+    /// How long it may sleep.
+    fn timeout(&self, idle: bool) -> Option<Duration> {
         let timeout = match self.ending {
             Some(at) => Some(Duration::from_nanos(at.since(self.engine.channel.now()))),
             None => (idle && self.engine.is_warm()).then_some(WARM),
         };
         // Nothing wakes the worker for answers that the kernel did not take.
         let waits = self.engine.uring.as_ref().is_some_and(Uring::has_unsubmitted);
-        let timeout = if waits { Some(timeout.map_or(RETRY, |timeout| timeout.min(RETRY))) } else { timeout };
-        self.engine.channel.wait(timeout, woken)?;
-        if idle && timeout.is_some() && woken.is_empty() && !self.handle.pending.load(Ordering::Acquire) {
-            self.engine.trim();
-        }
-        Ok(())
-    }
-
-    fn commands(&mut self) {
-        let commands = std::mem::take(&mut *self.handle.lock());
-        for command in commands {
-            match command {
-                Command::Serve(connection) => self.serve_connection(&connection),
-                Command::Register(connection) => self.register(&connection),
-                Command::Look(connection) => {
-                    if let Some(link) = self.engine.links.of(&connection) {
-                        self.engine.links.look(link);
-                    }
-                }
-                Command::Admit(slot) => self.engine.admit(slot),
-                Command::Reap(answer) => self.reap(answer),
-                Command::Pause(done) => (self.paused, self.pausing) = (true, Some(done)),
-                Command::Resume => (self.paused, self.pausing) = (false, None),
-                Command::End(at) => self.ending = Some(at),
-            }
-        }
+        if waits { Some(timeout.map_or(RETRY, |timeout| timeout.min(RETRY))) } else { timeout }
     }
 
     /// Begins the writes that have waited for one that ended here, wherever they are.
@@ -285,7 +172,7 @@ impl Worker {
                 self.engine.admit(slot);
                 // It may have ended, and let others in.
                 self.engine.work();
-            } else if let Some(other) = self.shared.handles().get(worker) {
+            } else if let Some(other) = self.shared.workers.handles().get(worker) {
                 other.tell(Command::Admit(slot));
             }
         }
@@ -329,30 +216,18 @@ impl Worker {
         let _ = self.engine.uring.as_mut().is_some_and(Uring::submit);
         let ring = self.ring.then_some(None);
         let left = self.engine.links.look_at_home().into_iter().map(Some).chain(ring).map(|from| (from, 0)).collect();
-        self.reaps.push(Reap { left, answer });
+        self.reaps.push(left, answer);
     }
 
     /// Notes that as many requests have been taken in as are at a time, or that there are no more for which there is room.
     fn taken(&mut self, from: Option<u32>, more: bool) {
-        for reap in &mut self.reaps {
-            let Some(count) = reap.left.get_mut(&from) else { continue };
+        for left in self.reaps.iter_mut() {
+            let Some(count) = left.get_mut(&from) else { continue };
             *count += BATCH;
             if !more || *count >= BACKLOG {
-                reap.left.remove(&from);
+                left.remove(&from);
             }
         }
-    }
-
-    /// Answers those who wait for what has come: when it has been taken in, or nothing is.
-    fn answer_reaps(&mut self, takes: bool) {
-        self.reaps.retain(|Reap { left, answer }| {
-            let waits = takes && !left.is_empty();
-            if !waits {
-                // Who asked may have stopped waiting.
-                let _ = answer.send(());
-            }
-            waits
-        });
     }
 
     /// Takes in some of the requests that there are, as far as there is room. Whether there may be more.
@@ -401,7 +276,7 @@ impl Worker {
     fn full(&mut self, link: u32) {
         self.engine.links.is_full(link);
         let home = self.engine.links.home(link);
-        if let (Some(link), Some(home)) = (self.engine.links.get(link), self.shared.handles().get(home))
+        if let (Some(link), Some(home)) = (self.engine.links.get(link), self.shared.workers.handles().get(home))
             && !Arc::ptr_eq(home, &self.handle)
         {
             home.tell(Command::Look(link.connection.clone()));
@@ -434,7 +309,7 @@ impl Worker {
     /// Has all let go of devices that nobody has open any more.
     pub(super) fn tell_closed(&self) {
         self.shared.closed.fetch_add(1, Ordering::AcqRel);
-        self.shared.handles().iter().filter(|h| !Arc::ptr_eq(h, &self.handle)).for_each(|h| h.waker.wake());
+        self.shared.workers.handles().iter().filter(|h| !Arc::ptr_eq(h, &self.handle)).for_each(|h| h.mailbox.wake());
     }
 
     /// Serves a request that has come by the ring.
@@ -513,6 +388,83 @@ impl Worker {
     }
 }
 
+impl Serve for Worker {
+    type Command = Command;
+    type Status = ();
+    const CLIENTS: &'static str = "requests to nodes";
+
+    fn handle(&self) -> &Arc<Handle> {
+        &self.handle
+    }
+
+    fn channel(&self) -> &Channel {
+        &self.engine.channel
+    }
+
+    fn command(&mut self, command: Command) {
+        match command {
+            Command::Serve(connection) => self.serve_connection(&connection),
+            Command::Register(connection) => self.register(&connection),
+            Command::Look(connection) => {
+                if let Some(link) = self.engine.links.of(&connection) {
+                    self.engine.links.look(link);
+                }
+            }
+            Command::Admit(slot) => self.engine.admit(slot),
+            Command::Reap(answer) => self.reap(answer),
+        }
+    }
+
+    /// It is over when it was told to end, or the mount has gone, and nothing is under way.
+    fn turn(&mut self) -> io::Result<Turn> {
+        let takes = self.ending.is_none() && !self.paused;
+        let more = takes && self.receive_all();
+        let done = self.engine.work();
+        self.tell_admitted();
+        self.see_closed();
+        self.reaps.answer(|left| !takes || left.is_empty());
+        let came = self.engine.uring.as_mut().is_some_and(Uring::submit) && takes;
+        if (self.ending.is_some() || self.shared.gone.load(Ordering::Acquire)) && self.is_over() {
+            return Ok(Turn::Over);
+        }
+        if more || done > 0 || came {
+            return Ok(Turn::Again);
+        }
+        self.engine.links.settle(&self.engine.channel, takes)?;
+        let idle = self.engine.len() == 0;
+        let linger = if idle && takes { LINGER } else { 0 };
+        Ok(Turn::Rest(Rest { more: false, linger, timeout: self.timeout(idle) }))
+    }
+
+    fn look(&mut self, woken: &mut Vec<Woken>) -> io::Result<bool> {
+        self.engine.channel.wait(Some(Duration::ZERO), woken)?;
+        Ok(!woken.is_empty() || self.engine.uring.as_mut().is_some_and(|uring| uring.has_come()))
+    }
+
+    fn rested(&mut self, rest: Rest, how: Rested, woken: &[Woken]) {
+        if how == Rested::InVain && rest.timeout.is_some() && self.engine.len() == 0 {
+            self.engine.trim();
+        }
+        woken.iter().filter_map(|woken| of_key(woken.key)).for_each(|link| self.engine.links.look(link));
+    }
+
+    fn pause(&mut self) {
+        self.paused = true;
+    }
+
+    fn is_quiet(&self) -> bool {
+        self.engine.len() == 0
+    }
+
+    fn resume(&mut self) {
+        self.paused = false;
+    }
+
+    fn end(&mut self, deadline: Nanos) {
+        self.ending = Some(deadline);
+    }
+}
+
 impl Drop for Worker {
     fn drop(&mut self) {
         self.engine.links.clear(&self.engine.channel);
@@ -531,24 +483,25 @@ impl Drop for Worker {
 mod tests {
     use super::*;
     use crate::node::fuse::Owner;
+    use crate::worker::mailbox::Order;
+    use crate::worker::run;
+
+    fn shared() -> Arc<Shared> {
+        Arc::new(Shared::new(&Domain::default(), Tree::new(Owner { uid: 0, gid: 0, time: 0 })))
+    }
 
     #[test]
     fn a_worker_told_to_register_first_serves_a_connection_once() {
-        let tree = Tree::new(Owner { uid: 0, gid: 0, time: 0 });
-        let shared = Arc::new(Shared::new(tree));
-        let mut worker = Worker::new(&Domain::default(), shared, (0, 1), None).unwrap();
+        let mut worker = Worker::new(&Domain::default(), shared(), (0, 1), None).unwrap();
         let connection = || {
             let fd = std::fs::File::open("/dev/null").unwrap().into();
             Arc::new(Connection::new(1, fd, None, None, true))
         };
         let (early, other) = (connection(), connection());
-        let handle = worker.handle();
-        handle.tell(Command::Register(early.clone()));
-        worker.commands();
+        worker.command(Command::Register(early.clone()));
         assert_eq!(worker.engine.links.of(&early), Some(0));
-        handle.tell(Command::Serve(early.clone()));
-        handle.tell(Command::Serve(other.clone()));
-        worker.commands();
+        worker.command(Command::Serve(early.clone()));
+        worker.command(Command::Serve(other.clone()));
         assert_eq!((worker.engine.links.of(&early), worker.engine.links.of(&other)), (Some(0), Some(1)));
     }
 
@@ -557,10 +510,9 @@ mod tests {
     fn a_connection_that_is_never_dry_keeps_nobody_waiting() {
         let (told, handle) = mpsc::channel();
         let thread = std::thread::spawn(move || {
-            let shared = Arc::new(Shared::new(Tree::new(Owner { uid: 0, gid: 0, time: 0 })));
-            let worker = Worker::new(&Domain::default(), shared, (0, 1), None).unwrap();
-            told.send(worker.handle()).unwrap();
-            worker.run();
+            let worker = Worker::new(&Domain::default(), shared(), (0, 1), None).unwrap();
+            told.send(worker.handle().clone()).unwrap();
+            run(worker);
         });
         let handle = handle.recv().unwrap();
         // Each read finds a request, which nobody knows; answers go nowhere.
@@ -569,16 +521,16 @@ mod tests {
         let (answer, answers) = mpsc::channel();
         handle.tell(Command::Reap(answer.clone()));
         assert_eq!(answers.recv_timeout(Duration::from_secs(50)), Ok(()), "what came before is taken in");
-        handle.tell(Command::Pause(answer));
+        handle.order(Order::Pause(answer));
         assert_eq!(answers.recv_timeout(Duration::from_secs(50)), Ok(()), "and commands are heard");
-        handle.tell(Command::End(Nanos::default()));
+        handle.order(Order::End(Nanos::default(), mpsc::channel().0));
         thread.join().unwrap();
     }
 
     /// A file is opened by way of a connection of which another worker has noticed that it has ended: nobody will close it.
     #[test]
     fn what_is_opened_by_a_connection_that_has_gone_is_closed() {
-        let shared = Arc::new(Shared::new(Tree::new(Owner { uid: 0, gid: 0, time: 0 })));
+        let shared = shared();
         let mut worker = Worker::new(&Domain::default(), shared.clone(), (0, 1), None).unwrap();
         let node = shared.tree.add("node", Box::new(Nothing)).unwrap();
         let sink = std::fs::File::options().write(true).open("/dev/null").unwrap();
@@ -601,15 +553,9 @@ mod tests {
     /// A device that nobody gets to.
     struct Nothing;
 
-    impl crate::node::NodeDevice for Nothing {
+    impl crate::exports::Export for Nothing {
         fn device(&self) -> Arc<dyn udm_io::BlockDevice> {
             Arc::new(udm_io::MemoryDevice::new(udm_base::Sectors::new(8)).unwrap())
-        }
-        fn read_only(&self) -> bool {
-            false
-        }
-        fn open(&self) -> Result<Box<dyn std::any::Any + Send>, Errno> {
-            Ok(Box::new(()))
         }
         fn name(&self) -> String {
             "nothing".into()

@@ -2,10 +2,12 @@
 
 use super::*;
 use crate::ublk::uapi::op;
+use crate::worker::mailbox::Order;
+use crate::worker::run;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::any::Any;
-use std::sync::Condvar;
+use std::sync::{Condvar, Mutex, mpsc};
 use std::thread::JoinHandle;
 use udm_io::{Bio, Cx, DeviceId, Limits, MemoryDevice};
 
@@ -106,8 +108,8 @@ impl Driver {
         let thread = std::thread::spawn(move || {
             let through = Arc::new(AtomicBool::new(through));
             let worker = Worker::new(&Domain::default(), device, port, shape, lent, through).unwrap();
-            told.send(worker.handle()).unwrap();
-            worker.run();
+            told.send(worker.handle().clone()).unwrap();
+            run(worker);
         });
         let this = Self { shared, bell, handle: handle.recv().unwrap(), thread, _memory: memory };
         assert_eq!(this.wait(DEPTH.into()), (0..DEPTH).map(|tag| (tag, None)).collect::<Vec<_>>());
@@ -326,7 +328,7 @@ fn who_leaves_finishes_first() {
     driver.give(1, word(op::WRITE), 0, 1);
     driver.give(2, word(op::WRITE), 0, 1);
     let (answer, paused) = mpsc::channel();
-    driver.handle.tell(Command::Pause(answer));
+    driver.handle.order(Order::Pause(answer));
     slow.end(1, Status::Ok);
     assert_eq!(paused.try_recv(), Err(mpsc::TryRecvError::Empty), "another is under way");
     slow.end(1, Status::NoSpace);
@@ -334,7 +336,7 @@ fn who_leaves_finishes_first() {
     assert_eq!(driver.submitted(), 0, "answers wait for the end");
     // What comes now is the next server's.
     driver.give(3, word(op::WRITE), 0, 1);
-    driver.handle.tell(Command::Leave);
+    driver.handle.order(Order::End(Nanos::default(), mpsc::channel().0));
     let mut answers = driver.wait(2);
     answers.sort_unstable();
     assert_eq!(answers, [(1, Some(512)), (2, Some(-libc::ENOSPC))]);
@@ -347,11 +349,11 @@ fn who_stays_goes_on() {
     let (slow, driver) = slow();
     driver.give(1, word(op::WRITE), 0, 1);
     let (answer, paused) = mpsc::channel();
-    driver.handle.tell(Command::Pause(answer));
+    driver.handle.order(Order::Pause(answer));
     slow.end(1, Status::Ok);
     paused.recv().unwrap();
     driver.give(2, word(op::WRITE), 0, 1);
-    driver.handle.tell(Command::Stay);
+    driver.handle.order(Order::Resume);
     slow.end(1, Status::Ok);
     let mut answers = driver.wait(1);
     while answers.len() < 2 {
@@ -366,10 +368,10 @@ fn a_full_queue_gives_slots_back_when_it_leaves() {
     let (slow, driver) = slow();
     (0..DEPTH).for_each(|tag| driver.give(tag, word(op::READ), 0, 1));
     let (answer, paused) = mpsc::channel();
-    driver.handle.tell(Command::Pause(answer));
+    driver.handle.order(Order::Pause(answer));
     slow.end(DEPTH.into(), Status::Ok);
     paused.recv().unwrap();
-    driver.handle.tell(Command::Leave);
+    driver.handle.order(Order::End(Nanos::default(), mpsc::channel().0));
     // By a slot that is its own the driver learns that nobody serves any more.
     assert_eq!(driver.wait(DEPTH.into()).len(), usize::from(DEPTH));
     driver.thread.join().unwrap();
@@ -382,6 +384,6 @@ fn who_has_ended_keeps_nobody_waiting() {
     let handle = driver.handle.clone();
     let (answer, answers) = mpsc::channel();
     driver.stop();
-    handle.tell(Command::Pause(answer));
+    handle.order(Order::Pause(answer));
     assert_eq!(answers.try_recv(), Err(mpsc::TryRecvError::Disconnected));
 }

@@ -5,7 +5,8 @@ use super::super::own_writes;
 use super::super::state::NodeState;
 use super::super::ublk::Ublks;
 use super::claims::{Claims, Shared};
-use super::{Inner, Mapped, Node, NodeSettings, Nodes, PATIENCE, Seen, failed, threads};
+use super::{Inner, Node, NodeSettings, Nodes, PATIENCE, Seen, failed, threads};
+use crate::exports::Mapped;
 use crate::places::Places;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
@@ -15,7 +16,7 @@ use tracing::{error, warn};
 use udm_base::Errno;
 use udm_control::second::NodeKind;
 use udm_core::{Error, Registry};
-use udm_export::node::NodeDevice;
+use udm_export::Export;
 use udm_export::node::fuse::{Adopted, FuseServer, Plan, Transport};
 use udm_export::node::loopdev::LoopDevice;
 
@@ -68,7 +69,7 @@ impl ReadyNodes {
 
     fn of_message(registry: &Registry, message: HandOverMessage, problems: &mut Vec<String>) -> Result<Self, String> {
         let Passed { mount, nodes, without } = message.read()?;
-        let device = |name: &str| registry.by_name(name).map(|md| Box::new(Mapped(md)) as Box<dyn NodeDevice>);
+        let device = |name: &str| registry.by_name(name).map(|md| Box::new(Mapped(md)) as Box<dyn Export>);
         Ok(Self { mount: Adopted::new(message.fds, mount, device, problems)?, nodes, without })
     }
 }

@@ -1,6 +1,7 @@
 //! Sockets on which clients connect.
 
-use super::exports::Client;
+use crate::exports::Client;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::Mode;
 use rustix::io::Errno;
@@ -31,6 +32,13 @@ impl fmt::Display for Listen {
             Self::Tcp(addr) => write!(f, "{addr}"),
         }
     }
+}
+
+/// Which of these have hung up, at least one way.
+pub(crate) fn hung_up<'a>(sockets: impl Iterator<Item = BorrowedFd<'a>>) -> Vec<bool> {
+    let mut polled: Vec<_> = sockets.map(|socket| PollFd::from_borrowed_fd(socket, PollFlags::RDHUP)).collect();
+    let looked = poll(&mut polled, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
+    polled.iter().map(|polled| looked.is_ok() && !polled.revents().is_empty()).collect()
 }
 
 /// A socket that listens. A unix socket's file goes when it is dropped.
@@ -117,10 +125,7 @@ impl Listener {
             }
         };
         let client = match &self.bound {
-            Listen::Unix(_) => {
-                let peer = sockopt::socket_peercred(&socket)?;
-                Client::Unix { pid: peer.pid.as_raw_nonzero().get().unsigned_abs(), uid: peer.uid.as_raw() }
-            }
+            Listen::Unix(_) => Client::of_unix(&socket)?,
             Listen::Tcp(_) => {
                 // Replies are gathered here: the kernel need not wait for more.
                 sockopt::set_tcp_nodelay(&socket, true)?;
