@@ -79,6 +79,8 @@ install_packages() {
         return 0
     fi
     echo "needs.sh: installing ${packages[*]}"
+    # A run before that was ended in the middle may have left things half done.
+    quietly as_root dpkg --configure -a || true
     apt update || echo "needs.sh: apt-get update failed; trying with the lists that are here"
     apt install --no-install-recommends "${packages[@]}" && return 0
     # One that cannot be had must not keep the others away.

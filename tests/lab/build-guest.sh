@@ -13,6 +13,10 @@ ROOT=$LAB/initramfs-$KERNEL
 mkdir -p "$LAB"
 
 install_packages() {
+    # Quickly, where all of them are there.
+    [ "$(dpkg-query -W -f '${db:Status-Status}\n' "${PACKAGES[@]}" 2> /dev/null | grep -cx installed)" != ${#PACKAGES[@]} ] || return 0
+    # A run before that was ended in the middle may have left things half done.
+    dpkg --configure -a
     apt-get -q update
     DEBIAN_FRONTEND=noninteractive apt-get -q -o DPkg::Lock::Timeout=300 \
         install -y --no-install-recommends "${PACKAGES[@]}"
