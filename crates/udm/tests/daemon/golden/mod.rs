@@ -14,12 +14,10 @@
 //! is its path. So all three, in udm's output, count as the recording's `@DEVn_MM@`. To know the numbers, the replay asks for the dependencies of a device over
 //! each file before it begins. The directory of nodes is in the daemon's; `/dev/mapper` in an argument means the same.
 
-#[path = "../common/mod.rs"]
-mod common;
 mod exempt;
 mod parse;
 
-use common::{Nbd, NbdHold, Place, stderr, stdout};
+use crate::common::{Nbd, NbdHold, Place, stderr, stdout};
 use exempt::Exemptions;
 use parse::{Act, Step, parse, words};
 use std::collections::HashMap;

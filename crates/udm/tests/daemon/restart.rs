@@ -1,8 +1,6 @@
 //! What a daemon makes of the state that the one before left.
 
-mod common;
-
-use common::{Nbd, NbdHold, Place, stderr, stdout, until};
+use crate::common::{Nbd, NbdHold, Place, stderr, stdout, until};
 use rustix::process::Signal;
 use std::fs::File;
 use std::path::{Path, PathBuf};

@@ -1,9 +1,7 @@
 //! Devices in the file system, made by the command line and used by the kernel and its programs. What the machine does
 //! not let us do is skipped, and said.
 
-mod common;
-
-use common::{Place, stderr, stdout, until};
+use crate::common::{Place, stderr, stdout, until};
 use rustix::process::Signal;
 use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions};
