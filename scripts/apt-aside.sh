@@ -1,9 +1,10 @@
 # shellcheck shell=bash
-# Sourced, not run: package sources of its own for one directory, so that what is asked of them changes nothing in this machine's
-# package lists, and takes no root.
+# Sourced, not run: package sources of its own for one directory, so that what is asked of them changes
+# nothing in this machine's package lists, and takes no root.
 
-# apt_aside DIRECTORY SED: from here on apt-get and apt-cache keep their state in DIRECTORY, and their source is the distribution
-# itself, the first stanza of its list, changed by the sed script. Fails where there is no such list.
+# apt_aside DIRECTORY SED: from here on apt-get and apt-cache keep their state in DIRECTORY, and their source
+# is the distribution itself, the first stanza of its list, changed by the sed script. Fails where there is no
+# such list.
 apt_aside() {
     local sources=/etc/apt/sources.list.d/debian.sources
     [ -e "$sources" ] || { echo "no $sources to find packages by" >&2; return 1; }

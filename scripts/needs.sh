@@ -2,7 +2,7 @@
 # Installs what the tests need where that is allowed, and says what is missing where it is not.
 #
 #   scripts/needs.sh         what `make test` needs: half a minute on a machine that has nothing of it
-#   scripts/needs.sh --all   also what takes minutes, or what nobody wants on a machine of his own: for continuous integration
+#   scripts/needs.sh --all   also what takes minutes, and what would start a server: for continuous integration
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/apt-aside.sh
@@ -113,7 +113,8 @@ fetch_fio() (
 install_deny() {
     command -v cargo-deny >/dev/null && return 0
     echo "needs.sh: building cargo-deny"
-    quietly timeout 900 cargo install --quiet --locked --debug --version '^0.20' cargo-deny || echo "needs.sh: could not build cargo-deny"
+    quietly timeout 900 cargo install --quiet --locked --debug --version '^0.20' cargo-deny ||
+        echo "needs.sh: could not build cargo-deny"
 }
 
 install_packages

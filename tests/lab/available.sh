@@ -3,9 +3,9 @@
 #
 #   available.sh [COMMAND [ARG...]]
 #
-# The guest is built on first use, and when the scripts that make it have changed. The lab needs x86-64, an emulator, the guest's programs, and
-# either a kernel that was unpacked before or a Debian package source to get one from. With
-# INSTALL=1 and root, missing packages are installed.
+# The guest is built on first use, and when the scripts that make it have changed. The lab needs x86-64,
+# an emulator, the guest's programs, and either a kernel that was unpacked before or a Debian package source
+# to get one from. With INSTALL=1 and root, missing packages are installed.
 set -uo pipefail
 . "$(dirname "$0")/lib.sh"
 

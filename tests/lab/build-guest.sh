@@ -13,8 +13,10 @@ ROOT=$LAB/initramfs-$KERNEL
 mkdir -p "$LAB"
 
 install_packages() {
-    # Quickly, where all of them are there.
-    [ "$(dpkg-query -W -f '${db:Status-Status}\n' "${PACKAGES[@]}" 2> /dev/null | grep -cx installed)" != ${#PACKAGES[@]} ] || return 0
+    local installed
+    # To ask the registry for nothing takes half a minute.
+    installed=$(dpkg-query -W -f '${db:Status-Status}\n' "${PACKAGES[@]}" 2> /dev/null | grep -cx installed || true)
+    [ "$installed" != ${#PACKAGES[@]} ] || return 0
     # A run before that was ended in the middle may have left things half done.
     dpkg --configure -a
     apt-get -q update
@@ -25,7 +27,8 @@ install_packages() {
 # Download the suite's kernel package and unpack it into KERNEL_DIR.
 fetch_kernel() {
     local apt=$LAB/apt-$KERNEL suites='' package
-    [ "$KERNEL" != backports ] || suites="s/^Suites:.*/Suites: $(. /etc/os-release; echo "$VERSION_CODENAME")-backports/"
+    [ "$KERNEL" = stable ] ||
+        suites="s/^Suites:.*/Suites: $(. /etc/os-release; echo "$VERSION_CODENAME")-backports/"
     apt_aside "$apt" "$suites"
     mkdir "$apt/download"
     apt-get -q update
