@@ -3,16 +3,16 @@
 #
 #   available.sh [COMMAND [ARG...]]
 #
-# The guest is built on first use. The lab needs x86-64, an emulator, the guest's programs, and
-# either a kernel that was unpacked before or a Debian package source to get one from. With
-# INSTALL=1 and root, missing packages are installed.
+# The guest is built on first use, and when the scripts that make it have changed. The lab needs x86-64,
+# an emulator, the guest's programs, and either a kernel that was unpacked before or a Debian package source
+# to get one from. With INSTALL=1 and root, missing packages are installed.
 set -uo pipefail
 . "$(dirname "$0")/lib.sh"
 
 skip() { echo "SKIP reference lab: $*"; exit 0; }
 
 [ "$(uname -sm)" = "Linux x86_64" ] || skip "needs Linux on x86-64, this is $(uname -sm)"
-if [ ! -e "$INITRD" ] || [ ! -e "$KERNEL_IMAGE" ]; then
+if [ ! -e "$KERNEL_IMAGE" ] || ! recipe | cmp -s - "$BUILT" || ! command -v qemu-system-x86_64 > /dev/null; then
     if [ "${INSTALL:-0}" = 1 ]; then
         [ "$(id -u)" = 0 ] || skip "INSTALL=1 needs root"
         command -v apt-get >/dev/null || skip "INSTALL=1 needs apt-get"

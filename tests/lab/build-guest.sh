@@ -7,41 +7,30 @@
 # installs anything on this machine.
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
+. "$HERE/../../scripts/apt-aside.sh"
 case $KERNEL in backports | stable) ;; *) die "KERNEL=$KERNEL: expected backports or stable" ;; esac
 ROOT=$LAB/initramfs-$KERNEL
 mkdir -p "$LAB"
 
 install_packages() {
+    local installed
+    # To ask the registry for nothing takes half a minute.
+    installed=$(dpkg-query -W -f '${db:Status-Status}\n' "${PACKAGES[@]}" 2> /dev/null | grep -cx installed || true)
+    [ "$installed" != ${#PACKAGES[@]} ] || return 0
+    # A run before that was ended in the middle may have left things half done.
+    dpkg --configure -a
     apt-get -q update
     DEBIAN_FRONTEND=noninteractive apt-get -q -o DPkg::Lock::Timeout=300 \
         install -y --no-install-recommends "${PACKAGES[@]}"
 }
 
-# Download the suite's kernel package and unpack it into KERNEL_DIR. The apt state is private, so
-# that asking the backports suite changes nothing in this machine's own package lists.
+# Download the suite's kernel package and unpack it into KERNEL_DIR.
 fetch_kernel() {
-    local apt=$LAB/apt-$KERNEL sources=/etc/apt/sources.list.d/debian.sources package
-    [ -e "$sources" ] || die "no $sources to find a kernel package by"
-    rm -rf "$apt"
-    mkdir -p "$apt"/{lists/partial,cache/archives/partial,parts,download}
-    cat > "$apt/apt.conf" <<EOC
-Dir::State "$apt";
-Dir::State::lists "$apt/lists";
-Dir::State::status "/var/lib/dpkg/status";
-Dir::Cache "$apt/cache";
-Dir::Etc::sourcelist "/dev/null";
-Dir::Etc::sourceparts "$apt/parts";
-APT::Sandbox::User "root";
-EOC
-    if [ "$KERNEL" = backports ]; then
-        # The first stanza names the distribution itself; ask it for another suite.
-        awk 'BEGIN { RS = ""; ORS = "\n\n" } NR == 1' "$sources" |
-            sed "s/^Suites:.*/Suites: $(. /etc/os-release; echo "$VERSION_CODENAME")-backports/" \
-                > "$apt/parts/guest.sources"
-    else
-        cp "$sources" "$apt/parts/guest.sources"
-    fi
-    export APT_CONFIG=$apt/apt.conf
+    local apt=$LAB/apt-$KERNEL suites='' package
+    [ "$KERNEL" = stable ] ||
+        suites="s/^Suites:.*/Suites: $(. /etc/os-release; echo "$VERSION_CODENAME")-backports/"
+    apt_aside "$apt" "$suites"
+    mkdir "$apt/download"
     apt-get -q update
     package=$(apt-cache depends linux-image-amd64 |
         sed -n 's/^ *Depends: \(linux-image-[0-9].*\)/\1/p' | head -n 1)
@@ -149,3 +138,4 @@ copy_modules
 (cd "$ROOT" && find . | cpio -o -H newc --quiet) > "$INITRD.new"
 mv "$INITRD.new" "$INITRD"
 note "$INITRD: $(du -m "$INITRD" | cut -f 1) MiB"
+recipe > "$BUILT"

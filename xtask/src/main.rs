@@ -6,6 +6,7 @@ const USAGE: &str = "\
 usage: cargo xtask <chore>
 
   ci      fmt, clippy, tidy, tests, a minute of the soak, licences: what a change must pass
+  guests  tests that boot a real kernel in an emulator; `cargo xtask guests --help` for its options
   tidy    the rules of STYLE.md and ARCHITECTURE.md that a program can check
   fuzz    random input against the parsers; `cargo xtask fuzz --help` for its options
   header  udm.h again from the sources of libudm
@@ -21,6 +22,7 @@ fn main() -> ExitCode {
     let root = xtask::workspace_root();
     match (chore.as_str(), rest.as_slice()) {
         ("ci", []) => xtask::ci::run(&root),
+        ("guests", options) => xtask::ci::guests(&root, options),
         ("tidy", []) => tidy(&root),
         ("header", []) => header(&root),
         ("loom", []) => xtask::loom::run(&root),

@@ -1,7 +1,7 @@
 //! `cargo xtask soak`: builds the daemon and the soak, and hands its options on.
 
 use crate::cargo;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 
 /// Runs the soak of the workspace at `root`, on the daemon of this tree unless `--udm` names another. `--release` builds both as
@@ -24,7 +24,7 @@ pub fn run(root: &Path, options: &[String]) -> ExitCode {
     if cargo::run(root, &build, &[]) != ExitCode::SUCCESS {
         return ExitCode::FAILURE;
     }
-    let built = target_directory(root).join(if release { "release" } else { "debug" });
+    let built = cargo::target_directory(root).join(if release { "release" } else { "debug" });
     // Not through cargo, which would keep its lock for the hours that a soak may take.
     let mut soak = Command::new(built.join("udm-soak"));
     if !given {
@@ -80,8 +80,4 @@ fn simulated(root: &Path, options: &[String]) -> ExitCode {
 fn refuse(what: &str) -> ExitCode {
     eprintln!("xtask soak: {what}\n\n{SIMULATED}");
     ExitCode::FAILURE
-}
-
-fn target_directory(root: &Path) -> PathBuf {
-    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), |given| root.join(given))
 }

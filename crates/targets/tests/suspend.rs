@@ -4,10 +4,10 @@ mod rig;
 use rig::*;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
 use udm_base::{Errno, Sector, Sectors};
 use udm_core::*;
 use udm_io::*;
+use udm_testing::Sleeper;
 
 fn token(channel: &Channel) -> Option<u64> {
     channel.poll();
@@ -87,11 +87,13 @@ fn suspend_waits_for_bios_in_flight_by_every_path() {
         assert!(unsafe { channel.submit(above, Op::Write, OpFlags::NONE, Sector::new(2), &mut buf, 2) });
         let done = Arc::new(AtomicBool::new(false));
         let (there, set) = (md.clone(), done.clone());
+        let (waits, suspending) = Sleeper::new();
         let suspender = std::thread::spawn(move || {
+            waits.now();
             suspend(&there);
             set.store(true, Ordering::SeqCst);
         });
-        std::thread::sleep(Duration::from_millis(30));
+        suspending.until_asleep();
         assert!(!done.load(Ordering::SeqCst), "compile {compile}: a bio is in flight");
         // This thread ends the bio from outside its channel, and does not poll: the mailbox is served by the suspender.
         let ender = std::thread::spawn(move || disk.release());

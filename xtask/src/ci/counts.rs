@@ -1,4 +1,4 @@
-//! Reads what `cargo test` and `cargo nextest` print, and adds up the tests.
+//! Reads what `cargo test` and its binaries print, and adds up the tests.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,13 +12,15 @@ pub struct Counts {
     pub failed: u64,
     /// Tests that are ignored, or that printed `SKIP <reason>`.
     pub skipped: u64,
-    /// The reasons behind `SKIP`, and how often each was given.
+    /// The reasons for that, and how often each was given; one of an ignored test begins with `ignored: `.
     pub skips: BTreeMap<String, u64>,
     place: Place,
     /// Whether the test whose output is being read said SKIP.
     block_skips: bool,
     /// How many tests of this binary said SKIP.
     said: u64,
+    /// Binaries that came to an end.
+    ends: u64,
 }
 
 /// Whose output we are reading.
@@ -32,23 +34,22 @@ enum Place {
 }
 
 impl Counts {
+    /// Takes all that one test binary printed, and shows of it what [`take`](Self::take) says. A binary that did not come to its
+    /// end counts as one test that failed.
+    pub fn take_binary(&mut self, text: &str, mut show: impl FnMut(&str)) {
+        let ends = self.ends;
+        text.lines().filter(|line| self.take(line)).for_each(&mut show);
+        if self.ends == ends {
+            (self.block_skips, self.said) = (false, 0);
+            self.end_of_binary("1 failed");
+        }
+    }
+
     /// Takes one line of output, without its newline; any text is allowed. Returns whether a
     /// reader wants to see it: the output of tests that passed is noise.
     pub fn take(&mut self, line: &str) -> bool {
-        // Within a block of nextest this line is indented, and one of many that it sums up.
         if let Some(result) = line.strip_prefix("test result: ") {
-            return self.end_of_binary(result.split_once(". ").map_or("", |(_, numbers)| numbers), ';');
-        }
-        match nextest_status(line) {
-            Some("Summary") => {
-                return self.end_of_binary(line.split_once(" run: ").map_or("", |(_, numbers)| numbers), ',');
-            }
-            Some(status) => {
-                self.close_block();
-                self.place = if status == "PASS" { Place::Passed } else { Place::Shown };
-                return self.place == Place::Shown;
-            }
-            None => {}
+            return self.end_of_binary(result.split_once(". ").map_or("", |(_, numbers)| numbers));
         }
         match line {
             "successes:" => self.place = Place::Passed,
@@ -59,25 +60,35 @@ impl Counts {
         }
         let text = line.trim();
         if let Some(reason) = text.strip_prefix("SKIP ") {
-            *self.skips.entry(reason.to_owned()).or_default() += 1;
+            self.skip(reason);
             self.block_skips = true;
         }
         let is_tick = line.starts_with("test ") && line.ends_with(" ... ok");
-        self.place == Place::Shown && !is_tick && text != "running 0 tests" && !text.is_empty()
+        let ignored = line.strip_prefix("test ").and_then(|test| test.split_once(" ... ignored"));
+        if let Some((_, reason)) = ignored {
+            self.skip(&format!("ignored: {}", reason.strip_prefix(", ").unwrap_or("no reason is given")));
+        }
+        self.place == Place::Shown && !is_tick && ignored.is_none() && text != "running 0 tests" && !text.is_empty()
+    }
+
+    /// Keeps why something was not looked at.
+    pub fn skip(&mut self, reason: &str) {
+        *self.skips.entry(reason.to_owned()).or_default() += 1;
     }
 
     /// Takes the totals of one binary; returns whether there were any tests in it.
-    fn end_of_binary(&mut self, numbers: &str, separator: char) -> bool {
+    fn end_of_binary(&mut self, numbers: &str) -> bool {
         self.close_block();
         self.place = Place::Shown;
+        self.ends += 1;
         let mut any = false;
-        for part in numbers.split(separator) {
+        for part in numbers.split(';') {
             let mut words = part.split_whitespace();
             let Some(count) = words.next().and_then(|word| word.parse::<u64>().ok()) else { continue };
             let total = match words.next() {
                 Some("passed") => &mut self.passed,
                 Some("failed") => &mut self.failed,
-                Some("ignored" | "skipped") => &mut self.skipped,
+                Some("ignored") => &mut self.skipped,
                 _ => continue,
             };
             *total = total.saturating_add(count);
@@ -95,12 +106,6 @@ impl Counts {
             self.said += 1;
         }
     }
-}
-
-/// The word of a line of nextest such as `        PASS [   0.010s] (1/9) ...`: it ends at column 12.
-fn nextest_status(line: &str) -> Option<&str> {
-    let (word, rest) = line.split_at_checked(12)?;
-    (rest.starts_with(" [") && line.starts_with(' ')).then(|| word.trim_start())
 }
 
 impl fmt::Display for Counts {
@@ -123,7 +128,7 @@ mod tests {
     #[test]
     fn cargo_test() {
         check(
-            "running 3 tests\ntest a ... ok\ntest b ... ok\ntest c ... ignored\n\nsuccesses:\n\n\
+            "running 3 tests\ntest a ... ok\ntest b ... ok\ntest c ... ignored, slow\n\nsuccesses:\n\n\
              ---- a stdout ----\nSKIP no fio here\nnoise\n---- b stdout ----\nnoise\n\nsuccesses:\n    a\n    b\n\n\
              test result: ok. 2 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.1s\n\
              running 1 test\ntest d ... FAILED\n\nfailures:\n\n---- d stdout ----\nboom\n\n\
@@ -131,7 +136,6 @@ mod tests {
             "1 passed, 1 failed, 2 skipped",
             &[
                 "running 3 tests",
-                "test c ... ignored",
                 "test result: ok. 2 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.1s",
                 "running 1 test",
                 "test d ... FAILED",
@@ -144,18 +148,13 @@ mod tests {
     }
 
     #[test]
-    fn nextest() {
-        let fail = "        FAIL [   0.020s] (3/3) udm-io c";
-        let summary = "     Summary [   0.133s] 3 tests run: 2 passed, 1 failed, 4 skipped";
-        check(
-            &format!(
-                "        PASS [   0.010s] (1/3) udm-io a\n  stdout ───\n\n    running 1 test\n    SKIP no fio here\n\n    \
-                 test result: ok. 1 passed; 0 failed; 0 ignored\n\n        PASS [   0.010s] (2/3) udm-io b\n{fail}\n    \
-                 test c ... FAILED\n    test result: FAILED. 0 passed; 1 failed; 0 ignored\n{summary}\n"
-            ),
-            "1 passed, 1 failed, 5 skipped",
-            &[fail.trim(), "test c ... FAILED", "test result: FAILED. 0 passed; 1 failed; 0 ignored", summary.trim()],
-        );
+    fn a_binary_that_was_killed_failed() {
+        let mut counts = Counts::default();
+        let mut seen = Vec::new();
+        counts.take_binary("running 2 tests\ntest a ... ok\nSKIP b", |line| seen.push(line.to_owned()));
+        assert_eq!((counts.to_string().as_str(), seen.len()), ("0 passed, 1 failed, 0 skipped", 2));
+        counts.take_binary("test result: ok. 1 passed; 0 failed; 0 ignored", |_| {});
+        assert_eq!(counts.to_string(), "1 passed, 1 failed, 0 skipped");
     }
 
     #[test]
@@ -185,9 +184,13 @@ mod tests {
     #[test]
     fn skips_are_counted_by_reason() {
         let mut counts = Counts::default();
-        for line in ["SKIP no root", "SKIP no root", "    SKIP no fio"] {
+        for line in
+            ["SKIP no root", "SKIP no root", "    SKIP no fio", "test a ... ignored, slow", "test b ... ignored"]
+        {
             counts.take(line);
         }
-        assert_eq!(counts.skips.into_iter().collect::<Vec<_>>(), [("no fio".to_owned(), 1), ("no root".to_owned(), 2)]);
+        let skips: Vec<_> = counts.skips.iter().map(|(reason, times)| (reason.as_str(), *times)).collect();
+        let expect = [("ignored: no reason is given", 1), ("ignored: slow", 1), ("no fio", 1), ("no root", 2)];
+        assert_eq!(skips, expect);
     }
 }

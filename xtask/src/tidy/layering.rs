@@ -28,11 +28,12 @@ const FLOORS: &[(&str, u8)] = &[
     // Not part of the house: nothing in it may lean on these.
     ("udm-fuzz", 8),
     ("udm-soak", 8),
+    ("udm-testing", 8),
     ("xtask", 8),
 ];
 
-/// The simulator may test every floor.
-const ANYONES_TEST_TOOL: &str = "udm-sim";
+/// Every floor may be tested with these.
+const TEST_TOOLS: &[&str] = &["udm-sim", "udm-testing"];
 
 pub(super) fn check(tree: &Tree) -> Vec<Finding> {
     let mut findings = manifests(tree);
@@ -50,7 +51,7 @@ fn manifests(tree: &Tree) -> Vec<Finding> {
             continue;
         }
         for (dependency, purpose) in package.dependencies() {
-            let is_test_tool = purpose == Purpose::Dev && dependency == ANYONES_TEST_TOOL;
+            let is_test_tool = purpose == Purpose::Dev && TEST_TOOLS.contains(&dependency.as_str());
             if is_test_tool {
                 continue;
             }
@@ -70,7 +71,7 @@ fn sources(tree: &Tree) -> Vec<Finding> {
         let mut last = None;
         for token in file.tokens.iter().filter(|t| t.text.starts_with("udm_")) {
             let named = token.text.replace('_', "-");
-            let is_test_tool = named == ANYONES_TEST_TOOL && file.is_test(token.line);
+            let is_test_tool = TEST_TOOLS.contains(&named.as_str()) && file.is_test(token.line);
             if named == package.name || is_test_tool {
                 continue;
             }
@@ -120,6 +121,7 @@ mod tests {
         );
         check_manifest("udm-export", "[dependencies]\nudm-targets.workspace = true\n", &["crates/c/Cargo.toml:4"]);
         check_manifest("udm-io", "[dev-dependencies]\nudm-sim.workspace = true\n", &[]);
+        check_manifest("udm-io", "[dev-dependencies]\nudm-testing.workspace = true\n", &[]);
         check_manifest("udm-io", "[dependencies]\nudm-sim.workspace = true\n", &["crates/c/Cargo.toml:4"]);
         check_manifest("udm-io", "[dev-dependencies]\nudm-core.workspace = true\n", &["crates/c/Cargo.toml:4"]);
         check_manifest("udm", "[dependencies]\nxtask = { path = \"../../xtask\" }\n", &["crates/c/Cargo.toml:4"]);

@@ -18,6 +18,7 @@ use udm_nbd::NbdDevice;
 use udm_nbd::uri::Uri;
 use udm_nbd::wire::consts::{handshake, opt, rep, transmission};
 use udm_nbd::wire::option::{greeting, put_reply};
+use udm_testing::until;
 
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -289,15 +290,9 @@ impl Nbdkit {
             return None;
         };
         let this = Self { child, dir };
-        for _ in 0..10_000 {
-            // The file is there a moment before anybody listens.
-            if UnixStream::connect(&socket).is_ok() {
-                return Some(this);
-            }
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        println!("SKIP nbdkit {args:?} does not start");
-        None
+        // The file is there a moment before anybody listens.
+        until("nbdkit listens", || UnixStream::connect(&socket).is_ok());
+        Some(this)
     }
 
     fn uri(&self) -> String {

@@ -3,9 +3,9 @@
 use std::any::Any;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::Duration;
 use udm_base::{Sector, Sectors};
 use udm_io::{Bio, BlockDevice, Cx, DeviceId, Extent, ExtentKind, ExtentsReply, Limits, Memory, Op, OpFlags, Status};
+use udm_testing::until;
 
 /// One bio as a device saw it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,25 +64,13 @@ impl Recorder {
 
     /// Waits until `count` bios are kept.
     pub(crate) fn await_held(&self, count: usize) {
-        for _ in 0..20_000 {
-            if self.waiting.load(Ordering::SeqCst) >= count {
-                return;
-            }
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        panic!("{} of {count} bios arrived", self.waiting.load(Ordering::SeqCst));
+        until(&format!("{count} bios arrived"), || self.waiting.load(Ordering::SeqCst) >= count);
     }
 
     /// Waits until a question is kept.
     #[allow(dead_code, reason = "not every test that uses this file asks")]
     pub(crate) fn await_question(&self) {
-        for _ in 0..20_000 {
-            if !self.questions.lock().expect("unpoisoned").is_empty() {
-                return;
-            }
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        panic!("no question arrived");
+        until("a question arrived", || !self.questions.lock().expect("unpoisoned").is_empty());
     }
 
     /// How many bios are kept.

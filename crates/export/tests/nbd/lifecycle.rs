@@ -12,8 +12,6 @@ use udm_export::Listen;
 use udm_export::nbd::Server;
 use udm_io::{Domain, DomainBuilder, Limits};
 use udm_nbd::wire::consts::{opt, rep};
-use udm_nbd::wire::consts::{opt, rep};
-use udm_nbd::wire::{Command, NbdError};
 use udm_nbd::wire::{Command, NbdError};
 
 #[test]

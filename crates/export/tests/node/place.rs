@@ -5,32 +5,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use udm_export::node::fuse::{FuseServer, Owner, Transport};
 use udm_io::Domain;
+use udm_testing::FuseUring;
 
 /// A server on a directory of its own. The mount goes before the directory does.
 pub(crate) struct Place {
     pub(crate) server: FuseServer,
     pub(crate) root: tempfile::TempDir,
-    offered: Option<Offered>,
-}
-
-/// The kernel's switch, which goes back to what it was.
-struct Offered(bool);
-
-impl Offered {
-    const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
-
-    fn new() -> Self {
-        let was_off = std::fs::read(Self::SWITCH).is_ok_and(|text| text.starts_with(b"N"));
-        Self(was_off && std::fs::write(Self::SWITCH, "Y").is_ok())
-    }
-}
-
-impl Drop for Offered {
-    fn drop(&mut self) {
-        if self.0 {
-            let _ = std::fs::write(Self::SWITCH, "N");
-        }
-    }
 }
 
 impl Place {
@@ -39,13 +19,12 @@ impl Place {
         Self::by(false)
     }
 
-    /// With the two ways by which requests come, as far as there are these here. Asks the kernel to offer io_uring, for as long as
-    /// it lives, where it may.
+    /// With the two ways by which requests come, as far as there are these here. Asks the kernel to offer io_uring, where it may,
+    /// until that is agreed upon.
     pub(crate) fn both() -> impl Iterator<Item = Self> {
         [Transport::Descriptor, Transport::IoUring].into_iter().filter_map(|transport| {
-            let offered = Offered::new();
-            let mut place = Self::by(transport == Transport::IoUring)?;
-            place.offered = Some(offered);
+            let _offered = FuseUring::offered();
+            let place = Self::by(transport == Transport::IoUring)?;
             // The first use: it is agreed upon then.
             std::fs::read_dir(place.server.dir()).unwrap();
             if place.server.transport() != transport {
@@ -59,7 +38,7 @@ impl Place {
     fn by(rings: bool) -> Option<Self> {
         let root = tempfile::Builder::new().prefix("udm-node-").tempdir().unwrap();
         match FuseServer::start_by(&Domain::default(), &root.path().join("dev"), 2, owner(), rings) {
-            Ok(server) => Some(Self { server, root, offered: None }),
+            Ok(server) => Some(Self { server, root }),
             Err(error) => {
                 println!("SKIP nothing can be mounted here: {error}");
                 None
@@ -96,13 +75,4 @@ pub(crate) fn pattern(seed: u64, len: usize) -> Vec<u8> {
     (0..len).map(|_| next()).collect()
 }
 
-/// Blocks until it holds; fails after a time that no healthy run comes near.
-pub(crate) fn until(what: &str, mut holds: impl FnMut() -> bool) {
-    for _ in 0..6000 {
-        if holds() {
-            return;
-        }
-        std::thread::sleep(std::time::Duration::from_millis(10));
-    }
-    panic!("never: {what}");
-}
+pub(crate) use udm_testing::until;

@@ -9,7 +9,7 @@ use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use udm_base::AlignedBuf;
 use udm_export::node::fuse::Transport;
 
@@ -28,17 +28,14 @@ impl Stalled {
 
     /// Whether something is done meanwhile.
     fn lets(self, what: impl FnOnce() + Send) -> bool {
-        let done = AtomicBool::new(false);
+        let (done, is_done) = std::sync::mpsc::sync_channel(1);
         std::thread::scope(|scope| {
-            scope.spawn(|| {
+            scope.spawn(move || {
                 what();
-                done.store(true, Ordering::SeqCst);
+                let _ = done.send(());
             });
             // No healthy run comes near it.
-            let went_on = (0..1000).any(|_| {
-                std::thread::sleep(std::time::Duration::from_millis(10));
-                done.load(Ordering::SeqCst)
-            });
+            let went_on = is_done.recv_timeout(std::time::Duration::from_secs(60)).is_ok();
             drop(self);
             went_on
         })

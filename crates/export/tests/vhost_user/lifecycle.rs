@@ -9,6 +9,7 @@ use udm_base::Sectors;
 use udm_export::vhost_user::front::{FrontEnd, FrontError, FrontOptions, Kind, Part};
 use udm_export::vhost_user::{Mode, Server};
 use udm_io::{Limits, Op};
+use udm_testing::Sleeper;
 
 #[test]
 fn a_resize_is_told() {
@@ -76,11 +77,13 @@ fn a_front_end_comes_back() {
     recorder.await_held(1);
     drop((front, queue));
     let path = served.path.clone();
+    let (waits, connecting) = Sleeper::new();
     let next_one = std::thread::spawn(move || {
+        waits.now();
         FrontEnd::connect(&path, FrontOptions::default()).map(|(f, mut q)| (f, q.remove(0)))
     });
     // It stands in the queue: its export is not opened while the first is open.
-    std::thread::sleep(Duration::from_millis(50));
+    connecting.until_asleep();
     assert_eq!((served.open.load(Ordering::SeqCst), recorder.held()), (1, 1));
     recorder.release_in_reverse();
     let (front, mut queue) = next_one.join().unwrap().unwrap();
@@ -187,8 +190,12 @@ fn stop_and_go() {
     queue.kick();
     recorder.await_held(1);
     std::thread::scope(|scope| {
-        let stopped = scope.spawn(|| front.stop_ring(0).unwrap());
-        std::thread::sleep(Duration::from_millis(50));
+        let (waits, stopping) = Sleeper::new();
+        let stopped = scope.spawn(|| {
+            waits.now();
+            front.stop_ring(0).unwrap()
+        });
+        stopping.until_asleep();
         assert!(!stopped.is_finished());
         recorder.release_in_reverse();
         assert_eq!(stopped.join().unwrap(), 7);

@@ -207,16 +207,7 @@ impl Served {
     }
 }
 
-/// Waits for a condition that another thread brings about.
-pub(crate) fn until(what: &str, mut is: impl FnMut() -> bool) {
-    for _ in 0..30_000 {
-        if is() {
-            return;
-        }
-        std::thread::sleep(Duration::from_millis(1));
-    }
-    panic!("not within half a minute: {what}");
-}
+pub(crate) use udm_testing::until;
 
 /// Waits for the next request that is done: a side that was not told by the other stays asleep, and is found out.
 pub(crate) fn next(queue: &mut FrontQueue) -> Done {

@@ -8,6 +8,7 @@ use udm_base::{Sector, Sectors};
 use udm_core::{MappedDevice, StatusKind, TableLine, TableSlot};
 use udm_io::{BlockingIo, Limits, Op, OpFlags};
 use udm_sim::golden::{Record, pattern, sha256};
+use udm_testing::eventually;
 
 pub(crate) struct World {
     name: String,
@@ -211,16 +212,14 @@ impl World {
             // The one is found out by the first write that needs a block; the other told of a mapping that it never committed.
             return;
         }
-        // A merge takes its time; one that never ends is told by what it has come to.
-        let mut patience = if name == "merge" { 3000 } else { 0 };
-        let found = loop {
-            let found = self.status(name);
-            if found.trim_end() == expect.trim_end() || patience == 0 {
-                break found;
-            }
-            patience -= 1;
-            std::thread::sleep(std::time::Duration::from_millis(10));
-        };
+        let mut found = self.status(name);
+        if name == "merge" {
+            // It takes its time; one that never ends is told by what it has come to.
+            eventually(|| {
+                found = self.status(name);
+                found.trim_end() == expect.trim_end()
+            });
+        }
         let cut = |text: &str| {
             let mut words: Vec<&str> = text.trim_end().split(' ').collect();
             if words[2] == "thin-pool" && line != usize::MAX {

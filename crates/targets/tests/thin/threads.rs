@@ -3,10 +3,11 @@
 use super::pools::*;
 use super::rig::*;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use udm_base::{Sector, Sectors};
 use udm_core::*;
 use udm_io::*;
+use udm_testing::until;
 
 /// Blocks of a volume, and of a thread's part of it.
 const BLOCKS: u64 = 32;
@@ -117,14 +118,17 @@ fn snapshot_of(pool: &Pool, id: u32, origin: u32) {
 
 fn check(steps: u64, pool: Pool) {
     let volumes: Vec<_> = (0..2).map(|id| pool.thin(&format!("thin{id}"), id, BLOCKS)).collect();
-    let busy = AtomicBool::new(true);
-    let (pool_ref, busy_ref) = (&pool, &busy);
+    let (busy, done) = (AtomicBool::new(true), AtomicU64::new(0));
+    let (pool_ref, busy_ref, done_ref) = (&pool, &busy, &done);
     let parts = std::thread::scope(|threads| {
         let work = |number: u64| {
             let volume = &volumes[number as usize / 2];
             threads.spawn(move || {
                 let mut part = Part::new(&pool_ref.rig, volume, number);
-                (1..=steps).for_each(|step| part.step(step));
+                for step in 1..=steps {
+                    part.step(step);
+                    done_ref.fetch_add(1, Ordering::Relaxed);
+                }
                 part.units
             })
         };
@@ -154,7 +158,9 @@ fn check(steps: u64, pool: Pool) {
                 if !busy_ref.load(Ordering::Relaxed) {
                     break;
                 }
-                std::thread::sleep(std::time::Duration::from_millis(20));
+                let next = done_ref.load(Ordering::Relaxed) + 40;
+                let goes_on = || done_ref.load(Ordering::Relaxed) >= next || !busy_ref.load(Ordering::Relaxed);
+                until("the load goes on", goes_on);
             }
         });
         let parts: Vec<Vec<u64>> =

@@ -166,16 +166,7 @@ impl NbdHold {
     }
 }
 
-/// Blocks until it holds; fails after a time that no healthy run comes near.
-pub(crate) fn until(what: &str, mut holds: impl FnMut() -> bool) {
-    for _ in 0..6000 {
-        if holds() {
-            return;
-        }
-        std::thread::sleep(std::time::Duration::from_millis(10));
-    }
-    panic!("never: {what}");
-}
+pub(crate) use udm_testing::until;
 
 impl Place {
     /// Whether a daemon has the directory: the lock is taken. A directory that is gone has none.

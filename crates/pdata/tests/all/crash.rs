@@ -1,12 +1,10 @@
 //! Power cuts and failing devices. The write of block 0, the superblock, is taken to be whole or not there, as the kernel
 //! takes it; of all other writes that no flush covers, anything may be there.
 
-mod support;
-
 use std::collections::BTreeMap;
 
-use support::world::{Op, World, op};
-use support::{Chance, Cut, Disk, Fat, check, read_super};
+use crate::support::world::{Op, World, op};
+use crate::support::{Chance, Cut, Disk, Fat, check, read_super};
 use udm_pdata::{Block, Error, block_on};
 
 /// What may be on the disk after the power was cut: by `way`, none, all, or some of what was not flushed, in any order, torn at
@@ -118,7 +116,7 @@ fn failing(seed: u64, n: u64) -> bool {
         world.check();
         // And it goes on.
         for _ in 0..5 {
-            let op = support::world::op(&mut chance);
+            let op = crate::support::world::op(&mut chance);
             block_on(world.run(&op)).unwrap();
         }
         block_on(world.run(&Op::Commit)).unwrap();

@@ -14,18 +14,17 @@
 //! is its path. So all three, in udm's output, count as the recording's `@DEVn_MM@`. To know the numbers, the replay asks for the dependencies of a device over
 //! each file before it begins. The directory of nodes is in the daemon's; `/dev/mapper` in an argument means the same.
 
-#[path = "../common/mod.rs"]
-mod common;
 mod exempt;
 mod parse;
 
-use common::{Nbd, NbdHold, Place, stderr, stdout};
+use crate::common::{Nbd, NbdHold, Place, stderr, stdout};
 use exempt::Exemptions;
 use parse::{Act, Step, parse, words};
 use std::collections::HashMap;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use udm_testing::eventually;
 
 const DEVICES: usize = 4;
 /// udm's major number, and that of the numbers which stand for files.
@@ -105,14 +104,11 @@ impl Replay {
         match &step.act {
             // The daemon hears of a client's end a moment later, where the kernel's close(2) has done all by its return.
             Act::Command(line) if std::mem::take(&mut self.released) => {
-                let mut outcome = self.command(step, line);
-                for _ in 0..200 {
-                    if outcome.is_ok() {
-                        break;
-                    }
-                    std::thread::sleep(std::time::Duration::from_millis(50));
+                let mut outcome = Ok(());
+                eventually(|| {
                     outcome = self.command(step, line);
-                }
+                    outcome.is_ok()
+                });
                 outcome
             }
             Act::Command(line) => self.command(step, line),
@@ -135,14 +131,11 @@ impl Replay {
                 "until" => {
                     let (name, text) = name.split_once(' ').ok_or("expected a name and a text")?;
                     let mut last = String::new();
-                    for _ in 0..200 {
+                    let came = eventually(|| {
                         last = stdout(&self.place.udm(["status", name]));
-                        if last.contains(text) {
-                            return Ok(());
-                        }
-                        std::thread::sleep(std::time::Duration::from_millis(50));
-                    }
-                    Err(format!("  never {text:?}, but {last:?}\n"))
+                        last.contains(text)
+                    });
+                    if came { Ok(()) } else { Err(format!("  never {text:?}, but {last:?}\n")) }
                 }
                 other => Err(format!("there is no step {other:?}")),
             },

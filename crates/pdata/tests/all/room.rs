@@ -1,9 +1,7 @@
 //! Metadata that fill up: what has room can be done, and committed.
 
-mod support;
-
-use support::world::{Made, Op, World};
-use support::{Chance, Fat, Mapped};
+use crate::support::world::{Made, Op, World};
+use crate::support::{Chance, Fat, Mapped};
 use udm_pdata::{Error, Needs, block_on};
 
 /// One entry put in or taken out of a tree of a few levels, all of which may be shared.
@@ -25,7 +23,7 @@ fn op(chance: &mut Chance) -> Op {
 /// Without a look at all that is on the disk, which takes a hundred times as long.
 fn commit<V: Made>(world: &mut World<V>) -> Result<(), Error> {
     world.now.number += 1;
-    support::commit(&mut world.store, &world.now)?;
+    crate::support::commit(&mut world.store, &world.now)?;
     world.committed = (world.now.clone(), world.trees.clone());
     Ok(())
 }

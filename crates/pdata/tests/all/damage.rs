@@ -1,10 +1,8 @@
 //! Metadata that is wrong: what the error says, and that nothing else happens.
 
-mod support;
-
 use std::sync::Arc;
 
-use support::{Fat, Mapped, Memory, Super, commit, read_super};
+use crate::support::{Fat, Mapped, Memory, Super, commit, read_super};
 use udm_pdata::btree::{self, Walk};
 use udm_pdata::{Block, Error, Kind, Options, Roots, Store, array, block_on, layout};
 
@@ -334,7 +332,7 @@ fn a_metadata_device_that_is_full() {
     check(full, "no free metadata block is left");
     check(block_on(store.data_alloc()), "an earlier operation on the metadata failed; abort the transaction");
     store.abort().unwrap();
-    let (what, trees) = support::check::<Fat>(&io.disk());
+    let (what, trees) = crate::support::check::<Fat>(&io.disk());
     assert_eq!((what.number, trees[0].len()), (1, 0));
     // There is room for a commit when the metadata is as full as it gets.
     root = what.trees[0];
@@ -346,7 +344,7 @@ fn a_metadata_device_that_is_full() {
         block_on(store.data_inc(0..1)).unwrap();
     }
     commit(&mut store, &Super { number: 2, trees: vec![root] }).unwrap();
-    support::check::<Fat>(&io.disk());
+    crate::support::check::<Fat>(&io.disk());
     // And it goes on when the device grows.
     *io.blocks.lock().unwrap() = 20_000;
     block_on(store.extend(20_000)).unwrap();
@@ -355,7 +353,7 @@ fn a_metadata_device_that_is_full() {
         block_on(store.data_inc(0..1)).unwrap();
     }
     commit(&mut store, &Super { number: 3, trees: vec![root] }).unwrap();
-    let (_, trees) = support::check::<Fat>(&io.disk());
+    let (_, trees) = crate::support::check::<Fat>(&io.disk());
     assert!(trees[0].len() > 1000);
 }
 

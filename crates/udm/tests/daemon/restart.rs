@@ -1,11 +1,9 @@
 //! What a daemon makes of the state that the one before left.
 
-mod common;
-
-use common::{Nbd, NbdHold, Place, stderr, stdout, until};
+use crate::common::{Nbd, NbdHold, Place, stderr, stdout, until};
 use rustix::process::Signal;
 use std::fs::File;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 const SECTORS: u64 = 2048;
@@ -14,6 +12,12 @@ const SECTORS: u64 = 2048;
 fn kill(place: &Place) {
     place.signal(Signal::KILL);
     until("it is gone", || !place.is_served());
+}
+
+/// Whether a process has a file open.
+fn has_open(pid: u32, file: &Path) -> bool {
+    let fds = std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+    fds.filter_map(|fd| std::fs::read_link(fd.path()).ok()).any(|path| path == file)
 }
 
 fn hold(place: &Place, name: &str) -> NbdHold {
@@ -263,12 +267,14 @@ fn what_is_locked_for_a_moment_is_waited_for() {
     let locked = File::options().read(true).write(true).open(&cow).unwrap();
     let lock = rustix::fs::FlockOperation::NonBlockingLockExclusive;
     until("it is ours", || rustix::fs::fcntl_lock(&locked, lock).is_ok());
-    let releasing = std::thread::spawn(move || {
-        std::thread::sleep(std::time::Duration::from_millis(300));
-        drop(locked);
+    let (place, cow) = (&place, &cow);
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            until("a daemon wants it", || place.daemon_pid().is_some_and(|pid| has_open(pid, cow)));
+            drop(locked);
+        });
+        assert_eq!(place.ok("table s"), format!("{table}\n"));
     });
-    assert_eq!(place.ok("table s"), format!("{table}\n"));
-    releasing.join().unwrap();
 }
 
 /// What is acknowledged is there after a kill; where it cannot be written, the command says so, and what it did is told.

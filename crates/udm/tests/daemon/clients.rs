@@ -1,8 +1,6 @@
 //! What clients can do to a daemon: use it, break the protocol, vanish.
 
-mod common;
-
-use common::{NbdHold, Place, stderr, stdout, until};
+use crate::common::{NbdHold, Place, stderr, stdout, until};
 use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
@@ -452,7 +450,7 @@ fn paths_begin_where_the_caller_is() {
 
 /// Copies the program, by another: of a file that this process writes, other tests' children may have a descriptor when it is run.
 fn copy_udm(to: &std::path::Path) {
-    assert!(std::process::Command::new("cp").arg(common::UDM).arg(to).status().unwrap().success());
+    assert!(std::process::Command::new("cp").arg(crate::common::UDM).arg(to).status().unwrap().success());
 }
 
 /// Another user reaches the sockets only when their owner lets it, and is refused even then.

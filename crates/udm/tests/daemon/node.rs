@@ -1,9 +1,7 @@
 //! Devices in the file system, made by the command line and used by the kernel and its programs. What the machine does
 //! not let us do is skipped, and said.
 
-mod common;
-
-use common::{Place, stderr, stdout, until};
+use crate::common::{Place, stderr, stdout, until};
 use rustix::process::Signal;
 use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions};
@@ -11,6 +9,7 @@ use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::atomic::{AtomicBool, Ordering};
+use udm_testing::{FuseUring, installed};
 
 /// Whether a node can be made here; the daemon's own words if not.
 fn can(place: &Place, kind: &str) -> bool {
@@ -20,14 +19,6 @@ fn can(place: &Place, kind: &str) -> bool {
         println!("SKIP {}", stderr(&made).trim());
     }
     made.status.success()
-}
-
-fn installed(program: &str) -> bool {
-    let found = ["/usr/sbin", "/usr/bin", "/sbin", "/bin"].iter().any(|dir| Path::new(dir).join(program).exists());
-    if !found {
-        println!("SKIP {program} is not installed");
-    }
-    found
 }
 
 #[track_caller]
@@ -380,30 +371,10 @@ fn a_mounted_file_system_across_daemons() {
     place.ok("remove vol");
 }
 
-/// The kernel's switch for requests by io_uring, which goes back to what it was.
-struct Offered(bool);
-
-impl Offered {
-    const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
-
-    fn new() -> Self {
-        let was_off = fs::read(Self::SWITCH).is_ok_and(|text| text.starts_with(b"N"));
-        Self(was_off && fs::write(Self::SWITCH, "Y").is_ok())
-    }
-}
-
-impl Drop for Offered {
-    fn drop(&mut self) {
-        if self.0 {
-            let _ = fs::write(Self::SWITCH, "N");
-        }
-    }
-}
-
 #[test]
 fn requests_by_io_uring() {
     let place = Place::new();
-    let offered = Offered::new();
+    let offered = FuseUring::offered();
     if !can(&place, "loop") {
         return;
     }
@@ -431,7 +402,7 @@ fn requests_by_io_uring() {
     assert!(fs::read(&path).unwrap()[..data.len()] == data);
     place.ok("daemon --stop");
     // As it was told.
-    let _offered = Offered::new();
+    let _offered = FuseUring::offered();
     let told = place.command("udm").args(["daemon", "--no-fuse-io-uring"]).spawn().map(Told).unwrap();
     until("it serves", || place.is_served());
     place.create(&["new", "--node=fuse"], "0 8 zero");

@@ -1,8 +1,6 @@
 //! `udm snapshot` on COW devices as files.
 
-mod common;
-
-use common::{Place, stderr, stdout};
+use crate::common::{Place, stderr, stdout};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use udm_base::{Sector, Sectors};
@@ -214,16 +212,16 @@ fn the_headers_chunk_counts_and_an_invalid_snapshot_shows_nothing() {
             assert!(output.status.success(), "{}", stderr(&output));
             assert_eq!(place.ok("status x"), format!("0 1000 snapshot {status}\n"));
             assert!(place.ok("table x").ends_with(" P 16\n"), "{}", place.ok("table x"));
-            let mut device = common::NbdHold::open(&place.dir().join("nbd.sock"), "x").unwrap();
-            let read = device.request(7 * 16 * 512, &common::Nbd::Read(512));
-            let write = device.request(7 * 16 * 512 + 4096, &common::Nbd::Write(&[5; 512]));
+            let mut device = crate::common::NbdHold::open(&place.dir().join("nbd.sock"), "x").unwrap();
+            let read = device.request(7 * 16 * 512, &crate::common::Nbd::Read(512));
+            let write = device.request(7 * 16 * 512 + 4096, &crate::common::Nbd::Write(&[5; 512]));
             // EIO, not what the COW device or the origin has.
             match name {
                 "good" => assert_eq!((read, write), (Ok(vec![0xc0; 512]), Ok(vec![]))),
                 _ => assert_eq!((read, write), (Err(5), Err(5))),
             }
             drop(device);
-            common::until("removed", || place.udm(["remove", "x"]).status.success());
+            crate::common::until("removed", || place.udm(["remove", "x"]).status.success());
         }
     }
     assert_eq!(std::fs::read(place.root().join("invalid")).unwrap(), cow(&[7], |disk| disk[4] = 0), "never written");

@@ -1,11 +1,9 @@
 //! Trees against `BTreeMap`, with snapshots, deletions, commits and aborts; after every commit all that is on the disk is
 //! counted anew.
 
-mod support;
-
+use crate::support::world::{Made, Op, World};
+use crate::support::{Fat, Mapped};
 use proptest::prelude::*;
-use support::world::{Made, Op, World};
-use support::{Fat, Mapped};
 use udm_pdata::block_on;
 
 fn ops() -> impl Strategy<Value = Vec<Op>> {

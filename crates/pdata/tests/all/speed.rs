@@ -1,10 +1,8 @@
-//! What things cost: `cargo test --release -p udm-pdata --test speed -- --ignored --nocapture`. Nothing is judged.
-
-mod support;
+//! What things cost: `cargo test --release -p udm-pdata --test all speed -- --ignored --nocapture`. Nothing is judged.
 
 use std::sync::Arc;
 
-use support::{Chance, Mapped, Memory, Super, commit, read_super};
+use crate::support::{Chance, Mapped, Memory, Super, commit, read_super};
 use udm_pdata::btree::{self, Builder, Deletion};
 use udm_pdata::{Options, Store, block_on};
 

@@ -1,8 +1,6 @@
 //! Devices of the daemon as disks over vhost-user: `udm export --vhost-user`, and what becomes of them.
 
-mod common;
-
-use common::{Place, stderr, until};
+use crate::common::{Place, stderr, until};
 use rustix::process::Signal;
 use std::collections::BTreeMap;
 use std::path::Path;

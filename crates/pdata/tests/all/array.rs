@@ -1,8 +1,6 @@
 //! Arrays against `Vec`, also such that two arrays share blocks.
 
-mod support;
-
-use support::{Chance, Mapped, Memory, Super, commit, read_super};
+use crate::support::{Chance, Mapped, Memory, Super, commit, read_super};
 use udm_pdata::layout::array_max_entries;
 use udm_pdata::{Error, Options, Root, Store, array, block_on, btree};
 

@@ -1,8 +1,6 @@
 //! `udm snapshot merge` with a daemon: a snapshot goes back to its origin, followed, left alone, and refused.
 
-mod common;
-
-use common::{Nbd, NbdHold, Place, stderr, stdout, until};
+use crate::common::{Nbd, NbdHold, Place, stderr, stdout, until};
 use serde_json::{Value, json};
 
 /// Sectors of the origin.

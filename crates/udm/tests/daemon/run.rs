@@ -1,8 +1,6 @@
 //! `udm run`.
 
-mod common;
-
-use common::{NbdHold, Place, stderr};
+use crate::common::{NbdHold, Place, stderr};
 use rustix::process::{Pid, Signal, kill_process};
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;

@@ -1,8 +1,6 @@
 //! How daemons begin and end.
 
-mod common;
-
-use common::{NbdHold, Place, stderr, stdout, until};
+use crate::common::{NbdHold, Place, stderr, stdout, until};
 use rustix::event::{PollFd, PollFlags};
 use rustix::process::Signal;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -201,6 +199,12 @@ fn stopping_with_commands_queued() {
         std::fs::read_to_string("/proc/net/unix").unwrap().lines().filter(|line| line.ends_with(&path)).count()
     };
     place.signal(Signal::STOP);
+    // Each thread stops when it next looks: until then it may serve one of those that are to be kept waiting.
+    let tasks = format!("/proc/{}/task", place.daemon_pid().unwrap());
+    until("it stands still", || {
+        let stats = std::fs::read_dir(&tasks).unwrap().map(|task| task.unwrap().path().join("stat"));
+        stats.map(std::fs::read_to_string).all(|stat| stat.is_ok_and(|text| text.contains(") T ")))
+    });
     let mut idle = std::os::unix::net::UnixStream::connect(place.dir().join("control.sock")).unwrap();
     let mut queued = Vec::new();
     for (line, socket) in [("ls", "control.sock"), ("create other --notable", "control.sock"), ("export", "udm.sock")] {
@@ -287,7 +291,7 @@ fn descriptors_of_the_caller() {
     let place = Place::new();
     let (mut reader, writer) = std::io::pipe().unwrap();
     // A shell hands its descriptor 7 down.
-    let script = format!("exec 7>&1; {} ls >/dev/null; echo done >&7", common::UDM);
+    let script = format!("exec 7>&1; {} ls >/dev/null; echo done >&7", crate::common::UDM);
     let mut shell = std::process::Command::new("sh");
     shell.args(["-c", &script]).env("UDM_DIR", place.dir()).stdout(writer);
     assert!(shell.status().unwrap().success());

@@ -1,8 +1,6 @@
 //! Another daemon goes on in the place of the one that runs.
 
-mod common;
-
-use common::{Nbd, NbdHold, Place, stderr, stdout, until};
+use crate::common::{Nbd, NbdHold, Place, stderr, stdout, until};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{Read, Write};
@@ -393,12 +391,13 @@ fn a_new_daemon_that_fails() {
             client.request(4096 * u64::from(byte), &Nbd::Write(&[byte; 512])).unwrap();
         }
         let new = Command::new(std::env::current_exe().unwrap())
-            .args(["--ignored", "--exact", "a_failing_daemon"])
+            .args(["--ignored", "--exact", "replace::a_failing_daemon"])
             .env("UDM_TEST_SOCKET", place.dir().join("udm.sock"))
             .env("UDM_TEST_FAULT", round.to_string())
             .output()
             .unwrap();
-        assert!(!String::from_utf8_lossy(&new.stdout).contains("FAILED"), "{what}: {}", stderr(&new));
+        let said = String::from_utf8_lossy(&new.stdout);
+        assert!(said.contains("running 1 test") && !said.contains("FAILED"), "{what}: {said}{}", stderr(&new));
         for client in &mut clients {
             for byte in 1..=byte {
                 let found = client.request(4096 * u64::from(byte), &Nbd::Read(512)).unwrap();
@@ -483,7 +482,7 @@ fn a_new_daemon_that_hangs() {
         client.request(4096, &Nbd::Write(&[byte; 512])).unwrap();
         let hangs = place.root().join(format!("hangs-{round}"));
         let new = Command::new(std::env::current_exe().unwrap())
-            .args(["--ignored", "--exact", "a_failing_daemon"])
+            .args(["--ignored", "--exact", "replace::a_failing_daemon"])
             .env("UDM_TEST_SOCKET", place.dir().join("udm.sock"))
             .env("UDM_TEST_FAULT", (FAULTS.len() + round).to_string())
             .env("UDM_TEST_HANGS", &hangs)
@@ -629,7 +628,7 @@ fn with_too_few_descriptors() {
     let open = std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count();
     let (mut refused, mut replaced) = (0, 0);
     for limit in (16..open + 64).step_by(2) {
-        let limited = ["-c", "ulimit -n $0 && exec \"$@\"", &limit.to_string(), common::UDM];
+        let limited = ["-c", "ulimit -n $0 && exec \"$@\"", &limit.to_string(), crate::common::UDM];
         let mut command = Command::new("sh");
         command.args(limited).arg("--dir").arg(place.dir()).args(["daemon", "--replace"]);
         let output = command.output().unwrap();
