@@ -1,4 +1,6 @@
-//! kcopyd: copies ranges between block devices, with bounded memory and in the order of asking
+//! Floor 2: work that goes on though nobody submits: the domain's [`Workqueue`], and what stands on it here, [`Kcopyd`].
+//!
+//! kcopyd copies ranges between block devices, with bounded memory and in the order of asking
 //! (`drivers/md/dm-kcopyd.c`, 6.12, has the same name and the same task).
 //!
 //! # How a copy goes
