@@ -313,7 +313,7 @@ impl BlockDevice for FileDevice {
     }
 
     fn can_poll(&self) -> bool {
-        self.polled().is_some_and(|polled| polled.works() && polled.queues().len() > 0)
+        self.polled().is_some_and(|polled| polled.works() && !polled.queues().is_empty())
     }
 
     fn set_poll_queues(&self, n: u32) -> bool {
