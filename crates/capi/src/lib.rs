@@ -1,4 +1,4 @@
-//! Floor 6: `libudm`, a stack of devices in a program of one's own, for C and whoever speaks it.
+//! Floor 7: `libudm`, a stack of devices in a program of one's own, for C and whoever speaks it.
 //!
 //! `include/udm.h` is made from what is public here by `cargo xtask header`: the words in C are those of the documentation.
 //!

@@ -1,4 +1,4 @@
-//! Floor 2: tables, targets' interface, mapped devices and the registry of them.
+//! Floor 3: tables, targets' interface, mapped devices and the registry of them.
 //!
 //! # Invariants
 //! - Core splits, checks ranges and alignment, counts bios in flight and fans out flushes; targets never repeat that.

@@ -5,11 +5,11 @@ use crate::claims::{Claim, Claims};
 use crate::error::{OpenError, OpenErrorKind};
 use crate::{hold, holder};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
-use rustix::fs::{FileType, Mode, OFlags, Stat};
+use rustix::fs::{FileType, OFlags, Stat};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use udm_base::{DevT, Sectors};
-use udm_io::{DeviceId, Limits};
+use udm_io::DeviceId;
 
 /// Which of the two kinds of file that can be a device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -55,9 +55,9 @@ impl Backing {
         let exclusive = access.exclusive && kind == Kind::Block && claim.is_none();
         let claimed = number(&stat);
         let (fd, read_only) = if exclusive {
-            holder::open_unclaimed(claimed, spec, || open_fd(path, access.read_only, true))?
+            holder::open_unclaimed(claimed, spec, || holder::open_fd(path, access.read_only, true))?
         } else {
-            open_fd(path, access.read_only, false).map_err(|e| OpenError::of_open(spec, e))?
+            holder::open_fd(path, access.read_only, false).map_err(|e| OpenError::of_open(spec, e))?
         };
         let system = |e| fail(OpenErrorKind::System, "cannot be examined", e);
         let stat = rustix::fs::fstat(&fd).map_err(system)?;
@@ -153,14 +153,6 @@ impl Backing {
         let magic = rustix::fs::fstatfs(&self.fd).map_or(0, |s| s.f_type as u64 & 0xffff_ffff);
         self.kind == Kind::Regular && matches!(magic, TMPFS_MAGIC | RAMFS_MAGIC)
     }
-
-    /// What the file can take, but for the alignment that direct I/O asks for.
-    pub(crate) fn limits(&self) -> Limits {
-        match self.kind {
-            Kind::Regular => super::limits::of_file(self),
-            Kind::Block => super::limits::of_block(self),
-        }
-    }
 }
 
 /// The kind of a file of `ty`, or an error that names what it is.
@@ -175,21 +167,4 @@ fn device_kind(ty: FileType, spec: &str) -> Result<Kind, OpenError> {
         _ => "of an unknown kind",
     };
     Err(OpenError::new(OpenErrorKind::WrongKind, spec, format!("is {what}; expected a regular file or a block device")))
-}
-
-/// The descriptor, and whether it can only be read: on request, or because the file can only be read.
-pub(crate) fn open_fd(path: &Path, read_only: bool, exclusive: bool) -> rustix::io::Result<(OwnedFd, bool)> {
-    use rustix::io::Errno as E;
-    let mut flags = OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK;
-    if exclusive {
-        flags |= OFlags::EXCL;
-    }
-    let open = |mode| rustix::fs::open(path, flags | mode, Mode::empty());
-    if !read_only {
-        match open(OFlags::RDWR) {
-            Err(E::ACCESS | E::PERM | E::ROFS) => {}
-            other => return other.map(|fd| (fd, false)),
-        }
-    }
-    open(OFlags::RDONLY).map(|fd| (fd, true))
 }

@@ -6,7 +6,6 @@
 //! same block device share; those that do I/O are opened without. So a claim passes to another process as its descriptor,
 //! and goes with the process that dies, whatever the kernel still does for that one's rings.
 
-use crate::backing::open_fd;
 use crate::error::{OpenError, OpenErrorKind};
 use crate::holder;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -96,7 +95,7 @@ impl Claims {
         if let Some(claim) = self.join(dev) {
             return Ok(claim);
         }
-        let opened = holder::open_unclaimed(dev, spec, || open_fd(path, false, true));
+        let opened = holder::open_unclaimed(dev, spec, || holder::open_fd(path, false, true));
         let opened = opened.and_then(|(fd, _)| match number_of(&fd) {
             Ok(number) if number == dev => Ok(fd),
             _ => Err(OpenError::new(OpenErrorKind::WrongKind, spec, "was replaced while it was opened; try again")),

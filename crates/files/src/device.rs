@@ -16,7 +16,7 @@ use crate::error::{OpenError, OpenErrorKind};
 use crate::limits::{self, DirectAlign};
 use crate::mapped::Mapped;
 use crate::polled::Polled;
-use crate::ring::Ring;
+use crate::ring::{Ring, RingFile};
 use crate::transfers::{Progress, Target};
 use crate::worker::{Job, Worker, worker};
 use std::any::Any;
@@ -169,16 +169,8 @@ impl FileDevice {
         }
     }
 
-    /// Where the ring finds the file.
-    pub(crate) fn target(&self) -> Target {
-        match &self.engine {
-            Engine::Direct { backing, align, .. } => Target { fd: backing.raw(), align: *align },
-            _ => unreachable!("only direct I/O goes through the ring"),
-        }
-    }
-
     /// Gives a bio to a worker, from its start.
-    pub(crate) fn hand_over(&self, mut bio: Bio) {
+    fn hand_over(&self, mut bio: Bio) {
         bio.set_word(0);
         self.give(Job::Bio(bio));
     }
@@ -203,7 +195,7 @@ impl FileDevice {
         if (start | len) & u64::from(align.block - 1) != 0 && bio.op().has_payload() {
             return bio.end(Status::Invalid);
         }
-        let ring = match cx.source(|| Ring::new(cx.id())) {
+        let ring = match cx.source(|| Ring::new(cx.id(), file_of)) {
             Ok(ring) => ring,
             // A system call needs no descriptor of its own: slower, but nothing fails for want of one.
             Err(error) => {
@@ -262,6 +254,25 @@ fn escape(path: &str) -> String {
     out
 }
 
+/// The file behind a bio of a ring.
+fn file_of(device: &dyn BlockDevice) -> &dyn RingFile {
+    let file: &FileDevice = device.as_any().downcast_ref().expect("only files use the ring");
+    file
+}
+
+impl RingFile for FileDevice {
+    fn target(&self) -> Target {
+        match &self.engine {
+            Engine::Direct { backing, align, .. } => Target { fd: backing.raw(), align: *align },
+            _ => unreachable!("only direct I/O goes through the ring"),
+        }
+    }
+
+    fn hand_over(&self, bio: Bio) {
+        self.hand_over(bio);
+    }
+}
+
 impl BlockDevice for FileDevice {
     #[inline]
     fn submit(&self, cx: &Cx<'_>, bio: Bio) -> Option<Bio> {
@@ -302,7 +313,7 @@ impl BlockDevice for FileDevice {
     }
 
     fn can_poll(&self) -> bool {
-        self.polled().is_some_and(|polled| polled.works() && polled.queues().len() > 0)
+        self.polled().is_some_and(|polled| polled.works() && !polled.queues().is_empty())
     }
 
     fn set_poll_queues(&self, n: u32) -> bool {

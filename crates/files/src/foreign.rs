@@ -66,7 +66,7 @@ fn take_entry() -> &'static Entry {
 
 /// Puts zeroes where a mapping has lost its memory. For the handler of SIGBUS: does what a signal handler may. False when the
 /// address lies in no mapping of the list.
-pub(crate) fn claim(address: usize) -> bool {
+fn claim(address: usize) -> bool {
     for entry in entries() {
         let (start, len) = (entry.start.load(Ordering::Acquire), entry.len.load(Ordering::Acquire));
         if address.wrapping_sub(start) >= len {
@@ -123,7 +123,7 @@ impl ForeignMemory {
         let lead = offset % page as u64;
         let bytes = (lead + len).checked_next_multiple_of(page as u64).and_then(|b| usize::try_from(b).ok());
         let Some(mapped) = bytes else { return refuse(format!("{len} bytes are more than can be mapped")) };
-        guard::prepare()?;
+        guard::prepare_with(claim)?;
         let entry = take_entry();
         let flags = MapFlags::SHARED | MapFlags::NORESERVE;
         let prot = ProtFlags::READ | ProtFlags::WRITE;

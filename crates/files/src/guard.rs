@@ -144,6 +144,17 @@ fn claim(_: &mut libc::ucontext_t) -> bool {
 /// What handled SIGBUS before.
 static BEFORE: OnceLock<libc::sigaction> = OnceLock::new();
 
+/// What answers faults at other addresses than the copy routine's. Does what a signal handler may; false when the address is not its.
+pub(crate) type ClaimFn = fn(address: usize) -> bool;
+
+static FOREIGN: OnceLock<ClaimFn> = OnceLock::new();
+
+/// As [`prepare`], with `claim` for faults in memory that another process shares. There is one such function.
+pub(crate) fn prepare_with(claim: ClaimFn) -> io::Result<()> {
+    FOREIGN.get_or_init(|| claim);
+    prepare()
+}
+
 /// Sets the handler up, once for the process.
 pub(crate) fn prepare() -> io::Result<()> {
     static DONE: OnceLock<i32> = OnceLock::new();
@@ -178,7 +189,7 @@ extern "C" fn on_sigbus(signal: libc::c_int, info: *mut libc::siginfo_t, context
     let ours = unsafe { context.cast::<libc::ucontext_t>().as_mut() }.is_some_and(claim);
     // SAFETY: with SA_SIGINFO the second argument tells of the fault, and where it was.
     let address = || unsafe { info.as_ref().map_or(0, |info| info.si_addr() as usize) };
-    if ours || crate::foreign::claim(address()) {
+    if ours || FOREIGN.get().is_some_and(|claim| claim(address())) {
         return;
     }
     match BEFORE.get() {

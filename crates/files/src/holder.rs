@@ -5,6 +5,8 @@
 
 use crate::error::{OpenError, OpenErrorKind};
 use crate::mounts::{Mount, block_device, mounts, unescape};
+use rustix::fd::OwnedFd;
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -121,6 +123,23 @@ fn processes_with(dev: DevT) -> Vec<String> {
 /// By the link alone: to look behind it may wait for a server.
 fn is_in_dev(fd: &Path) -> bool {
     fs::read_link(fd).is_ok_and(|to| to.starts_with("/dev"))
+}
+
+/// The descriptor, and whether it can only be read: on request, or because the file can only be read.
+pub(crate) fn open_fd(path: &Path, read_only: bool, exclusive: bool) -> rustix::io::Result<(OwnedFd, bool)> {
+    use rustix::io::Errno as E;
+    let mut flags = OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK;
+    if exclusive {
+        flags |= OFlags::EXCL;
+    }
+    let open = |mode| rustix::fs::open(path, flags | mode, Mode::empty());
+    if !read_only {
+        match open(OFlags::RDWR) {
+            Err(E::ACCESS | E::PERM | E::ROFS) => {}
+            other => return other.map(|fd| (fd, false)),
+        }
+    }
+    open(OFlags::RDONLY).map(|fd| (fd, true))
 }
 
 /// A process as `NAME (pid N)`.

@@ -1,6 +1,6 @@
 //! What a file or block device can take, as the system tells it.
 
-use crate::backing::Backing;
+use crate::backing::{Backing, Kind};
 use rustix::fs::{AtFlags, FallocateFlags, StatxFlags};
 use std::fs;
 use udm_base::{SECTOR_SIZE, Sectors};
@@ -15,9 +15,19 @@ pub(crate) struct DirectAlign {
     pub(crate) block: u32,
 }
 
+impl Backing {
+    /// What the file can take, but for the alignment that direct I/O asks for.
+    pub(crate) fn limits(&self) -> Limits {
+        match self.kind {
+            Kind::Regular => of_file(self),
+            Kind::Block => of_block(self),
+        }
+    }
+}
+
 /// A regular file, through the page cache. Whether holes can be punched is tried out beyond the end, where it
 /// changes nothing.
-pub(crate) fn of_file(backing: &Backing) -> Limits {
+fn of_file(backing: &Backing) -> Limits {
     let preferred = rustix::fs::fstat(backing.fd()).map_or(4096, |s| s.st_blksize as u64);
     let preferred = if preferred.is_power_of_two() { preferred.clamp(512, 1 << 20) as u32 } else { 4096 };
     let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
@@ -35,7 +45,7 @@ pub(crate) fn of_file(backing: &Backing) -> Limits {
 }
 
 /// A block device: its queue's limits, as sysfs shows them.
-pub(crate) fn of_block(backing: &Backing) -> Limits {
+fn of_block(backing: &Backing) -> Limits {
     let DeviceId::Number(dev) = backing.id else { unreachable!("a block device has a number") };
     let read = |name: &str| {
         // A partition's queue is its disk's.

@@ -233,10 +233,11 @@ impl Driver for RingQueue {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests {
     use super::*;
     use crate::device::{Engine, FileDevice, FileOptions};
+    use crate::ring::RingFile;
     use udm_base::{Sector, Sectors};
     use udm_io::{Attached, BlockDevice, Channel, Domain, Op, OpFlags, ThreadExecutor};
 

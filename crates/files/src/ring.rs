@@ -10,7 +10,6 @@
 //! Whoever is inside the channel, be it a remote poller: so it does without SINGLE_ISSUER and DEFER_TASKRUN. COOP_TASKRUN does:
 //! completions wait for the submitting thread's next entry to the kernel, which a flag in the ring asks for.
 
-use crate::device::FileDevice;
 use crate::transfers::{Advance, Progress, SLOTS, Target, Transfers};
 use io_uring::types::{Fd, FsyncFlags};
 use io_uring::{IoUring, cqueue, opcode, squeue};
@@ -20,7 +19,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::ptr::NonNull;
 use std::time::Duration;
-use udm_io::{Bio, Cx, Op, OpFlags, Sleep, Source, Status};
+use udm_io::{Bio, BlockDevice, Cx, Op, OpFlags, Sleep, Source, Status};
 
 /// Submissions that the ring holds.
 const ENTRIES: u32 = 256;
@@ -55,9 +54,20 @@ struct Watch {
 /// The user data of the request that watches it: no bio is at 0.
 const WATCH: u64 = 0;
 
+/// A file whose I/O may go through the ring.
+pub(crate) trait RingFile {
+    /// Where the ring finds it.
+    fn target(&self) -> Target;
+
+    /// Does without the ring what the ring cannot.
+    fn hand_over(&self, bio: Bio);
+}
+
 /// The ring as a source of its channel.
 pub(crate) struct Ring {
     ring: RefCell<IoUring>,
+    /// The file that a device is which uses the ring.
+    file_of: fn(&dyn BlockDevice) -> &dyn RingFile,
     /// Whether the kernel sleeps in the ring with a timeout (5.11).
     sleeps: bool,
     state: RefCell<State>,
@@ -67,7 +77,7 @@ pub(crate) struct Ring {
 
 impl Ring {
     /// A ring. Fails where io_uring is missing or forbidden, or no descriptor is left.
-    pub(crate) fn new(channel: usize) -> io::Result<Self> {
+    pub(crate) fn new(channel: usize, file_of: fn(&dyn BlockDevice) -> &dyn RingFile) -> io::Result<Self> {
         let build = |coop: bool| {
             let mut builder = IoUring::builder();
             builder.dontfork().setup_clamp().setup_cqsize(IN_FLIGHT as u32);
@@ -81,7 +91,7 @@ impl Ring {
             build(true).or_else(|e| if e.raw_os_error() == Some(libc::EINVAL) { build(false) } else { Err(e) })?;
         let batch = Cell::new((channel as u64) << 48);
         let sleeps = ring.params().is_feature_ext_arg();
-        Ok(Self { ring: RefCell::new(ring), sleeps, state: RefCell::default(), batch })
+        Ok(Self { ring: RefCell::new(ring), file_of, sleeps, state: RefCell::default(), batch })
     }
 
     /// Whether io_uring is there for this process, with the operations that files need.
@@ -181,8 +191,7 @@ impl Ring {
     #[cold]
     fn go_on(&self, mut bio: Bio, result: i32) {
         // SAFETY: the file's submitter holds it until the bio has ended.
-        let device = unsafe { bio.device().as_ref() };
-        let file: &FileDevice = device.as_any().downcast_ref().expect("only files use the ring");
+        let file = (self.file_of)(unsafe { bio.device().as_ref() });
         let target = file.target();
         if result < 0 {
             self.state.borrow_mut().transfers.release(&mut bio);
@@ -235,8 +244,7 @@ impl Ring {
         loop {
             let Some(bio) = self.state.borrow_mut().waiting.pop_front() else { return };
             // SAFETY: as in go_on.
-            let device = unsafe { bio.device().as_ref() };
-            let file: &FileDevice = device.as_any().downcast_ref().expect("only files use the ring");
+            let file = (self.file_of)(unsafe { bio.device().as_ref() });
             if let Err(bio) = self.try_start(bio, file.target()) {
                 return self.state.borrow_mut().waiting.push_front(bio);
             }

@@ -1,4 +1,4 @@
-//! Floor 1: bios, channels and the devices beneath.
+//! Floor 1: bios, channels and domains, and devices in memory.
 //!
 //! # How an I/O goes
 //! A thread makes a [`Channel`] in a [`Domain`], attaches the devices it uses, takes a [`Bio`] from the

@@ -1,32 +1,14 @@
 //! The queue of jobs, and which of them go together.
 
-use super::{Copied, CopyFrom, CopyJob, CopyOptions, Requeue};
+use crate::job::{CopyFrom, CopyJob, CopyOptions, Requeue};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use udm_base::{Sector, Sectors};
 use udm_io::BlockDevice;
 
-/// How far a job has come.
-#[derive(Default)]
-pub(super) struct Progress {
-    pub(super) asker: Option<Arc<dyn Copied>>,
-    /// The number of the job in the order of asking, from 1.
-    pub(super) number: u64,
-    /// Sectors of which copying has begun.
-    pub(super) begun: Sectors,
-    /// Pieces that are out.
-    pub(super) out: usize,
-    /// The longest piece that its devices take.
-    pub(super) most: Sectors,
-    /// It failed together with others.
-    pub(super) alone: bool,
-    /// Zeroes are to be written out, because a device has turned out not to make them.
-    pub(super) write_out: bool,
-}
-
 impl CopyJob {
     /// What is left to begin, at most one piece.
-    pub(super) fn next_len(&self) -> Sectors {
+    pub(crate) fn next_len(&self) -> Sectors {
         (self.sectors - self.progress.begun).min(self.progress.most)
     }
 
@@ -53,14 +35,14 @@ impl CopyJob {
 }
 
 /// Jobs that wait, in order.
-pub(super) struct Queue {
-    pub(super) jobs: VecDeque<Box<CopyJob>>,
+pub(crate) struct Queue {
+    pub(crate) jobs: VecDeque<Box<CopyJob>>,
 }
 
 impl Queue {
     /// How many whole jobs, the first included, can go together, and how long they are: at most `most`. None together when
     /// the first is longer, or is to go by itself.
-    pub(super) fn together(&self, options: &CopyOptions, most: Sectors) -> Option<(usize, Sectors)> {
+    pub(crate) fn together(&self, options: &CopyOptions, most: Sectors) -> Option<(usize, Sectors)> {
         let first = self.jobs.front()?;
         let most = most.min(first.progress.most);
         if !options.merge || first.progress.alone || first.sectors > most {
@@ -79,7 +61,7 @@ impl Queue {
     }
 
     /// The first job found too few pages.
-    pub(super) fn requeue(&mut self, options: &CopyOptions) {
+    pub(crate) fn requeue(&mut self, options: &CopyOptions) {
         if options.requeue == Requeue::Tail
             && let Some(first) = self.jobs.pop_front()
         {

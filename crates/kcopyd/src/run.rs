@@ -2,13 +2,13 @@
 //!
 //! The state's lock is held for bookkeeping only; nothing is submitted and nobody is called under it.
 
-use super::pages::{PAGE, Pages};
-use super::piece::Piece;
-use super::queue::Queue;
-use super::slots::Slots;
-use super::throttle::Throttle;
-use super::{Copied, CopyFrom, CopyJob, CopyOptions, CopyStats, CopyTo};
-use crate::WorkItem;
+use crate::job::{Copied, CopyFrom, CopyJob, CopyOptions, CopyStats, CopyTo, Progress};
+use crate::pages::{PAGE, Pages};
+use crate::piece::Piece;
+use crate::queue::Queue;
+use crate::slots::Slots;
+use crate::throttle::Throttle;
+use crate::workqueue::WorkItem;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -169,8 +169,7 @@ impl Inner {
 
     pub(super) fn add(&self, mut job: Box<CopyJob>, asker: Arc<dyn Copied>) -> Result<(), Box<CopyJob>> {
         // Outside the lock: a mapped device looks into its table.
-        job.progress =
-            super::queue::Progress { asker: Some(asker), most: self.longest(&job, false), ..Default::default() };
+        job.progress = Progress { asker: Some(asker), most: self.longest(&job, false), ..Default::default() };
         job.read = Status::Ok;
         if job.is_whole() {
             // Also of what it goes together with.

@@ -6,7 +6,7 @@
 //! due, runs the work items, and serves the channels whose threads are elsewhere, and those that are nobody's, while internal bios are out on them. A
 //! simulated domain, which has no threads, does the same whenever a channel is polled or waits.
 
-use crate::CopyOptions;
+use crate::job::CopyOptions;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak, mpsc};

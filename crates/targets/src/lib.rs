@@ -1,4 +1,4 @@
-//! Floor 4: the targets. [`TARGETS`] is the one list of them.
+//! Floor 5: the targets. [`TARGETS`] is the one list of them.
 
 mod error;
 mod linear;

@@ -6,10 +6,12 @@
 mod ambient;
 mod budgets;
 mod changelog;
+mod circles;
 mod dead_files;
 mod docs;
 mod headers;
 mod hosts;
+mod imports;
 mod layering;
 mod links;
 mod markers;
@@ -60,6 +62,7 @@ pub type Check = fn(&Tree) -> Vec<Finding>;
 pub const CHECKS: &[(&str, Check)] = &[
     ("parses", Tree::unparsable),
     ("layering", layering::check),
+    ("circles", circles::check),
     ("strangers", strangers::check),
     ("ambient", ambient::check),
     ("unsafe", unsafe_code::check),

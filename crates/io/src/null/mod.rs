@@ -56,7 +56,7 @@ impl BlockDevice for NullDevice {
             // What the memory held last may be somebody else's: an export reuses its buffers.
             bio.fill(0);
         }
-        if bio.flags().contains(OpFlags::HIPRI) && self.queues.len() > 0 {
+        if bio.flags().contains(OpFlags::HIPRI) && !self.queues.is_empty() {
             bio.set_word(if self.latency_ns == 0 { 0 } else { cx.now().after(self.latency_ns).0 });
             match Polls::of(cx).push(cx, &self.queues, bio) {
                 Ok(()) => return None,
@@ -103,7 +103,7 @@ impl BlockDevice for NullDevice {
     }
 
     fn can_poll(&self) -> bool {
-        self.queues.len() > 0
+        !self.queues.is_empty()
     }
 
     fn set_poll_queues(&self, n: u32) -> bool {

@@ -45,6 +45,12 @@ impl QueueSet {
         self.len.load(Ordering::Relaxed)
     }
 
+    /// Whether none is in use: then it cannot be polled for.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
     /// Changes how many are in use. Bios on the others are polled for until they are done.
     pub fn set_len(&self, len: u32) {
         self.len.store(len.min(QUEUES_MAX), Ordering::Relaxed);

@@ -1,12 +1,12 @@
 //! The thread behind a remote export: sends requests, receives replies, ends bios.
 
 use super::handshake::{Agreed, has};
+use super::lost::Lost;
 use super::receive::{Event, Receiver};
 use super::received::Received;
-use super::request_flags;
-use crate::wire::consts::transmission;
+use crate::wire::consts::{cmd_flag, transmission};
 use crate::wire::request::{REQUEST_LEN, Request};
-use crate::wire::{Command, NbdError, WireError};
+use crate::wire::{Command, NbdError};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
@@ -145,19 +145,6 @@ struct Outgoing {
     header: [u8; REQUEST_LEN],
     /// Bytes of payload after the header.
     payload: usize,
-}
-
-/// Why the connection was given up.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum Lost {
-    #[error("the server hung up")]
-    HungUp,
-    #[error("{0}")]
-    Io(#[from] Errno),
-    #[error("the server breaks the protocol: {0}")]
-    Wire(#[from] WireError),
-    #[error("the server breaks the protocol: {0}")]
-    Protocol(&'static str),
 }
 
 pub(super) struct Driver {
@@ -565,4 +552,16 @@ fn status_of(error: NbdError) -> Status {
         NbdError::NotSup => Status::NotSupported,
         NbdError::NoMem | NbdError::Io | NbdError::Shutdown => Status::Io,
     }
+}
+
+/// The flags of a bio as those of a request; FUA only if the server knows it.
+pub(super) fn request_flags(agreed: &Agreed, op: Op, flags: OpFlags) -> u16 {
+    let mut wire = 0;
+    if op.is_write() && flags.contains(OpFlags::FUA) && has(agreed.flags, transmission::SEND_FUA) {
+        wire |= cmd_flag::FUA;
+    }
+    if op == Op::WriteZeroes && flags.contains(OpFlags::NO_UNMAP) {
+        wire |= cmd_flag::NO_HOLE;
+    }
+    wire
 }

@@ -1,7 +1,7 @@
 //! An entry for fuzzers: a server that says any bytes.
 
-use super::driver::Lost;
 use super::handshake::negotiate;
+use super::lost::Lost;
 use super::receive::Receiver;
 use rustix::fd::AsFd;
 use std::io::{self, Read, Write};

@@ -8,6 +8,7 @@ mod connect;
 mod driver;
 pub(super) mod fuzz;
 mod handshake;
+mod lost;
 mod receive;
 mod received;
 
@@ -21,7 +22,7 @@ use std::io;
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::time::Duration;
 use udm_base::{Sector, Sectors};
-use udm_io::{Bio, BlockDevice, Cx, DeviceId, Domain, ExtentsReply, Joiner, Limits, Op, OpFlags, Outstanding, Status};
+use udm_io::{Bio, BlockDevice, Cx, DeviceId, Domain, ExtentsReply, Joiner, Limits, Op, Outstanding, Status};
 
 /// How long [`BlockDevice::outstanding`] waits for the driver.
 const REPORT_TIMEOUT: Duration = Duration::from_millis(100);
@@ -230,19 +231,6 @@ fn limits(agreed: &Agreed) -> Result<Limits, String> {
         fua: can(transmission::SEND_FUA),
         ..Limits::default()
     })
-}
-
-/// The flags of a bio as those of a request; FUA only if the server knows it.
-fn request_flags(agreed: &Agreed, op: Op, flags: OpFlags) -> u16 {
-    use super::wire::consts::cmd_flag;
-    let mut wire = 0;
-    if op.is_write() && flags.contains(OpFlags::FUA) && has(agreed.flags, transmission::SEND_FUA) {
-        wire |= cmd_flag::FUA;
-    }
-    if op == Op::WriteZeroes && flags.contains(OpFlags::NO_UNMAP) {
-        wire |= cmd_flag::NO_HOLE;
-    }
-    wire
 }
 
 #[cfg(test)]

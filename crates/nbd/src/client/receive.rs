@@ -1,7 +1,7 @@
 //! The reply stream of a server, taken apart. Data of reads goes to the bios' memory: short pieces are copied out of
 //! the buffer, long ones are received in place.
 
-use super::driver::Lost;
+use super::lost::Lost;
 use crate::wire::consts::{MAX_STRING, base_allocation, chunk};
 use crate::wire::reply::{
     CHUNK_LEN, ChunkHeader, EXTENT_LEN, MAX_EXTENTS, ReplyHeader, StatusExtent, block_status, error_payload,

@@ -1,6 +1,6 @@
 //! Which bytes of a read have come. Chunks may come in any order; each byte comes once, or what is counted is not what is there.
 
-use super::driver::Lost;
+use super::lost::Lost;
 use std::ops::Range;
 
 /// Parts that lie apart from each other at most. Of a server that sends them in order there is one.

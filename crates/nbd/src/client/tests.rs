@@ -1,9 +1,11 @@
 //! Limits and flags that an export's handshake amounts to.
 
+use super::driver::request_flags;
 use super::*;
 use crate::wire::consts::cmd_flag;
 use crate::wire::option::BlockSizes;
 use transmission as t;
+use udm_io::OpFlags;
 
 fn agreed(size: u64, flags: u16, sizes: Option<(u32, u32, u32)>) -> Agreed {
     let block_sizes = sizes.map(|(minimum, preferred, maximum)| BlockSizes { minimum, preferred, maximum });

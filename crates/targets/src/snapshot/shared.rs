@@ -222,7 +222,7 @@ impl Origin {
             last_busy: AtomicU64::new(0),
         });
         let work: Weak<dyn Work> = origin.this.clone();
-        let _ = origin.item.set(WorkItem::new(&domain, work)?);
+        let _ = origin.item.set(WorkItem::new(domain, work)?);
         origins.push(Arc::downgrade(&origin));
         drop(origins);
         // Outside the lock: an origin's end takes it.
