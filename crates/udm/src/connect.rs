@@ -1,6 +1,7 @@
 //! The way to the daemon, which is started when there is none.
 
 use crate::daemon::{EXIT_HELD, EXIT_NONE, Lock, log_tail, open_log};
+use crate::greet::{TRIES, greeted, nobody_listens, reach};
 use crate::places::Places;
 use crate::waiting::Waiting;
 use rustix::net::sockopt;
@@ -8,7 +9,7 @@ use serde_json::Value;
 use std::io::{self, Read};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use udm_base::DevT;
@@ -23,8 +24,6 @@ const START_TIMEOUT: Duration = Duration::from_secs(20);
 const TELL: Duration = Duration::from_secs(1);
 /// How often it is looked for.
 const LOOK: Duration = Duration::from_millis(5);
-/// How often a daemon is greeted: one that is killed takes those with it that have only just connected, and so may the next.
-const GREETINGS: usize = 8;
 /// How many lines of its log tell why it did not start.
 const LOG_LINES: usize = 8;
 
@@ -70,30 +69,9 @@ pub(crate) fn second(places: &Places) -> Result<Option<Client<UnixStream>>, Clie
     greeted(places, Client::connect)
 }
 
-/// Connects to `udm.sock` and greets who answers there; `None` when nobody does. A greeting changes nothing: when the daemon
-/// goes meanwhile, there is another or none.
-pub(crate) fn greeted<T>(
-    places: &Places,
-    mut greet: impl FnMut(UnixStream) -> Result<T, ClientError>,
-) -> Result<Option<T>, ClientError> {
-    let mut tries = GREETINGS;
-    loop {
-        tries -= 1;
-        let stream = match reach(places, &places.second()) {
-            Ok(stream) => stream,
-            Err(error) if nobody_listens(&error) => return Ok(None),
-            Err(error) => return Err(ClientError::Io(error)),
-        };
-        match greet(stream) {
-            Err(ClientError::Io(error)) if has_gone(&error) && tries > 0 => {}
-            other => return other.map(Some),
-        }
-    }
-}
-
 /// As [`second`], and a daemon is started when there is none.
 pub(crate) fn second_or_start(places: &Places) -> Result<Client<UnixStream>, ClientError> {
-    for _ in 0..GREETINGS {
+    for _ in 0..TRIES {
         control(places)?;
         if let Some(client) = second(places)? {
             return Ok(client);
@@ -107,52 +85,12 @@ pub(crate) fn holder(places: &Places) -> Option<Option<u32>> {
     Lock::holder(places)
 }
 
-/// Connects to a socket of the directory. Before anything is said it is looked whose directory it is, and who answers: by the
-/// kernel's word (SO_PEERCRED), which holds whatever became of the path meanwhile.
-fn reach(places: &Places, socket: &Path) -> io::Result<UnixStream> {
-    let owner = places.owner()?;
-    let stream = match UnixStream::connect(socket) {
-        Ok(stream) => stream,
-        Err(error) if nobody_listens(&error) => return Err(error),
-        Err(error) => return Err(named(socket, &error)),
-    };
-    let peer = sockopt::socket_peercred(&stream)?.uid;
-    if peer.as_raw() != owner && !peer.is_root() {
-        let (shown, peer) = (socket.display(), peer.as_raw());
-        let message =
-            format!("{shown} is served by user {peer}, and its directory belongs to user {owner}: not talking to it");
-        return Err(io::Error::new(io::ErrorKind::PermissionDenied, message));
-    }
-    Ok(stream)
-}
-
 /// The socket of the NBD exports, when whoever answers there may be talked to.
 pub(crate) fn nbd(places: &Places) -> io::Result<PathBuf> {
     match reach(places, &places.nbd()) {
         Err(error) if !nobody_listens(&error) => Err(error),
         _ => Ok(places.nbd()),
     }
-}
-
-fn nobody_listens(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused)
-}
-
-/// Whether the daemon at the other end has hung up, or was killed.
-pub(crate) fn has_gone(error: &io::Error) -> bool {
-    use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
-    matches!(error.kind(), BrokenPipe | ConnectionReset | UnexpectedEof)
-}
-
-fn named(socket: &Path, error: &io::Error) -> io::Error {
-    let kind = error.kind();
-    let advice = match kind {
-        io::ErrorKind::PermissionDenied => {
-            "; a daemon serves its own user and root: choose another --dir, or set UDM_DIR"
-        }
-        _ => "; choose another --dir, or set UDM_DIR",
-    };
-    io::Error::new(kind, format!("{}: {error}{advice}", socket.display()))
 }
 
 /// The daemon, detached: it makes a session of its own, and its output is the log.

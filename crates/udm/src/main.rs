@@ -6,6 +6,7 @@ mod beside;
 mod connect;
 mod daemon;
 mod exports;
+mod greet;
 mod own;
 mod places;
 mod progress;

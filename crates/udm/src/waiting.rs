@@ -1,6 +1,6 @@
 //! Telling on standard error what a command waits for that takes long. The daemon knows.
 
-use crate::connect;
+use crate::greet::greeted;
 use crate::places::Places;
 use std::time::Duration;
 use udm_control::second::{Client, Request, Underway};
@@ -43,7 +43,7 @@ impl Waiting {
             stream.set_read_timeout(Some(PATIENCE))?;
             Client::connect(stream)
         };
-        let mut answer = connect::greeted(&self.places, greet).ok()??.ask(&Request::Progress).ok()?;
+        let mut answer = greeted(&self.places, greet).ok()??.ask(&Request::Progress).ok()?;
         let underway: Vec<Underway> = serde_json::from_value(answer.get_mut("underway")?.take()).ok()?;
         let mine = underway.into_iter().find(|command| command.pid == Some(std::process::id()))?;
         Some(format!("{} {}", mine.device, mine.waits_for?))

@@ -40,7 +40,7 @@ pub(crate) use state::{LOG, STATE};
 pub(crate) use stop::Stop;
 pub(crate) use tcp::{parse_address, tcp_uri};
 
-use crate::connect;
+use crate::greet::has_gone;
 use crate::places::Places;
 use beneath::Beneath;
 use clients::{Clients, EventLoop};
@@ -215,7 +215,7 @@ pub(crate) fn replace(places: Places, taken_over: impl FnOnce()) -> Result<bool,
     match word {
         Ok(message) if message.kind == "go" => {}
         // Its end, with or without having read ours; or it goes on, and has no more to say.
-        Err(error) if connect::has_gone(&error) => warn!("the daemon before has hung up"),
+        Err(error) if has_gone(&error) => warn!("the daemon before has hung up"),
         Ok(message) => return Err(format!("the daemon answers {:?}", message.kind).into()),
         Err(error) => return Err(format!("the daemon does not let go: {error}").into()),
     }

@@ -2,7 +2,6 @@
 
 use super::give::{Counts, FirstWords};
 use super::{CLAIM, HandOverMessage, Link, VERSION};
-use crate::connect;
 use crate::daemon::beneath::Beneath;
 use crate::daemon::lost::LostDevices;
 use crate::daemon::own_writes;
@@ -10,6 +9,7 @@ use crate::daemon::restore::{Maker, Problem, restore};
 use crate::daemon::secret::{self, HIDDEN};
 use crate::daemon::state::State;
 use crate::daemon::tcp::TcpExports;
+use crate::greet::greeted;
 use crate::places::Places;
 use rustix::process::{Resource, getrlimit};
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
@@ -76,7 +76,7 @@ pub(crate) struct Asked {
 pub(crate) fn ask_for(places: &Places) -> Result<Option<Asked>, String> {
     let hello = second::Request::Hello { version: second::VERSION };
     let greet = |stream: UnixStream| ask(&stream, &hello).map(|()| stream);
-    let Some(stream) = connect::greeted(places, greet).map_err(|e| e.to_string())? else { return Ok(None) };
+    let Some(stream) = greeted(places, greet).map_err(|e| e.to_string())? else { return Ok(None) };
     ask(&stream, &second::Request::Replace { version: VERSION }).map_err(|e| e.to_string())?;
     let hung_up = |e: std::io::Error| format!("the daemon does not answer: {e}");
     let link = Link::new(stream);
