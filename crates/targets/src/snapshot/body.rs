@@ -256,7 +256,7 @@ impl Body {
     /// with that, else in one of its own. Says in which.
     pub(super) fn begin(&mut self, chunk: u64, last: Option<usize>) -> Result<usize, Full> {
         let is_edge = self.snapshot.chunk.start(chunk).get().is_multiple_of(RUN.get());
-        let alone = is_edge || !self.snapshot.origin.copies_merge(COPIES);
+        let alone = is_edge || !self.snapshot.origin.copier(COPIES).merges();
         let new = self.allocate()?;
         self.copies += 1;
         let last = last.filter(|_| !alone).and_then(|at| Some((at, self.pending.get_mut(at)?)));

@@ -301,7 +301,7 @@ impl Holding {
     pub(super) fn resume(&self) {
         // After a suspension that was interrupted, too.
         self.hurry.end();
-        let _hurry = self.snapshot.origin.hurry(COPIES);
+        let _hurry = self.snapshot.origin.copier(COPIES).hurry();
         let mut tail = Tail::of(&self.snapshot, self.heir.len);
         // It could be had a moment ago.
         self.snapshot.origin.domain().drain(|| {
@@ -448,7 +448,7 @@ impl Holding {
                 Ok(String::new())
             }
             ["copy_stats"] => {
-                let s = it.origin.copy_stats(COPIES);
+                let s = it.origin.copier(COPIES).stats();
                 Ok(format!(
                     "jobs={} merged={} reads={} writes={} bytes_read={} bytes_written={} out_of_order={} \
                      page_waits={} pool_peak={} outstanding={}",
@@ -468,7 +468,7 @@ impl Holding {
                 let percent = percent.parse().ok().filter(|n| (1..=100).contains(n)).ok_or_else(|| {
                     Error::new(Errno::EINVAL, format!("copy_throttle: expected 1 to 100 percent, found {percent:?}"))
                 })?;
-                it.origin.set_throttle(COPIES, percent);
+                it.origin.copier(COPIES).set_throttle(percent);
                 Ok(String::new())
             }
             _ => {
@@ -542,7 +542,7 @@ impl Heir {
 impl Drop for Holding {
     fn drop(&mut self) {
         let it = self.snapshot.clone();
-        let _hurry = it.origin.hurry(COPIES);
+        let _hurry = it.origin.copier(COPIES).hurry();
         let (origin, id, target) = (it.origin.clone(), it.id, self.heir.id);
         if !self.is_owner() {
             return origin.with(move |state| state.claims.retain(|c| c.target != target));

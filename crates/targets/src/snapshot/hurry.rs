@@ -9,7 +9,7 @@ pub(super) struct Hurrying(Mutex<Option<Hurry>>);
 
 impl Hurrying {
     pub(super) fn begin(&self, origin: &Origin) {
-        let hurry = origin.hurry(COPIES);
+        let hurry = origin.copier(COPIES).hurry();
         *lock(&self.0) = Some(hurry);
     }
 

@@ -266,16 +266,10 @@ impl Origin {
 
     /// A write to the origin, whose sector is there already: gives it back if it may go, else keeps it until it may.
     #[inline]
-    pub(super) fn write(&self, cx: &Cx<'_>, bio: Bio) -> Option<Bio> {
+    pub(super) fn write(&self, cx: &Cx<'_>, mut bio: Bio) -> Option<Bio> {
         if self.free.has(bio.sector(), bio.sectors()) {
             return Some(bio);
         }
-        self.ask(cx, bio)
-    }
-
-    /// Asks the snapshots whether a write may go.
-    #[cold]
-    fn ask(&self, cx: &Cx<'_>, mut bio: Bio) -> Option<Bio> {
         flight::point(&mut bio, &*self.dev);
         self.post(cx, Event::Write(bio));
         None
