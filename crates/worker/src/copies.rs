@@ -5,12 +5,12 @@ use std::collections::VecDeque;
 use std::io;
 use std::sync::{Arc, Mutex};
 use udm_io::{Cx, Domain};
-use udm_kcopyd::{Copied, CopyJob, CopyOptions, CopyStats, Hurry, Kcopyd};
+use udm_kcopyd::{Copied, CopyJob, CopyOptions, Kcopyd};
 
 type Waiting = VecDeque<(Box<CopyJob>, Arc<dyn Copied>)>;
 
 pub(crate) struct CopyQueue {
-    copier: Kcopyd,
+    pub(crate) copier: Kcopyd,
     waiting: Mutex<Waiting>,
 }
 
@@ -49,21 +49,5 @@ impl CopyQueue {
         self.add_waiting(&mut waiting);
         drop(waiting);
         self.begin(cx);
-    }
-
-    pub(crate) fn merges(&self) -> bool {
-        self.copier.merges()
-    }
-
-    pub(crate) fn set_throttle(&self, percent: u32) {
-        self.copier.set_throttle(percent);
-    }
-
-    pub(crate) fn hurry(&self) -> Hurry {
-        self.copier.hurry()
-    }
-
-    pub(crate) fn stats(&self) -> CopyStats {
-        self.copier.stats()
     }
 }

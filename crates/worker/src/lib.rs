@@ -85,7 +85,7 @@ mod flights;
 mod frames;
 mod inbox;
 mod metadata_io;
-#[cfg(all(loom, test))]
+#[cfg(loom)]
 mod models;
 mod outbox;
 mod sync;

@@ -2,7 +2,7 @@
 
 use crate::outbox::{Memory, Operation};
 use crate::worker::{Service, Worker};
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use udm_base::{Sector, Sectors};
 use udm_io::{BlockDevice, Op, OpFlags, Status};
 use udm_pdata::{BLOCK_SIZE, Block, BlockIo, IoError, IoFuture};
@@ -13,18 +13,14 @@ const METADATA_BLOCK: Sectors = Sectors::in_bytes(BLOCK_SIZE as u64);
 /// The metadata device of a worker. What it gives is pending until the thread that polls the worker has sent what is in
 /// the outbox.
 pub struct MetadataIo<S: Service> {
-    worker: Weak<Worker<S>>,
+    worker: Arc<Worker<S>>,
     dev: Arc<dyn BlockDevice>,
 }
 
 impl<S: Service> MetadataIo<S> {
-    /// For what the worker itself holds.
-    pub fn new(worker: Weak<Worker<S>>, dev: Arc<dyn BlockDevice>) -> Arc<Self> {
+    /// For what the worker itself holds, until it ends.
+    pub fn new(worker: Arc<Worker<S>>, dev: Arc<dyn BlockDevice>) -> Arc<Self> {
         Arc::new(Self { worker, dev })
-    }
-
-    fn worker(&self) -> Result<Arc<Worker<S>>, IoError> {
-        self.worker.upgrade().ok_or(IoError::Failed)
     }
 
     fn operation(&self, op: Op, flags: OpFlags, at: u64) -> Result<Operation, IoError> {
@@ -45,17 +41,16 @@ impl<S: Service> BlockIo for MetadataIo<S> {
     fn read(&self, at: u64, into: Box<Block>) -> IoFuture<'_, Box<Block>> {
         Box::pin(async move {
             let operation = self.operation(Op::Read, OpFlags::NONE, at)?;
-            block_of(self.worker()?.submit(operation, Memory::Block(into)).await)
+            block_of(self.worker.submit(operation, Memory::Block(into)).await)
         })
     }
 
     fn write(&self, blocks: Vec<(u64, Box<Block>)>) -> IoFuture<'_, Vec<(u64, Box<Block>)>> {
         Box::pin(async move {
-            let worker = self.worker()?;
             let mut out = Vec::with_capacity(blocks.len());
             for (at, block) in blocks {
                 let operation = self.operation(Op::Write, OpFlags::NONE, at);
-                out.push((at, operation.map(|operation| worker.submit(operation, Memory::Block(block)))));
+                out.push((at, operation.map(|operation| self.worker.submit(operation, Memory::Block(block)))));
             }
             // Every one is awaited, whatever becomes of the others: nothing is in flight afterwards.
             let mut all = Ok(Vec::with_capacity(out.len()));
@@ -76,7 +71,7 @@ impl<S: Service> BlockIo for MetadataIo<S> {
     fn flush(&self) -> IoFuture<'_, ()> {
         Box::pin(async move {
             let operation = self.operation(Op::Flush, OpFlags::NONE, 0)?;
-            match self.worker()?.submit(operation, Memory::None).await {
+            match self.worker.submit(operation, Memory::None).await {
                 (Status::Ok, _) => Ok(()),
                 _ => Err(IoError::Failed),
             }
@@ -88,7 +83,7 @@ impl<S: Service> BlockIo for MetadataIo<S> {
             let fua = self.dev.limits().fua;
             let flags = if fua { OpFlags::FUA } else { OpFlags::NONE };
             let operation = self.operation(Op::Write, flags, at)?;
-            let block = block_of(self.worker()?.submit(operation, Memory::Block(block)).await)?;
+            let block = block_of(self.worker.submit(operation, Memory::Block(block)).await)?;
             if !fua {
                 self.flush().await?;
             }

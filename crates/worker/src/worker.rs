@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::task::{Context, Waker};
 use udm_io::{Cx, Domain, InternalWaiter, Nanos};
-use udm_kcopyd::{CopyOptions, CopyStats, Hurry};
+use udm_kcopyd::{CopyOptions, Kcopyd};
 use udm_kcopyd::{Work, WorkItem};
 
 /// How long the worker's I/O may be out before the workqueue looks after it.
@@ -324,24 +324,9 @@ impl<S: Service> Worker<S> {
         self.this.upgrade().expect("whoever calls holds it")
     }
 
-    /// What the `at`-th of its copiers did.
-    pub fn copy_stats(&self, at: usize) -> CopyStats {
-        self.copies[at].stats()
-    }
-
-    /// Whether the `at`-th of its copiers takes neighbours as one, so that they may as well be asked for as one.
-    pub fn copies_merge(&self, at: usize) -> bool {
-        self.copies[at].merges()
-    }
-
-    /// The share of the time, in percent, in which the `at`-th of its copiers may have copies out.
-    pub fn set_throttle(&self, at: usize, percent: u32) {
-        self.copies[at].set_throttle(percent);
-    }
-
-    /// No throttle of the `at`-th of its copiers as long as what is returned lives. Blocks briefly.
-    pub fn hurry(&self, at: usize) -> Hurry {
-        self.copies[at].hurry()
+    /// The `at`-th of its copiers. What it is to copy for the worker goes by way of [`copy`](Self::copy).
+    pub fn copier(&self, at: usize) -> &Kcopyd {
+        &self.copies[at].copier
     }
 
     /// What it has under way, for people.

@@ -2,9 +2,8 @@
 
 use super::commit::Commit;
 use super::merge::Merging;
-use super::shared::Snapshot;
+use super::shared::{COPIES, Snapshot};
 use super::slab::Slab;
-use super::state::Todo;
 use super::table::Entry;
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
@@ -222,6 +221,11 @@ impl Body {
         true
     }
 
+    /// Counts an event of the device that has it.
+    pub(super) fn event(&self) {
+        self.md.upgrade().into_iter().for_each(|md| md.event());
+    }
+
     /// Whether something is out or waits.
     pub(super) fn is_busy(&self) -> bool {
         let dropping = self.dropped == Dropped::Wanted;
@@ -233,7 +237,7 @@ impl Body {
             || !self.unsettled.is_empty()
     }
 
-    fn allocate(&mut self, todo: &mut Todo) -> Result<u64, Full> {
+    fn allocate(&mut self) -> Result<u64, Full> {
         let new = match self.keep.allocate() {
             Err(Full) if self.grow() => self.keep.allocate()?,
             given => given?,
@@ -243,17 +247,17 @@ impl Body {
         // Only when it matters it is asked how large the device is.
         while is_passed(self) && (!self.grow() || is_passed(self)) {
             self.passed += 1;
-            todo.events.push(self.md.clone());
+            self.event();
         }
         Ok(new)
     }
 
     /// Makes a place for a chunk, whose data is on the way: in the run `last`, which has not been sent for yet, if it goes on
     /// with that, else in one of its own. Says in which.
-    pub(super) fn begin(&mut self, chunk: u64, last: Option<usize>, todo: &mut Todo) -> Result<usize, Full> {
+    pub(super) fn begin(&mut self, chunk: u64, last: Option<usize>) -> Result<usize, Full> {
         let is_edge = self.snapshot.chunk.start(chunk).get().is_multiple_of(RUN.get());
-        let alone = is_edge || !self.snapshot.origin.copies.merges();
-        let new = self.allocate(todo)?;
+        let alone = is_edge || !self.snapshot.origin.copier(COPIES).merges();
+        let new = self.allocate()?;
         self.copies += 1;
         let last = last.filter(|_| !alone).and_then(|at| Some((at, self.pending.get_mut(at)?)));
         let at = match last {
@@ -278,7 +282,7 @@ impl Body {
     }
 
     /// Has `hold` wait for all exceptions of `chunks` of the origin that are not settled, and begins those that there are not.
-    pub(super) fn wait_for(&mut self, chunks: Range<u64>, hold: usize, todo: &mut Todo) -> Waits {
+    pub(super) fn wait_for(&mut self, chunks: Range<u64>, hold: usize) -> Waits {
         let mut found = Waits::default();
         let mut chunk = chunks.start;
         while chunk < chunks.end {
@@ -288,7 +292,7 @@ impl Body {
             } else if let Some(entry) = it.exceptions.get(chunk) {
                 let waiting = self.unsettled.iter_mut().filter(|_| !entry.settled);
                 waiting.into_iter().find(|run| run.chunks().contains(&chunk))
-            } else if let Ok(at) = self.begin(chunk, found.begun.last().copied(), todo) {
+            } else if let Ok(at) = self.begin(chunk, found.begun.last().copied()) {
                 if found.begun.last() != Some(&at) {
                     found.begun.push(at);
                 }

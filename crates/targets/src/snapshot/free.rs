@@ -52,7 +52,7 @@ impl Free {
         grains.all(|(word, mask)| self.bits.get(word).is_some_and(|w| w.load(Ordering::Acquire) & mask == mask))
     }
 
-    /// Notes it of a range of whole grains. Under the origin's lock.
+    /// Notes it of a range of whole grains. By the worker.
     pub(super) fn note(&self, sector: Sector, sectors: Sectors) {
         for (word, mask) in words(sector.get() >> GRAIN_BITS..(sector + sectors).get() >> GRAIN_BITS) {
             if self.may_take(word) {
@@ -67,13 +67,13 @@ impl Free {
         is_there || self.leaves.fetch_add(1, Ordering::Relaxed) < LEAVES
     }
 
-    /// A snapshot joins, or needs again what it did not need. Under the origin's lock, and no write to the origin is on its way.
+    /// A snapshot joins, or needs again what it did not need. By the worker, when no write to the origin is on its way.
     pub(super) fn forget(&self) {
         self.bits.for_each(|word| word.store(0, Ordering::Release));
         self.all.store(false, Ordering::Release);
     }
 
-    /// The last snapshot has gone. Under the origin's lock.
+    /// The last snapshot has gone. By the worker.
     pub(super) fn set_all(&self) {
         self.all.store(true, Ordering::Release);
     }

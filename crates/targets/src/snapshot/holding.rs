@@ -1,9 +1,9 @@
 //! One target's hold on a snapshot: how it is opened, handed over from table to table, and let go of.
 
 use super::body::{Body, Dropped, Keep};
-use super::line::Hurrying;
+use super::hurry::Hurrying;
 use super::load::{self, Found};
-use super::shared::{Origin, Snapshot, lock, serial};
+use super::shared::{COPIES, Origin, Snapshot, lock, serial};
 use super::state::{Claim, State};
 use super::tail::Tail;
 use std::fmt::Write;
@@ -23,15 +23,23 @@ pub(super) struct Features {
 
 /// A target's hold on a snapshot.
 pub(super) struct Holding {
-    id: u64,
     pub(super) snapshot: Arc<Snapshot>,
     pub(super) features: Features,
-    pub(super) merge: bool,
+    heir: Heir,
+    hurry: Hurrying,
+}
+
+/// What a target makes of its snapshot when it is resumed.
+#[derive(Clone)]
+struct Heir {
+    /// The target.
+    id: u64,
+    snapshot: Arc<Snapshot>,
+    merge: bool,
     /// `P`, `PO` or `N`.
     store: &'static str,
     len: Sectors,
     md: Weak<MappedDevice>,
-    hurry: Hurrying,
 }
 
 /// The arguments of a table line.
@@ -162,16 +170,16 @@ impl Holding {
         if cow.text == origin.text {
             return Err(same());
         }
-        let known: Vec<Arc<Snapshot>> = shared.look(|s| s.bodies.iter().map(|b| b.snapshot.clone()).collect());
+        let known: Vec<Arc<Snapshot>> = shared.with(|s| s.bodies.iter().map(|b| b.snapshot.clone()).collect());
         let (cow_dev, source) = open_both(ctr, |ctr| open_cow(ctr, &cow, &known))?;
         if shared.is(cow_dev.id()) {
             return Err(same());
         }
         // A store is read once, whoever loads: who comes second finds the snapshot that the first has made.
         let _alone = ctr.alone_with(&cow_dev, &cow, "Cannot get COW device")?;
-        let made =
-            || shared.look(|s| Some(s.bodies.iter().find(|b| b.snapshot.cow.id() == cow_dev.id())?.snapshot.clone()));
-        let source = source.or_else(made);
+        let cow_id = cow_dev.id();
+        let made = move |s: &mut State| Some(s.bodies.iter().find(|b| b.snapshot.cow.id() == cow_id)?.snapshot.clone());
+        let source = source.or_else(|| shared.with(made));
         for (what, dev) in [("COW device", &cow_dev), ("origin", &dev)] {
             let block = Sectors::in_bytes(dev.limits().logical_block_size.into());
             if let Some(chunk) = chunk.filter(|c| c.sectors().get() % block.get().max(1) != 0) {
@@ -193,18 +201,20 @@ impl Holding {
             Some(snapshot) => snapshot,
             None => Self::load(ctr, &shared, cow_dev, store, chunk).map_err(|e| e.at(&cow))?,
         };
-        let claim = Claim { target: serial(), snapshot: snapshot.id, merge, active: false, md: md.clone() };
-        let id = claim.target;
-        shared.look(|state| {
+        let id = serial();
+        let claim = Claim { target: id, snapshot: snapshot.id, merge, active: false, md: md.clone() };
+        let it = snapshot.clone();
+        shared.with(move |state| {
             if is_heir {
-                may_take_over(state, &snapshot, merge)?;
+                may_take_over(state, &it, merge)?;
             }
             state.claims.push(claim);
-            Ok(())
+            Ok::<_, ArgError>(())
         })?;
         // One that nobody has handed over is this target's from the beginning.
         let _ = snapshot.owner.compare_exchange(0, id, SeqCst, SeqCst);
-        Ok(Self { id, snapshot, features, merge, store, len: ctr.len, md, hurry: Hurrying::default() })
+        let heir = Heir { id, snapshot: snapshot.clone(), merge, store, len: ctr.len, md };
+        Ok(Self { snapshot, features, heir, hurry: Hurrying::default() })
     }
 
     fn load(
@@ -229,14 +239,14 @@ impl Holding {
             snapshot.dropped.store(true, SeqCst);
             body.dropped = Dropped::Done;
         }
-        origin.look(|state| state.bodies.push(body));
+        origin.with(move |state| state.bodies.push(body));
         Ok(snapshot)
     }
 
     /// Whether bios of this target are the snapshot's.
     #[inline]
     pub(super) fn is_owner(&self) -> bool {
-        self.snapshot.owner.load(SeqCst) == self.id
+        self.snapshot.owner.load(SeqCst) == self.heir.id
     }
 
     /// Whether bios of this target can be served from the snapshot.
@@ -246,8 +256,9 @@ impl Holding {
     }
 
     fn claims(&self) -> (Option<Claim>, Option<Claim>) {
-        self.snapshot.origin.look(|state| {
-            let mine = |c: &&Claim| c.snapshot == self.snapshot.id;
+        let id = self.snapshot.id;
+        self.snapshot.origin.with(move |state| {
+            let mine = |c: &&Claim| c.snapshot == id;
             let source = state.claims.iter().filter(mine).rfind(|c| c.active).cloned();
             let heir = state.claims.iter().filter(mine).rfind(|c| !c.active).cloned();
             (source, heir)
@@ -257,7 +268,7 @@ impl Holding {
     /// `snapshot_preresume`, `drivers/md/dm-snap.c`, 6.12.
     pub(super) fn preresume(&self) -> Result<(), Error> {
         let (Some(source), Some(_)) = self.claims() else { return Ok(()) };
-        if source.target == self.id {
+        if source.target == self.heir.id {
             let message =
                 "Unable to resume snapshot source until handover completes: resume the new table's device first";
             return Err(Error::new(Errno::EINVAL, message));
@@ -269,15 +280,15 @@ impl Holding {
                 format!("Unable to perform snapshot handover until source is suspended: suspend {name} first");
             return Err(Error::new(Errno::EINVAL, message));
         }
-        if !self.merge && self.snapshot.merge_failed.load(SeqCst) {
+        if !self.heir.merge && self.snapshot.merge_failed.load(SeqCst) {
             // Nobody knows what its list on the device says.
             let message =
                 "Unable to take a snapshot back whose merge has failed: remove what has it, and make it again";
             return Err(Error::new(Errno::EINVAL, message));
         }
         // What the resume will want.
-        Tail::of(&self.snapshot, self.len).map(drop).map_err(|e| {
-            let message = format!("the snapshot cannot grow to {} sectors: {e}", self.len);
+        Tail::of(&self.snapshot, self.heir.len).map(drop).map_err(|e| {
+            let message = format!("the snapshot cannot grow to {} sectors: {e}", self.heir.len);
             Error::new(Errno::of(&e), message)
         })
     }
@@ -290,35 +301,23 @@ impl Holding {
     pub(super) fn resume(&self) {
         // After a suspension that was interrupted, too.
         self.hurry.end();
-        let _hurry = self.snapshot.origin.copies.hurry();
-        let mut tail = Tail::of(&self.snapshot, self.len);
+        let _hurry = self.snapshot.origin.copier(COPIES).hurry();
+        let mut tail = Tail::of(&self.snapshot, self.heir.len);
         // It could be had a moment ago.
-        self.snapshot.origin.domain.drain(|| {
+        self.snapshot.origin.domain().drain(|| {
             if tail.is_err() {
-                tail = Tail::of(&self.snapshot, self.len);
+                tail = Tail::of(&self.snapshot, self.heir.len);
             }
             tail.is_ok()
         });
         let tail = tail.ok().flatten();
         loop {
-            let above = self.snapshot.origin.look(|state| self.above(state));
+            let heir = self.heir.clone();
+            let above = self.snapshot.origin.with(move |state| heir.above(state));
             if self.switch_over(&above, &above, tail.as_ref()) {
                 return;
             }
         }
-    }
-
-    /// Devices that may have writes to the origin in flight.
-    fn above(&self, state: &State) -> Vec<Arc<MappedDevice>> {
-        if self.merge {
-            return Vec::new();
-        }
-        let merging = state.claims.iter().filter(|c| c.merge && c.active).map(|c| &c.md);
-        let all = state.origins.iter().map(|(_, md)| md).chain(merging);
-        let mut all: Vec<_> = all.filter(|md| !Weak::ptr_eq(&self.md, md)).filter_map(Weak::upgrade).collect();
-        all.sort_by_key(|md| md.devt());
-        all.dedup_by_key(|md| md.devt());
-        all
     }
 
     /// Makes the snapshot this target's while nothing is in flight in any of the devices `above`, of which the first are held
@@ -331,61 +330,30 @@ impl Holding {
         }
         let origin = self.snapshot.origin.clone();
         let _switching = lock(&origin.switching);
-        let merges = origin.look(stop_merges);
-        origin.domain.drain(|| origin.look(|state| !is_merging(state)));
+        let merges = origin.with(stop_merges);
+        origin.domain().drain(|| !origin.with(|state| is_merging(state)));
         let filled = tail.map_or(Ok(()), |tail| tail.fill(&self.snapshot));
         // One that comes later finds the snapshot in the list before its first write.
-        let done = origin.look(|state| {
-            let same = self.above(state).iter().map(|md| md.devt()).eq(above.iter().map(|md| md.devt()));
+        let heir = self.heir.clone();
+        let held: Vec<_> = above.iter().map(|md| md.devt()).collect();
+        origin.with(move |state| {
+            let same = heir.above(state).iter().map(|md| md.devt()).eq(held);
             if same {
-                self.activate(state);
+                heir.activate(state);
             }
-            same
-        });
-        origin.with_state_outside(|state, todo| {
             if let Err(status) = filled {
                 tracing::error!("snapshot: the end of the snapshot cannot grow: {status:?}");
-                state.invalidate(&origin, self.snapshot.id, todo);
+                state.invalidate(heir.snapshot.id);
             }
-            for id in merges {
-                state.body(id).into_iter().for_each(|body| body.merging.start());
-            }
-        });
-        done
-    }
-
-    fn activate(&self, state: &mut State) {
-        let it = &self.snapshot;
-        let claims = &mut state.claims;
-        let Some(mine) = claims.iter_mut().find(|c| c.target == self.id) else { return };
-        let first = !std::mem::replace(&mut mine.active, true);
-        let owner = it.owner.load(SeqCst);
-        let source_there = claims.iter().any(|c| c.target == owner);
-        if first && owner != self.id && source_there {
-            it.owner.store(self.id, SeqCst);
-        }
-        if it.owner.load(SeqCst) == self.id {
-            it.sectors.store(self.len.get(), SeqCst);
-            it.may_overflow.store(self.store == "PO", SeqCst);
-            if it.merging.swap(self.merge, SeqCst)
-                && !self.merge
-                && let Some(body) = state.body(it.id)
-            {
-                body.stop_merging();
-            }
-            it.active.store(true, SeqCst);
-            if let Some(body) = state.body(it.id) {
-                body.md = self.md.clone();
-                body.reach(self.len.from_start());
-            }
-        }
-        state.joined(&it.origin);
+            merges.into_iter().for_each(|id| state.start_merge(id));
+            same
+        })
     }
 
     /// What is waited for from here on waits for no throttle, until the suspension is over.
     pub(super) fn presuspend(&self) {
         self.hurry.begin(&self.snapshot.origin);
-        if self.merge {
+        if self.heir.merge {
             self.stop_merge();
         }
     }
@@ -400,17 +368,16 @@ impl Holding {
             return;
         }
         let (origin, id) = (self.snapshot.origin.clone(), self.snapshot.id);
-        origin.look(|state| state.body(id).into_iter().for_each(|body| body.merging.stop()));
-        origin.domain.drain(|| origin.look(|state| state.body(id).is_none_or(|body| !body.merging.is_running())));
+        origin.with(move |state| state.body(id).into_iter().for_each(|body| body.merging.stop()));
+        let is_over = move |state: &mut State| state.body(id).is_none_or(|body| !body.merging.is_running());
+        origin.domain().drain(|| origin.with(is_over));
     }
 
     /// Has the merge go on.
     pub(super) fn start_merge(&self) {
         if self.is_owner() {
             let id = self.snapshot.id;
-            self.snapshot.origin.with_state_outside(|state, _| {
-                state.body(id).into_iter().for_each(|body| body.merging.start());
-            });
+            self.snapshot.origin.with(move |state| state.start_merge(id));
         }
     }
 
@@ -423,13 +390,14 @@ impl Holding {
             StatusKind::Info { .. } if !self.is_owner() => format!("0/{} 0", it.cow.sectors()),
             StatusKind::Info { .. } if it.merge_failed.load(SeqCst) => "Merge failed".into(),
             StatusKind::Info { .. } if it.overflowed.load(SeqCst) => "Overflow".into(),
-            StatusKind::Info { .. } => it
-                .origin
-                .look(|state| state.body(it.id).map(|body| body.usage().to_string()))
-                .unwrap_or_else(|| "Unknown".into()),
+            StatusKind::Info { .. } => {
+                let id = it.id;
+                let usage = it.origin.with(move |state| state.body(id).map(|body| body.usage().to_string()));
+                usage.unwrap_or_else(|| "Unknown".into())
+            }
             StatusKind::Table => {
                 let (origin, cow) = (it.origin.dev.name(), it.cow.name());
-                let mut out = format!("{origin} {cow} {} {}", self.store, it.chunk.sectors());
+                let mut out = format!("{origin} {cow} {} {}", self.heir.store, it.chunk.sectors());
                 let Features { discard_zeroes_cow, discard_passdown_origin } = self.features;
                 let count = u8::from(discard_zeroes_cow) + u8::from(discard_passdown_origin);
                 if count > 0 {
@@ -445,7 +413,8 @@ impl Holding {
 
     /// Whether the snapshot is this target's, or will be.
     fn has_a_hold(&self) -> bool {
-        let active = self.snapshot.origin.look(|state| state.claims.iter().any(|c| c.target == self.id && c.active));
+        let id = self.heir.id;
+        let active = self.snapshot.origin.with(move |s| s.claims.iter().any(|c| c.target == id && c.active));
         self.is_owner() || (!active && self.snapshot.owner.load(SeqCst) != 0)
     }
 
@@ -474,15 +443,13 @@ impl Holding {
                     Error::new(Errno::EINVAL, message)
                 })?;
                 levels.sort_unstable();
-                it.origin.look(|state| {
-                    if let Some(body) = state.body(it.id) {
-                        body.set_levels(levels);
-                    }
-                });
+                let id = it.id;
+                it.origin
+                    .with(move |state| state.body(id).into_iter().for_each(|body| body.set_levels(levels.clone())));
                 Ok(String::new())
             }
             ["copy_stats"] => {
-                let s = it.origin.copy_stats();
+                let s = it.origin.copier(COPIES).stats();
                 Ok(format!(
                     "jobs={} merged={} reads={} writes={} bytes_read={} bytes_written={} out_of_order={} \
                      page_waits={} pool_peak={} outstanding={}",
@@ -502,7 +469,7 @@ impl Holding {
                 let percent = percent.parse().ok().filter(|n| (1..=100).contains(n)).ok_or_else(|| {
                     Error::new(Errno::EINVAL, format!("copy_throttle: expected 1 to 100 percent, found {percent:?}"))
                 })?;
-                it.origin.copies.set_throttle(percent);
+                it.origin.copier(COPIES).set_throttle(percent);
                 Ok(String::new())
             }
             _ => {
@@ -516,7 +483,7 @@ impl Holding {
     pub(super) fn limits(&self, limits: &mut Limits) {
         let (write_cache, fua) = (limits.write_cache, limits.fua);
         limits.stack(&self.snapshot.origin.dev.limits(), Sector::ZERO);
-        if !self.merge {
+        if !self.heir.merge {
             // Flushes are for the COW device only.
             (limits.write_cache, limits.fua) = (write_cache, fua);
         }
@@ -530,24 +497,67 @@ impl Holding {
     }
 }
 
+impl Heir {
+    /// Devices that may have writes to the origin in flight.
+    fn above(&self, state: &State) -> Vec<Arc<MappedDevice>> {
+        if self.merge {
+            return Vec::new();
+        }
+        let merging = state.claims.iter().filter(|c| c.merge && c.active).map(|c| &c.md);
+        let all = state.origins.iter().map(|(_, md)| md).chain(merging);
+        let mut all: Vec<_> = all.filter(|md| !Weak::ptr_eq(&self.md, md)).filter_map(Weak::upgrade).collect();
+        all.sort_by_key(|md| md.devt());
+        all.dedup_by_key(|md| md.devt());
+        all
+    }
+
+    fn activate(&self, state: &mut State) {
+        let it = &self.snapshot;
+        let claims = &mut state.claims;
+        let Some(mine) = claims.iter_mut().find(|c| c.target == self.id) else { return };
+        let first = !std::mem::replace(&mut mine.active, true);
+        let owner = it.owner.load(SeqCst);
+        let source_there = claims.iter().any(|c| c.target == owner);
+        if first && owner != self.id && source_there {
+            it.owner.store(self.id, SeqCst);
+        }
+        if it.owner.load(SeqCst) == self.id {
+            it.sectors.store(self.len.get(), SeqCst);
+            it.may_overflow.store(self.store == "PO", SeqCst);
+            if it.merging.swap(self.merge, SeqCst)
+                && !self.merge
+                && let Some(body) = state.body(it.id)
+            {
+                body.stop_merging();
+            }
+            it.active.store(true, SeqCst);
+            if let Some(body) = state.body(it.id) {
+                body.md = self.md.clone();
+                body.reach(self.len.from_start());
+            }
+        }
+        state.joined();
+    }
+}
+
 impl Drop for Holding {
     fn drop(&mut self) {
-        let it = &self.snapshot;
-        let _hurry = it.origin.copies.hurry();
-        let (origin, id) = (it.origin.clone(), it.id);
+        let it = self.snapshot.clone();
+        let _hurry = it.origin.copier(COPIES).hurry();
+        let (origin, id, target) = (it.origin.clone(), it.id, self.heir.id);
         if !self.is_owner() {
-            return origin.look(|state| state.claims.retain(|c| c.target != self.id));
+            return origin.with(move |state| state.claims.retain(|c| c.target != target));
         }
-        if self.merge {
+        if self.heir.merge {
             self.stop_merge();
         }
         // From here on writes to the origin make no exceptions for it.
         it.active.store(false, SeqCst);
-        origin.look(|state| state.left(&origin));
-        origin.kick_now();
-        origin.domain.drain(|| origin.look(|state| state.body(id).is_none_or(|body| !body.is_busy())));
-        origin.look(|state| {
-            state.claims.retain(|c| c.target != self.id);
+        origin.with(|state| state.left());
+        let is_still = move |state: &mut State| state.body(id).is_none_or(|body| !body.is_busy());
+        origin.domain().drain(|| origin.with(is_still));
+        origin.with(move |state| {
+            state.claims.retain(|c| c.target != target);
             // An heir that waits is left with nothing: it is invalid.
             it.owner.store(0, SeqCst);
             state.bodies.retain(|body| body.snapshot.id != id);

@@ -10,6 +10,7 @@
 //! Up to 256 chunks go at a time, and the origin is flushed before their exceptions are taken away.
 
 use super::holding::Holding;
+use super::shared::Event;
 use udm_base::{ArgError, Sector, Sectors};
 use udm_core::{Ctr, Error, Map, NewTarget, StatusKind, Target, TargetDevice, TargetType};
 use udm_io::{Bio, Cx, Limits, Op, Status};
@@ -38,7 +39,7 @@ impl Target for MergeTarget {
             // They change nothing any more.
             Op::Discard => Map::Ended(bio, Status::Ok),
             op if op.is_write() => {
-                it.origin.with_state(cx, |state, todo| state.merge_write(&it.origin, it.id, bio, todo));
+                it.origin.post(cx, Event::MergeWrite(it.id, bio));
                 Map::Kept
             }
             _ => match it.exceptions.get(it.chunk.of(bio.sector())).filter(|_| self.0.is_valid()) {

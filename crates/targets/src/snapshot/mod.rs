@@ -1,10 +1,10 @@
 //! Snapshots: the targets `snapshot`, `snapshot-origin` and `snapshot-merge`.
 //!
 //! # Who does what
-//! An [`Origin`](shared::Origin) is what all targets on one device share; a [`Snapshot`](shared::Snapshot) is a COW device with
-//! its store, whichever target has it now; a [`Holding`](holding::Holding) is one target's hold on a snapshot. Which chunks have
-//! their exceptions is read without locks; all else hangs on the origin's lock and is done by whoever comes by, inside
-//! their channel: submitters, completions, the workqueue. Copies are kcopyd's.
+//! An [`Origin`](shared::Origin) is what all targets on one device share; a [`Snapshot`](shared::Snapshot) is a COW
+//! device with its store, whichever target has it now; a [`Holding`](holding::Holding) is one target's hold on a
+//! snapshot. Which chunks have their exceptions is read without locks; all else belongs to the origin's worker
+//! ([`State`](state::State)). Who runs that, and how it does I/O of its own, is `udm_worker`'s. Copies are kcopyd's.
 //!
 //! # Invariants
 //! - A write reaches the origin only when every active snapshot has the chunks beneath it, durably, or says on its
@@ -17,7 +17,7 @@ mod commit;
 mod flight;
 mod free;
 mod holding;
-mod line;
+mod hurry;
 mod load;
 mod merge;
 mod merge_target;

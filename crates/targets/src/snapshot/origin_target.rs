@@ -9,7 +9,7 @@
 //! # Differences from the kernel
 //! Writes are not split at chunks: one that covers many waits for all of them, and they are copied at once.
 
-use super::line::Hurrying;
+use super::hurry::Hurrying;
 use super::shared::{Origin, serial};
 use std::sync::{Arc, Weak};
 use udm_base::{ArgError, Sector, Sectors};
@@ -71,14 +71,15 @@ impl Target for OriginTarget {
 
     fn postsuspend(&self) {
         self.hurry.end();
-        self.origin.look(|state| state.origins.retain(|(id, _)| *id != self.id));
+        self.leave();
     }
 
     fn preresume(&self) -> Result<(), udm_core::Error> {
         // Before the first write: a snapshot that is made from now on waits for what is in flight here.
-        self.origin.look(|state| {
-            state.origins.retain(|(id, _)| *id != self.id);
-            state.origins.push((self.id, self.md.clone()));
+        let (id, md) = (self.id, self.md.clone());
+        self.origin.with(move |state| {
+            state.origins.retain(|(other, _)| *other != id);
+            state.origins.push((id, md));
         });
         Ok(())
     }
@@ -89,8 +90,15 @@ impl Target for OriginTarget {
     }
 }
 
+impl OriginTarget {
+    fn leave(&self) {
+        let id = self.id;
+        self.origin.with(move |state| state.origins.retain(|(other, _)| *other != id));
+    }
+}
+
 impl Drop for OriginTarget {
     fn drop(&mut self) {
-        self.origin.look(|state| state.origins.retain(|(id, _)| *id != self.id));
+        self.leave();
     }
 }

@@ -1,9 +1,5 @@
 //! What tables share: an origin, and the snapshots of it.
 //!
-//! # Locks
-//! All that changes hangs on one lock of the origin, held for bookkeeping only: what is to be sent, ended or told is noted in
-//! a [`Todo`] and done when the lock is free again. Reads and writes of chunks that have their exceptions take no lock.
-//!
 //! # Who sees what first
 //! A snapshot's read of the origin counts itself, and then looks again whether the chunk has an exception. An exception is
 //! put into the table first, and then it is looked whether reads are counted. So either the read sees the exception, or the
@@ -11,26 +7,19 @@
 
 use super::flight;
 use super::free::Free;
-use super::line::Line;
-use super::state::{Outgoing, Part, State, Todo};
+use super::state::{Part, State};
 use super::table::Exceptions;
-use std::collections::HashMap;
+use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::SeqCst};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
-use udm_base::{AlignedBuf, Sector, Sectors};
-use udm_core::MappedDevice;
-use udm_formats::snapshot::ChunkSize;
-use udm_io::{Bio, BlockDevice, Cx, DeviceId, Domain, InternalIoOwner, InternalWaiter, MAX_CHANNELS, Nanos, Status};
-use udm_kcopyd::{Copied, CopyJob, CopyStats};
-use udm_kcopyd::{Work, WorkItem};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use udm_base::{Sector, Sectors};
+use udm_formats::snapshot::{AreaReader, ChunkSize};
+use udm_io::{Bio, BlockDevice, Cx, DeviceId, Domain, Status};
+use udm_kcopyd::{CopyJob, CopyOptions};
+use udm_worker::{Copies, Service, Worker};
 
 /// Counters of reads on their way to the origin, which chunks share.
 const COUNTERS: usize = 1024;
-/// How often the workqueue looks while something is out.
-const ATTENTION_NS: u64 = 10_000_000;
-/// How long it goes on looking afterwards.
-const LINGER_NS: u64 = 500_000_000;
-
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -136,7 +125,7 @@ impl Snapshot {
     /// Looks whether exceptions that waited for reads need to wait no longer.
     pub(super) fn settle(&self, cx: &Cx<'_>) {
         if self.unsettled.load(SeqCst) > 0 {
-            self.origin.with_state(cx, |state, todo| state.settle(&self.origin, self.id, todo));
+            self.origin.post(cx, Event::Read(self.id));
         }
     }
 
@@ -162,35 +151,82 @@ impl Snapshot {
     }
 }
 
-/// What comes back by way of [`flight::watch`].
-pub(super) enum Landed {
-    /// A write of a whole chunk of a snapshot, to its new place.
-    Full(Part),
-    /// A write to a chunk of a snapshot that is being merged.
-    Merging(u64, u64),
+/// What an origin's worker is left.
+pub(super) enum Event {
+    /// A write to the origin, at which it points, that snapshots have to be asked about.
+    Write(Bio),
+    /// A write to a snapshot, whose chunk had no exception a moment ago.
+    SnapshotWrite(u64, Bio),
+    /// A write through a snapshot that is being merged. Its sector is the origin's.
+    MergeWrite(u64, Bio),
+    /// A discard of a whole chunk of a snapshot that has the place `new`, and whether it goes on to the origin.
+    Discard { id: u64, new: u64, bio: Bio, pass: bool },
+    /// A read of the origin is back, for which an exception of a snapshot may wait.
+    Read(u64),
+    /// A write of a whole chunk of a snapshot to its new place is back.
+    Written(Part, Bio),
+    /// A write to a chunk of a snapshot that is being merged is back.
+    MergingWritten(u64, u64),
+    /// A copy is done.
+    Copied(Box<CopyJob>),
+    /// The batch of a snapshot is on the device, or could not be written.
+    Committed(u64, bool),
+    /// An area of a snapshot that is being merged has been read.
+    Loaded(u64, Option<AreaReader>),
+    /// What has been merged is durable in the origin.
+    Flushed(u64, Status),
+    /// A control thread wants something.
+    Control(Box<dyn FnOnce(&mut State) + Send>),
 }
 
-/// What a channel is about to do, and whether it is at it: what comes of it then is done next, not within.
-#[derive(Default)]
-#[repr(align(128))]
-struct Desk(Mutex<(bool, Todo)>);
+/// Of an origin's copiers, that of chunks.
+pub(super) const COPIES: usize = 0;
+/// That of zeroes in areas, which must not wait behind copies.
+pub(super) const ZEROES: usize = 1;
 
-/// An origin, with the snapshots of it.
-pub(super) struct Origin {
-    this: Weak<Origin>,
-    pub(super) domain: Domain,
+/// What an origin's worker shares with bios on their way.
+pub(super) struct Shared {
     pub(super) dev: Arc<dyn BlockDevice>,
-    pub(super) copies: Line,
-    /// Of zeroes in areas, which must not wait behind copies.
-    zeroes: Line,
-    state: Mutex<State>,
     /// What writes need not ask the snapshots about.
     pub(super) free: Free,
-    desks: Box<[Desk]>,
-    item: OnceLock<WorkItem>,
+    /// Exceptions are in the making, or a merge is under way.
+    pub(super) busy: AtomicBool,
+}
+
+impl Service for Shared {
+    type Event = Event;
+    const NAME: &'static str = "origin";
+
+    fn waits_for_others(&self) -> bool {
+        // Exceptions wait for clients' writes of whole chunks and for reads of the origin, whoever has sent them.
+        self.busy.load(SeqCst)
+    }
+}
+
+impl Copies for Shared {
+    fn copied(job: Box<CopyJob>) -> Event {
+        Event::Copied(job)
+    }
+}
+
+/// An origin, with the snapshots of it. Its worker ends with it.
+pub(super) struct Origin {
+    worker: Arc<Worker<Shared>>,
     /// Serialises the switching of snapshots.
     pub(super) switching: Mutex<()>,
-    last_busy: AtomicU64,
+}
+
+impl Deref for Origin {
+    type Target = Worker<Shared>;
+    fn deref(&self) -> &Worker<Shared> {
+        &self.worker
+    }
+}
+
+impl Drop for Origin {
+    fn drop(&mut self) {
+        self.worker.stop();
+    }
 }
 
 /// Every origin that a target has. In different domains nothing is shared.
@@ -201,28 +237,16 @@ impl Origin {
     pub(super) fn of(domain: &Domain, dev: Arc<dyn BlockDevice>) -> std::io::Result<Arc<Self>> {
         let mut origins = lock(&ORIGINS);
         origins.retain(|o| o.strong_count() > 0);
-        let same = |o: &Arc<Self>| o.domain == *domain && o.dev.id() == dev.id();
+        let same = |o: &Arc<Self>| o.domain() == domain && o.dev.id() == dev.id();
         let known: Vec<Arc<Self>> = origins.iter().filter_map(Weak::upgrade).collect();
         if let Some(origin) = known.iter().find(|o| same(o)) {
             return Ok(origin.clone());
         }
-        let copies = Line::new(domain, 32 << 20)?;
-        let zeroes = Line::new(domain, 4096)?;
-        let origin = Arc::new_cyclic(|this| Self {
-            this: this.clone(),
-            domain: domain.clone(),
-            free: Free::new(dev.sectors()),
-            dev,
-            copies,
-            zeroes,
-            state: Mutex::new(State::default()),
-            desks: (0..MAX_CHANNELS).map(|_| Desk::default()).collect(),
-            item: OnceLock::new(),
-            switching: Mutex::new(()),
-            last_busy: AtomicU64::new(0),
-        });
-        let work: Weak<dyn Work> = origin.this.clone();
-        let _ = origin.item.set(WorkItem::new(domain, work)?);
+        let pools = [32 << 20, 4096].map(|pool| CopyOptions { pool, ..CopyOptions::default() });
+        let shared = Shared { free: Free::new(dev.sectors()), dev, busy: AtomicBool::new(false) };
+        let worker = Worker::new(domain, shared, &pools)?;
+        worker.start(|events| State::new(worker.clone()).run(events))?;
+        let origin = Arc::new(Self { worker, switching: Mutex::new(()) });
         origins.push(Arc::downgrade(&origin));
         drop(origins);
         // Outside the lock: an origin's end takes it.
@@ -234,199 +258,20 @@ impl Origin {
         self.dev.id() == id
     }
 
-    pub(super) fn arc(&self) -> Arc<Self> {
-        self.this.upgrade().expect("who calls holds it")
-    }
-
-    /// Has the workqueue look at it.
-    pub(super) fn kick(&self) {
-        if let Some(item) = self.item.get() {
-            item.kick();
-        }
-    }
-
-    /// Has the workqueue go on with it at once.
-    pub(super) fn kick_now(&self) {
-        if let Some(item) = self.item.get() {
-            item.kick_now();
-        }
-    }
-
-    /// Looks at the state without doing anything.
-    pub(super) fn look<T>(&self, look: impl FnOnce(&mut State) -> T) -> T {
-        look(&mut lock(&self.state))
-    }
-
-    /// Changes the state, and does what follows from it.
-    pub(super) fn with_state<T>(&self, cx: &Cx<'_>, change: impl FnOnce(&mut State, &mut Todo) -> T) -> T {
-        let mut todo = Todo::default();
-        let mut state = lock(&self.state);
-        let out = change(&mut state, &mut todo);
-        let busy = state.is_busy();
-        drop(state);
-        if busy {
-            self.kick();
-        }
-        self.carry_out(cx, todo);
-        out
-    }
-
-    /// As [`with_state`](Self::with_state) from a control path, which has no channel: the workqueue does what follows.
-    pub(super) fn with_state_outside<T>(&self, change: impl FnOnce(&mut State, &mut Todo) -> T) -> T {
-        let mut todo = Todo::default();
-        let mut state = lock(&self.state);
-        let out = change(&mut state, &mut todo);
-        let events = std::mem::take(&mut todo.events);
-        state.later.append(todo);
-        drop(state);
-        raise(events);
-        self.kick_now();
-        out
-    }
-
-    /// Without the lock. Devices that answer at once lead back here: then it is left to the one further up the stack.
-    fn carry_out(&self, cx: &Cx<'_>, todo: Todo) {
-        if todo.is_empty() {
-            return;
-        }
-        let desk = &self.desks[cx.id()].0;
-        let mut next = {
-            let mut desk = lock(desk);
-            desk.1.append(todo);
-            if std::mem::replace(&mut desk.0, true) {
-                return;
-            }
-            std::mem::take(&mut desk.1)
-        };
-        loop {
-            self.do_all(cx, next);
-            let mut desk = lock(desk);
-            if desk.1.is_empty() {
-                desk.0 = false;
-                return;
-            }
-            next = std::mem::take(&mut desk.1);
-        }
-    }
-
-    fn do_all(&self, cx: &Cx<'_>, todo: Todo) {
-        let Todo { bios, ends, ios, copies, zeroes, events } = todo;
-        bios.into_iter().for_each(|bio| cx.forward(bio));
-        for io in ios {
-            self.send(cx, io);
-        }
-        if !copies.is_empty() || !zeroes.is_empty() {
-            let me = self.arc();
-            self.copies.ask(cx, copies, &me);
-            self.zeroes.ask(cx, zeroes, &me);
-        }
-        ends.into_iter().for_each(|(bio, status)| bio.end(status));
-        raise(events);
-    }
-
-    fn send(&self, cx: &Cx<'_>, io: Outgoing) {
-        if let Err(io) = cx.submit_internal_io(io, self.arc()) {
-            let level = Cx::internal_level(&*io.dev);
-            lock(&self.state).later.ios.push(io);
-            if !cx.when_internal(level, self.arc()) {
-                self.kick_now();
-            }
-        }
-    }
-
-    /// What had to wait is tried again, and whatever can go on goes on.
-    fn go_on(&self, cx: &Cx<'_>) {
-        self.with_state(cx, |state, todo| {
-            todo.append(std::mem::take(&mut state.later));
-            state.go_on(self, todo);
-        });
+    /// Has the worker do something, and waits for it. Blocks. Not from inside a channel.
+    pub(super) fn with<T: Send + 'static>(&self, work: impl FnOnce(&mut State) -> T + Send + 'static) -> T {
+        let answer = self.call(|reply| Event::Control(Box::new(move |state| reply.give(work(state)))));
+        answer.expect("the worker of an origin that is there has not ended")
     }
 
     /// A write to the origin, whose sector is there already: gives it back if it may go, else keeps it until it may.
     #[inline]
-    pub(super) fn write(&self, cx: &Cx<'_>, bio: Bio) -> Option<Bio> {
+    pub(super) fn write(&self, cx: &Cx<'_>, mut bio: Bio) -> Option<Bio> {
         if self.free.has(bio.sector(), bio.sectors()) {
             return Some(bio);
         }
-        self.ask(cx, bio)
-    }
-
-    /// Asks the snapshots whether a write may go.
-    #[cold]
-    fn ask(&self, cx: &Cx<'_>, mut bio: Bio) -> Option<Bio> {
-        self.with_state(cx, |state, todo| {
-            if state.free_up(self, bio.sector(), bio.sectors()) {
-                return Some(bio);
-            }
-            flight::point(&mut bio, &*self.dev);
-            state.origin_write(self, bio, todo);
-            None
-        })
-    }
-
-    /// What comes back by way of [`flight::watch`].
-    pub(super) fn landed(&self, cx: &Cx<'_>, bio: Bio, landed: Landed) -> Option<Bio> {
-        match landed {
-            Landed::Full(part) => {
-                self.with_state(cx, |state, todo| state.full_written(self, part, bio, todo));
-                None
-            }
-            Landed::Merging(snapshot, chunk) => {
-                self.with_state(cx, |state, todo| state.merging_written(self, snapshot, chunk, todo));
-                Some(bio)
-            }
-        }
-    }
-
-    /// What the copier did.
-    pub(super) fn copy_stats(&self) -> CopyStats {
-        self.copies.stats()
+        flight::point(&mut bio, &*self.dev);
+        self.post(cx, Event::Write(bio));
+        None
     }
 }
-
-fn raise(events: Vec<Weak<MappedDevice>>) {
-    for md in events.iter().filter_map(Weak::upgrade) {
-        md.event();
-    }
-}
-
-impl Copied for Origin {
-    fn copied(self: Arc<Self>, cx: &Cx<'_>, job: Box<CopyJob>) {
-        self.with_state(cx, |state, todo| state.copied(&self, &job, todo));
-        self.copies.go_on(cx, &self);
-        self.zeroes.go_on(cx, &self);
-    }
-}
-
-impl InternalIoOwner<Option<AlignedBuf>> for Origin {
-    fn io_done(self: Arc<Self>, cx: &Cx<'_>, io: Outgoing, status: Status) {
-        self.with_state(cx, |state, todo| state.internal_io_done(&self, &io, status, todo));
-    }
-}
-
-impl InternalWaiter for Origin {
-    fn again(self: Arc<Self>, cx: &Cx<'_>) {
-        self.go_on(cx);
-    }
-}
-
-impl Work for Origin {
-    fn do_work(self: Arc<Self>, cx: &Cx<'_>) -> Option<Nanos> {
-        self.go_on(cx);
-        let now = cx.now();
-        if lock(&self.state).is_busy() {
-            self.last_busy.store(now.0, SeqCst);
-            return Some(now.after(ATTENTION_NS));
-        }
-        let idle = now.since(Nanos(self.last_busy.load(SeqCst)));
-        (idle < LINGER_NS).then(|| now.after(ATTENTION_NS))
-    }
-
-    fn waits_for_others(&self) -> bool {
-        // Exceptions wait for clients' writes of whole chunks and for reads of the origin, whoever has sent them.
-        lock(&self.state).is_busy()
-    }
-}
-
-/// By chunk.
-pub(super) type ByChunk<T> = HashMap<u64, T>;

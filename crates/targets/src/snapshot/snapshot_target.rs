@@ -16,6 +16,7 @@
 
 use super::flight;
 use super::holding::Holding;
+use super::shared::Event;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 use udm_base::{ArgError, Sector, Sectors};
@@ -55,7 +56,7 @@ impl Target for SnapshotTarget {
             return Map::Remapped(bio, &*it.cow);
         }
         if is_write {
-            it.origin.with_state(cx, |state, todo| state.snapshot_write(&it.origin, it.id, bio, todo));
+            it.origin.post(cx, Event::SnapshotWrite(it.id, bio));
             return Map::Kept;
         }
         if it.track(&mut bio) {
@@ -120,7 +121,7 @@ impl SnapshotTarget {
             if pass {
                 flight::point(&mut bio, &*it.origin.dev);
             }
-            it.origin.with_state(cx, |state, todo| state.discard(it.id, entry.new, bio, pass, todo));
+            it.origin.post(cx, Event::Discard { id: it.id, new: entry.new, bio, pass });
             return Map::Kept;
         }
         if it.cow.limits().max_discard.is_zero() {

@@ -1,4 +1,4 @@
-//! Which chunks have an exception: read without locks, written by who holds the origin's state.
+//! Which chunks have an exception: read without locks, written by the origin's worker.
 
 use super::radix::Radix;
 use std::sync::atomic::Ordering;

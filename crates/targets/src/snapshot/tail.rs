@@ -25,7 +25,7 @@ impl Tail {
         if len.from_start() <= end || it.chunk.within(end).is_zero() {
             return Ok(None);
         }
-        let open = |dev| BlockingIo::new(&it.origin.domain, dev);
+        let open = |dev| BlockingIo::new(it.origin.domain(), dev);
         Ok(Some(Self { origin: open(it.origin.dev.clone())?, cow: open(it.cow.clone())? }))
     }
 

@@ -69,15 +69,6 @@ pub(super) struct Shared {
     pub(super) no_space_timeout: AtomicU64,
 }
 
-/// What a pool is made of.
-pub(super) struct Parts {
-    pub(super) owner: Weak<MappedDevice>,
-    pub(super) metadata: Arc<dyn BlockDevice>,
-    pub(super) data: Arc<dyn BlockDevice>,
-    pub(super) block: Sectors,
-    pub(super) discards: bool,
-}
-
 impl Service for Shared {
     type Event = Event;
     const NAME: &'static str = "pool";
@@ -90,8 +81,13 @@ impl Copies for Shared {
 }
 
 /// A pool whose worker has not begun yet.
-pub(super) fn new_pool(domain: &Domain, parts: Parts) -> std::io::Result<Arc<Pool>> {
-    let Parts { owner, metadata, data, block, discards } = parts;
+pub(super) fn new_pool(
+    domain: &Domain,
+    owner: Weak<MappedDevice>,
+    [metadata, data]: [Arc<dyn BlockDevice>; 2],
+    block: Sectors,
+    discards: bool,
+) -> std::io::Result<Arc<Pool>> {
     let shared = Shared {
         owner,
         metadata,

@@ -19,7 +19,7 @@
 
 use super::claims::Claim;
 use super::features::Features;
-use super::pool::{Parts, Pool, PoolMode, inspect, new_pool};
+use super::pool::{Pool, PoolMode, inspect, new_pool};
 use super::worker::{Command, MetadataOf, OUT_OF_METADATA_SPACE, PoolStatus, open as open_metadata};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -311,7 +311,7 @@ fn open(
         ArgError::new(message).errno(Errno::EBUSY).hint(hint).at(arg)
     })?;
     let owner = Arc::downgrade(ctr.owner);
-    let pool = new_pool(ctr.domain, Parts { owner, metadata, data, block, discards: features.discard });
+    let pool = new_pool(ctr.domain, owner, [metadata, data], block, features.discard);
     let pool = pool.map_err(|e| ArgError::new(MESSAGE).errno(Errno::of(&e)).hint(e.to_string()))?;
     let geometry = Geometry { data_block: block, data_blocks: ctr.len.get() / block.get() };
     // A pool that its table makes read-only can be made writeable by the next one; opening writes nothing.

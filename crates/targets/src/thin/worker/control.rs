@@ -111,7 +111,7 @@ pub(in crate::thin) fn open(
     let cannot = |e: std::io::Error| Error::new(Errno::of(&e), format!("the pool cannot be started: {e}"));
     let reply = Reply::<Done>::default();
     let (worker, opened) = (pool.clone(), reply.clone());
-    let io = MetadataIo::new(Arc::downgrade(pool), pool.metadata.clone());
+    let io = MetadataIo::new(pool.clone(), pool.metadata.clone());
     let work = |events| async move {
         let metadata = match thin::Metadata::open(io.clone(), &geometry, options).await {
             // As the kernel: the data space map begins empty, and grows when the pool is resumed.
