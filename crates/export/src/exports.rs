@@ -10,8 +10,8 @@ use std::sync::Arc;
 use udm_base::Errno;
 use udm_io::BlockDevice;
 
-/// A device that is exported, whichever way: what NBD, nodes, vhost-user and ublk know of it. Called from their threads; may
-/// block briefly.
+/// A device that is exported, whichever way: what NBD, nodes, vhost-user and ublk know of it. Called from their
+/// threads; may block briefly.
 pub trait Export: Send + Sync {
     /// What it is known by, to clients and to a server that goes on in the place of this one.
     fn name(&self) -> String;
@@ -29,8 +29,8 @@ pub trait Export: Send + Sync {
         false
     }
 
-    /// Whether what was written can be lost with this process before a flush. What outlives the process is written through
-    /// then.
+    /// Whether what was written can be lost with this process before a flush. What outlives the process is written
+    /// through then.
     fn write_through(&self) -> bool {
         false
     }

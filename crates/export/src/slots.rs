@@ -75,3 +75,21 @@ impl<T> IndexMut<u32> for Slots<T> {
         self.get_mut(number).expect("the number is in use")
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_given_out_again() {
+        let mut slots = Slots::default();
+        let [a, b, c] = ["a", "b", "c"].map(|one| slots.insert(one));
+        assert_eq!((slots.len(), slots[a], slots[b], slots[c]), (3, "a", "b", "c"));
+        assert_eq!((slots.remove(b), slots.remove(b), slots.remove(99)), (Some("b"), None, None));
+        assert_eq!((slots.len(), slots.get(b), slots.numbers()), (2, None, 0..3));
+        let again = slots.insert_with(|number| if number == b { "again" } else { "another" });
+        assert_eq!((again, slots[again]), (b, "again"));
+        slots[c] = "changed";
+        assert_eq!(slots.iter().collect::<Vec<_>>(), [(a, &"a"), (b, &"again"), (c, &"changed")]);
+    }
+}

@@ -107,8 +107,8 @@ pub(crate) fn is_read_only(md: &MappedDevice) -> bool {
     md.read_only() || !beneath.is_empty() && beneath.iter().all(|dev| dev.read_only())
 }
 
-/// Whether what a write changed beside its data is in this process's memory until a flush: a pool's mappings are. The kernel and
-/// what is mounted survive this process, and would not find again what they have written.
+/// Whether what a write changed beside its data is in this process's memory until a flush: a pool's mappings are. The
+/// kernel and what is mounted survive this process, and would not find again what they have written.
 pub(crate) fn keeps_in_memory(md: &MappedDevice) -> bool {
     let Some(table) = md.table(TableSlot::Active) else { return false };
     table.types().any(|target| target.name == "thin")

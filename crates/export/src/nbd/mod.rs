@@ -4,8 +4,8 @@
 //! - [`negotiate`], [`session`], `extents`: the protocol without I/O
 //! - `budget`, `pool`, `outbox`, `inflight`: memory, replies to send, requests under way
 //! - `turns`, `long`: who goes on next, and requests that are done in pieces
-//! - `transmission`, `connection`, `worker`: one connection's requests, its socket, and what a thread does for all of its; `shared`: what
-//!   threads share
+//! - `transmission`, `connection`, `worker`: one connection's requests, its socket, and what a thread does for all of
+//!   its; `shared`: what threads share
 //! - [`server`]: start and stop
 //! - `handover`: a connection goes on in another process
 //! - [`fuzz`]: entries for fuzzers

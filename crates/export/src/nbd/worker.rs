@@ -36,8 +36,8 @@ const LAST_RECEIVES: usize = 64;
 /// Connections that are accepted at a time.
 const ACCEPTS: usize = 64;
 
-/// How often a worker looks for news before it sleeps: some 20 microseconds. A client that has its answers sends more at once (4 KiB
-/// random reads at depth 32: 153k a second without, 211k with, for less CPU time each).
+/// How often a worker looks for news before it sleeps: some 20 microseconds. A client that has its answers sends more
+/// at once (4 KiB random reads at depth 32: 153k a second without, 211k with, for less CPU time each).
 const LINGER: u32 = 24;
 
 /// What a worker is told.
@@ -533,8 +533,8 @@ impl Serve for Worker {
         if self.deadline.is_some_and(|at| self.slots.len() == 0 || self.engine.channel.now() >= at) {
             return Ok(Turn::Over);
         }
-        // With bios or questions under way the device decides when there is news. Its answer ends one wait, which must be the last
-        // before the worker looks for it.
+        // With bios or questions under way the device decides when there is news. Its answer ends one wait, which must
+        // be the last before the worker looks for it.
         let linger = if self.engine.len() == 0 && !self.engine.is_asking() { LINGER } else { 0 };
         // If there is more, those who have sent something meanwhile come before it.
         Ok(Turn::Rest(Rest { more, linger, timeout: self.timeout() }))

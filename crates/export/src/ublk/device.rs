@@ -131,7 +131,8 @@ pub fn delete(number: u32) -> io::Result<()> {
     control.delete(info.which(), PATIENCE)
 }
 
-/// The threads of a device, and what the driver writes to until they have ended. Dropped before that, the memory stays for good.
+/// The threads of a device, and what the driver writes to until they have ended. Dropped before that, the memory stays
+/// for good.
 struct Queues {
     workers: Workers<Infallible>,
     memory: Mutex<Vec<Arc<AlignedBuf>>>,

@@ -270,8 +270,8 @@ pub struct Reaping {
 }
 
 impl Reaping {
-    /// Blocks until they have, at most a second since they were asked. Whether they have; one that has ended has nothing to
-    /// handle.
+    /// Blocks until they have, at most a second since they were asked. Whether they have; one that has ended has
+    /// nothing to handle.
     pub fn wait(self) -> bool {
         self.until.is_none_or(|until| until.answers(&self.answers, self.count) != Answers::Late)
     }

@@ -576,8 +576,8 @@ impl Session {
         let workers: Vec<_> = std::mem::take(&mut self.workers).into_iter().flatten().collect();
         let until = Deadline::after(self.around.domain.clock(), TURN);
         let heard: Vec<_> = workers.iter().map(|worker| worker.end(&until)).collect();
-        // One that rings a bell which its front end has filled does not hear. It touches no ring then, and finds out that it is
-        // to end when it goes on.
+        // One that rings a bell which its front end has filled does not hear. It touches no ring then, and finds out
+        // that it is to end when it goes on.
         for heard in heard {
             let _ = until.receive(&heard);
         }

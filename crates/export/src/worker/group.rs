@@ -128,7 +128,8 @@ impl<C: Send + 'static, S: Send + Sync + 'static> Workers<C, S> {
         self.order(|| Order::Resume);
     }
 
-    /// Tells all of them to finish what is under way, and to end, by then. The answer is disconnected when all have heard.
+    /// Tells all of them to finish what is under way, and to end, by then. The answer is disconnected when all have
+    /// heard.
     pub(crate) fn end(&self, deadline: &Deadline) -> mpsc::Receiver<()> {
         let (heard, all_heard) = mpsc::channel();
         self.order(|| Order::End(deadline.time(), heard.clone()));

@@ -72,8 +72,8 @@ impl<C, N: Notify> Mailbox<C, N> {
         self.mail.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Puts something in and wakes the thread. If the thread has ended, what was to be put in is dropped, and the sender of an
-    /// answer with it.
+    /// Puts something in and wakes the thread. If the thread has ended, what was to be put in is dropped, and the
+    /// sender of an answer with it.
     pub(crate) fn send(&self, mail: C) {
         match &mut *self.lock() {
             Some(all) => all.push_back(mail),

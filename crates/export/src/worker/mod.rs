@@ -7,8 +7,8 @@
 //! - [`deadline`]: waiting for answers until a time
 //!
 //! # How it goes
-//! A worker does what it was told, then a [`turn`](Serve::turn): all that there is to do. When that is nothing it looks for
-//! news a few times ([`Rest::linger`]), and then sleeps in its channel. A command ends the sleep.
+//! A worker does what it was told, then a [`turn`](Serve::turn): all that there is to do. When that is nothing it looks
+//! for news a few times ([`Rest::linger`]), and then sleeps in its channel. A command ends the sleep.
 //!
 //! # Invariants
 //! - What belongs to a worker is touched by its thread alone. Others send commands.

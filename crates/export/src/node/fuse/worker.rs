@@ -105,8 +105,8 @@ pub(super) struct Worker {
     ring: bool,
     ending: Option<Nanos>,
     paused: bool,
-    /// Answers that wait until what the kernel had is taken in: where there may be some of it, a link or the ring, and how many
-    /// requests have been taken in there since.
+    /// Answers that wait until what the kernel had is taken in: where there may be some of it, a link or the ring, and
+    /// how many requests have been taken in there since.
     reaps: Due<HashMap<Option<u32>, usize>>,
 }
 
