@@ -3,14 +3,18 @@
 //! # No kick is lost
 //! A thread that has something for the worker leaves it (in the inbox, in the slot of an operation) and *kicks*: it
 //! sets `wanted`, and tries the runner's lock. The thread that has the lock clears `wanted` before it polls the worker,
-//! and looks at it after it has let go of the lock. So either the kicker gets the lock, or the holder sees `wanted`.
+//! and takes it once more after it has let go of the lock. So either the kicker gets the lock, or the holder sees
+//! `wanted`: both exchange it, and the later exchange sees what was before the earlier.
 //!
 //! A kick says that something has happened, not what. A worker that awaits an operation may be polled for an event, and
 //! find that the operation is not done: that kick is spent, and the event lies in the inbox. So a worker can wait for
 //! events in one place only, [`Events::idle`], and that looks into the inbox first.
 
 use crate::lock;
-use crate::sync::{AtomicBool, Mutex, Ordering::SeqCst, fence};
+use crate::sync::{
+    AtomicBool, Mutex,
+    Ordering::{Acquire, Release, SeqCst},
+};
 use std::collections::VecDeque;
 use std::future::Future;
 use std::ops::ControlFlow;
@@ -28,6 +32,8 @@ const NEVER: u64 = u64::MAX;
 /// What has been left for a worker.
 pub(crate) struct Inbox<E> {
     left: std::sync::Mutex<Vec<E>>,
+    /// There is something in `left`. Written under its lock; whoever was kicked for it sees it.
+    any: AtomicBool,
     /// Something was left since the worker was polled last.
     wanted: AtomicBool,
     /// When the worker has something to do that no event brings.
@@ -37,11 +43,23 @@ pub(crate) struct Inbox<E> {
 impl<E> Inbox<E> {
     pub(crate) fn new() -> Arc<Self> {
         let deadline = AtomicU64::new(NEVER);
-        Arc::new(Self { left: std::sync::Mutex::default(), wanted: AtomicBool::new(false), deadline })
+        let (any, wanted) = (AtomicBool::new(false), AtomicBool::new(false));
+        Arc::new(Self { left: std::sync::Mutex::default(), any, wanted, deadline })
     }
 
     pub(crate) fn leave(&self, event: E) {
-        lock(&self.left).push(event);
+        let mut left = lock(&self.left);
+        left.push(event);
+        self.any.store(true, Release);
+    }
+
+    /// Takes what has been left.
+    fn take(&self, into: &mut VecDeque<E>) {
+        if self.any.load(Acquire) {
+            let mut left = lock(&self.left);
+            into.extend(left.drain(..));
+            self.any.store(false, Release);
+        }
     }
 
     /// Drops events of a kind.
@@ -83,19 +101,16 @@ impl<E> Inbox<E> {
         runner: &Mutex<R>,
         mut work: impl FnMut(&mut R) -> ControlFlow<B>,
     ) -> Option<ControlFlow<B>> {
-        self.want();
-        while self.is_wanted() {
-            // A mutex orders nothing that comes before it is taken, or after it is let go: see the module.
-            fence(SeqCst);
+        loop {
+            // Also again: what was taken below may have been for a thread that has got the runner since.
+            self.want();
             let mut held = runner.try_lock().ok()?;
             let done = work(&mut held);
             drop(held);
-            fence(SeqCst);
-            if done.is_break() {
+            if done.is_break() || !self.wanted.swap(false, SeqCst) {
                 return Some(done);
             }
         }
-        Some(ControlFlow::Continue(()))
     }
 }
 
@@ -118,7 +133,7 @@ impl<E> Events<E> {
     }
 
     fn take_in(&mut self) {
-        self.turn.extend(lock(&self.inbox.left).drain(..));
+        self.inbox.take(&mut self.turn);
     }
 
     /// The next event of this turn.

@@ -3,11 +3,11 @@
 #[cfg(not(loom))]
 pub(crate) use std::sync::{
     Mutex,
-    atomic::{AtomicBool, Ordering, fence},
+    atomic::{AtomicBool, Ordering},
 };
 
 #[cfg(loom)]
 pub(crate) use {
     crate::models::try_lock::Mutex,
-    loom::sync::atomic::{AtomicBool, Ordering, fence},
+    loom::sync::atomic::{AtomicBool, Ordering},
 };

@@ -63,6 +63,8 @@ pub struct Worker<S: Service> {
     domain: Domain,
     pub(crate) flights: Flights,
     drains: Mutex<Drains>,
+    /// A drain is waited for. Written under the lock of `drains`.
+    draining: AtomicBool,
     inbox: Arc<Inbox<S::Event>>,
     pub(crate) outbox: Mutex<VecDeque<Outgoing<S>>>,
     runner: sync::Mutex<Runner<S::Event>>,
@@ -102,6 +104,7 @@ impl<S: Service> Worker<S> {
             domain: domain.clone(),
             flights: Flights::new(),
             drains: Mutex::default(),
+            draining: AtomicBool::new(false),
             inbox: Inbox::new(),
             outbox: Mutex::default(),
             runner: sync::Mutex::new(Runner { main: None, tasks: Vec::new() }),
@@ -204,7 +207,9 @@ impl<S: Service> Worker<S> {
     /// Asks for a drain: that everything that has entered until now leaves. What it could have found must have been
     /// changed before.
     pub fn ask_drain(&self) -> Ticket {
-        lock(&self.drains).ask()
+        let mut drains = lock(&self.drains);
+        self.draining.store(true, Ordering::Release);
+        drains.ask()
     }
 
     /// Whether a drain that was asked for is over.
@@ -278,12 +283,21 @@ impl<S: Service> Worker<S> {
             if !self.send_all(cx, runner) {
                 return ControlFlow::Break(Break::Channel);
             }
-            let drained = lock(&self.drains).advance(&self.flights, &self.domain, cx);
-            if !drained && !self.inbox.is_wanted() {
+            if !self.advance_drains(cx) && !self.inbox.is_wanted() {
                 return ControlFlow::Continue(());
             }
         }
         ControlFlow::Break(Break::Section)
+    }
+
+    /// Whether a drain has ended by it.
+    fn advance_drains(&self, cx: &Cx<'_>) -> bool {
+        self.draining.load(Ordering::Acquire) && {
+            let mut drains = lock(&self.drains);
+            let ended = drains.advance(&self.flights, &self.domain, cx);
+            self.draining.store(drains.is_waiting(), Ordering::Release);
+            ended
+        }
     }
 
     /// Polls once. False when the worker has ended.
@@ -386,6 +400,6 @@ impl<S: Service> Work for Worker<S> {
 
     fn waits_for_others(&self) -> bool {
         let watches = self.watched.load(Ordering::Acquire) > 0;
-        watches || self.shared.waits_for_others() || lock(&self.drains).is_waiting()
+        watches || self.shared.waits_for_others() || self.draining.load(Ordering::Acquire)
     }
 }
