@@ -6,7 +6,7 @@
 
 use super::ChannelCore;
 use super::lock::{BiasedLock, Sections, grace_period};
-use crate::bio::Bio;
+use crate::Bio;
 use crate::sync::{AtomicBool, AtomicPtr, Ordering};
 use crate::{CHANNELS, Cx, Domain, MonotonicClock, Op, Source, Status};
 use loom::thread;
