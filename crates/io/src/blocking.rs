@@ -9,9 +9,9 @@ use udm_base::{SECTOR_SIZE, Sector, Sectors};
 ///
 /// It does so on a channel of its own, where it sleeps until the device is done. When no channel is left it is a visitor of the
 /// one that control threads share, and looks again and again: a command must not fail because clients have taken all.
-pub struct BlockingIo(Way);
+pub struct BlockingIo(Via);
 
-enum Way {
+enum Via {
     Own { channel: Channel, dev: Attached, held: Arc<dyn BlockDevice> },
     Shared { domain: Domain, dev: Arc<dyn BlockDevice>, sectors: Sectors },
 }
@@ -25,17 +25,17 @@ impl BlockingIo {
         let Ok(channel) = domain.channel() else {
             assert!(dev.is_for(domain), "{} is of another domain", dev.name());
             let sectors = dev.sectors();
-            return Ok(Self(Way::Shared { domain: domain.clone(), dev, sectors }));
+            return Ok(Self(Via::Shared { domain: domain.clone(), dev, sectors }));
         };
         let attached = channel.attach(dev.clone());
-        Ok(Self(Way::Own { channel, dev: attached, held: dev }))
+        Ok(Self(Via::Own { channel, dev: attached, held: dev }))
     }
 
     /// The device's size when it was opened.
     pub fn sectors(&self) -> Sectors {
         match &self.0 {
-            Way::Own { dev, .. } => dev.sectors(),
-            Way::Shared { sectors, .. } => *sectors,
+            Via::Own { dev, .. } => dev.sectors(),
+            Via::Shared { sectors, .. } => *sectors,
         }
     }
 
@@ -73,8 +73,8 @@ impl BlockingIo {
     /// What a range holds, as [`BlockDevice::extents`] tells. Without a channel of its own it does not ask, and all is data.
     pub fn extents(&self, sector: Sector, sectors: Sectors) -> Vec<Extent> {
         match &self.0 {
-            Way::Own { channel, held, .. } => Questions::wait_for(channel, &**held, sector, sectors),
-            Way::Shared { .. } => vec![Extent { sectors, kind: ExtentKind::Data }],
+            Via::Own { channel, held, .. } => Questions::wait_for(channel, &**held, sector, sectors),
+            Via::Shared { .. } => vec![Extent { sectors, kind: ExtentKind::Data }],
         }
     }
 
@@ -98,7 +98,7 @@ impl BlockingIo {
         segs: &[Segment],
     ) -> Result<(), Status> {
         let status = match &self.0 {
-            Way::Own { channel, dev, .. } => {
+            Via::Own { channel, dev, .. } => {
                 // SAFETY: the caller's promise, and the list stays as long.
                 while !unsafe { channel.submit_vectored(*dev, op, flags, sector, sectors, segs, 0) } {
                     step(channel);
@@ -110,7 +110,7 @@ impl BlockingIo {
                     step(channel);
                 }
             }
-            Way::Shared { domain, dev, .. } => {
+            Via::Shared { domain, dev, .. } => {
                 let ended = Arc::new(Mutex::new(None));
                 let word = Arc::into_raw(ended.clone());
                 let level = Cx::internal_level(&**dev);

@@ -1,59 +1,17 @@
 //! The domain: the set of channels that share devices, with its clock and executor, and the grace
 //! periods that let devices change beneath running channels.
 
-use crate::background::Background;
-use crate::channel::ChannelCore;
 use crate::channel::lock::{Sections, grace_period};
-use crate::cpu_work::{CpuWork, cpu_pool};
-use crate::job_pool::JobPool;
-use crate::polling::{Policy, PollPolicy, PollTotals};
+use crate::channel::{
+    Background, CHANNELS, CONTROL, ChannelCore, Domain, Free, IdleFn, MAX_CHANNELS, SOON, Shared, cpu_pool, none_left,
+    pause,
+};
+use crate::polling::{PollPolicy, PollTotals};
 use crate::sync::is_asymmetric;
 use crate::{Channel, ChannelReport, Clock, Cx, Executor, MonotonicClock, Nanos, ThreadExecutor};
-use rustix::event::{EventfdFlags, eventfd};
-use rustix::fd::OwnedFd;
+use std::any::Any;
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::Duration;
-
-/// How many numbers there are for channels. Per-channel counters of a device are arrays of this length.
-pub const MAX_CHANNELS: usize = 1 << u8::BITS;
-
-/// How many channels a domain can give to threads at a time. The other numbers are for control: a client that takes the last
-/// channel must not keep anybody from suspending a device.
-pub const CHANNELS: usize = MAX_CHANNELS - 1 - BACKGROUND;
-
-/// For background work; two, because a thread of it that ends may still have bios out when the next one begins.
-const BACKGROUND: usize = 2;
-
-/// The number of the channel that control threads share.
-const CONTROL: usize = MAX_CHANNELS - 1;
-
-/// What a simulated domain does when a channel would sleep, given the channel's next timer.
-type IdleFn = dyn Fn(Option<Nanos>) + Send + Sync;
-
-pub(crate) struct Shared {
-    cores: [OnceLock<Arc<ChannelCore>>; MAX_CHANNELS],
-    free: Mutex<Free>,
-    clock: Arc<dyn Clock>,
-    executor: Arc<dyn Executor>,
-    asymmetric: bool,
-    policy: Arc<Policy>,
-    idle: Option<Box<IdleFn>>,
-    pub(crate) cpu_work: JobPool<CpuWork>,
-    pub(crate) background: OnceLock<Box<dyn Background>>,
-    /// The channel that a simulated domain does background work in.
-    pub(crate) background_id: OnceLock<usize>,
-}
-
-/// The numbers that no channel has.
-struct Free {
-    threads: Vec<usize>,
-    background: Vec<usize>,
-}
-
-/// A handle on a domain. Clones are the same domain.
-#[derive(Clone)]
-pub struct Domain(Arc<Shared>);
+use std::sync::{Arc, Mutex, OnceLock};
 
 /// Makes a [`Domain`] with parts other than the system's.
 pub struct DomainBuilder {
@@ -108,7 +66,7 @@ impl DomainBuilder {
         let (policy, background, background_id) = Default::default();
         let shared =
             Shared { cores, free, clock, executor, asymmetric, policy, idle, cpu_work, background, background_id };
-        Domain(Arc::new(shared))
+        Domain::of(&Arc::new(shared))
     }
 }
 
@@ -118,25 +76,69 @@ impl Default for Domain {
     }
 }
 
-impl PartialEq for Domain {
-    fn eq(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.0, &other.0)
-    }
-}
-
 impl Domain {
-    pub(crate) fn of(shared: &Arc<Shared>) -> Self {
-        Self(shared.clone())
+    /// The domain's background work, made at first use.
+    ///
+    /// # Panics
+    /// When the domain has another kind of it already.
+    pub fn background<T: Background + Default>(&self) -> &T {
+        let background: &dyn Background = &**self.shared().background.get_or_init(|| Box::new(T::default()));
+        let background: &dyn Any = background;
+        background.downcast_ref().expect("a domain has one kind of background work")
     }
 
-    pub(crate) fn shared(&self) -> &Arc<Shared> {
-        &self.0
+    /// A channel for the thread of the background work, which does not depend on how many other threads have taken. Fails when no
+    /// descriptor is left.
+    pub fn background_channel(&self) -> io::Result<Channel> {
+        let id = self.shared().take_background_id()?;
+        Ok(Channel::new(self.shared().clone(), self.shared().core_of(id)?))
+    }
+
+    /// Whether time is simulated: there are no threads, and [`Background::turn`] is called instead.
+    pub fn is_simulated(&self) -> bool {
+        self.shared().idle().is_some()
+    }
+
+    /// Makes sure of the channel that [`visit_background`](Self::visit_background) enters.
+    pub fn open_background(&self) -> io::Result<()> {
+        let shared = self.shared();
+        if shared.background_id.get().is_none() {
+            let id = shared.take_background_id()?;
+            ChannelCore::open(shared.core_of(id)?);
+            if shared.background_id.set(id).is_err() {
+                shared.free(id);
+            }
+        }
+        Ok(())
+    }
+
+    /// Polls a channel that is no thread's, and runs `work` inside it: how a simulated domain, which has no threads, does background work.
+    /// `None` when it was not [opened](Self::open_background), or another thread is inside. Not from inside a channel; `work` must not
+    /// block.
+    pub fn visit_background<T>(&self, work: impl FnOnce(&Cx<'_>) -> T) -> Option<T> {
+        let core = self.shared().core(*self.shared().background_id.get()?);
+        core.lock.enter_remotely(|| {
+            core.poll();
+            work(&Cx::new(core))
+        })
+    }
+
+    /// Polls the channels with internal I/O out, or `all`, whose threads are elsewhere. Not from inside a channel.
+    pub fn poll_remotely(&self, all: bool) {
+        for core in self.shared().cores().filter(|core| all || core.has_internal()) {
+            core.poll_remotely();
+        }
+    }
+
+    /// Whether internal I/O is out, on any channel.
+    pub fn has_internal(&self) -> bool {
+        self.shared().cores().any(ChannelCore::has_internal)
     }
 
     /// A channel for this thread. Fails when [`CHANNELS`] are in use, or no descriptor is left.
     pub fn channel(&self) -> io::Result<Channel> {
-        let id = self.0.lock_free().threads.pop().ok_or_else(none_left)?;
-        Ok(Channel::new(self.0.clone(), self.0.core_of(id)?))
+        let id = self.shared().lock_free().threads.pop().ok_or_else(none_left)?;
+        Ok(Channel::new(self.shared().clone(), self.shared().core_of(id)?))
     }
 
     /// Runs `work` inside the channel that control threads share. It is always there: nothing is allocated for it that could
@@ -144,7 +146,7 @@ impl Domain {
     /// [`drain`](Self::drain), and by the [`Background`] while internal bios are out. Must not be called from inside a channel; `work`
     /// must not block.
     pub fn visit<T>(&self, work: impl FnOnce(&Cx<'_>) -> T) -> Option<T> {
-        let core = self.0.control();
+        let core = self.shared().control();
         core.lock.enter_remotely(|| work(&Cx::new(core)))
     }
 
@@ -159,75 +161,75 @@ impl Domain {
             found = self.visit(&mut work).flatten();
             found.is_some()
         });
-        if self.0.control().has_internal() {
-            self.0.leave_behind();
+        if self.shared().control().has_internal() {
+            self.shared().leave_behind();
         }
         found.expect("it is drained until something is found")
     }
 
     /// The domain's clock.
     pub fn clock(&self) -> &Arc<dyn Clock> {
-        &self.0.clock
+        &self.shared().clock
     }
 
     /// The domain's way to start threads.
     pub fn executor(&self) -> &Arc<dyn Executor> {
-        &self.0.executor
+        &self.shared().executor
     }
 
     /// How the domain's channels poll, from now on.
     pub fn poll_as(&self, policy: PollPolicy) {
-        self.0.policy.set(policy);
+        self.shared().policy.set(policy);
     }
 
     /// How the domain's channels poll.
     pub fn poll_policy(&self) -> PollPolicy {
-        self.0.policy.get()
+        self.shared().policy.get()
     }
 
     /// What polling came to, in all channels since the domain was made.
     pub fn poll_totals(&self) -> PollTotals {
         let mut sum = PollTotals::default();
-        self.0.cores().for_each(|core| sum += core.polls.totals());
+        self.shared().cores().for_each(|core| sum += core.polls.totals());
         sum
     }
 
     /// What lies in every channel that there has been, for people. Never waits for a thread that is inside one. Must not be
     /// called from inside a channel.
     pub fn inspect(&self) -> Vec<ChannelReport> {
-        self.0.cores().map(ChannelCore::inspect).collect()
+        self.shared().cores().map(ChannelCore::inspect).collect()
     }
 
     /// How many channels threads could still have.
     pub fn channels_left(&self) -> usize {
-        self.0.lock_free().threads.len()
+        self.shared().lock_free().threads.len()
     }
 
     /// Waits until every channel has left the section it is in now, its owner's or a drainer's: afterwards none uses a pointer that was
     /// unpublished before. Sections are short, since nothing in them blocks. Must not be called from inside a channel.
     pub fn synchronize(&self) {
-        grace_period(self.0.asymmetric, self.0.cores().map(|core| &core.lock));
+        grace_period(self.shared().asymmetric, self.shared().cores().map(|core| &core.lock));
     }
 
     /// As [`synchronize`](Self::synchronize) for who must not wait: a grace period that is asked later whether it is over.
     /// May be begun and asked anywhere, from inside a channel too; then it also waits for the section that it was begun
     /// in, and is over after the thread has left that one. Costs a membarrier(2), about 1 µs; never blocks.
     pub fn grace(&self) -> Grace {
-        Grace(Sections::now(self.0.asymmetric, self.0.counted_cores().cloned()))
+        Grace(Sections::now(self.shared().asymmetric, self.shared().counted_cores().cloned()))
     }
 
     /// As [`grace`](Self::grace), but for the section that `inside` is proof of: the caller answers for it that nothing
     /// further up its stack uses what it has found before. On a channel that is alone, it is over at once.
     pub fn grace_beside(&self, inside: &Cx<'_>) -> Grace {
-        let others = self.0.counted_cores().filter(|core| core.id() != inside.id());
-        Grace(Sections::now(self.0.asymmetric, others.cloned()))
+        let others = self.shared().counted_cores().filter(|core| core.id() != inside.id());
+        Grace(Sections::now(self.shared().asymmetric, others.cloned()))
     }
 
     /// Runs the timers of `owner` now ([`Cx::at_for`]), whenever they are due. One that is set in a section that begins later
     /// is not among them. Waits for threads that are inside a channel, which they are not for long. Must not be called from inside a
     /// channel.
     pub fn expire(&self, owner: usize) {
-        self.0.cores().for_each(|core| core.expire(owner));
+        self.shared().cores().for_each(|core| core.expire(owner));
     }
 
     /// Waits until `done` holds, which bios in flight are to bring about. Meanwhile the mailboxes, rings and timers of
@@ -236,11 +238,11 @@ impl Domain {
         let mut rounds = 0u32;
         while !done() {
             let mut moved = false;
-            for core in self.0.cores() {
+            for core in self.shared().cores() {
                 moved |= core.poll_remotely();
             }
-            let due = self.0.simulate_background();
-            match &self.0.idle {
+            let due = self.shared().simulate_background();
+            match &self.shared().idle {
                 Some(idle) => idle(due),
                 None => pause(rounds),
             }
@@ -262,100 +264,10 @@ impl Grace {
     }
 }
 
-impl Shared {
-    fn lock_free(&self) -> MutexGuard<'_, Free> {
-        self.free.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// The core of a number that was taken; it is given back on an error.
-    pub(crate) fn core_of(&self, id: usize) -> io::Result<&Arc<ChannelCore>> {
-        if self.cores[id].get().is_none() {
-            let wake = match self.idle {
-                Some(_) => Ok(None),
-                None => eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map(Some),
-            };
-            let wake = wake.inspect_err(|_| self.free(id))?;
-            self.cores[id].get_or_init(|| self.new_core(id, wake));
-        }
-        Ok(self.cores[id].get().expect("made above"))
-    }
-
-    fn new_core(&self, id: usize, wake: Option<OwnedFd>) -> Arc<ChannelCore> {
-        let (clock, policy) = (self.clock.clone(), self.policy.clone());
-        Arc::new(ChannelCore::new(id, clock, policy, self.asymmetric, wake))
-    }
-
-    /// The core that control threads share: nobody's channel, served as one whose thread is elsewhere. Nobody sleeps on it, so
-    /// it needs no descriptor to be woken by.
-    fn control(&self) -> &ChannelCore {
-        self.cores[CONTROL].get_or_init(|| {
-            let core = self.new_core(CONTROL, None);
-            ChannelCore::open(&core);
-            core
-        })
-    }
-
-    pub(crate) fn take_background_id(&self) -> io::Result<usize> {
-        let mut free = self.lock_free();
-        free.background.pop().or_else(|| free.threads.pop()).ok_or_else(none_left)
-    }
-
-    pub(crate) fn core(&self, id: usize) -> &ChannelCore {
-        self.cores[id].get().expect("taken before")
-    }
-
-    pub(crate) fn clock(&self) -> &dyn Clock {
-        &*self.clock
-    }
-
-    pub(crate) fn cores(&self) -> impl Iterator<Item = &ChannelCore> {
-        self.counted_cores().map(|c| &**c)
-    }
-
-    fn counted_cores(&self) -> impl Iterator<Item = &Arc<ChannelCore>> {
-        self.cores.iter().filter_map(|c| c.get())
-    }
-
-    pub(crate) fn free(&self, id: usize) {
-        let mut free = self.lock_free();
-        if id < CHANNELS { free.threads.push(id) } else { free.background.push(id) }
-    }
-
-    pub(crate) fn idle(&self) -> Option<&IdleFn> {
-        self.idle.as_deref()
-    }
-
-    pub(crate) fn idle_or(self: &Arc<Self>, otherwise: impl FnOnce()) {
-        let due = self.simulate_background();
-        match &self.idle {
-            Some(idle) => idle(due),
-            None => otherwise(),
-        }
-    }
-}
-
-/// Rounds of waiting that only let others have the CPU.
-const SOON: u32 = 64;
-
-/// Lets others have the CPU after so many rounds of waiting for what they are to bring about. What does not come soon may not come
-/// for hours, and each look makes every thread pass a barrier: so the longer it has taken, the longer the next look can wait.
-pub(crate) fn pause(rounds: u32) {
-    match rounds.checked_sub(SOON) {
-        None => std::thread::yield_now(),
-        Some(late) => std::thread::sleep(Duration::from_micros(100 * u64::from(late / SOON + 1).min(100))),
-    }
-}
-
-fn none_left() -> io::Error {
-    io::Error::other(format!(
-        "{CHANNELS} channels are in use, which is all there can be; end some jobs, exports or connections"
-    ))
-}
-
 #[cfg(all(test, loom))]
 impl Domain {
     /// For the models: what an orphan keeps, with the number of channels that can be had.
     pub(crate) fn shared_and_left(&self) -> (Arc<Shared>, usize) {
-        (self.0.clone(), self.0.lock_free().threads.len())
+        (self.shared().clone(), self.shared().lock_free().threads.len())
     }
 }

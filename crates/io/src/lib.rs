@@ -13,13 +13,10 @@
 //! - Nothing here blocks but [`Channel::wait`] and [`BlockingIo`].
 //! - Nothing here reads a wall clock or starts a thread except through [`Clock`] and [`Executor`].
 
-mod background;
 mod bio;
 mod blocking;
 mod channel;
 mod clock;
-mod cpu_work;
-mod device;
 mod direct_access;
 mod domain;
 mod executor;
@@ -28,28 +25,30 @@ mod internal_io;
 mod job_pool;
 mod limits;
 mod memory;
+mod memory_device;
 mod null;
 pub mod polling;
+mod questions;
 mod stream;
 mod sync;
 
-pub use background::Background;
-pub use bio::{Bio, FrameFn, Op, OpFlags, Segment, Segments, Status, is_zero, zero_kernel};
+pub use bio::{Op, OpFlags, Segment, Segments, Status, is_zero, zero_kernel};
 pub use blocking::BlockingIo;
 pub use channel::{
-    Attached, BioReport, Channel, ChannelContent, ChannelReport, Completion, Cx, INTERNAL_MAX, InternalDone,
-    InternalWaiter, LEVELS, Sleep, Source, Waker, Woken,
+    Attached, Background, Bio, BioReport, BlockDevice, CHANNELS, Channel, ChannelContent, ChannelReport, Completion,
+    CpuWorkFn, Cx, DeviceId, Domain, FrameFn, INTERNAL_MAX, InternalDone, InternalWaiter, LEVELS, MAX_CHANNELS,
+    Outstanding, Sleep, Source, Waker, Woken,
 };
 pub use clock::{Clock, MonotonicClock, Nanos};
-pub use cpu_work::CpuWorkFn;
-pub use device::{BlockDevice, DeviceId, Extent, ExtentKind, Outstanding};
 pub use direct_access::{DirectAccess, IoAccounting};
-pub use domain::{CHANNELS, Domain, DomainBuilder, Grace, MAX_CHANNELS};
+pub use domain::{DomainBuilder, Grace};
 pub use executor::{Executor, Joiner, ThreadExecutor};
-pub use extents::{ExtentsReply, Question, Questions};
+pub use extents::{Extent, ExtentKind, ExtentsReply, Question};
 pub use internal_io::{InternalIo, InternalIoOwner, IoBuffer, IoMemory};
 pub use job_pool::{JobPool, JobPoolOptions};
 pub use limits::Limits;
-pub use memory::{Memory, MemoryDevice};
+pub use memory::Memory;
+pub use memory_device::MemoryDevice;
 pub use null::{NullDevice, NullSpec, NullSpecError};
 pub use polling::{Cookie, PollPath, PollPolicy, PollTotals};
+pub use questions::Questions;

@@ -1,12 +1,12 @@
 //! Memory as a device: sparse until written, huge pages where they can be had.
 
-use crate::{Bio, BlockDevice, Cx, DeviceId, DirectAccess, Limits, Op, OpFlags, Status, stream};
+use crate::bio::{Op, OpFlags, Segments, Status};
+use crate::stream;
 use rustix::fd::OwnedFd;
 use rustix::fs::{
     FallocateFlags, MemfdFlags, SealFlags, fallocate, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create,
 };
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
-use std::any::Any;
 use std::io;
 use std::ptr::{self, NonNull};
 use std::sync::OnceLock;
@@ -145,42 +145,41 @@ impl Memory {
         self.base.as_ptr()
     }
 
-    /// Does the bio's operation at its sector, and says how it went. The caller ends it.
+    /// Does an operation on a range, with the memory of a bio.
     #[inline]
-    pub fn serve(&self, bio: &Bio) -> Status {
-        self.serve_at(bio, bio.sector())
-    }
-
-    /// Does the bio's operation at another address than its own.
-    #[inline]
-    pub fn serve_at(&self, bio: &Bio, sector: Sector) -> Status {
-        let (start, len) = (sector.get(), bio.sectors().get());
+    pub(crate) fn operate(
+        &self,
+        (op, flags): (Op, OpFlags),
+        (sector, sectors): (Sector, Sectors),
+        memory: Segments<'_>,
+    ) -> Status {
+        let (start, len) = (sector.get(), sectors.get());
         if start.checked_add(len).is_none_or(|end| end > (self.len / SECTOR_SIZE) as u64) {
             return Status::Invalid;
         }
         // SAFETY: the range lies within the mapping, checked above.
         let at = unsafe { self.base.as_ptr().add(sector.bytes() as usize) };
-        match bio.op() {
-            Op::Read => copy(at, bio, |mem, seg, n| {
+        match op {
+            Op::Read => copy(at, memory, |mem, seg, n| {
                 // SAFETY: both ranges are valid for n bytes (the mapping, and the contract of Segment::new).
                 unsafe { ptr::copy_nonoverlapping(mem, seg, n) }
             }),
-            Op::Write if self.streams && bio.sectors().as_len() >= stream::SHORTEST => copy(at, bio, |mem, seg, n| {
+            Op::Write if self.streams && sectors.as_len() >= stream::SHORTEST => copy(at, memory, |mem, seg, n| {
                 // SAFETY: as above.
                 unsafe { stream::copy(seg, mem, n) }
             }),
             Op::Write => {
-                prefetch_for_write(at, bio.sectors().as_len());
-                copy(at, bio, |mem, seg, n| {
+                prefetch_for_write(at, sectors.as_len());
+                copy(at, memory, |mem, seg, n| {
                     // SAFETY: as above.
                     unsafe { ptr::copy_nonoverlapping(seg, mem, n) }
                 });
             }
             Op::Flush => {}
-            Op::WriteZeroes if bio.flags().contains(OpFlags::NO_UNMAP) => {
-                self.zero(sector.bytes() as usize, bio.sectors().as_len());
+            Op::WriteZeroes if flags.contains(OpFlags::NO_UNMAP) => {
+                self.zero(sector.bytes() as usize, sectors.as_len());
             }
-            Op::Discard | Op::WriteZeroes => self.clear(sector.bytes() as usize, bio.sectors().as_len()),
+            Op::Discard | Op::WriteZeroes => self.clear(sector.bytes() as usize, sectors.as_len()),
         }
         Status::Ok
     }
@@ -257,8 +256,8 @@ fn prefetch_for_write(at: *const u8, len: usize) {
 }
 
 #[inline(always)]
-fn copy(mut at: *mut u8, bio: &Bio, mut one: impl FnMut(*mut u8, *mut u8, usize)) {
-    for seg in bio.segments() {
+fn copy(mut at: *mut u8, memory: Segments<'_>, mut one: impl FnMut(*mut u8, *mut u8, usize)) {
+    for seg in memory {
         one(at, seg.as_ptr(), seg.len());
         at = at.wrapping_add(seg.len());
     }
@@ -272,58 +271,10 @@ impl Drop for Memory {
     }
 }
 
-/// [`Memory`] as a block device of its own, for tests and for `BlockingIo`.
-pub struct MemoryDevice(Memory);
-
-impl MemoryDevice {
-    /// A device of `size`.
-    pub fn new(size: Sectors) -> io::Result<Self> {
-        Memory::new(size).map(Self)
-    }
-}
-
-impl BlockDevice for MemoryDevice {
-    fn submit(&self, _: &Cx<'_>, bio: Bio) -> Option<Bio> {
-        let status = self.0.serve(&bio);
-        bio.end(status);
-        None
-    }
-
-    fn sectors(&self) -> Sectors {
-        self.0.sectors()
-    }
-
-    fn limits(&self) -> Limits {
-        Limits::default()
-    }
-
-    fn id(&self) -> DeviceId {
-        DeviceId::Anonymous(ptr::from_ref(self) as usize)
-    }
-
-    fn name(&self) -> String {
-        format!("memory:{}", self.sectors())
-    }
-
-    fn direct_access<'a>(
-        &'a self,
-        _: &'a Cx<'_>,
-        op: Op,
-        sector: Sector,
-        sectors: Sectors,
-    ) -> Option<DirectAccess<'a>> {
-        self.0.direct_access(op, sector, sectors)
-    }
-
-    fn as_any(&self) -> &dyn Any {
-        self
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{BlockingIo, Domain, OpFlags};
+    use crate::{BlockingIo, Domain, MemoryDevice, OpFlags};
     use std::sync::Arc;
 
     #[test]

@@ -235,7 +235,7 @@ fn drain_serves_channels_that_sleep_elsewhere() {
 }
 
 #[test]
-fn thieves_and_owner_exclude_each_other() {
+fn remote_pollers_and_owner_exclude_each_other() {
     let domain = Domain::default();
     let stop = Arc::new(std::sync::atomic::AtomicBool::new(false));
     let remotes: Vec<_> = (0..2)

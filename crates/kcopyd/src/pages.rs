@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 /// Bytes of a page.
 pub(super) const PAGE: usize = 4096;
 
-/// A run of pages: the first, and how many.
-pub(super) type Run = (u32, u32);
+/// Pages in a row: the first, and how many.
+pub(super) type PageRange = (u32, u32);
 
 /// Free pages, as runs that never touch each other.
 pub(super) struct Pages {
@@ -31,7 +31,7 @@ impl Pages {
     }
 
     /// Takes `n` pages, in one run if there is one, into `runs`; or nothing when fewer are left.
-    pub(super) fn take(&mut self, n: u32, runs: &mut Vec<Run>) -> bool {
+    pub(super) fn take(&mut self, n: u32, runs: &mut Vec<PageRange>) -> bool {
         if n > self.left {
             return false;
         }
@@ -53,7 +53,7 @@ impl Pages {
     }
 
     /// Gives pages back that were taken.
-    pub(super) fn give(&mut self, runs: &mut Vec<Run>) {
+    pub(super) fn give(&mut self, runs: &mut Vec<PageRange>) {
         for (mut start, mut len) in runs.drain(..) {
             self.left += len;
             if let Some((before, more)) = self.free.range(..start).next_back().map(|(s, l)| (*s, *l)) {
@@ -78,7 +78,7 @@ mod tests {
     #[test]
     fn pages_come_in_one_run_if_they_can_and_back_together() {
         let mut pages = Pages::new(10);
-        let mut runs: Vec<Vec<Run>> = vec![Vec::new(); 4];
+        let mut runs: Vec<Vec<PageRange>> = vec![Vec::new(); 4];
         for (n, runs) in [2, 3, 2, 3].into_iter().zip(&mut runs) {
             assert!(pages.take(n, runs));
         }

@@ -1,6 +1,6 @@
 //! What goes as one read and one write to each place.
 
-use super::pages::Run;
+use super::pages::PageRange;
 use std::ops::Range;
 use udm_base::Sectors;
 use udm_io::{Segment, Status};
@@ -11,7 +11,7 @@ pub(super) struct Piece {
     /// Where it begins in the first job.
     pub(super) at: Sectors,
     pub(super) sectors: Sectors,
-    pub(super) runs: Vec<Run>,
+    pub(super) runs: Vec<PageRange>,
     pub(super) segs: Vec<Segment>,
     /// Lists for places that get a part only, or more, one after the other, and where each begins.
     pub(super) cut: Vec<Segment>,

@@ -5,14 +5,10 @@
 
 mod kernels;
 
-use super::{Bio, Op};
+use super::Op;
+use crate::Bio;
+use kernels::Kernel;
 use std::sync::OnceLock;
-
-/// Whether `len` bytes at an address are zero.
-///
-/// # Safety
-/// They are readable, and the CPU has what the function is compiled for.
-type Kernel = unsafe fn(*const u8, usize) -> bool;
 
 /// The best kernel for this CPU; looked up once.
 #[inline]

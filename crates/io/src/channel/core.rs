@@ -8,17 +8,22 @@
 //! A channel that is gone while bios are out leaves its core as an orphan. Whoever brings a bio home takes it in. An orphan
 //! submits nothing any more: what would go on, or waits for its time, ends with EIO, since nobody polls for it.
 
+use super::attached::{Attached, Completion, LEVELS};
+use super::bio::Bio;
+use super::cx::Cx;
+use super::device::BlockDevice;
 use super::internal::Reserves;
 use super::lock::BiasedLock;
 use super::mailbox::Mailbox;
+use super::record::{FrameFn, Record};
+use super::shared::Shared;
 use super::slab::Slab;
+use super::source::Source;
 use super::timers::Timers;
-use super::{Attached, Completion, Cx, LEVELS, Source};
-use crate::bio::{Bio, FrameFn, Record};
-use crate::domain::Shared;
-use crate::polling::{Cookie, Policy, PollCounts, Polls};
+use crate::bio::{Op, Status};
+use crate::polling::{Policy, PollCounts};
 use crate::sync::{AtomicBool, Ordering, in_total_order};
-use crate::{BlockDevice, Clock, Nanos, Op, Status};
+use crate::{Clock, Nanos};
 use rustix::fd::OwnedFd;
 use std::any::TypeId;
 use std::cell::UnsafeCell;
@@ -64,8 +69,9 @@ pub(crate) struct Inner {
     pub(crate) completions: VecDeque<Completion>,
     pub(crate) timers: Timers,
     pub(crate) sources: Vec<(TypeId, Box<dyn Source>)>,
-    /// The one of `sources` that polls device queues, once there is one: every polled bio asks for it.
-    pub(crate) polls: Option<NonNull<Polls>>,
+    /// The one of `sources` that polls device queues, once there is one: every polled bio asks for it. What it is,
+    /// `polling::source` knows.
+    pub(crate) polls: Option<NonNull<()>>,
     pub(crate) attached: Vec<Option<Holding>>,
     /// Keeps the domain while bios of a channel that is gone are still out.
     keep: Option<Arc<Shared>>,
@@ -267,19 +273,7 @@ impl ChannelCore {
         moved
     }
 
-    /// As [`poll`](Self::poll), for one polled bio: the mail, and the queues that its cookie asks for.
-    pub(crate) fn poll_for(&self, cookie: Cookie) -> usize {
-        let cx = Cx::new(self);
-        match cx.find_polls().filter(|polls| polls.is_polled() && cookie != Cookie::NONE) {
-            Some(polls) => {
-                let moved = if self.has_mail() { self.read_mail() } else { 0 };
-                moved + polls.poll_for(&cx, cookie)
-            }
-            None => self.poll(),
-        }
-    }
-
-    fn read_mail(&self) -> usize {
+    pub(crate) fn read_mail(&self) -> usize {
         let mut moved = 0;
         let mut first = self.mailbox.take();
         while let Some(mut record) = NonNull::new(first) {

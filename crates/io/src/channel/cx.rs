@@ -1,12 +1,14 @@
 //! What devices and frames see of the channel that they run in.
 
+use super::attached::LEVELS;
+use super::bio::Bio;
 use super::core::{ChannelCore, Parked, RESUBMIT};
-use super::{LEVELS, Source};
-use crate::bio::{Bio, FrameFn, Record};
-use crate::polling::{Policy, PollCounts, Polls};
-use crate::{Nanos, Op, Segment, Status};
+use super::record::{FrameFn, Record};
+use super::source::Source;
+use crate::Nanos;
+use crate::bio::{Op, Segment, Status};
+use crate::polling::{Policy, PollCounts};
 use std::any::{Any, TypeId};
-use std::convert::Infallible;
 use std::marker::PhantomData;
 use std::ptr::NonNull;
 use udm_base::{Sector, Sectors};
@@ -23,7 +25,7 @@ impl<'a> Cx<'a> {
     }
 
     #[inline]
-    pub(super) const fn core(&self) -> &'a ChannelCore {
+    pub(crate) const fn core(&self) -> &'a ChannelCore {
         self.0
     }
 
@@ -139,29 +141,6 @@ impl<'a> Cx<'a> {
         unsafe { self.0.inner() }.timers.set(at, owner, bio, func);
     }
 
-    /// The channel's source that polls device queues, if it has one.
-    #[inline]
-    pub(crate) fn find_polls(&self) -> Option<&'a Polls> {
-        // SAFETY: inside; the reference ends with the expression.
-        let polls = unsafe { self.0.inner() }.polls?;
-        // SAFETY: a source, which stays where it is while the channel lives.
-        Some(unsafe { polls.as_ref() })
-    }
-
-    /// The same, made on first use.
-    #[inline]
-    pub(crate) fn polls(&self) -> &'a Polls {
-        self.find_polls().unwrap_or_else(|| self.make_polls())
-    }
-
-    #[cold]
-    fn make_polls(&self) -> &'a Polls {
-        let Ok(polls) = self.source(|| Ok::<_, Infallible>(Polls::default()));
-        // SAFETY: inside; the reference ends with the expression.
-        unsafe { self.0.inner() }.polls = Some(NonNull::from(polls));
-        polls
-    }
-
     /// The channel's source of type `T`, made by `make` on first use. A source lives as long as its channel.
     pub fn source<T: Source + Any, E>(&self, make: impl FnOnce() -> Result<T, E>) -> Result<&'a T, E> {
         let id = TypeId::of::<T>();
@@ -225,7 +204,7 @@ impl<'a> Cx<'a> {
         (sector, sectors): (Sector, Sectors),
         memory: &'static [Segment],
     ) -> Option<Bio> {
-        debug_assert!(crate::channel::core::covers(op, memory, sectors.bytes()), "the memory covers the range");
+        debug_assert!(super::core::covers(op, memory, sectors.bytes()), "the memory covers the range");
         // SAFETY: the caller's promise; an empty part lies within any bio.
         let mut clone = unsafe { self.clone_part(parent, level, Sectors::ZERO, Sectors::ZERO) }?;
         let record = clone.record_mut();

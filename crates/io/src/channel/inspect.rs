@@ -1,10 +1,11 @@
 //! What lies in a channel, for people who ask why something waits. Nothing on a bio's way is done for it: who asks enters each
 //! channel as who drains does, and looks which records are in use.
 
+use super::attached::LEVELS;
 use super::core::ChannelCore;
+use super::cx::Cx;
+use super::record::Record;
 use super::slab::Slab;
-use super::{Cx, LEVELS};
-use crate::bio::Record;
 use crate::{Nanos, Op};
 use std::collections::HashSet;
 use std::ptr::NonNull;

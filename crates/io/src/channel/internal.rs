@@ -11,11 +11,15 @@
 //! worker's I/O never fails because the thread that happened to run it went away; who is refused for this reason
 //! ([`Cx::can_submit_internal`]) leaves its work to another channel.
 
+use super::attached::LEVELS;
+use super::bio::Bio;
 use super::core::ChannelCore;
+use super::cx::Cx;
+use super::device::BlockDevice;
+use super::record::Record;
 use super::slab::Slab;
-use super::{Cx, LEVELS};
-use crate::bio::{Bio, Record};
-use crate::{BlockDevice, Nanos, Op, OpFlags, Segment, Status};
+use crate::Nanos;
+use crate::bio::{Op, OpFlags, Segment, Status};
 use std::collections::VecDeque;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;

@@ -1,6 +1,6 @@
 //! The mailbox of a channel: bios that were ended elsewhere, and whether the owner sleeps.
 
-use crate::bio::Record;
+use super::record::Record;
 use crate::sync::{AtomicBool, AtomicPtr, Ordering, in_total_order};
 use std::ptr::{self, NonNull};
 

@@ -1,120 +1,57 @@
 //! Channels: where a thread's bios live, are submitted and complete.
+//!
+//! What cannot be had without a channel lies in this folder too: the bio, which is of a channel's slab; the device, which gets both; and
+//! what a domain's channels share. These files import each other; nothing else of the crate is in a circle.
 
+mod attached;
+mod background;
+mod bio;
 mod core;
+mod cpu_work;
 mod cx;
+mod device;
 mod inspect;
 mod internal;
 pub(crate) mod lock;
 mod mailbox;
 #[cfg(all(test, loom))]
 mod models;
+mod record;
 #[cfg(debug_assertions)]
 mod rounds;
+mod shared;
 mod slab;
+mod source;
 mod timers;
 mod wait;
 
 pub(crate) use self::core::ChannelCore;
+pub use attached::{Attached, Completion, LEVELS};
+pub use background::Background;
+pub use bio::Bio;
+pub use cpu_work::CpuWorkFn;
+pub(crate) use cpu_work::cpu_pool;
 pub use cx::Cx;
+pub use device::{BlockDevice, DeviceId, Outstanding};
 pub use inspect::{BioReport, ChannelContent, ChannelReport};
 pub use internal::{INTERNAL_MAX, InternalDone, InternalWaiter};
-#[cfg(debug_assertions)]
-pub(crate) use rounds::Rounds;
+pub use record::FrameFn;
+pub(crate) use record::Record;
+pub use shared::{CHANNELS, Domain, MAX_CHANNELS};
+pub(crate) use shared::{CONTROL, Free, IdleFn, SOON, Shared, none_left, pause};
+pub use source::{Sleep, Source};
 pub use wait::{Waker, Woken};
 
 use self::core::{Holding, covers};
-use crate::domain::{Shared, pause};
 use crate::polling::{Cookie, Polled, Polls};
-use crate::{BlockDevice, Domain, Nanos, Op, OpFlags, Segment, Status};
-use rustix::fd::{BorrowedFd, RawFd};
-use std::any::Any;
+use crate::{Nanos, Op, OpFlags, Segment, Status};
+use attached::ATTACHED_BITS;
 use std::cell::{Cell, RefCell};
-use std::io;
 use std::marker::PhantomData;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 use udm_base::{Sector, Sectors};
-
-/// How deep devices can be stacked, the submitter's level included.
-pub const LEVELS: usize = 32;
-
-/// What a submitter learns of a bio that has completed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Completion {
-    /// The token that the bio was submitted with.
-    pub token: u64,
-    /// How it ended.
-    pub status: Status,
-}
-
-/// Something that completes bios of a channel and has to be asked: a ring, a queue that is polled.
-///
-/// Threads that look after the channel in its owner's place use it too, one at a time.
-pub trait Source: Any + Send {
-    /// Starts what has been queued, and completes what is done. Returns how many bios moved. Must not block.
-    fn poll(&self, cx: &Cx<'_>) -> usize;
-
-    /// A descriptor that becomes readable when `poll` has something to do; `None` when it has to be asked in turns.
-    fn fd(&self) -> Option<BorrowedFd<'_>>;
-
-    /// Whether bios are out there.
-    fn is_busy(&self) -> bool;
-
-    /// Whether the channel must not sleep now, because no descriptor would wake it.
-    fn must_poll(&self) -> bool {
-        false
-    }
-
-    /// A way to sleep in the kernel that ends when the source has something to complete or `others`, which stands for
-    /// all else that the channel waits for, is readable. For a source that is busy; one that has it gives no
-    /// [`fd`](Self::fd). Saves the system calls of sleeping elsewhere.
-    fn prepare_sleep(&self, others: BorrowedFd<'_>) -> Option<Sleep> {
-        let _ = others;
-        None
-    }
-
-    /// Ends what [`prepare_sleep`](Self::prepare_sleep) began. Whether `others` was readable.
-    fn after_sleep(&self) -> bool {
-        true
-    }
-}
-
-/// How to sleep on a source, outside of the channel: a remote poller may be inside meanwhile.
-#[derive(Clone, Copy)]
-pub struct Sleep {
-    /// The source's descriptor, which stays open as long as its channel.
-    pub fd: RawFd,
-    /// Requests that are queued and not started, which the call starts before it sleeps.
-    pub queued: u32,
-    /// Given both and a timeout, blocks for that long at most; interrupted, it returns.
-    pub sleep: fn(RawFd, u32, Option<Duration>) -> io::Result<()>,
-}
-
-/// A device that a channel submits to. The channel holds the device. Used with another channel, or after it was
-/// detached, it is refused.
-#[derive(Clone, Copy)]
-pub struct Attached {
-    /// Of this attachment and no other of the process; its low bits are the place in the channel's list.
-    id: u64,
-    sectors: Sectors,
-}
-
-/// How many devices a channel can hold at a time.
-const ATTACHED_BITS: u32 = 16;
-
-impl Attached {
-    #[inline]
-    const fn index(self) -> usize {
-        (self.id & ((1 << ATTACHED_BITS) - 1)) as usize
-    }
-
-    /// The device's size when it was attached.
-    pub fn sectors(&self) -> Sectors {
-        self.sectors
-    }
-}
 
 /// One thread's way to submit bios. It cannot leave its thread.
 ///
@@ -281,7 +218,7 @@ impl Channel {
         memory: &mut [u8],
         token: u64,
     ) -> Option<Cookie> {
-        let mut at = std::ptr::null_mut::<crate::bio::Record>();
+        let mut at = std::ptr::null_mut::<Record>();
         // SAFETY: the caller's promise.
         let seg = unsafe { Segment::new(memory.as_mut_ptr(), memory.len()) };
         let (flags, sectors) = (flags.with(OpFlags::HIPRI), Sectors::in_bytes(memory.len() as u64));
@@ -355,7 +292,7 @@ impl Channel {
         sector: Sector,
         sectors: Sectors,
         token: u64,
-        segs: impl FnOnce(&mut crate::bio::Record) -> *const Segment,
+        segs: impl FnOnce(&mut Record) -> *const Segment,
     ) -> bool {
         // Not by `inside`: what a closure captures goes by memory.
         let core = self.core();
@@ -377,7 +314,7 @@ impl Channel {
         sector: Sector,
         sectors: Sectors,
         token: u64,
-        segs: impl FnOnce(&mut crate::bio::Record) -> *const Segment,
+        segs: impl FnOnce(&mut Record) -> *const Segment,
     ) -> bool {
         // SAFETY: inside; the reference ends with the block.
         let inner = unsafe { core.inner() };

@@ -6,7 +6,7 @@
 
 use super::ChannelCore;
 use super::lock::{BiasedLock, Sections, grace_period};
-use crate::bio::Bio;
+use crate::Bio;
 use crate::sync::{AtomicBool, AtomicPtr, Ordering};
 use crate::{CHANNELS, Cx, Domain, MonotonicClock, Op, Source, Status};
 use loom::thread;
@@ -26,7 +26,7 @@ fn check(model: impl Fn() + Send + Sync + 'static) {
 /// The lock itself tells the model of every section: two at a time, or one that does not see what an earlier one wrote,
 /// are an error.
 #[test]
-fn owner_and_thieves_exclude_each_other() {
+fn owner_and_remote_pollers_exclude_each_other() {
     check(|| {
         let lock = Arc::new(BiasedLock::new(false));
         let remotes = [lock.clone(), lock.clone()].map(|lock| thread::spawn(move || lock.enter_remotely(|| ())));
@@ -40,7 +40,7 @@ fn owner_and_thieves_exclude_each_other() {
 
 /// What was found inside is not freed before the section is over, be it the owner's or a remote poller's.
 #[test]
-fn a_grace_period_waits_for_owners_and_thieves() {
+fn a_grace_period_waits_for_owners_and_remote_pollers() {
     for by_remote_poller in [false, true] {
         check(move || {
             let lock = Arc::new(BiasedLock::new(false));

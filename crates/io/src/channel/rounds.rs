@@ -5,7 +5,7 @@
 //! the section ends in between. Otherwise a bio could go round until something changes, and who is to change it could be
 //! waiting for that very section.
 
-use super::LEVELS;
+use super::attached::LEVELS;
 
 /// More devices than a bio comes to on its way down, those included that it asks twice because they changed meanwhile.
 const MOST: u32 = 8 * LEVELS as u32;

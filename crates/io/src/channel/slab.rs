@@ -1,9 +1,11 @@
 //! The slabs of a channel: one for its submitter's bios, one reserve of clones for each level of a stack.
 
-use super::ChannelCore;
-use crate::bio::{Bio, OpFlags, Record, Segment, Status};
+use super::bio::Bio;
+use super::core::ChannelCore;
+use super::device::BlockDevice;
+use super::record::Record;
+use crate::bio::{Op, OpFlags, Segment, Status};
 use crate::polling::Polled;
-use crate::{BlockDevice, Op};
 use std::mem::MaybeUninit;
 use std::ptr::{self, NonNull};
 use udm_base::{Sector, Sectors};
@@ -58,7 +60,7 @@ impl Slab {
         r.status = Status::Ok;
         #[cfg(debug_assertions)]
         {
-            r.rounds = super::Rounds::NONE;
+            r.rounds = super::rounds::Rounds::NONE;
         }
         Some(Bio::from_record(record))
     }
@@ -113,7 +115,7 @@ impl Slab {
                 word: 0,
                 polled: Polled::NONE,
                 #[cfg(debug_assertions)]
-                rounds: super::Rounds::NONE,
+                rounds: super::rounds::Rounds::NONE,
                 stack: [MaybeUninit::uninit(); _],
                 note: 0,
             });

@@ -1,7 +1,8 @@
 //! The timers of a channel: bios that something is to be done with at a later time.
 
-use crate::bio::Bio;
-use crate::{Cx, Nanos};
+use super::bio::Bio;
+use super::cx::Cx;
+use crate::Nanos;
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
 

@@ -303,7 +303,7 @@ fn earlier(timeout: Option<Duration>, timer: Option<Nanos>, now: Nanos) -> Optio
 /// Ends a channel's wait from another thread.
 pub struct Waker {
     core: std::ptr::NonNull<super::ChannelCore>,
-    _shared: std::sync::Arc<crate::domain::Shared>,
+    _shared: std::sync::Arc<super::shared::Shared>,
 }
 
 // SAFETY: a core is Sync, and `_shared` keeps it.

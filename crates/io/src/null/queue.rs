@@ -1,7 +1,7 @@
 //! What a null device does with polled bios: each is done when its time has come, and not before somebody asks.
 
+use crate::Bio;
 use crate::Nanos;
-use crate::bio::Bio;
 use crate::polling::{Batch, Driver};
 use std::collections::VecDeque;
 

@@ -1,7 +1,5 @@
 //! Cookies: where a polled bio is to be looked for.
 
-use crate::bio::{Bio, OpFlags, Record};
-
 /// Which queues a polled bio makes its submitter look into. As numbers they count from 0.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
@@ -69,43 +67,11 @@ impl Cookie {
 pub(crate) struct Polled {
     pub(crate) cookie: Cookie,
     /// Parts that are on queues.
-    pub(super) parts: u32,
+    pub(crate) parts: u32,
     /// Where and when its first part was queued.
-    pub(super) place: u32,
+    pub(crate) place: u32,
 }
 
 impl Polled {
     pub(crate) const NONE: Self = Self { cookie: Cookie::NONE, parts: 0, place: 0 };
-}
-
-/// The record of a polled bio as it was submitted, of which `bio` is that itself or a clone.
-#[inline]
-pub(super) fn top(bio: &mut Bio) -> &mut Record {
-    let mut record: *mut Record = bio.record_mut();
-    loop {
-        // SAFETY: the bio's own record, or the parent of a clone: held by its clones, of which this is one, all of one
-        // channel, which the thread is inside. Internal bios, whose parent is something else, are never polled.
-        let at = unsafe { &mut *record };
-        if at.level == 0 {
-            return at;
-        }
-        record = at.parent;
-    }
-}
-
-impl Bio {
-    /// How the bio, or the one that it is a clone of, was polled for; `None` when it completes by interrupt. Inside its
-    /// channel only, as frames are.
-    #[inline]
-    pub fn poll_path(&self) -> Option<PollPath> {
-        if !self.flags().contains(OpFlags::HIPRI) {
-            return None;
-        }
-        let mut at = self.record();
-        while at.level > 0 {
-            // SAFETY: as in `top`.
-            at = unsafe { &*at.parent };
-        }
-        at.polled.cookie.path()
-    }
 }

@@ -3,8 +3,8 @@
 
 use super::queue::{Batch, DeviceQueue, Driver, Polled};
 use super::{Cookie, PollPath, Polls, QueueSet};
-use crate::bio::{Bio, OpFlags};
 use crate::channel::ChannelCore;
+use crate::{Bio, OpFlags};
 use crate::{Cx, MonotonicClock, Nanos, Op};
 use loom::thread;
 use std::collections::VecDeque;

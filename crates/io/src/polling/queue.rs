@@ -1,6 +1,7 @@
 //! A device queue: what was submitted to be polled for, and the try-lock of those who poll.
 
-use crate::bio::{Bio, Record};
+use crate::Bio;
+use crate::channel::Record;
 use crate::sync::{AtomicPtr, AtomicU32, Ordering, yield_now};
 use crate::{Cx, Nanos};
 use std::cell::UnsafeCell;

@@ -1,13 +1,15 @@
 //! A channel's side of polling: the queues that it has bios on, and which of them a poll looks into.
 
 use super::EVERYWHERE;
-use super::cookie::{Cookie, PollPath, top};
+use super::cookie::{Cookie, PollPath};
 use super::queue::{DeviceQueue, Polled};
 use super::set::{QueueSet, changes};
-use crate::bio::{Bio, OpFlags};
-use crate::{Cx, Nanos, Source};
+use crate::channel::{ChannelCore, Record};
+use crate::{Bio, Cx, Nanos, OpFlags, Source};
 use rustix::fd::BorrowedFd;
 use std::cell::{Cell, RefCell};
+use std::convert::Infallible;
+use std::ptr::NonNull;
 use std::sync::Arc;
 
 /// Queues that are kept without a bio of this channel, so that a steady load allocates nothing.
@@ -286,6 +288,77 @@ fn once_more(cx: &Cx<'_>, mut bio: Bio) -> Option<Bio> {
     bio.set_flags(flags.without(OpFlags::HIPRI));
     cx.submit(bio);
     None
+}
+
+/// The record of a polled bio as it was submitted, of which `bio` is that itself or a clone.
+#[inline]
+fn top(bio: &mut Bio) -> &mut Record {
+    let mut record: *mut Record = bio.record_mut();
+    loop {
+        // SAFETY: the bio's own record, or the parent of a clone: held by its clones, of which this is one, all of one
+        // channel, which the thread is inside. Internal bios, whose parent is something else, are never polled.
+        let at = unsafe { &mut *record };
+        if at.level == 0 {
+            return at;
+        }
+        record = at.parent;
+    }
+}
+
+impl Bio {
+    /// How the bio, or the one that it is a clone of, was polled for; `None` when it completes by interrupt. Inside its
+    /// channel only, as frames are.
+    #[inline]
+    pub fn poll_path(&self) -> Option<PollPath> {
+        if !self.flags().contains(OpFlags::HIPRI) {
+            return None;
+        }
+        let mut at = self.record();
+        while at.level > 0 {
+            // SAFETY: as in `top`.
+            at = unsafe { &*at.parent };
+        }
+        at.polled.cookie.path()
+    }
+}
+
+impl<'a> Cx<'a> {
+    /// The channel's source that polls device queues, if it has one.
+    #[inline]
+    pub(crate) fn find_polls(&self) -> Option<&'a Polls> {
+        // SAFETY: inside; the reference ends with the expression.
+        let polls = unsafe { self.core().inner() }.polls?;
+        // SAFETY: set by `make_polls` only; a source, which stays where it is while the channel lives.
+        Some(unsafe { polls.cast::<Polls>().as_ref() })
+    }
+
+    /// The same, made on first use.
+    #[inline]
+    pub(crate) fn polls(&self) -> &'a Polls {
+        self.find_polls().unwrap_or_else(|| self.make_polls())
+    }
+
+    #[cold]
+    fn make_polls(&self) -> &'a Polls {
+        let Ok(polls) = self.source(|| Ok::<_, Infallible>(Polls::default()));
+        // SAFETY: inside; the reference ends with the expression.
+        unsafe { self.core().inner() }.polls = Some(NonNull::from(polls).cast());
+        polls
+    }
+}
+
+impl ChannelCore {
+    /// As [`poll`](Self::poll), for one polled bio: the mail, and the queues that its cookie asks for.
+    pub(crate) fn poll_for(&self, cookie: Cookie) -> usize {
+        let cx = Cx::new(self);
+        match cx.find_polls().filter(|polls| polls.is_polled() && cookie != Cookie::NONE) {
+            Some(polls) => {
+                let moved = if self.has_mail() { self.read_mail() } else { 0 };
+                moved + polls.poll_for(&cx, cookie)
+            }
+            None => self.poll(),
+        }
+    }
 }
 
 impl Source for Polls {

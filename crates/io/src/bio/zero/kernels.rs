@@ -3,7 +3,11 @@
 //! All have one shape. The first and the last vector are read wherever they lie; what is between from an aligned
 //! address on, some vectors at a time, which are combined before one branch. Bytes may be read twice, never beyond the ends.
 
-use super::Kernel;
+/// Whether `len` bytes at an address are zero.
+///
+/// # Safety
+/// They are readable, and the CPU has what the function is compiled for.
+pub(super) type Kernel = unsafe fn(*const u8, usize) -> bool;
 
 /// What this CPU can do, best first.
 pub(super) fn available() -> impl Iterator<Item = (&'static str, Kernel)> {

@@ -1,6 +1,9 @@
 //! What a block device is to the layers above.
 
-use crate::{Bio, Cx, DirectAccess, Domain, ExtentsReply, Limits, Memory, Op};
+use super::bio::Bio;
+use super::cx::Cx;
+use super::shared::Domain;
+use crate::{DirectAccess, ExtentsReply, Limits, Memory, Op};
 use std::any::Any;
 use std::time::Duration;
 use udm_base::{DevT, Sector, Sectors};
@@ -14,26 +17,6 @@ pub enum DeviceId {
     File(u64, u64),
     /// A device without a name, as `null:` or a remote export: its address in memory.
     Anonymous(usize),
-}
-
-/// What a range of a device holds, for those who copy only what counts.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum ExtentKind {
-    /// Allocated, or not known.
-    Data,
-    /// Allocated, and reads as zeroes.
-    Zero,
-    /// Not allocated, and reads as zeroes.
-    Hole,
-}
-
-/// A run of sectors of one kind.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Extent {
-    /// How long it is.
-    pub sectors: Sectors,
-    /// What it holds.
-    pub kind: ExtentKind,
 }
 
 /// What a device has asked of others and not been answered.

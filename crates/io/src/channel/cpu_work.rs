@@ -3,9 +3,10 @@
 //! There are at most as many threads as CPUs. They are started as work comes, and end after a while without any. A simulated domain, which
 //! has no threads, does the work when a channel is polled or waits.
 
-use crate::bio::Bio;
+use super::bio::Bio;
+use super::shared::Domain;
+use crate::executor::Executor;
 use crate::job_pool::{JobPool, JobPoolOptions};
-use crate::{Domain, Executor};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 

@@ -1,9 +1,11 @@
 //! The record behind a bio: four cache lines in its channel's slab.
 
-use super::{Bio, Op, OpFlags, Segment, Status};
-use crate::channel::ChannelCore;
+use super::bio::Bio;
+use super::core::ChannelCore;
+use super::cx::Cx;
+use super::device::BlockDevice;
+use crate::bio::{Op, OpFlags, Segment, Status};
 use crate::polling::Polled;
-use crate::{BlockDevice, Cx};
 use std::ptr::NonNull;
 use udm_base::{Sector, Sectors};
 
@@ -52,7 +54,7 @@ pub(crate) struct Record {
     pub(crate) stack: [std::mem::MaybeUninit<Frame>; FRAMES],
     /// Behind all that release builds have, so that every build sees what the rest of it takes.
     #[cfg(debug_assertions)]
-    pub(crate) rounds: crate::channel::Rounds,
+    pub(crate) rounds: super::rounds::Rounds,
 }
 
 #[cfg(debug_assertions)]
