@@ -29,7 +29,11 @@ mkdir -p "$out"
 if ! [ -f "$out/config-host.h" ] || ! [ "$out/config-host.h" -nt "$src/configure" ]; then
     (cd "$out" && "$src/configure" >configure.log 2>&1) || fail "$src/configure failed; see $out/configure.log"
 fi
-if [ "$profile" = release ]; then cargo build --quiet --release --package udm-capi; else cargo build --quiet --package udm-capi; fi
+if [ "$profile" = release ]; then
+    cargo build --quiet --release --package udm-capi
+elif [ -z "${UDM_ALL_BUILT:-}" ]; then
+    cargo build --quiet --package udm-capi
+fi
 target=$(cargo metadata --format-version 1 --no-deps | sed 's/.*"target_directory":"\([^"]*\)".*/\1/')
 cc -Wall -Werror -Wno-unused-parameter -O2 -g -std=gnu99 -D_GNU_SOURCE -include "$out/config-host.h" -I "$src" -I crates/capi/include \
     -shared -fPIC -Wl,--exclude-libs,ALL -o "$out/libudm_fio.so" fio-engine/udm.c "$target/$profile/libudm.a" -lpthread -ldl -lm

@@ -98,7 +98,7 @@ install_components() {
 
 # The source of the fio that is installed, which its engine is built against, in target/fio-source.
 fetch_fio() (
-    [ -z "${FIO_SRC:-}" ] && command -v fio apt-get >/dev/null || return 0
+    [ -z "${FIO_SRC:-}" ] && command -v fio >/dev/null && command -v apt-get >/dev/null || return 0
     [ "$(sed -n 's/^DEF_VER=//p' target/fio-source/FIO-VERSION-GEN 2>/dev/null)" != "$(fio --version)" ] || return 0
     rm -rf target/fio-source
     mkdir -p target/fio-source

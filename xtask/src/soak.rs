@@ -12,7 +12,7 @@ pub fn run(root: &Path, options: &[String]) -> ExitCode {
         return simulated(root, options);
     }
     let release = options.iter().any(|word| word == "--release");
-    let given = options.iter().any(|word| word == "--udm" || word.starts_with("--udm="));
+    let given = names_a_daemon(options);
     let asks = options.iter().any(|word| matches!(word.as_str(), "--help" | "-h" | "--list"));
     let mut build = vec!["build", "--quiet", "--package", "udm-soak"];
     if !given && !asks {
@@ -24,10 +24,15 @@ pub fn run(root: &Path, options: &[String]) -> ExitCode {
     if cargo::run(root, &build, &[]) != ExitCode::SUCCESS {
         return ExitCode::FAILURE;
     }
-    let built = cargo::target_directory(root).join(if release { "release" } else { "debug" });
+    start(root, if release { "release" } else { "debug" }, options)
+}
+
+/// Runs the soak that was built in that profile, on the daemon beside it unless the options name another.
+pub(crate) fn start(root: &Path, profile: &str, options: &[String]) -> ExitCode {
+    let built = cargo::target_directory(root).join(profile);
     // Not through cargo, which would keep its lock for the hours that a soak may take.
     let mut soak = Command::new(built.join("udm-soak"));
-    if !given {
+    if !names_a_daemon(options) {
         soak.arg("--udm").arg(built.join("udm"));
     }
     soak.args(options.iter().filter(|word| *word != "--release")).stdin(Stdio::null());
@@ -39,6 +44,10 @@ pub fn run(root: &Path, options: &[String]) -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+fn names_a_daemon(options: &[String]) -> bool {
+    options.iter().any(|word| word == "--udm" || word.starts_with("--udm="))
 }
 
 const SIMULATED: &str = "\

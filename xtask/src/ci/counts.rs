@@ -34,8 +34,8 @@ enum Place {
 }
 
 impl Counts {
-    /// Takes all that one test binary printed, and shows of it what [`take`](Self::take) says. A binary that did not come to its
-    /// end counts as one test that failed.
+    /// Takes all that one test binary printed, and shows of it what [`take`](Self::take) says. A binary that did not
+    /// come to its end counts as one test that failed.
     pub fn take_binary(&mut self, text: &str, mut show: impl FnMut(&str)) {
         let ends = self.ends;
         text.lines().filter(|line| self.take(line)).for_each(&mut show);

@@ -1,4 +1,5 @@
-//! `cargo xtask ci`: what a change must pass, every step even when one fails. `cargo xtask guests`: the tests that boot a real kernel.
+//! `cargo xtask ci`: what a change must pass, every step even when one fails. `cargo xtask guests`: the tests that
+//! boot a real kernel.
 
 pub mod counts;
 mod guests;
@@ -23,7 +24,7 @@ pub fn run(root: &Path) -> ExitCode {
     let clippy = ["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"];
     report.step("clippy", |_| component(root, "clippy", "clippy", &clippy));
     let mut binaries = Vec::new();
-    report.step("build", |_| match suite::build(root, &["--workspace"]) {
+    report.step("build", |_| match suite::build(root, suite::ALL) {
         Ok(built) => {
             binaries = built;
             Outcome::Passed
@@ -64,7 +65,7 @@ fn documentation(root: &Path, counts: &mut Counts) -> Outcome {
 /// A short soak, always of the same mix, so that a change is judged and not the day.
 fn soak(root: &Path) -> Outcome {
     let options = ["--seconds", "60", "--seed", "1"].map(str::to_owned);
-    match crate::soak::run(root, &options) {
+    match crate::soak::start(root, "debug", &options) {
         code if code == ExitCode::SUCCESS => Outcome::Passed,
         _ => Outcome::Failed("see above".to_owned()),
     }

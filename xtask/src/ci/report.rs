@@ -57,8 +57,8 @@ impl Report {
         self.steps.iter().any(|step| step.name == name && step.outcome == Outcome::Passed)
     }
 
-    /// Prints the summary, which ends with the line `N passed, N failed, N skipped` for the tests. Failure of any step is failure of
-    /// the whole, and so is a reason to skip that is not on the list that the environment names.
+    /// Prints the summary, which ends with the line `N passed, N failed, N skipped` for the tests. Failure of any step
+    /// is failure of the whole, and so is a reason to skip that is not on the list that the environment names.
     pub(crate) fn end(mut self, root: &Path) -> ExitCode {
         let mut skips = std::mem::take(&mut self.counts.skips);
         for Step { name, outcome, .. } in &self.steps {

@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// Names the list, relative to the project's root. Without it every reason is accepted: a user's machine may lack anything.
+/// Names the list, relative to the project's root. Without it every reason is accepted: a user's machine may lack
+/// anything.
 pub const VARIABLE: &str = "UDM_ACCEPTED_SKIPS";
 
-/// Holds the reasons against the list: a pattern a line, in which `*` stands for anything; a line that begins with `#` tells
-/// why those that follow cannot be helped. Names those that are not on it.
+/// Holds the reasons against the list: a pattern a line, in which `*` stands for anything; a line that begins with `#`
+/// tells why those that follow cannot be helped. Names those that are not on it.
 pub fn check(list: &Path, reasons: &BTreeMap<String, u64>) -> Result<(), String> {
     let text = std::fs::read_to_string(list).map_err(|e| format!("{}: {e}", list.display()))?;
     let others = not_accepted(&text, reasons.keys().map(String::as_str));

@@ -1,5 +1,5 @@
-//! The test binaries of the workspace. cargo builds them; they are run here, as many at once as there are CPUs: else one that has a
-//! single long test leaves the other CPUs idle, and one that hangs holds up all that come after it.
+//! The test binaries of the workspace. cargo builds them; they are run here, as many at once as there are CPUs: else one
+//! that has a single long test leaves the other CPUs idle, and one that hangs holds up all that come after it.
 
 use super::counts::Counts;
 use super::report::Outcome;
@@ -33,9 +33,16 @@ pub(crate) struct Binary {
     package: PathBuf,
 }
 
-/// Has cargo build the tests that `args` of `cargo test` select.
+/// All that there is to build. cargo resolves the features of what it is asked for and no more: asked for one package, it
+/// compiles all beneath that once more, with other features.
+pub(crate) const ALL: &[&str] = &["--workspace", "--all-targets"];
+
+/// Says to tests and scripts that [`ALL`] has been built in the debug profile.
+const BUILT: &str = "UDM_ALL_BUILT";
+
+/// Has cargo build what `args` of `cargo build` select; the test binaries among it.
 pub(crate) fn build(root: &Path, args: &[&str]) -> Result<Vec<Binary>, String> {
-    let mut command = cargo::command(root, &["test", "--no-run", "--message-format=json-render-diagnostics"]);
+    let mut command = cargo::command(root, &["build", "--message-format=json-render-diagnostics"]);
     let built = command.args(args).stderr(Stdio::inherit()).output();
     let built = built.map_err(|error| format!("cargo cannot be started: {error}"))?;
     if !built.status.success() {
@@ -72,7 +79,8 @@ impl Binary {
         let ended = File::create(output).and_then(|out| {
             let mut command = Command::new("timeout");
             command.arg("--kill-after=10").arg(limit.to_string()).arg(&self.program).args(args);
-            command.current_dir(&self.package).env("CARGO_MANIFEST_DIR", &self.package).stdin(Stdio::null());
+            command.current_dir(&self.package).env("CARGO_MANIFEST_DIR", &self.package).env(BUILT, "1");
+            command.stdin(Stdio::null());
             if std::env::var_os("PROPTEST_RNG_SEED").is_none() {
                 command.env("PROPTEST_RNG_SEED", crate::random::DEFAULT_SEED.to_string());
             }

@@ -10,6 +10,9 @@ pub(crate) fn library() -> PathBuf {
     let build = || {
         let exe = std::env::current_exe().expect("a test has a path");
         let profile = exe.ancestors().nth(2).expect("it lies in PROFILE/deps").to_owned();
+        if std::env::var_os("UDM_ALL_BUILT").is_some() {
+            return profile;
+        }
         let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
         let target = profile.parent().expect("the target folder");
         let mut command = Command::new(cargo);
