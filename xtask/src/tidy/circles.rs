@@ -37,6 +37,7 @@ const CIRCLES: &[Circle] = &[
         &["handover.rs", "long.rs", "transmission.rs"],
         "long requests are transmitted in pieces, and handed over between two of them",
     ),
+    ("crates/export/src/nbd", &["shared.rs", "worker.rs"], "the workers, and what they share"),
     ("crates/export/src/node/fuse", &["serve.rs", "worker.rs"], "the worker, and the requests that it serves"),
     (
         "crates/export/src/vhost_user",
@@ -70,10 +71,11 @@ const CIRCLES: &[Circle] = &[
     (
         "crates/targets/src/snapshot",
         &["*"],
-        "what changes on an origin hangs on one lock, and each part of it begins the next",
+        "what changes on an origin is one worker's, and each part of it begins the next",
     ),
     ("crates/targets/src/thin", &["*"], "the worker of a pool is polled by the pool that it is part of"),
     ("crates/udm/src", &["*"], "the daemon, and the parts of it that commands reach by way of it"),
+    ("crates/worker/src", &["outbox.rs", "worker.rs"], "a worker, and what it wants sent"),
     ("soak/src", &["load.rs", "world.rs"], "a world, and the load on it"),
     ("soak/src/operations", &["*"], "the list of operations, and what each one is"),
     ("xtask/src/tidy", &["*"], "the list of checks, and what each one gives"),
