@@ -1,6 +1,7 @@
 //! An NBD server that does not do what it should: what a device beneath may be.
 //!
-//! It has one export of memory, whatever it is asked for, and each connection behaves in one way for as long as it is there.
+//! It has one export of memory, whatever it is asked for, and each connection behaves in one way for as long as it is
+//! there.
 
 use std::io::{self, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};

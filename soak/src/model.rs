@@ -2,10 +2,12 @@
 //!
 //! # Rules
 //! - A read sees the last write that was acknowledged.
-//! - A write that failed may have happened or not, a discard may have made zeroes of a block or not: the next read settles it.
-//! - After a kill of the daemon a block may have what the last flush covered, or whatever was written after it, each block for
-//!   itself. One that was in flight may be a mixture.
-//! - A snapshot of a volume in use has, of each block, what was there when it was asked for, or what was written until it was there.
+//! - A write that failed may have happened or not, a discard may have made zeroes of a block or not: the next read
+//!   settles it.
+//! - After a kill of the daemon a block may have what the last flush covered, or whatever was written after it, each
+//!   block for itself. One that was in flight may be a mixture.
+//! - A snapshot of a volume in use has, of each block, what was there when it was asked for, or what was written until
+//!   it was there.
 
 use crate::content::{self, BLOCK, ZEROES};
 use std::collections::{BTreeSet, HashMap};

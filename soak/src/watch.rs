@@ -1,7 +1,8 @@
 //! Who does what, since when, and whether it moves: the harness's own list of what is under way.
 //!
-//! Nothing is judged by the time that it takes: an entry counts as stuck when it has not moved for so many *ticks*, and a tick is a
-//! second in which the watchdog itself came by in time. So a machine that stands still or has other work makes nobody look stuck.
+//! Nothing is judged by the time that it takes: an entry counts as stuck when it has not moved for so many *ticks*, and
+//! a tick is a second in which the watchdog itself came by in time. So a machine that stands still or has other work
+//! makes nobody look stuck.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -215,7 +215,8 @@ impl World {
         lock(&self.devices).retain(|other| !Arc::ptr_eq(other, device));
     }
 
-    /// A device is of another kind from now on, with another table; who has it is who says so. Its volumes stay as they are.
+    /// A device is of another kind from now on, with another table; who has it is who says so. Its volumes stay as they
+    /// are.
     pub fn become_another(&self, device: &Arc<Device>, kind: Kind, table: &str) {
         self.forget(device);
         let volumes = lock(&device.volumes).clone();
@@ -307,7 +308,8 @@ impl Turn<'_> {
         Err(self.failed(words, &said))
     }
 
-    /// A command was refused that must not be. Told at once: who returns with it may have to wait for what that left undone.
+    /// A command was refused that must not be. Told at once: who returns with it may have to wait for what that left
+    /// undone.
     fn failed(&self, words: &[&str], said: &Said) -> String {
         let text = format!("udm {}: {}", words.join(" "), said.err.trim());
         self.world.fail(format!("{}: {text}", self.name));
@@ -340,7 +342,8 @@ impl Turn<'_> {
         std::thread::sleep(Duration::from_millis(self.rng.below(most)));
     }
 
-    /// Waits until the load of every device has gone on, but for those with these names, and those that somebody else stops.
+    /// Waits until the load of every device has gone on, but for those with these names, and those that somebody else
+    /// stops.
     pub fn others_go_on(&self, while_what: &str, except: &[&str]) -> Result<(), String> {
         const PROGRESS: u64 = 20;
         let mut behind = self.world.volumes();

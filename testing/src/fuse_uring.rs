@@ -6,8 +6,8 @@ use std::io::{Read, Seek, Write};
 
 const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
 
-/// Has the kernel offer requests by io_uring to mounts that are new, where it can and where we may switch it on. With the last one of
-/// all processes the switch goes back to what it was.
+/// Has the kernel offer requests by io_uring to mounts that are new, where it can and where we may switch it on. With
+/// the last one of all processes the switch goes back to what it was.
 #[derive(Debug)]
 pub struct FuseUring {
     /// Locked by all who want it on, and not empty while it has to go back. `None` where there is nothing to switch.

@@ -1,5 +1,5 @@
-//! What the tests of every crate share: waiting for something to hold or somebody to sleep, programs that may not be installed, and a switch of the
-//! kernel's. It knows nothing of udm, so that the tests of any crate can have it.
+//! What the tests of every crate share: waiting for something to hold or somebody to sleep, programs that may not be
+//! installed, and a switch of the kernel's. It knows nothing of udm, so that the tests of any crate can have it.
 
 mod asleep;
 mod fuse_uring;

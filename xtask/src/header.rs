@@ -1,7 +1,8 @@
 //! `cargo xtask header`: `udm.h`, made from what `crates/capi` has public.
 //!
-//! The crate keeps to the little of Rust that this understands; whatever else is public there is an error here. (cbindgen does
-//! more, but its licence is none of deny.toml's, and it would build a second `syn` in every fresh clone.)
+//! The crate keeps to the little of Rust that this understands; whatever else is public there is an error here.
+//! (cbindgen does more, but its licence is none of deny.toml's, and it would build a second `syn` in every fresh
+//! clone.)
 //!
 //! | in Rust | in C |
 //! |---|---|

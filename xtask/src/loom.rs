@@ -1,5 +1,5 @@
-//! `cargo xtask loom`: the models in `crates/io/src/channel/models.rs` and `polling/models.rs`, and in `crates/worker/src/models.rs`,
-//! in a target folder of their own.
+//! `cargo xtask loom`: the models in `crates/io/src/channel/models.rs` and `polling/models.rs`, and in
+//! `crates/worker/src/models.rs`, in a target folder of their own.
 
 use crate::cargo;
 use std::path::Path;

@@ -4,7 +4,8 @@ use crate::cargo;
 use std::path::Path;
 use std::process::ExitCode;
 
-/// What `cargo xtask ci` gives proptest, so that a change is judged by the same inputs each time. Other seeds are looked at here.
+/// What `cargo xtask ci` gives proptest, so that a change is judged by the same inputs each time. Other seeds are
+/// looked at here.
 pub const DEFAULT_SEED: u64 = 1;
 
 const USAGE: &str = "\

@@ -4,8 +4,8 @@ use crate::cargo;
 use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 
-/// Runs the soak of the workspace at `root`, on the daemon of this tree unless `--udm` names another. `--release` builds both as
-/// they are installed.
+/// Runs the soak of the workspace at `root`, on the daemon of this tree unless `--udm` names another. `--release`
+/// builds both as they are installed.
 #[must_use]
 pub fn run(root: &Path, options: &[String]) -> ExitCode {
     if options.iter().any(|word| word == "--simulated") {

@@ -14,8 +14,8 @@ pub struct AlignedBuf {
     whole: (NonNull<u8>, Layout),
 }
 
-/// From this length on memory comes from the system as zero pages, which it fills in when they are touched: the allocator knows of
-/// that only without an alignment, which is made within.
+/// From this length on memory comes from the system as zero pages, which it fills in when they are touched: the
+/// allocator knows of that only without an alignment, which is made within.
 const LAZY: usize = 256 << 10;
 
 impl AlignedBuf {

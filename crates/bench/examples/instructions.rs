@@ -1,6 +1,6 @@
 //! What `tests/instructions.rs` runs under callgrind: `instructions DEVICE BS DEPTH IOS [SETTING]…` does random reads
-//! of one device of [`STACK`], of `thin`, `snapshot`, `origin` or `loop` (on a file in memory), and nothing else in `udm_bench::job::run`. With `write` it writes,
-//! with `poll` requests are polled for.
+//! of one device of [`STACK`], of `thin`, `snapshot`, `origin` or `loop` (on a file in memory), and nothing else in
+//! `udm_bench::job::run`. With `write` it writes, with `poll` requests are polled for.
 
 use std::path::Path;
 use std::process::ExitCode;

@@ -39,7 +39,8 @@ pub(crate) struct Ready(Option<Arc<Gate>>);
 
 impl Ready {
     /// Blocks until every job of the crew is ready, or has ended. Gives the moment, which is one for all: on few CPUs
-    /// jobs go on one after the other, and one that counted from its own start would still run when the others are done.
+    /// jobs go on one after the other, and one that counted from its own start would still run when the others are
+    /// done.
     pub(crate) fn wait(mut self) -> Nanos {
         let gate = self.0.take().expect("waited for once, and dropped after");
         gate.less(1);

@@ -1,7 +1,7 @@
 //! A disk over vhost-user as a subject: the generator takes the place of a virtual machine.
 //!
-//! Each round connects anew, with a queue for each job and memory for its buffers: a connection that is not measured would have a
-//! polling back end burn a CPU beside the one that is.
+//! Each round connects anew, with a queue for each job and memory for its buffers: a connection that is not measured
+//! would have a polling back end burn a CPU beside the one that is.
 
 use crate::CompletionMode;
 use crate::Error;
@@ -63,7 +63,8 @@ impl Disk {
         self.read_only
     }
 
-    /// Connects for a round of `jobs` with `depth` buffers of `len` bytes each, to be waited for as `load` says. Blocks.
+    /// Connects for a round of `jobs` with `depth` buffers of `len` bytes each, to be waited for as `load` says.
+    /// Blocks.
     fn begin(&self, jobs: usize, depth: usize, len: usize, mode: CompletionMode) -> Result<(), Error> {
         let bytes = ((depth * len) as u64).next_multiple_of(2 << 20);
         let refuse = |text: &str| Err(Error::Load(format!("{}: {text}", self.path.display())));
@@ -152,7 +153,8 @@ impl Drop for Begun {
     }
 }
 
-/// Looks in vain after which a polling job lets others have the CPU between two looks: the back end, if there is one CPU for both.
+/// Looks in vain after which a polling job lets others have the CPU between two looks: the back end, if there is one
+/// CPU for both.
 const PATIENCE: u32 = 512;
 
 /// To a disk over vhost-user.

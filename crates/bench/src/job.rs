@@ -107,8 +107,8 @@ impl Out {
     }
 }
 
-/// The word of a slot's buffer that is touched. Not the first of each: buffers begin at multiples of their length, so that
-/// those words would push each other out of the few places of the cache that their addresses share.
+/// The word of a slot's buffer that is touched. Not the first of each: buffers begin at multiples of their length, so
+/// that those words would push each other out of the few places of the cache that their addresses share.
 #[inline(always)]
 fn word<'a, L: Lane>(queue: &'a mut Queue<L>, slot: &'a mut Slot) -> &'a mut [u8; 8] {
     let at = slot.index() % 8 * 64;

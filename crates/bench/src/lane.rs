@@ -12,7 +12,8 @@ use crate::floor::Floor;
 
 /// One thread's way to a subject.
 pub trait Lane {
-    /// Where the memory of requests has to lie, if the lane cares: `bytes` on a page border, the lane's as long as it lives.
+    /// Where the memory of requests has to lie, if the lane cares: `bytes` on a page border, the lane's as long as it
+    /// lives.
     fn memory(&self, bytes: usize) -> Option<NonNull<u8>> {
         let _ = bytes;
         None

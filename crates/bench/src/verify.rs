@@ -1,8 +1,8 @@
 //! Checking what a device gives back.
 //!
 //! Each job has a part of the device for itself. It counts a *generation* for each of its blocks, and a block's content
-//! follows from seed, place and generation; so a write that was lost, torn, or that landed elsewhere is found as well as
-//! a flipped bit. A block is in one request at a time, since what overlapping requests leave is not defined.
+//! follows from seed, place and generation; so a write that was lost, torn, or that landed elsewhere is found as well
+//! as a flipped bit. A block is in one request at a time, since what overlapping requests leave is not defined.
 //!
 //! Contents, little-endian, with `random` from seed, place and generation:
 //! - `pattern`: each sector is its byte offset (8), the generation (8), then random.
@@ -155,7 +155,8 @@ impl Verifier {
         }
     }
 
-    /// Writes every block if `fills`, does the load, reads everything back. `ready` is called when the load is about to begin.
+    /// Writes every block if `fills`, does the load, reads everything back. `ready` is called when the load is about to
+    /// begin.
     pub(crate) fn run<L: Lane>(
         mut self,
         lane: L,

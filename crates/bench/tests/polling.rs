@@ -1,6 +1,6 @@
-//! Polled load, every byte of it verified, while all that polling hangs on is changed under it: nothing hangs, fails or is
-//! lost. `UDM_POLL_SECONDS=N` does each for that long, with the switch every 10 ms and a reload every 50 ms; without it, a
-//! number of changes is done as fast as they go.
+//! Polled load, every byte of it verified, while all that polling hangs on is changed under it: nothing hangs, fails or
+//! is lost. `UDM_POLL_SECONDS=N` does each for that long, with the switch every 10 ms and a reload every 50 ms; without
+//! it, a number of changes is done as fast as they go.
 
 use std::path::Path;
 use std::sync::Arc;

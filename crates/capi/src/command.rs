@@ -96,20 +96,21 @@ unsafe fn words(argv: *const *const c_char) -> Result<Vec<OsString>, Failure> {
     }
 }
 
-/// Runs one of dmsetup's commands on the stack: create, load, suspend, resume, message, status, table, info, remove and the
-/// others, with their options. `argv` are its words, the last followed by null:
+/// Runs one of dmsetup's commands on the stack: create, load, suspend, resume, message, status, table, info, remove and
+/// the others, with their options. `argv` are its words, the last followed by null:
 ///
 /// ```c
 ///     const char *const argv[] = { "create", "vol", "--table", "0 2097152 ram", NULL };
 /// ```
 ///
-/// `*output` gets what it prints, to be freed by udm_text_free; null when nobody wants it. With `--json`, info, table, status
-/// and ls print JSON. What goes wrong is an errno negated, with the command's words in udm_error(). Any thread may call it. It
-/// blocks as long as the command does: `wait` until there is an event. A device with an open queue is not removed (-EBUSY).
+/// `*output` gets what it prints, to be freed by udm_text_free; null when nobody wants it. With `--json`, info, table,
+/// status and ls print JSON. What goes wrong is an errno negated, with the command's words in udm_error(). Any thread
+/// may call it. It blocks as long as the command does: `wait` until there is an event. A device with an open queue is
+/// not removed (-EBUSY).
 ///
 /// # Safety
-/// `stack` is open; `argv` leads to texts that end with a zero, the last followed by null; `output` is null or leads to a
-/// pointer.
+/// `stack` is open; `argv` leads to texts that end with a zero, the last followed by null; `output` is null or leads to
+/// a pointer.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn udm_command(
     stack: *mut UdmStack,

@@ -54,8 +54,8 @@ pub(crate) fn ended(status: Status) -> c_int {
     status.errno().map_or(0, |errno| -errno.get())
 }
 
-/// What went wrong in this thread's last call that failed: which device, what was expected, what was found. Stays until the
-/// thread's next failure. Never null.
+/// What went wrong in this thread's last call that failed: which device, what was expected, what was found. Stays until
+/// the thread's next failure. Never null.
 #[unsafe(no_mangle)]
 pub extern "C" fn udm_error() -> *const c_char {
     LAST.with(|last| last.borrow().as_ptr())

@@ -1,12 +1,13 @@
 //! Floor 7: `libudm`, a stack of devices in a program of one's own, for C and whoever speaks it.
 //!
-//! `include/udm.h` is made from what is public here by `cargo xtask header`: the words in C are those of the documentation.
+//! `include/udm.h` is made from what is public here by `cargo xtask header`: the words in C are those of the
+//! documentation.
 //!
 //! # In C
 //! libudm: the Linux device mapper in user space, in a program of one's own.
 //!
-//! A stack is the devices of one concise specification, as `udm create --concise` takes it; any thread may use it. A queue is
-//! one thread's way to one device: only the thread that opened it uses and closes it.
+//! A stack is the devices of one concise specification, as `udm create --concise` takes it; any thread may use it. A
+//! queue is one thread's way to one device: only the thread that opened it uses and closes it.
 //!
 //! ```c
 //!     udm_stack *stack;

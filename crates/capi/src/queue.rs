@@ -49,8 +49,8 @@ pub struct UdmRequest {
     pub offset: u64,
     /// In bytes; a multiple of 512.
     pub length: u64,
-    /// Reads and writes: memory of `length` bytes. It stays until the completion has been taken; so does the list when it
-    /// has more than one entry.
+    /// Reads and writes: memory of `length` bytes. It stays until the completion has been taken; so does the list when
+    /// it has more than one entry.
     pub iov: *const iovec,
     /// Entries of the list.
     pub iovcnt: u32,
@@ -157,8 +157,8 @@ impl UdmQueue {
     }
 }
 
-/// A way to a device for this thread, with at most `depth` (1 to 65536) requests out. Null names the last device. A process
-/// has at most 256 queues at a time.
+/// A way to a device for this thread, with at most `depth` (1 to 65536) requests out. Null names the last device. A
+/// process has at most 256 queues at a time.
 ///
 /// # Safety
 /// `stack` is open and stays so longer than the queue; `device` is null or leads to a text that ends with a zero,
@@ -203,8 +203,8 @@ pub unsafe extern "C" fn udm_queue_close(queue: *mut UdmQueue) {
     }
 }
 
-/// Submits a request; the struct itself may go at once. -EAGAIN when as many are out as the queue is deep: poll first. A
-/// request that the device refuses completes with an error. Never blocks.
+/// Submits a request; the struct itself may go at once. -EAGAIN when as many are out as the queue is deep: poll first.
+/// A request that the device refuses completes with an error. Never blocks.
 ///
 /// # Safety
 /// `queue` is this thread's; `request` leads to one whose list and memory stay until its completion has been taken.

@@ -61,8 +61,8 @@ pub(crate) unsafe fn text<'a>(at: *const c_char, what: &str) -> Result<&'a str, 
     text.to_str().map_err(|_| Failure::new(Errno::EINVAL, format!("{what} is no UTF-8: {text:?}")))
 }
 
-/// Makes every device of `concise` and makes it live; an empty text makes none, and udm_command may. May block: it opens
-/// devices. Close it with udm_stack_close.
+/// Makes every device of `concise` and makes it live; an empty text makes none, and udm_command may. May block: it
+/// opens devices. Close it with udm_stack_close.
 ///
 /// # Safety
 /// `concise` leads to a text that ends with a zero, `stack` to a pointer; either may be null, which is refused.

@@ -11,8 +11,8 @@
 //!    and a text that says more than the error number can: UTF-8, possibly several lines.
 //!
 //! A client sends nothing more before it has its answer, and the daemon reads no further than the request's end. So a
-//! connection that is *reset* was given up with the request unread: nobody has begun with it, and it may go to another daemon
-//! ([`is_unread`]).
+//! connection that is *reset* was given up with the request unread: nobody has begun with it, and it may go to another
+//! daemon ([`is_unread`]).
 //!
 //! Lengths are checked before anything is allocated for them, and buffers grow only as bytes
 //! arrive. The functions here block as their stream does; an event loop collects what [`hello_lacks`] and
@@ -149,7 +149,8 @@ pub fn read_hello(stream: &mut impl Read) -> io::Result<Vec<u8>> {
     body(stream, head.cwd_len)
 }
 
-/// How many bytes a hello still lacks, for who collects them as they come; 0: it is whole. At first only its head's are known.
+/// How many bytes a hello still lacks, for who collects them as they come; 0: it is whole. At first only its head's are
+/// known.
 ///
 /// # Errors
 /// Those of [`HelloHead::check`].
@@ -236,9 +237,9 @@ pub fn read_answer(stream: &mut impl Read) -> io::Result<WireAnswer> {
     Ok(WireAnswer { errno: head.errno, buf, detail })
 }
 
-/// Whether the error of who waits for an answer says that the daemon's end was closed before all that was sent had been read: the
-/// daemon was killed with the connection still unaccepted, or before it had the whole request. One that has read everything
-/// leaves the end of the stream instead (`net/unix/af_unix.c`, `unix_release_sock`, Linux 6.12).
+/// Whether the error of who waits for an answer says that the daemon's end was closed before all that was sent had been
+/// read: the daemon was killed with the connection still unaccepted, or before it had the whole request. One that has
+/// read everything leaves the end of the stream instead (`net/unix/af_unix.c`, `unix_release_sock`, Linux 6.12).
 pub fn is_unread(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::ConnectionReset
 }

@@ -71,7 +71,8 @@ impl Counters {
         self.begin();
     }
 
-    /// The last thing that a bio does with a path or device; who sees it sees all that the bio did there, and may free it.
+    /// The last thing that a bio does with a path or device; who sees it sees all that the bio did there, and may free
+    /// it.
     #[inline]
     pub(crate) fn end(&self) {
         self.in_flight.0.store(self.in_flight.get().wrapping_sub(1), Ordering::Release);
@@ -124,8 +125,8 @@ impl PerChannel {
         &self.counters[cx.id()]
     }
 
-    /// From here on bios that are polled for are counted: called before the first of them can arrive, so that none finds
-    /// it to be done.
+    /// From here on bios that are polled for are counted: called before the first of them can arrive, so that none
+    /// finds it to be done.
     pub(crate) fn expect_polls(&self) {
         self.polled.get_or_init(each);
     }

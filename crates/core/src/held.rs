@@ -7,10 +7,12 @@ use udm_io::{Bio, Status};
 
 /// Bios that wait for an event of the target's, in the order in which they came.
 ///
-/// A target takes a [`ticket`](Self::ticket), looks whether the bio has to wait, and answers [`Map::Delayed`](crate::Map::Delayed) with the
-/// ticket. If something was released in between, the bio goes on at once, so that the target looks again: no event is lost.
+/// A target takes a [`ticket`](Self::ticket), looks whether the bio has to wait, and answers
+/// [`Map::Delayed`](crate::Map::Delayed) with the ticket. If something was released in between, the bio goes on at
+/// once, so that the target looks again: no event is lost.
 ///
-/// A suspension waits for these bios. So the target's `presuspend` releases them, and from then on, until `resume`, it keeps none.
+/// A suspension waits for these bios. So the target's `presuspend` releases them, and from then on, until `resume`, it
+/// keeps none.
 #[derive(Default)]
 pub struct Held {
     releases: AtomicU64,

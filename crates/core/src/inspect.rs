@@ -1,5 +1,5 @@
-//! Who waits for what: devices, what they are busy with, and what lies in the channels. For people; nothing on a bio's way is
-//! done for it, and nothing here waits for a lock that may be held for long.
+//! Who waits for what: devices, what they are busy with, and what lies in the channels. For people; nothing on a bio's
+//! way is done for it, and nothing here waits for a lock that may be held for long.
 
 use crate::registry::RegistryCore;
 use crate::{MappedDevice, Registry};
@@ -118,9 +118,9 @@ impl Registry {
         Inspection { devices: reports, beneath, channels, channels_left, workqueue, locks }
     }
 
-    /// What a command on a device waits for, as far as it can be told: what the device is busy with, and what beneath it holds
-    /// bios or does not answer. `key`: its name, uuid or number; one that is being removed is found, too. `None` when there is
-    /// nothing to tell. Takes at most some tenths of a second.
+    /// What a command on a device waits for, as far as it can be told: what the device is busy with, and what beneath
+    /// it holds bios or does not answer. `key`: its name, uuid or number; one that is being removed is found, too.
+    /// `None` when there is nothing to tell. Takes at most some tenths of a second.
     pub fn waits_for(&self, key: &str) -> Option<String> {
         let number = key.parse().ok();
         let is_meant = |md: &Arc<MappedDevice>| {

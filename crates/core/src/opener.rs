@@ -19,8 +19,8 @@ pub trait DeviceOpener {
         known: Option<&Arc<dyn BlockDevice>>,
     ) -> Result<Arc<dyn BlockDevice>, Error>;
 
-    /// Keeps other loads from beginning with what this one does with a device, until what is returned is dropped: tables are
-    /// made at the same time, and each may take long. `None` when another load is at it. Does not block.
+    /// Keeps other loads from beginning with what this one does with a device, until what is returned is dropped:
+    /// tables are made at the same time, and each may take long. `None` when another load is at it. Does not block.
     fn alone_with(&self, id: DeviceId) -> Option<Alone>;
 }
 

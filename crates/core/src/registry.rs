@@ -15,8 +15,8 @@ use udm_io::{BlockDevice, DeviceId, Domain};
 /// kernel's usual 253, for which dmsetup's columns are made.
 pub const MAJOR: u32 = 600;
 
-/// The major of the numbers that stand for what is beneath and has none: files, remote exports, `null:` devices. Lists of
-/// dependencies have room for numbers only. A table names such a device by its path or URI, never by this number.
+/// The major of the numbers that stand for what is beneath and has none: files, remote exports, `null:` devices. Lists
+/// of dependencies have room for numbers only. A table names such a device by its path or URI, never by this number.
 pub const HOST_MAJOR: u32 = 601;
 
 /// The longest name in bytes (`DM_NAME_LEN` less its zero).
@@ -89,8 +89,8 @@ impl Registry {
         &self.0
     }
 
-    /// Tells where the host's file system shows these devices: a link in /dev/mapper that leads there is no device of the
-    /// host's own. Only the first call counts.
+    /// Tells where the host's file system shows these devices: a link in /dev/mapper that leads there is no device of
+    /// the host's own. Only the first call counts.
     pub fn set_nodes(&self, dir: PathBuf) {
         let _ = self.0.nodes.set(dir);
     }
@@ -197,8 +197,8 @@ impl Registry {
         self.0.numbers.number_of(dev)
     }
 
-    /// What is behind the numbers of [`HOST_MAJOR`] that have been given to devices which are open: the names that tables
-    /// have for them.
+    /// What is behind the numbers of [`HOST_MAJOR`] that have been given to devices which are open: the names that
+    /// tables have for them.
     pub fn host_devices(&self) -> Vec<(DevT, String)> {
         self.0.numbers.list()
     }

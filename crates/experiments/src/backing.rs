@@ -1,5 +1,5 @@
-//! Files to lie beneath devices, and the kernel's loop devices on them. What is made here ends with the process, however it ends,
-//! but for the file in the experiment's folder.
+//! Files to lie beneath devices, and the kernel's loop devices on them. What is made here ends with the process,
+//! however it ends, but for the file in the experiment's folder.
 
 use rustix::fs::{FsWord, statvfs};
 use std::fs::{self, File, OpenOptions};

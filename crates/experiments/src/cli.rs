@@ -67,8 +67,9 @@ fn list() -> String {
 /// The name of all the seeds' experiments together.
 const ALL: &str = "seeds";
 
-/// Runs the experiment that the first word names with the arguments that follow it, and gives the exit code: 0 when it was
-/// done, also with figures beyond their limits, 1 when it could not be done, 2 when the arguments are wrong. Blocks.
+/// Runs the experiment that the first word names with the arguments that follow it, and gives the exit code: 0 when it
+/// was done, also with figures beyond their limits, 1 when it could not be done, 2 when the arguments are wrong.
+/// Blocks.
 pub(crate) fn run(words: impl Iterator<Item = OsString>) -> u8 {
     let words: Vec<OsString> = words.collect();
     let Some((name, words)) = words.split_first() else {

@@ -44,8 +44,9 @@ impl Via {
         }
     }
 
-    /// fio's words for a measurement of `shape`. The first job that is done ends all, as in the seed's script: fio counts
-    /// what all have done in the time of one, and of 99 jobs on few CPUs the last begins when others are half done.
+    /// fio's words for a measurement of `shape`. The first job that is done ends all, as in the seed's script: fio
+    /// counts what all have done in the time of one, and of 99 jobs on few CPUs the last begins when others are half
+    /// done.
     fn words(&self, shape: Shape) -> Vec<String> {
         let mut words = vec!["--name=udm-bench".to_owned()];
         words.extend(self.options());

@@ -251,8 +251,8 @@ fn differences(cost: &Figures) -> Vec<f64> {
     cost.of("with").iter().zip(cost.of("without")).map(|(with, without)| with - without).collect()
 }
 
-/// The seed's algorithm: bytes up to where words are aligned; the first, middle and last word; then 32 words of 128 bits at
-/// a time, and the bytes that are left.
+/// The seed's algorithm: bytes up to where words are aligned; the first, middle and last word; then 32 words of 128
+/// bits at a time, and the bytes that are left.
 fn seed(block: &[u8]) -> bool {
     let any = |bytes: &[u8]| bytes.iter().any(|b| *b != 0);
     let (head, rest) = block.split_at(block.as_ptr().align_offset(16).min(block.len()));
@@ -267,8 +267,8 @@ fn seed(block: &[u8]) -> bool {
     words.chunks_exact(512).all(|chunk| combined(chunk) == 0) && !any(tail)
 }
 
-/// 32 words of 128 bits, or-ed by halves. A kernel may not use vector registers, so that its compiler has none here; volatile
-/// reads keep ours from using them.
+/// 32 words of 128 bits, or-ed by halves. A kernel may not use vector registers, so that its compiler has none here;
+/// volatile reads keep ours from using them.
 #[inline]
 fn combined(chunk: &[u8]) -> u64 {
     let words: *const u64 = chunk[..512].as_ptr().cast();

@@ -1,7 +1,7 @@
 //! A memory device over vhost-user and a front end in one thread's turns, for counting instructions:
-//! `valgrind --tool=callgrind target/release/examples/vhost_mem REQUESTS DEPTH`. With `serve SOCKET MODE [MIB]` it serves until killed. With
-//! `limit SECONDS` it serves nobody: two threads wake each other in turns by eventfds, and it prints how many turns a second there were,
-//! which is what a request by interrupt at depth 1 cannot be faster than.
+//! `valgrind --tool=callgrind target/release/examples/vhost_mem REQUESTS DEPTH`. With `serve SOCKET MODE [MIB]` it
+//! serves until killed. With `limit SECONDS` it serves nobody: two threads wake each other in turns by eventfds, and it
+//! prints how many turns a second there were, which is what a request by interrupt at depth 1 cannot be faster than.
 
 use rustix::event::{EventfdFlags, eventfd};
 use std::path::Path;

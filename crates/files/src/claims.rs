@@ -1,10 +1,11 @@
-//! Claims: block devices of the host that this program has for itself, as the kernel's device mapper has those beneath it.
+//! Claims: block devices of the host that this program has for itself, as the kernel's device mapper has those beneath
+//! it.
 //!
 //! The kernel lets one holder claim a block device: a mounted file system, a swap area, md, its own device mapper, or
 //! whoever opens it with O_EXCL (`bd_prepare_to_claim`, `block/bdev.c`, 6.12). All its mapped devices are one holder
-//! (`_dm_claim_ptr`, `drivers/md/dm.c`). Here a claim is a descriptor of its own, opened with O_EXCL, which all devices on the
-//! same block device share; those that do I/O are opened without. So a claim passes to another process as its descriptor,
-//! and goes with the process that dies, whatever the kernel still does for that one's rings.
+//! (`_dm_claim_ptr`, `drivers/md/dm.c`). Here a claim is a descriptor of its own, opened with O_EXCL, which all devices
+//! on the same block device share; those that do I/O are opened without. So a claim passes to another process as its
+//! descriptor, and goes with the process that dies, whatever the kernel still does for that one's rings.
 
 use crate::error::{OpenError, OpenErrorKind};
 use crate::holder;
@@ -90,7 +91,8 @@ impl Claims {
         self.claim(dev, fd)
     }
 
-    /// Claims the block device `dev`, which `path` leads to. Blocks. An error names `spec`, and the holder where one is found.
+    /// Claims the block device `dev`, which `path` leads to. Blocks. An error names `spec`, and the holder where one is
+    /// found.
     pub(crate) fn take(&self, path: &Path, dev: DevT, spec: &str) -> Result<Claim, OpenError> {
         if let Some(claim) = self.join(dev) {
             return Ok(claim);

@@ -2,8 +2,8 @@
 //!
 //! Which way its I/O goes is settled when it is opened:
 //! - *mapped*, on tmpfs and ramfs: copies to and from a mapping that faults cannot kill;
-//! - *direct*, where the file system does direct I/O and io_uring is there: through the channel's ring, or by system calls on worker
-//!   threads where no descriptor is left for one;
+//! - *direct*, where the file system does direct I/O and io_uring is there: through the channel's ring, or by system
+//!   calls on worker threads where no descriptor is left for one;
 //! - *buffered* otherwise: plain system calls, and worker threads for what would block.
 //!
 //! A file is only ever read and written through its file system, never through the blocks beneath it. A file that is
@@ -116,8 +116,8 @@ impl FileDevice {
         Self::open_for(path, options, None, executor)
     }
 
-    /// As [`open`](Self::open), and claims a block device. An exclusive open is then one of the claims' holder's: it sees to
-    /// it that nobody of its own shares the device.
+    /// As [`open`](Self::open), and claims a block device. An exclusive open is then one of the claims' holder's: it
+    /// sees to it that nobody of its own shares the device.
     pub fn open_claimed(
         path: &Path,
         options: FileOptions,

@@ -1,13 +1,14 @@
 //! Memory that another process shares: a mapping of its file, which that process may cut off at any time.
 //!
-//! A load or store beyond the end of the file raises SIGBUS, wherever it happens: in a device that copies, in a target that looks for
-//! zeroes. The handler (set up with that of `file::guard`) finds the mapping in a list, puts a page of zeroes in the place of what
-//! has gone, and marks the mapping as *torn*; the instruction runs again. Who shares the memory looks at the mark before it
-//! acknowledges anything, and ends the connection. What the kernel itself copies (io_uring, sockets) fails with EFAULT.
+//! A load or store beyond the end of the file raises SIGBUS, wherever it happens: in a device that copies, in a target
+//! that looks for zeroes. The handler (set up with that of `file::guard`) finds the mapping in a list, puts a page of
+//! zeroes in the place of what has gone, and marks the mapping as *torn*; the instruction runs again. Who shares the
+//! memory looks at the mark before it acknowledges anything, and ends the connection. What the kernel itself copies
+//! (io_uring, sockets) fails with EFAULT.
 //!
 //! # Invariants
-//! - The list only grows, and its entries are used again: the handler follows it without a lock. An entry is in use exactly while its
-//!   mapping exists.
+//! - The list only grows, and its entries are used again: the handler follows it without a lock. An entry is in use
+//!   exactly while its mapping exists.
 //! - A torn mapping stays mapped at its address until it is dropped.
 
 use crate::guard;
@@ -64,8 +65,8 @@ fn take_entry() -> &'static Entry {
     }
 }
 
-/// Puts zeroes where a mapping has lost its memory. For the handler of SIGBUS: does what a signal handler may. False when the
-/// address lies in no mapping of the list.
+/// Puts zeroes where a mapping has lost its memory. For the handler of SIGBUS: does what a signal handler may. False
+/// when the address lies in no mapping of the list.
 fn claim(address: usize) -> bool {
     for entry in entries() {
         let (start, len) = (entry.start.load(Ordering::Acquire), entry.len.load(Ordering::Acquire));
@@ -104,7 +105,8 @@ impl ForeignMemory {
     /// Maps `len` bytes of `file` from `offset` on. The file may be closed afterwards. May block briefly.
     ///
     /// # Errors
-    /// `InvalidInput` when it is no regular file (a memfd is one), or shorter than the range; else what the system says.
+    /// `InvalidInput` when it is no regular file (a memfd is one), or shorter than the range; else what the system
+    /// says.
     pub fn map(file: impl AsFd, offset: u64, len: u64) -> io::Result<Self> {
         let refuse = |text: String| Err(io::Error::new(io::ErrorKind::InvalidInput, text));
         let stat = fstat(&file)?;

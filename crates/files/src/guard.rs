@@ -1,7 +1,7 @@
 //! Copies that survive their memory: a fault in a mapping whose file was cut off below is an answer, not a signal.
 //!
-//! SIGBUS is handled for the whole process, once. The handler claims faults whose instruction lies in the copy
-//! routine, and sends that routine to its error return, and faults in memory that another process shares (`foreign`). Every
+//! SIGBUS is handled for the whole process, once. The handler claims faults whose instruction lies in the copy routine,
+//! and sends that routine to its error return, and faults in memory that another process shares (`foreign`). Every
 //! other goes to the handler that was there before.
 
 use std::io;
@@ -144,7 +144,8 @@ fn claim(_: &mut libc::ucontext_t) -> bool {
 /// What handled SIGBUS before.
 static BEFORE: OnceLock<libc::sigaction> = OnceLock::new();
 
-/// What answers faults at other addresses than the copy routine's. Does what a signal handler may; false when the address is not its.
+/// What answers faults at other addresses than the copy routine's. Does what a signal handler may; false when the
+/// address is not its.
 pub(crate) type ClaimFn = fn(address: usize) -> bool;
 
 static FOREIGN: OnceLock<ClaimFn> = OnceLock::new();

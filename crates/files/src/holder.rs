@@ -1,7 +1,8 @@
 //! Who keeps a block device from being claimed, for people.
 //!
-//! The kernel does not say. What it shows is looked at in turn: mounts, swap areas, devices that are made of it, and last the
-//! processes that have it open. A disk cannot be claimed either when one of its partitions is, nor a partition when its disk is.
+//! The kernel does not say. What it shows is looked at in turn: mounts, swap areas, devices that are made of it, and
+//! last the processes that have it open. A disk cannot be claimed either when one of its partitions is, nor a partition
+//! when its disk is.
 
 use crate::error::{OpenError, OpenErrorKind};
 use crate::mounts::{Mount, block_device, mounts, unescape};
@@ -17,8 +18,8 @@ const NAMED: usize = 3;
 /// How often a device is asked for that nobody seems to have.
 const TRIES: u32 = 4;
 
-/// Opens the block device `dev` exclusively. The error names the holder. Where that is no user in the kernel, it is tried again: a
-/// process that is just ending, or that another has just forked, holds it for a moment more.
+/// Opens the block device `dev` exclusively. The error names the holder. Where that is no user in the kernel, it is
+/// tried again: a process that is just ending, or that another has just forked, holds it for a moment more.
 pub(crate) fn open_unclaimed<T>(
     dev: DevT,
     spec: &str,
@@ -72,8 +73,8 @@ impl World<'_> {
     }
 
     fn of_device(&self, dev: DevT) -> Option<String> {
-        // File systems of many devices have a number of their own, and one of the devices as their source. Other paths are not
-        // looked at, they may lie on a server that does not answer.
+        // File systems of many devices have a number of their own, and one of the devices as their source. Other paths
+        // are not looked at, they may lie on a server that does not answer.
         let is_source = |path: &Path| path.starts_with("/dev") && (self.number)(path) == Some(dev);
         if let Some(mount) = self.mounts.iter().find(|mount| mount.dev == dev || is_source(&mount.source)) {
             return Some(format!("the file system mounted at {}", mount.point.display()));

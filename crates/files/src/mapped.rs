@@ -163,8 +163,8 @@ impl Mapped {
         self.present[granule / 64].load(Ordering::Relaxed) & 1 << (granule % 64) != 0
     }
 
-    /// Asks whether every page of a granule is there, and notes it, of its neighbours too. What is there gets its entries in
-    /// the page tables, all at once, which costs less than a fault for each few.
+    /// Asks whether every page of a granule is there, and notes it, of its neighbours too. What is there gets its
+    /// entries in the page tables, all at once, which costs less than a fault for each few.
     #[cold]
     fn learn(&self, granule: usize) -> bool {
         let before = self.punching.load(Ordering::SeqCst);
@@ -194,9 +194,9 @@ impl Mapped {
         there & 1 << (granule - first) != 0
     }
 
-    /// Has the kernel enter the pages of those granules from `start` on that are `there` into the page tables. Waits for
-    /// nothing, as they are in memory; one that was given back since comes as zeroes, which it is. Kernels before 5.14 do
-    /// not know how, and fault.
+    /// Has the kernel enter the pages of those granules from `start` on that are `there` into the page tables. Waits
+    /// for nothing, as they are in memory; one that was given back since comes as zeroes, which it is. Kernels before
+    /// 5.14 do not know how, and fault.
     fn map_in(&self, start: usize, len: usize, there: u64) {
         let mut at = 0;
         while at < TOGETHER {

@@ -1,5 +1,5 @@
-//! What is mounted, as /proc/self/mountinfo shows it (proc_pid_mountinfo(5)). Nothing that is mounted is touched: its server
-//! may be gone, or be this process.
+//! What is mounted, as /proc/self/mountinfo shows it (proc_pid_mountinfo(5)). Nothing that is mounted is touched: its
+//! server may be gone, or be this process.
 
 use std::ffi::OsString;
 use std::fs;

@@ -1,19 +1,20 @@
 //! Rings that are polled (`IORING_SETUP_IOPOLL`): where the driver beneath has queues without interrupts.
 //!
-//! Whether it has is found out by one read when the file is opened: EOPNOTSUPP, from the file system or the driver, means
-//! interrupt mode. Older kernels do not tell: they take REQ_POLLED off a bio that the queue cannot poll and have it complete by
-//! interrupt (`submit_bio_noacct`, `block/blk-core.c`: 6.6 does so, 6.12 answers EOPNOTSUPP). So the queue's `io_poll` in sysfs has
-//! the last word, where the file's device has one. A ring is a device queue: several channels may share it, each submits and asks when it holds the queue, so
-//! that it does without SINGLE_ISSUER. One system call starts what is queued and asks the driver for what is done.
+//! Whether it has is found out by one read when the file is opened: EOPNOTSUPP, from the file system or the driver,
+//! means interrupt mode. Older kernels do not tell: they take REQ_POLLED off a bio that the queue cannot poll and have
+//! it complete by interrupt (`submit_bio_noacct`, `block/blk-core.c`: 6.6 does so, 6.12 answers EOPNOTSUPP). So the
+//! queue's `io_poll` in sysfs has the last word, where the file's device has one. A ring is a device queue: several
+//! channels may share it, each submits and asks when it holds the queue, so that it does without SINGLE_ISSUER. One
+//! system call starts what is queued and asks the driver for what is done.
 //!
-//! EAGAIN, the driver's tags are used up, is asked for again and never reaches a submitter. EOPNOTSUPP later means that polling
-//! was switched off beneath: the bio goes on by interrupt, and so do all that follow.
+//! EAGAIN, the driver's tags are used up, is asked for again and never reaches a submitter. EOPNOTSUPP later means that
+//! polling was switched off beneath: the bio goes on by interrupt, and so do all that follow.
 //!
-//! Flushes go by the channel's own ring, as the kernel has them complete by interrupt: a ring that is polled takes no fsync
-//! (`io_issue_defs`, `io_uring/opdef.c`, 6.12), a request of the flush machinery is made without REQ_POLLED (`blk_kick_flush`,
-//! `block/blk-flush.c`), and device mapper polls for normal I/O only (`__split_and_process_bio`, `drivers/md/dm.c`). So do writes
-//! with FUA: a disk that does FUA itself could be polled for them, but a file's, and those to a disk that does not, are a
-//! write and then a flush that the kernel waits for elsewhere.
+//! Flushes go by the channel's own ring, as the kernel has them complete by interrupt: a ring that is polled takes no
+//! fsync (`io_issue_defs`, `io_uring/opdef.c`, 6.12), a request of the flush machinery is made without REQ_POLLED
+//! (`blk_kick_flush`, `block/blk-flush.c`), and device mapper polls for normal I/O only (`__split_and_process_bio`,
+//! `drivers/md/dm.c`). So do writes with FUA: a disk that does FUA itself could be polled for them, but a file's, and
+//! those to a disk that does not, are a write and then a flush that the kernel waits for elsewhere.
 
 use crate::transfers::{Advance, Progress, SLOTS, Target, Transfers};
 use io_uring::types::Fd;
@@ -155,8 +156,8 @@ impl RingQueue {
             };
             let raw = bio.into_raw();
             let entry = entry.user_data(raw.as_ptr() as u64);
-            // SAFETY: the bio is in flight until its completion is taken in, and its memory, its slot and its file stay until
-            // then (contracts of Segment::new and BlockDevice).
+            // SAFETY: the bio is in flight until its completion is taken in, and its memory, its slot and its file stay
+            // until then (contracts of Segment::new and BlockDevice).
             if unsafe { self.ring.submission().push(&entry) }.is_err() {
                 // SAFETY: the kernel has not taken it.
                 let mut bio = unsafe { Bio::from_raw(raw) };

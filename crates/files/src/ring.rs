@@ -7,8 +7,9 @@
 //! there; what finds the ring, the slots or the buffers used up waits in order.
 //!
 //! # Who may use the ring
-//! Whoever is inside the channel, be it a remote poller: so it does without SINGLE_ISSUER and DEFER_TASKRUN. COOP_TASKRUN does:
-//! completions wait for the submitting thread's next entry to the kernel, which a flag in the ring asks for.
+//! Whoever is inside the channel, be it a remote poller: so it does without SINGLE_ISSUER and DEFER_TASKRUN.
+//! COOP_TASKRUN does: completions wait for the submitting thread's next entry to the kernel, which a flag in the ring
+//! asks for.
 
 use crate::transfers::{Advance, Progress, SLOTS, Target, Transfers};
 use io_uring::types::{Fd, FsyncFlags};
@@ -343,8 +344,8 @@ impl Source for Ring {
 }
 
 /// Starts what is queued and sleeps until a completion is there, in one system call. Touches nothing of the ring's
-/// memory, which a remote poller may be using. The kernel does not sleep when it finds fewer requests than it is told of: then
-/// a remote poller was here.
+/// memory, which a remote poller may be using. The kernel does not sleep when it finds fewer requests than it is told
+/// of: then a remote poller was here.
 fn sleep(ring: RawFd, queued: u32, timeout: Option<Duration>) -> io::Result<()> {
     const GETEVENTS: u32 = 1 << 0;
     const EXT_ARG: u32 = 1 << 3;

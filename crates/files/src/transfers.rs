@@ -1,7 +1,8 @@
 //! Reads and writes as requests of a ring: what of a bio is done, and what a request needs beside the bio's memory.
 //!
-//! A bio's free word says how far it has come: the bytes done, and the slot where its list of segments or its bounce buffer
-//! lies, if it needs one. So the common case, one aligned segment done in one go, touches nothing but the bio and the ring.
+//! A bio's free word says how far it has come: the bytes done, and the slot where its list of segments or its bounce
+//! buffer lies, if it needs one. So the common case, one aligned segment done in one go, touches nothing but the bio
+//! and the ring.
 
 use crate::limits::DirectAlign;
 use io_uring::types::Fd;

@@ -6,7 +6,8 @@ use std::sync::{Arc, Weak};
 use udm_base::{Sector, Sectors};
 use udm_io::{Bio, Executor, ExtentsReply, JobPool, JobPoolOptions, Status};
 
-/// Threads that a file has at most. They stay as long as the file: to start one takes memory, which may be what a write is to free.
+/// Threads that a file has at most. They stay as long as the file: to start one takes memory, which may be what a write
+/// is to free.
 const THREADS: JobPoolOptions = JobPoolOptions { name: "udm-file", threads: 4, linger: None };
 
 /// What a worker does its work on.

@@ -11,9 +11,9 @@ pub trait IoAccounting {
     fn note(&self, op: Op, sectors: Sectors);
 }
 
-/// Memory that is a range of a device, lent for as long as a section of a channel. What is done with it is like a bio that
-/// ends at once: whoever waits for sections has waited for it, and others may read and write the range at the same time
-/// as ever.
+/// Memory that is a range of a device, lent for as long as a section of a channel. What is done with it is like a bio
+/// that ends at once: whoever waits for sections has waited for it, and others may read and write the range at the same
+/// time as ever.
 pub struct DirectAccess<'a> {
     at: *mut u8,
     sectors: Sectors,
@@ -46,8 +46,8 @@ impl<'a> DirectAccess<'a> {
     pub fn copy_to(&self, to: &Self, skip: Sectors) {
         assert!(self.op == Op::Read && to.op == Op::Write, "lent to be read, and to be written");
         assert!(skip.checked_add(to.sectors).is_some_and(|end| end <= self.sectors), "a part of it");
-        // SAFETY: both are parts of memory that stays as long as it is lent; they may overlap. Bios of others that meet the
-        // copy in this memory do so by address, as all bios do.
+        // SAFETY: both are parts of memory that stays as long as it is lent; they may overlap. Bios of others that meet
+        // the copy in this memory do so by address, as all bios do.
         unsafe { ptr::copy(self.at.add(skip.as_len()), to.at, to.sectors.as_len()) };
         to.used();
     }

@@ -87,8 +87,8 @@ impl Domain {
         background.downcast_ref().expect("a domain has one kind of background work")
     }
 
-    /// A channel for the thread of the background work, which does not depend on how many other threads have taken. Fails when no
-    /// descriptor is left.
+    /// A channel for the thread of the background work, which does not depend on how many other threads have taken.
+    /// Fails when no descriptor is left.
     pub fn background_channel(&self) -> io::Result<Channel> {
         let id = self.shared().take_background_id()?;
         Ok(Channel::new(self.shared().clone(), self.shared().core_of(id)?))
@@ -112,9 +112,9 @@ impl Domain {
         Ok(())
     }
 
-    /// Polls a channel that is no thread's, and runs `work` inside it: how a simulated domain, which has no threads, does background work.
-    /// `None` when it was not [opened](Self::open_background), or another thread is inside. Not from inside a channel; `work` must not
-    /// block.
+    /// Polls a channel that is no thread's, and runs `work` inside it: how a simulated domain, which has no threads,
+    /// does background work. `None` when it was not [opened](Self::open_background), or another thread is inside. Not
+    /// from inside a channel; `work` must not block.
     pub fn visit_background<T>(&self, work: impl FnOnce(&Cx<'_>) -> T) -> Option<T> {
         let core = self.shared().core(*self.shared().background_id.get()?);
         core.lock.enter_remotely(|| {
@@ -141,18 +141,18 @@ impl Domain {
         Ok(Channel::new(self.shared().clone(), self.shared().core_of(id)?))
     }
 
-    /// Runs `work` inside the channel that control threads share. It is always there: nothing is allocated for it that could
-    /// run out. `None` when another thread is inside, which it is not for long. What `work` submits there is looked after by
-    /// [`drain`](Self::drain), and by the [`Background`] while internal bios are out. Must not be called from inside a channel; `work`
-    /// must not block.
+    /// Runs `work` inside the channel that control threads share. It is always there: nothing is allocated for it that
+    /// could run out. `None` when another thread is inside, which it is not for long. What `work` submits there is
+    /// looked after by [`drain`](Self::drain), and by the [`Background`] while internal bios are out. Must not be
+    /// called from inside a channel; `work` must not block.
     pub fn visit<T>(&self, work: impl FnOnce(&Cx<'_>) -> T) -> Option<T> {
         let core = self.shared().control();
         core.lock.enter_remotely(|| work(&Cx::new(core)))
     }
 
-    /// Runs `work` inside the channel that control threads share, again and again until it gives something, and meanwhile
-    /// [drains](Self::drain): what a control thread asks of a worker is done though no channel is left. Blocks. Must not be
-    /// called from inside a channel.
+    /// Runs `work` inside the channel that control threads share, again and again until it gives something, and
+    /// meanwhile [drains](Self::drain): what a control thread asks of a worker is done though no channel is left.
+    /// Blocks. Must not be called from inside a channel.
     ///
     /// Internal bios that are still out there then are left to the [`Background`].
     pub fn drain_with<T>(&self, mut work: impl FnMut(&Cx<'_>) -> Option<T>) -> T {
@@ -194,8 +194,8 @@ impl Domain {
         sum
     }
 
-    /// What lies in every channel that there has been, for people. Never waits for a thread that is inside one. Must not be
-    /// called from inside a channel.
+    /// What lies in every channel that there has been, for people. Never waits for a thread that is inside one. Must
+    /// not be called from inside a channel.
     pub fn inspect(&self) -> Vec<ChannelReport> {
         self.shared().cores().map(ChannelCore::inspect).collect()
     }
@@ -205,15 +205,16 @@ impl Domain {
         self.shared().lock_free().threads.len()
     }
 
-    /// Waits until every channel has left the section it is in now, its owner's or a drainer's: afterwards none uses a pointer that was
-    /// unpublished before. Sections are short, since nothing in them blocks. Must not be called from inside a channel.
+    /// Waits until every channel has left the section it is in now, its owner's or a drainer's: afterwards none uses a
+    /// pointer that was unpublished before. Sections are short, since nothing in them blocks. Must not be called from
+    /// inside a channel.
     pub fn synchronize(&self) {
         grace_period(self.shared().asymmetric, self.shared().cores().map(|core| &core.lock));
     }
 
-    /// As [`synchronize`](Self::synchronize) for who must not wait: a grace period that is asked later whether it is over.
-    /// May be begun and asked anywhere, from inside a channel too; then it also waits for the section that it was begun
-    /// in, and is over after the thread has left that one. Costs a membarrier(2), about 1 µs; never blocks.
+    /// As [`synchronize`](Self::synchronize) for who must not wait: a grace period that is asked later whether it is
+    /// over. May be begun and asked anywhere, from inside a channel too; then it also waits for the section that it was
+    /// begun in, and is over after the thread has left that one. Costs a membarrier(2), about 1 µs; never blocks.
     pub fn grace(&self) -> Grace {
         Grace(Sections::now(self.shared().asymmetric, self.shared().counted_cores().cloned()))
     }
@@ -225,9 +226,9 @@ impl Domain {
         Grace(Sections::now(self.shared().asymmetric, others.cloned()))
     }
 
-    /// Runs the timers of `owner` now ([`Cx::at_for`]), whenever they are due. One that is set in a section that begins later
-    /// is not among them. Waits for threads that are inside a channel, which they are not for long. Must not be called from inside a
-    /// channel.
+    /// Runs the timers of `owner` now ([`Cx::at_for`]), whenever they are due. One that is set in a section that begins
+    /// later is not among them. Waits for threads that are inside a channel, which they are not for long. Must not be
+    /// called from inside a channel.
     pub fn expire(&self, owner: usize) {
         self.shared().cores().for_each(|core| core.expire(owner));
     }
@@ -256,9 +257,9 @@ impl Domain {
 pub struct Grace(Sections<Arc<ChannelCore>>);
 
 impl Grace {
-    /// Whether every channel has left the section that it was in when the period began: from then on, none uses a pointer
-    /// that was unpublished before, and what they did in these sections is visible. Once over, it stays over. Costs a
-    /// load for each section that was open; never waits.
+    /// Whether every channel has left the section that it was in when the period began: from then on, none uses a
+    /// pointer that was unpublished before, and what they did in these sections is visible. Once over, it stays over.
+    /// Costs a load for each section that was open; never waits.
     pub fn is_over(&self) -> bool {
         self.0.are_over()
     }

@@ -64,8 +64,9 @@ impl ExtentsReply {
         self
     }
 
-    /// Answers with runs from the first sector asked for on, in order. They may stop short of the range; what goes past it is
-    /// cut off. None at all is no knowledge. May be called on any thread, and takes no lock that I/O is done under.
+    /// Answers with runs from the first sector asked for on, in order. They may stop short of the range; what goes past
+    /// it is cut off. None at all is no knowledge. May be called on any thread, and takes no lock that I/O is done
+    /// under.
     pub fn give(mut self, mut extents: Vec<Extent>) {
         let mut left = self.most;
         extents.retain_mut(|extent| {

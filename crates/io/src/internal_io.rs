@@ -1,7 +1,7 @@
 //! Internal I/Os: internal bios with all that they need, for workers that have no `unsafe`.
 //!
-//! An [`InternalIo`] owns the memory that it reads into or writes from, and comes back as a whole; a worker that keeps it for
-//! the next one allocates nothing. What it cannot do is [`Cx::submit_internal`]'s: lists of several pieces.
+//! An [`InternalIo`] owns the memory that it reads into or writes from, and comes back as a whole; a worker that keeps
+//! it for the next one allocates nothing. What it cannot do is [`Cx::submit_internal`]'s: lists of several pieces.
 
 use crate::{BlockDevice, Cx, Op, OpFlags, Segment, Status};
 use std::sync::Arc;
@@ -43,8 +43,8 @@ impl IoMemory for Option<AlignedBuf> {
 
 /// Who sends internal I/Os.
 pub trait InternalIoOwner<M: IoMemory>: Send + Sync {
-    /// An internal I/O is back. Called inside the channel that it was sent on, maybe before [`Cx::submit_internal_io`] has returned. Must not
-    /// block.
+    /// An internal I/O is back. Called inside the channel that it was sent on, maybe before [`Cx::submit_internal_io`]
+    /// has returned. Must not block.
     fn io_done(self: Arc<Self>, cx: &Cx<'_>, io: Box<InternalIo<M>>, status: Status);
 }
 
@@ -86,8 +86,8 @@ impl<M: IoMemory> InternalIo<M> {
 }
 
 impl Cx<'_> {
-    /// Sends an internal I/O: an internal bio. Given back when the channel's reserve for the device's level is used up, or
-    /// the channel gives none: see [`when_internal`](Self::when_internal). Does not block, and allocates nothing.
+    /// Sends an internal I/O: an internal bio. Given back when the channel's reserve for the device's level is used up,
+    /// or the channel gives none: see [`when_internal`](Self::when_internal). Does not block, and allocates nothing.
     ///
     /// A range past the device's end, and memory that is too short or only to be written from for a read, end with
     /// [`Status::Invalid`].
@@ -99,8 +99,8 @@ impl Cx<'_> {
         io.owner = Some(owner);
         let level = Self::internal_level(&*io.dev);
         let raw = Box::into_raw(io);
-        // SAFETY: the internal I/O is this function's until it is submitted. The borrow of its memory lasts, as raw pointers,
-        // until `back` makes a box of it again: nobody else knows the internal I/O.
+        // SAFETY: the internal I/O is this function's until it is submitted. The borrow of its memory lasts, as raw
+        // pointers, until `back` makes a box of it again: nobody else knows the internal I/O.
         let seg = match unsafe { &mut (*raw).memory }.buffer() {
             IoBuffer::None => Segment::EMPTY,
             // SAFETY: the memory is lent until `back`, for reading and writing.

@@ -1,4 +1,5 @@
-//! Threads for jobs that would keep a submitter waiting: started as jobs come, few, and gone when nothing comes any more.
+//! Threads for jobs that would keep a submitter waiting: started as jobs come, few, and gone when nothing comes any
+//! more.
 
 use crate::Executor;
 use std::collections::VecDeque;
@@ -16,8 +17,8 @@ pub struct JobPoolOptions {
     pub linger: Option<Duration>,
 }
 
-/// A queue of jobs and the threads that do them. Dropped, it lets its threads go: they do what is queued first, and nobody waits for
-/// them.
+/// A queue of jobs and the threads that do them. Dropped, it lets its threads go: they do what is queued first, and
+/// nobody waits for them.
 pub struct JobPool<J: Send + 'static> {
     options: JobPoolOptions,
     executor: Arc<dyn Executor>,

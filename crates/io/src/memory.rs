@@ -22,8 +22,8 @@ const CACHED: usize = 256 << 20;
 /// Bios of several channels may meet in it; as on a disk, what a read finds that overlaps a write in flight is not
 /// defined byte by byte, and nothing else is harmed.
 ///
-/// It can move to another process: [`share`](Self::share) there, [`adopt`](Self::adopt) here. From then on it lies in a file
-/// of the kernel's memory, which both may map.
+/// It can move to another process: [`share`](Self::share) there, [`adopt`](Self::adopt) here. From then on it lies in a
+/// file of the kernel's memory, which both may map.
 pub struct Memory {
     base: NonNull<u8>,
     len: usize,
@@ -54,17 +54,17 @@ impl Memory {
         Ok(Self { base, len, streams: false, file: OnceLock::new() })
     }
 
-    /// The same for a disk whose speed counts: if it is larger than caches are, long writes go past them. That doubles their
-    /// speed, and makes what reads them at once fetch them from memory.
+    /// The same for a disk whose speed counts: if it is larger than caches are, long writes go past them. That doubles
+    /// their speed, and makes what reads them at once fetch them from memory.
     pub fn streaming(size: Sectors) -> io::Result<Self> {
         let mut memory = Self::new(size)?;
         memory.streams = memory.len > CACHED;
         Ok(memory)
     }
 
-    /// What is in it, as a file of memory for another process. The first time it is copied there, and given back here as
-    /// that goes on, so that it is never held twice: a gigabyte takes some tenths of a second. Nobody may use the memory
-    /// meanwhile, nor afterwards but through the file.
+    /// What is in it, as a file of memory for another process. The first time it is copied there, and given back here
+    /// as that goes on, so that it is never held twice: a gigabyte takes some tenths of a second. Nobody may use the
+    /// memory meanwhile, nor afterwards but through the file.
     pub fn share(&self) -> io::Result<OwnedFd> {
         if let Some(file) = self.file.get() {
             return file.try_clone();
@@ -214,8 +214,8 @@ impl Memory {
     }
 }
 
-/// Which of some pages of this process have memory, here or swapped out (`Documentation/admin-guide/mm/pagemap.rst`, 6.12);
-/// empty when that cannot be found out. A disk that is hardly written to is not to be read whole.
+/// Which of some pages of this process have memory, here or swapped out (`Documentation/admin-guide/mm/pagemap.rst`,
+/// 6.12); empty when that cannot be found out. A disk that is hardly written to is not to be read whole.
 fn pages_taken(pagemap: Option<&std::fs::File>, first: usize, count: usize) -> Vec<bool> {
     use std::os::unix::fs::FileExt;
     const PRESENT_OR_SWAPPED: u8 = 0xc0;

@@ -1,12 +1,12 @@
 //! Questions for what ranges of a device hold, whose answers may come late.
 //!
-//! A device may have to read metadata, or ask a server or a file system, before it knows. So it is not asked as a function is:
-//! it gets an [`ExtentsReply`], and who asked goes on. An event loop has [`Questions`] beside its channel; tools wait
-//! ([`BlockingIo::extents`](crate::BlockingIo::extents)).
+//! A device may have to read metadata, or ask a server or a file system, before it knows. So it is not asked as a
+//! function is: it gets an [`ExtentsReply`], and who asked goes on. An event loop has [`Questions`] beside its channel;
+//! tools wait ([`BlockingIo::extents`](crate::BlockingIo::extents)).
 //!
 //! # Invariants
-//! - Every question is answered once, with at least its first sector: what is not known counts as data. So does the range of a
-//!   reply that is dropped.
+//! - Every question is answered once, with at least its first sector: what is not known counts as data. So does the
+//!   range of a reply that is dropped.
 //! - Devices have no more than [`MOST`] questions of one asker. What is asked beyond that is answered at once, as data:
 //!   a device that never answers does not collect questions, even if those who asked them have gone.
 
@@ -34,8 +34,9 @@ impl Questions {
         Self { inbox: Arc::new(inbox), next: 0, pending: 0 }
     }
 
-    /// Asks what a range of `dev` holds. Does not block. The answer is taken from [`next_answer`](Self::next_answer), and may
-    /// be there at once. The device need not be held until then; as the channel's bios are, it must be of the channel's domain.
+    /// Asks what a range of `dev` holds. Does not block. The answer is taken from [`next_answer`](Self::next_answer),
+    /// and may be there at once. The device need not be held until then; as the channel's bios are, it must be of the
+    /// channel's domain.
     pub fn ask(&mut self, channel: &Channel, dev: &dyn BlockDevice, sector: Sector, sectors: Sectors) -> Question {
         let question = Question(self.next);
         self.next += 1;
@@ -68,7 +69,8 @@ impl Questions {
         }
     }
 
-    /// The next answer: runs from the first sector of the question on, within its range, at least one. Costs next to nothing while nothing was asked.
+    /// The next answer: runs from the first sector of the question on, within its range, at least one. Costs next to
+    /// nothing while nothing was asked.
     pub fn next_answer(&mut self) -> Option<(Question, Vec<Extent>)> {
         if self.pending == 0 {
             return None;

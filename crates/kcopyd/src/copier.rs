@@ -12,9 +12,9 @@ use udm_io::{Cx, Domain, InternalWaiter, Nanos};
 pub struct Kcopyd(Arc<Inner>);
 
 impl Kcopyd {
-    /// A copier for channels of `domain`, which may have other `options` for all ([`copy_as`](Self::copy_as)). Takes address space
-    /// for its pool, and memory as it is used. Fails when there is none, or the domain's workqueue cannot be started. May block
-    /// briefly.
+    /// A copier for channels of `domain`, which may have other `options` for all ([`copy_as`](Self::copy_as)). Takes
+    /// address space for its pool, and memory as it is used. Fails when there is none, or the domain's workqueue cannot
+    /// be started. May block briefly.
     pub fn new(domain: &Domain, options: CopyOptions) -> io::Result<Self> {
         let others = *Workqueue::of(domain).copies();
         let inner = Arc::new(Inner::new(others.unwrap_or(options))?);
@@ -29,8 +29,8 @@ impl Kcopyd {
         *Workqueue::of(domain).copies() = Some(options);
     }
 
-    /// Asks for a copy. Given back when as many jobs wait as may: who has none of its own waiting here never sees that; others
-    /// ask again when one of theirs is done.
+    /// Asks for a copy. Given back when as many jobs wait as may: who has none of its own waiting here never sees that;
+    /// others ask again when one of theirs is done.
     pub fn copy(&self, cx: &Cx<'_>, job: Box<CopyJob>, asker: Arc<dyn Copied>) -> Result<(), Box<CopyJob>> {
         self.0.add(job, asker)?;
         self.0.run(cx);
@@ -48,8 +48,8 @@ impl Kcopyd {
         self.0.run(cx);
     }
 
-    /// The share of the time, in percent, in which copies may be out; 100 at first. 0 is taken for 1. Not while somebody is in a
-    /// [`hurry`](Self::hurry).
+    /// The share of the time, in percent, in which copies may be out; 100 at first. 0 is taken for 1. Not while
+    /// somebody is in a [`hurry`](Self::hurry).
     pub fn set_throttle(&self, percent: u32) {
         self.0.set_throttle(percent);
     }

@@ -31,9 +31,9 @@ pub struct CopyOptions {
 }
 
 impl CopyOptions {
-    /// As the snapshots of Linux 2.6.27 had it: 1 MiB of pages a snapshot (`SNAPSHOT_PAGES`, `drivers/md/dm-snap.c`), pieces of
-    /// 64 KiB (`SUB_JOB_SIZE`, `drivers/md/dm-kcopyd.c`), and no job merged with another. With [`Requeue::Tail`] it is that
-    /// kernel, with [`Requeue::Head`] the one that was mended.
+    /// As the snapshots of Linux 2.6.27 had it: 1 MiB of pages a snapshot (`SNAPSHOT_PAGES`, `drivers/md/dm-snap.c`),
+    /// pieces of 64 KiB (`SUB_JOB_SIZE`, `drivers/md/dm-kcopyd.c`), and no job merged with another. With
+    /// [`Requeue::Tail`] it is that kernel, with [`Requeue::Head`] the one that was mended.
     pub const fn linux_2_6_27(requeue: Requeue) -> Self {
         Self { pool: 1 << 20, piece: 64 << 10, pieces: usize::MAX, jobs: usize::MAX, requeue, merge: false }
     }
@@ -65,8 +65,8 @@ pub struct CopyTo {
     pub skip: Sectors,
     /// How much comes here at most.
     pub take: Sectors,
-    /// Zeroes that are written behind what comes here, if one write can be that long: a gap before the next place, that may be
-    /// filled as well as not.
+    /// Zeroes that are written behind what comes here, if one write can be that long: a gap before the next place, that
+    /// may be filled as well as not.
     pub pad: Sectors,
     /// How the write went, once the job is done. Untouched when the read failed.
     pub status: Status,
@@ -105,7 +105,8 @@ impl CopyTo {
     }
 }
 
-/// One copy. The devices are held elsewhere too as long as it is out, so that the last hold is not let go of inside a channel.
+/// One copy. The devices are held elsewhere too as long as it is out, so that the last hold is not let go of inside a
+/// channel.
 pub struct CopyJob {
     /// What is copied.
     pub from: CopyFrom,
@@ -148,8 +149,8 @@ impl CopyJob {
 
 /// Who asks for copies.
 pub trait Copied: Send + Sync {
-    /// A job is done, or has failed. Called once for each job, inside a channel, maybe before [`Kcopyd::copy`] has returned;
-    /// in the order in which they ended. More jobs may be asked for from here. Must not block.
+    /// A job is done, or has failed. Called once for each job, inside a channel, maybe before [`Kcopyd::copy`] has
+    /// returned; in the order in which they ended. More jobs may be asked for from here. Must not block.
     fn copied(self: Arc<Self>, cx: &Cx<'_>, job: Box<CopyJob>);
 }
 

@@ -40,8 +40,8 @@ pub(crate) struct Queue {
 }
 
 impl Queue {
-    /// How many whole jobs, the first included, can go together, and how long they are: at most `most`. None together when
-    /// the first is longer, or is to go by itself.
+    /// How many whole jobs, the first included, can go together, and how long they are: at most `most`. None together
+    /// when the first is longer, or is to go by itself.
     pub(crate) fn together(&self, options: &CopyOptions, most: Sectors) -> Option<(usize, Sectors)> {
         let first = self.jobs.front()?;
         let most = most.min(first.progress.most);

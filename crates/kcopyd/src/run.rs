@@ -310,8 +310,8 @@ impl Inner {
         let level = Cx::internal_level(&*dev);
         let io = landing.io;
         let word = Box::into_raw(landing);
-        // SAFETY: the job under way holds the device; the piece's list, and the pages that are its own, stay until it has
-        // landed; the word is a landing.
+        // SAFETY: the job under way holds the device; the piece's list, and the pages that are its own, stay until it
+        // has landed; the word is a landing.
         let submitted =
             unsafe { cx.submit_internal(level, &*dev, op, flags, range, &*segs, landed, word.cast_const().cast()) };
         if submitted {

@@ -1,4 +1,5 @@
-//! The throttle: the share of the time in which copies may be out (`dm_kcopyd_throttle`, `drivers/md/dm-kcopyd.c`, 6.12).
+//! The throttle: the share of the time in which copies may be out (`dm_kcopyd_throttle`, `drivers/md/dm-kcopyd.c`,
+//! 6.12).
 
 use udm_io::Nanos;
 

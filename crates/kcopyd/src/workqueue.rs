@@ -1,10 +1,11 @@
 //! The workqueue: who goes on with work when no thread that submits comes by.
 //!
 //! A worker here is a state machine that submitters and completions drive. When those stop (the submitter has what it
-//! wanted, and its thread does other things), completions lie in rings that nobody looks at, and what is due at some time has
-//! nobody to do it. So each domain that has work items has one workqueue: a thread that sleeps until it is kicked or something is
-//! due, runs the work items, and serves the channels whose threads are elsewhere, and those that are nobody's, while internal bios are out on them. A
-//! simulated domain, which has no threads, does the same whenever a channel is polled or waits.
+//! wanted, and its thread does other things), completions lie in rings that nobody looks at, and what is due at some
+//! time has nobody to do it. So each domain that has work items has one workqueue: a thread that sleeps until it is
+//! kicked or something is due, runs the work items, and serves the channels whose threads are elsewhere, and those that
+//! are nobody's, while internal bios are out on them. A simulated domain, which has no threads, does the same whenever
+//! a channel is polled or waits.
 
 use crate::job::CopyOptions;
 use std::io;
@@ -15,15 +16,15 @@ use udm_io::{Background, Cx, Domain, Nanos, Waker};
 
 /// Work that has to go on though nobody submits.
 pub trait Work: Send + Sync {
-    /// Does what can be done now, inside a channel of the workqueue's. Says when it wants to be called again at the latest;
-    /// `None`: when it is kicked. Must not block.
+    /// Does what can be done now, inside a channel of the workqueue's. Says when it wants to be called again at the
+    /// latest; `None`: when it is kicked. Must not block.
     ///
-    /// As long as a time is given within 20 ms, kicks cost nothing and change nothing: a work item that is busy off and on
-    /// gives one for a while longer. One that is farther off is for what is due then; kicked, it is run at once.
+    /// As long as a time is given within 20 ms, kicks cost nothing and change nothing: a work item that is busy off and
+    /// on gives one for a while longer. One that is farther off is for what is due then; kicked, it is run at once.
     fn do_work(self: Arc<Self>, cx: &Cx<'_>) -> Option<Nanos>;
 
-    /// Whether it waits for bios of others, on whatever channel they are out: then every channel whose thread is elsewhere is
-    /// served. Asked after [`attend`](Self::attend), when that gave a time.
+    /// Whether it waits for bios of others, on whatever channel they are out: then every channel whose thread is
+    /// elsewhere is served. Asked after [`attend`](Self::attend), when that gave a time.
     fn waits_for_others(&self) -> bool {
         false
     }
@@ -68,7 +69,8 @@ struct State {
     waker: Option<Waker>,
 }
 
-/// A work item that is being kept, until this is dropped. Internal bios of the work item's hold it, by way of the work item.
+/// A work item that is being kept, until this is dropped. Internal bios of the work item's hold it, by way of the work
+/// item.
 pub struct WorkItem {
     entry: Arc<Entry>,
     domain: Domain,
@@ -111,8 +113,8 @@ impl Drop for WorkItem {
 }
 
 impl WorkItem {
-    /// Has a work item of `domain` run from now on; it is kicked at once. Starts the workqueue's thread for the first one, and fails when
-    /// that fails. May block briefly.
+    /// Has a work item of `domain` run from now on; it is kicked at once. Starts the workqueue's thread for the first
+    /// one, and fails when that fails. May block briefly.
     pub fn new(domain: &Domain, work: Weak<dyn Work>) -> io::Result<Self> {
         let entry = Arc::new(Entry {
             work,
@@ -245,8 +247,9 @@ fn next_due(entries: &[Arc<Entry>]) -> Option<Nanos> {
     entries.iter().map(|e| e.next.load(Ordering::Relaxed)).filter(|at| *at != NEVER).min().map(Nanos)
 }
 
-/// After a round of which the next is due at `next`: serves channels whose threads are elsewhere. Returns when there is something to
-/// be looked at again: no work item need be due for internal bios to come home, by mail, from a source, or at their time.
+/// After a round of which the next is due at `next`: serves channels whose threads are elsewhere. Returns when there is
+/// something to be looked at again: no work item need be due for internal bios to come home, by mail, from a source, or
+/// at their time.
 fn serve_elsewhere(domain: &Domain, entries: &[Arc<Entry>], next: Option<Nanos>) -> Option<Nanos> {
     domain.poll_remotely(next.is_some() && wait_for_others(entries));
     let soon = domain.has_internal().then(|| domain.clock().now().after(ATTENTION_NS));

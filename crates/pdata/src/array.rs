@@ -1,5 +1,5 @@
-//! The array (`dm-array.c`, 6.12): a tree whose leaves lead to blocks of packed values. Every block but the last is full. The array
-//! does not know how many values it has: who keeps its root keeps that too.
+//! The array (`dm-array.c`, 6.12): a tree whose leaves lead to blocks of packed values. Every block but the last is
+//! full. The array does not know how many values it has: who keeps its root keeps that too.
 //!
 //! As with trees, the array owns one reference to what each of its values refers to.
 
@@ -100,7 +100,8 @@ pub async fn get<V: Value>(store: &mut Store, root: u64, index: u64) -> Result<O
     .await
 }
 
-/// Appends all values of the block that has value `index` to `into`; which values these are. Nothing when there is no such block.
+/// Appends all values of the block that has value `index` to `into`; which values these are. Nothing when there is no
+/// such block.
 ///
 /// # Errors
 /// As [`get`].
@@ -137,7 +138,8 @@ pub async fn walk<V: Value>(store: &mut Store, root: u64, mut each: impl FnMut(u
     }
 }
 
-/// Makes `value` value number `index`, which the array has; returns the one that it replaces. References as in [`btree::insert`].
+/// Makes `value` value number `index`, which the array has; returns the one that it replaces. References as in
+/// [`btree::insert`].
 ///
 /// # Errors
 /// As [`btree::insert`]; [`Error::Refused`] when the array has no such value.
@@ -157,8 +159,8 @@ pub async fn set<V: Value>(store: &mut Store, root: &mut u64, index: u64, value:
     .await
 }
 
-/// Lets the array, which has `from` values, have `to` of them, the new ones all `value`; each new one counts a reference to what
-/// `value` refers to, beside the caller's.
+/// Lets the array, which has `from` values, have `to` of them, the new ones all `value`; each new one counts a
+/// reference to what `value` refers to, beside the caller's.
 ///
 /// # Errors
 /// As [`btree::insert`]; [`Error::Refused`] when `to` is less than `from`, or the array has not got `from` values.

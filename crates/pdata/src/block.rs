@@ -33,8 +33,8 @@ pub enum IoError {
     PastEnd,
 }
 
-/// What a [`BlockIo`] answers with. Ready at once for blocking devices; otherwise who polls it again has seen to it that
-/// the I/O was submitted, and polls when something has completed.
+/// What a [`BlockIo`] answers with. Ready at once for blocking devices; otherwise who polls it again has seen to it
+/// that the I/O was submitted, and polls when something has completed.
 pub type IoFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, IoError>> + Send + 'a>>;
 
 /// Where metadata blocks lie. Futures may be polled by any thread, one at a time.
@@ -47,8 +47,8 @@ pub trait BlockIo: Send + Sync + 'static {
     /// Reads block `at` into `into`.
     fn read(&self, at: u64, into: Box<Block>) -> IoFuture<'_, Box<Block>>;
 
-    /// Writes blocks, in any order and many at a time, and gives the same blocks back in the same order. Nothing is durable
-    /// before [`flush`](Self::flush).
+    /// Writes blocks, in any order and many at a time, and gives the same blocks back in the same order. Nothing is
+    /// durable before [`flush`](Self::flush).
     fn write(&self, blocks: Vec<(u64, Box<Block>)>) -> IoFuture<'_, Vec<(u64, Box<Block>)>>;
 
     /// Makes durable what writes that have completed wrote.

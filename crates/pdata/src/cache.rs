@@ -1,7 +1,7 @@
 //! Blocks in memory: read ones, which may go at any time, and changed ones, which have to be written first.
 //!
-//! Nothing is evicted within an operation: an operation's slots stay valid until it has ended, and the cache may exceed its
-//! bound by the few blocks that one operation touches. [`Cache::room`] says what has to go before the next one.
+//! Nothing is evicted within an operation: an operation's slots stay valid until it has ended, and the cache may exceed
+//! its bound by the few blocks that one operation touches. [`Cache::room`] says what has to go before the next one.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -203,8 +203,8 @@ impl Cache {
         self.places.len() > self.capacity
     }
 
-    /// Evicts until the bound is met, and somewhat more, so that it is not reached again at once; or takes blocks out that
-    /// have to be written, many at a time: those that were not used for longest.
+    /// Evicts until the bound is met, and somewhat more, so that it is not reached again at once; or takes blocks out
+    /// that have to be written, many at a time: those that were not used for longest.
     pub(crate) fn room(&mut self) -> Vec<(u64, Kind, Box<Block>)> {
         let mut write = Vec::new();
         let goal = self.capacity - self.capacity / 32;

@@ -1,8 +1,8 @@
 //! The space map that counts the references to data blocks. Its bitmaps are found by a tree of [`IndexEntry`].
 //!
-//! A data block is given out when its count is zero now *and* was zero at the last commit: until the commit, the state that a crash
-//! brings back refers to it. Entries of the index that changed are kept in memory and reach the tree when the transaction
-//! is committed. (`dm-space-map-disk.c`, `dm-space-map-common.c`, 6.12.)
+//! A data block is given out when its count is zero now *and* was zero at the last commit: until the commit, the state
+//! that a crash brings back refers to it. Entries of the index that changed are kept in memory and reach the tree when
+//! the transaction is committed. (`dm-space-map-disk.c`, `dm-space-map-common.c`, 6.12.)
 
 use crate::btree;
 use crate::cache::{Attempt, NumberMap, Slot, Stop};
@@ -188,8 +188,8 @@ impl Transaction {
         Ok(now)
     }
 
-    /// The two bits of a data block, which exists. `bitmap` remembers from block to block which bitmap was looked at: blocks
-    /// that are counted together lie together.
+    /// The two bits of a data block, which exists. `bitmap` remembers from block to block which bitmap was looked at:
+    /// blocks that are counted together lie together.
     pub(crate) fn data_bits(&mut self, block: u64, bitmap: &mut Option<(u64, Slot)>) -> Attempt<u32> {
         let index = block / ENTRIES_PER_BITMAP;
         let slot = match *bitmap {
@@ -234,7 +234,8 @@ impl Transaction {
         Ok(copy)
     }
 
-    /// One reference more or less for a data block whose count is known. `bitmap` remembers which one is the transaction's own.
+    /// One reference more or less for a data block whose count is known. `bitmap` remembers which one is the
+    /// transaction's own.
     pub(crate) fn count_data(&mut self, block: u64, more: bool, bitmap: &mut Option<(u64, Slot)>) -> Result<(), Error> {
         let (index, place) = (block / ENTRIES_PER_BITMAP, block % ENTRIES_PER_BITMAP);
         let slot = match *bitmap {
@@ -284,7 +285,8 @@ impl Transaction {
         Ok(())
     }
 
-    /// A data block that is free, with one reference from now on; `None` when no block is free that also was at the last commit.
+    /// A data block that is free, with one reference from now on; `None` when no block is free that also was at the
+    /// last commit.
     pub(crate) fn alloc_data(&mut self) -> Attempt<Option<u64>> {
         let map = self.data_map()?;
         if map.available() == 0 {

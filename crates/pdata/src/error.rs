@@ -65,8 +65,8 @@ impl fmt::Display for Space {
     }
 }
 
-/// Why an operation on metadata failed. After any error of an operation that changes something, the open transaction can
-/// only be aborted; what was committed is untouched.
+/// Why an operation on metadata failed. After any error of an operation that changes something, the open transaction
+/// can only be aborted; what was committed is untouched.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Error {
     /// A metadata block could not be read.

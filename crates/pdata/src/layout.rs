@@ -1,9 +1,9 @@
 //! The bytes of every block that this crate knows, with offsets and sizes that the compiler checks.
 //!
 //! All numbers are little endian. Every block begins with a checksum: crc32c of the bytes from offset 4 to the block's
-//! end, begun with all ones and not inverted at the end, xored with a salt of its kind, so that a block read as another kind
-//! never passes. Then, somewhere, its own block number, so that a block that was written or read in the wrong place is found.
-//! (`drivers/md/persistent-data`, 6.12.)
+//! end, begun with all ones and not inverted at the end, xored with a salt of its kind, so that a block read as another
+//! kind never passes. Then, somewhere, its own block number, so that a block that was written or read in the wrong
+//! place is found. (`drivers/md/persistent-data`, 6.12.)
 
 use std::mem::{offset_of, size_of};
 
@@ -94,8 +94,9 @@ impl SpaceMapRoot {
     }
 }
 
-/// The head of a bitmap (`struct disk_bitmap_header`). [`ENTRIES_PER_BITMAP`] pairs of bits follow, in words of 64: entry
-/// `e` of a word has its count's high bit at bit `2e` and its low bit at `2e + 1`. A count of 3 means "3 or more, see the tree".
+/// The head of a bitmap (`struct disk_bitmap_header`). [`ENTRIES_PER_BITMAP`] pairs of bits follow, in words of 64:
+/// entry `e` of a word has its count's high bit at bit `2e` and its low bit at `2e + 1`. A count of 3 means "3 or more,
+/// see the tree".
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct BitmapHeader {
@@ -160,8 +161,8 @@ const _: () = {
     assert!(array_max_entries(8) == 509);
 };
 
-/// How many entries a node has whose values take `value_size` bytes: as many as fit, rounded down to a multiple of three
-/// (`calc_max_entries`, `dm-btree.c`).
+/// How many entries a node has whose values take `value_size` bytes: as many as fit, rounded down to a multiple of
+/// three (`calc_max_entries`, `dm-btree.c`).
 #[must_use]
 pub const fn max_entries(value_size: usize) -> usize {
     (BLOCK_SIZE - size_of::<NodeHeader>()) / (8 + value_size) / 3 * 3

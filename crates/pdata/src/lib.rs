@@ -1,5 +1,6 @@
-//! Floor 3: the kernel's persistent-data structures (`drivers/md/persistent-data`, 6.12), byte for byte: blocks of 4 KiB
-//! with checksums, space maps that count references, transactions that never write over what is in use, and B+trees.
+//! Floor 3: the kernel's persistent-data structures (`drivers/md/persistent-data`, 6.12), byte for byte: blocks of 4
+//! KiB with checksums, space maps that count references, transactions that never write over what is in use, and
+//! B+trees.
 //!
 //! It knows nothing of thin pools, and of no channel: what it reads and writes through is a [`BlockIo`].
 

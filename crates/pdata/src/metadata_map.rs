@@ -1,9 +1,9 @@
 //! The space map that counts the references to metadata blocks, among them to the blocks that it consists of itself.
 //!
-//! Its bitmaps are in memory, all of them: at most 255, or 1 MiB, beside those of the last commit as far as they differ. So
-//! to count is to change bits, and the circle (a changed bitmap lies in a new block, whose count is in a bitmap, …) is
-//! only gone round once, at the commit, by [`MetadataMap::place`]. A block is given out when its count is zero now and was zero
-//! at the last commit; so nothing that the committed superblock can reach is ever written over.
+//! Its bitmaps are in memory, all of them: at most 255, or 1 MiB, beside those of the last commit as far as they
+//! differ. So to count is to change bits, and the circle (a changed bitmap lies in a new block, whose count is in a
+//! bitmap, …) is only gone round once, at the commit, by [`MetadataMap::place`]. A block is given out when its count is
+//! zero now and was zero at the last commit; so nothing that the committed superblock can reach is ever written over.
 //! (`dm-space-map-metadata.c`, `dm-space-map-common.c`, 6.12.)
 
 use crate::block::Block;
@@ -68,8 +68,8 @@ pub(crate) struct MetadataMap {
 }
 
 impl MetadataMap {
-    /// A map of `nr_blocks` of which the first `reserved` are in use, and that lies in the next ones: the index, the root of
-    /// the tree of counts (which the caller makes), the bitmaps.
+    /// A map of `nr_blocks` of which the first `reserved` are in use, and that lies in the next ones: the index, the
+    /// root of the tree of counts (which the caller makes), the bitmaps.
     pub(crate) fn create(nr_blocks: u64, reserved: u64) -> Result<Self, Error> {
         let nr_blocks = nr_blocks.min(MAX_METADATA_BLOCKS);
         let nr_maps = nr_blocks.div_ceil(ENTRIES_PER_BITMAP);
@@ -143,8 +143,9 @@ impl MetadataMap {
         self.maps.push(Map { now, entry, before: None });
     }
 
-    /// After the last bitmap: counts what they say. The sums that are on disk beside them may be off (`thin_restore` 0.9.0 counts one block
-    /// too many), and the kernel carries such an error on for ever; the next commit writes what was counted.
+    /// After the last bitmap: counts what they say. The sums that are on disk beside them may be off (`thin_restore`
+    /// 0.9.0 counts one block too many), and the kernel carries such an error on for ever; the next commit writes what
+    /// was counted.
     pub(crate) fn count_loaded(&mut self) {
         let mut left = self.nr_blocks;
         let mut free = 0;
@@ -214,8 +215,8 @@ impl MetadataMap {
         self.maps.len() as u64 + 1
     }
 
-    /// Blocks that are kept for the commit: every bitmap and the index move once, and what the transaction remembered has
-    /// to reach its trees.
+    /// Blocks that are kept for the commit: every bitmap and the index move once, and what the transaction remembered
+    /// has to reach its trees.
     pub(crate) fn reserve(&self) -> u64 {
         self.places() + (self.nr_blocks / 16).min(64)
     }
@@ -327,8 +328,8 @@ impl MetadataMap {
         self.committed.is_none() || self.maps.iter().any(|map| map.before.is_some()) || self.overflow.is_dirty()
     }
 
-    /// Gives every changed bitmap, and the index, a block that is not in use by the last commit. Afterwards counts and places
-    /// are those of the commit: to move one bitmap may change others, so this goes on until none is left.
+    /// Gives every changed bitmap, and the index, a block that is not in use by the last commit. Afterwards counts and
+    /// places are those of the commit: to move one bitmap may change others, so this goes on until none is left.
     pub(crate) fn place(&mut self) -> Result<(), Error> {
         if !self.maps.iter().any(|map| map.before.is_some()) {
             return Ok(());

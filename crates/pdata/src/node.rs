@@ -129,7 +129,8 @@ impl<'a> Node<'a> {
     }
 }
 
-/// Fewer entries than this are too few, for any node but a root (`merge_threshold`, `dm-btree-remove.c`; `thin_check` sees to it).
+/// Fewer entries than this are too few, for any node but a root (`merge_threshold`, `dm-btree-remove.c`; `thin_check`
+/// sees to it).
 pub(crate) fn least(max: usize) -> usize {
     max / 3
 }

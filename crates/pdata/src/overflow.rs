@@ -1,6 +1,6 @@
-//! Counts of three and more, which do not fit a bitmap's two bits: what the open transaction knows and has changed of the
-//! tree that holds them. Changes are kept here and written to the tree all at once, in order, when the transaction is
-//! committed: a tree that is changed for each count would change its own counts each time.
+//! Counts of three and more, which do not fit a bitmap's two bits: what the open transaction knows and has changed of
+//! the tree that holds them. Changes are kept here and written to the tree all at once, in order, when the transaction
+//! is committed: a tree that is changed for each count would change its own counts each time.
 
 use crate::cache::NumberMap;
 

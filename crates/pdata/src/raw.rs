@@ -4,8 +4,8 @@ use crate::error::Error;
 use crate::store::Store;
 
 impl Store {
-    /// A free metadata block, with one reference, which is the caller's: a copy of a superblock, say. The caller writes it before
-    /// the commit, whose flush makes it durable, and gives it back with [`dec`](Self::dec).
+    /// A free metadata block, with one reference, which is the caller's: a copy of a superblock, say. The caller writes
+    /// it before the commit, whose flush makes it durable, and gives it back with [`dec`](Self::dec).
     ///
     /// # Errors
     /// As [`btree::insert`](crate::btree::insert).

@@ -1,8 +1,9 @@
 //! How many metadata blocks a commit takes at worst, so that nobody begins what may not be committed.
 //!
-//! A commit places the space map's own bitmaps and index (each moves once), and tells three trees what was remembered: the index of the
-//! data space map, and the large counts of both maps. How many nodes that takes follows from how many keys are to be told and how many
-//! leaves the tree has. Bounds here are for nodes a third full, as removing leaves them, and for every full leaf met being split.
+//! A commit places the space map's own bitmaps and index (each moves once), and tells three trees what was remembered:
+//! the index of the data space map, and the large counts of both maps. How many nodes that takes follows from how many
+//! keys are to be told and how many leaves the tree has. Bounds here are for nodes a third full, as removing leaves
+//! them, and for every full leaf met being split.
 
 use crate::btree::leaves;
 use crate::cache::Attempt;
@@ -45,8 +46,8 @@ fn tree(told: u64, leaves: u64, per_leaf: u64, new: bool) -> u64 {
 
 impl Store {
     /// Whether a change that takes no more than `needs` can be made, and committed after that. No such change ends with
-    /// [`NoSpace`](crate::Error::NoSpace), and neither does the commit. `false` does not say that it would: a commit before the change helps, for it
-    /// gives back what the open transaction has replaced.
+    /// [`NoSpace`](crate::Error::NoSpace), and neither does the commit. `false` does not say that it would: a commit
+    /// before the change helps, for it gives back what the open transaction has replaced.
     #[must_use]
     pub fn has_room(&self, needs: &Needs) -> bool {
         let t = self.transaction();

@@ -15,8 +15,8 @@ use crate::value::Ref;
 /// How to open a [`Store`].
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// Memory for blocks, in bytes; half a MiB is a sensible minimum. Space map bitmaps of the metadata come on top: 4 KiB for each
-    /// 64 MiB of metadata.
+    /// Memory for blocks, in bytes; half a MiB is a sensible minimum. Space map bitmaps of the metadata come on top: 4
+    /// KiB for each 64 MiB of metadata.
     pub cache_bytes: usize,
     /// Refuse everything that changes something.
     pub read_only: bool,
@@ -37,8 +37,8 @@ enum Health {
     Lost,
 }
 
-/// See the module. One owner uses it; every operation takes it by `&mut`. To drop the future of a change while it waits is as if
-/// the change had failed: the transaction has to be aborted.
+/// See the module. One owner uses it; every operation takes it by `&mut`. To drop the future of a change while it waits
+/// is as if the change had failed: the transaction has to be aborted.
 pub struct Store {
     io: Arc<dyn BlockIo>,
     t: Transaction,
@@ -56,8 +56,8 @@ impl std::fmt::Debug for Store {
 }
 
 impl Store {
-    /// New metadata on the whole of `io`, of which blocks `0..reserved` are the caller's (a superblock). Nothing of what was there is
-    /// looked at, and nothing is on disk before the first commit.
+    /// New metadata on the whole of `io`, of which blocks `0..reserved` are the caller's (a superblock). Nothing of
+    /// what was there is looked at, and nothing is on disk before the first commit.
     ///
     /// # Errors
     /// When the device is too small.
@@ -74,8 +74,8 @@ impl Store {
         Self { io, t, health: Health::Good, read_only: options.read_only, prepared: false, changed: false }
     }
 
-    /// Opens what a commit left: `roots` are from its superblock. Reads the metadata space map's index and bitmaps (at most 256
-    /// blocks), looks how large the trees of large counts are, and writes nothing.
+    /// Opens what a commit left: `roots` are from its superblock. Reads the metadata space map's index and bitmaps (at
+    /// most 256 blocks), looks how large the trees of large counts are, and writes nothing.
     ///
     /// # Errors
     /// When a block cannot be read or is damaged, or the roots do not fit the device.
@@ -133,8 +133,8 @@ impl Store {
         self.change_uncrowded(attempt).await
     }
 
-    /// Whether an operation failed, or was given up half-way: everything fails until [`abort`](Self::abort). A read can have done
-    /// that too, when blocks had to be written to make room for what it read.
+    /// Whether an operation failed, or was given up half-way: everything fails until [`abort`](Self::abort). A read can
+    /// have done that too, when blocks had to be written to make room for what it read.
     #[must_use]
     pub fn is_poisoned(&self) -> bool {
         self.health != Health::Good
@@ -212,7 +212,8 @@ impl Store {
         self.changed || self.t.metadata.is_dirty()
     }
 
-    /// Makes the space maps final, and returns the roots that belong into the superblock. Any change after it makes them void.
+    /// Makes the space maps final, and returns the roots that belong into the superblock. Any change after it makes
+    /// them void.
     ///
     /// # Errors
     /// When a block cannot be read, is damaged, or none is free; the transaction has to be aborted then.
@@ -227,12 +228,13 @@ impl Store {
         Ok(self.t.roots())
     }
 
-    /// Commits: writes all that changed, flushes, and then writes `superblock`, sealed by the caller, to `at`, durable when
-    /// this returns. Until then a crash leaves the last commit, afterwards this one.
+    /// Commits: writes all that changed, flushes, and then writes `superblock`, sealed by the caller, to `at`, durable
+    /// when this returns. Until then a crash leaves the last commit, afterwards this one.
     ///
     /// # Errors
-    /// When writing failed. If that was before the superblock, [`abort`](Self::abort) goes back to the last commit; if it was the
-    /// superblock, nobody knows which one is on disk, and everything fails with [`Error::Poisoned`] until the store is opened again.
+    /// When writing failed. If that was before the superblock, [`abort`](Self::abort) goes back to the last commit; if
+    /// it was the superblock, nobody knows which one is on disk, and everything fails with [`Error::Poisoned`] until
+    /// the store is opened again.
     pub async fn commit(&mut self, at: u64, superblock: Box<Block>) -> Result<(), Error> {
         self.check_writable()?;
         if !std::mem::take(&mut self.prepared) {
@@ -387,8 +389,8 @@ impl Store {
         Ok(())
     }
 
-    /// A free data block, with one reference, which is the caller's; `None` when there is none that was also free at the last commit: then
-    /// a commit may help. About 50 ns.
+    /// A free data block, with one reference, which is the caller's; `None` when there is none that was also free at
+    /// the last commit: then a commit may help. About 50 ns.
     ///
     /// # Errors
     /// As [`btree::insert`].
@@ -404,7 +406,8 @@ impl Store {
         self.data_count_range(blocks, true).await
     }
 
-    /// One reference less for each data block of `blocks`. One that loses its last is not given out before the next commit.
+    /// One reference less for each data block of `blocks`. One that loses its last is not given out before the next
+    /// commit.
     ///
     /// # Errors
     /// As [`btree::insert`].

@@ -1,10 +1,10 @@
 //! The open transaction: what is in memory, and what may be changed how.
 //!
-//! A block that the last commit refers to is never changed: it is *shadowed*, that is copied to a block that was free at the
-//! last commit. A block with several references is copied too, and what it refers to gets one reference more
+//! A block that the last commit refers to is never changed: it is *shadowed*, that is copied to a block that was free
+//! at the last commit. A block with several references is copied too, and what it refers to gets one reference more
 //! (`dm-transaction-manager.c`, 6.12). Everything here is synchronous and never waits: what is not in memory stops the
-//! attempt with [`Stop::Need`], always before the step that needs it has changed anything, and each step leaves
-//! trees and counts whole; so an attempt can be made again from its beginning.
+//! attempt with [`Stop::Need`], always before the step that needs it has changed anything, and each step leaves trees
+//! and counts whole; so an attempt can be made again from its beginning.
 
 use crate::btree;
 use crate::cache::{Attempt, Cache, Slot, Stop};
@@ -125,8 +125,8 @@ impl Transaction {
         Ok(())
     }
 
-    /// One reference more or less for each of `refs`, which were [touched](Self::touch). What loses its last one is free; what it
-    /// referred to is the caller's concern.
+    /// One reference more or less for each of `refs`, which were [touched](Self::touch). What loses its last one is
+    /// free; what it referred to is the caller's concern.
     pub(crate) fn count(&mut self, refs: &[Ref], more: bool) -> Result<(), Error> {
         let mut bitmap = None;
         for one in refs {
@@ -173,8 +173,8 @@ impl Transaction {
         Ok(())
     }
 
-    /// The block at `at`, to be changed, in the place where it is from now on: the caller, who owns one reference to it, has
-    /// to write down that place. `refs` says what the block refers to.
+    /// The block at `at`, to be changed, in the place where it is from now on: the caller, who owns one reference to
+    /// it, has to write down that place. `refs` says what the block refers to.
     pub(crate) fn own(
         &mut self,
         at: u64,
@@ -271,8 +271,8 @@ impl Transaction {
         Ok(())
     }
 
-    /// Whether [`settle`](Self::settle) should not wait for the commit: much is remembered, or there may soon be too little space
-    /// for it to reach its trees.
+    /// Whether [`settle`](Self::settle) should not wait for the commit: much is remembered, or there may soon be too
+    /// little space for it to reach its trees.
     pub(crate) fn is_crowded(&self) -> bool {
         let data = self.data.as_ref().map_or(0, DataMap::remembered);
         let remembered = data + self.metadata.overflow.remembered();

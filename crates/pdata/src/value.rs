@@ -14,7 +14,8 @@ pub enum Ref {
     Metadata(u64),
 }
 
-/// A value of a tree: bytes on disk and what they mean. Decoding never fails; what is out of range shows when it is followed.
+/// A value of a tree: bytes on disk and what they mean. Decoding never fails; what is out of range shows when it is
+/// followed.
 pub trait Value: Copy + Send + 'static {
     /// Bytes on disk.
     const SIZE: usize;

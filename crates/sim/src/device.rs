@@ -228,7 +228,8 @@ impl Disk {
         Write { number, sector: bio.sector(), sectors: done, data, dead: Vec::new() }
     }
 
-    /// What is on the platters after the power has gone, as chance has it. Of the bios in `flight` part may have arrived.
+    /// What is on the platters after the power has gone, as chance has it. Of the bios in `flight` part may have
+    /// arrived.
     pub(crate) fn survive<'a>(&self, flight: impl Iterator<Item = &'a Bio>, rng: &mut Rng) -> Image {
         let mut image = self.durable.clone();
         let flying: Vec<Write> =

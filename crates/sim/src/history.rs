@@ -3,8 +3,8 @@
 //! # Rules
 //! - Every sector that is written gets a number of its own; 0 stands for zeroes.
 //! - A read sees the last write that has completed. What failed, or was discarded in part, may read as before or after.
-//! - After a power cut a sector may have the value that the last completed FLUSH or FUA covers, or any of those that were
-//!   written or in flight after it.
+//! - After a power cut a sector may have the value that the last completed FLUSH or FUA covers, or any of those that
+//!   were written or in flight after it.
 
 use std::ops::Range;
 
@@ -100,7 +100,8 @@ impl History {
         op
     }
 
-    /// It has completed: with `durable`, what it wrote is durable; failed, it may have done anything between nothing and all.
+    /// It has completed: with `durable`, what it wrote is durable; failed, it may have done anything between nothing
+    /// and all.
     pub fn done(&mut self, op: &Operation, ok: bool, durable: bool) {
         let now = self.now;
         self.now += 1;

@@ -6,8 +6,8 @@
 //! [`Sim::power_cut`] takes the power from all of them at once, and returns what is on their platters: an [`Image`]
 //! each, from which the devices of the next `Sim` are made.
 //!
-//! A [`RotatingDisk`] is for questions about time: its seeks, its revolutions and its elevator are modelled, and what it takes
-//! is exact.
+//! A [`RotatingDisk`] is for questions about time: its seeks, its revolutions and its elevator are modelled, and what
+//! it takes is exact.
 //!
 //! # Invariants
 //! - The same seed and the same calls on one thread give the same world, bit for bit.

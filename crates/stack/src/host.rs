@@ -14,7 +14,8 @@ use udm_targets::TARGETS;
 /// How long a remote export may take to be reached, and to negotiate.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// An empty registry that knows every target and opens every kind of device. What it opens takes its threads from `domain`.
+/// An empty registry that knows every target and opens every kind of device. What it opens takes its threads from
+/// `domain`.
 pub fn registry(domain: Domain) -> Registry {
     let (opener, claims) = (domain.clone(), Claims::default());
     Registry::new(domain, TARGETS, Box::new(move |request| open_for_table(&opener, &claims, request)))
@@ -25,8 +26,8 @@ pub fn registry_over(domain: Domain, opener: Box<HostOpener>) -> Registry {
     Registry::new(domain, TARGETS, opener)
 }
 
-/// Opens what `request` names, which is no mapped device, for whoever looks at it: others may use it. Blocks: a server may take
-/// 20 s to answer.
+/// Opens what `request` names, which is no mapped device, for whoever looks at it: others may use it. Blocks: a server
+/// may take 20 s to answer.
 pub fn open(domain: &Domain, request: &HostRequest<'_>) -> Result<Arc<dyn BlockDevice>, Error> {
     open_with(domain, None, request)
 }

@@ -20,8 +20,8 @@ pub struct OpenOptions {
     pub read_only: bool,
     /// Refuse, and be refused by, other exclusive opens: for metadata, which two programs must not write.
     pub exclusive: bool,
-    /// Claim block devices, for this holder: nobody else may then use them exclusively, as file systems do. Who holds the
-    /// claims keeps its own exclusive opens apart.
+    /// Claim block devices, for this holder: nobody else may then use them exclusively, as file systems do. Who holds
+    /// the claims keeps its own exclusive opens apart.
     pub claims: Option<Claims>,
     /// The folder that relative paths start from.
     pub cwd: PathBuf,
@@ -36,8 +36,9 @@ impl OpenOptions {
     }
 }
 
-/// Opens the device that `spec` names: a path to a regular file or block device, `M:m` for a block device of the
-/// host, `nbd://`, `nbd+unix://` or `null:`. Every call opens anew; who wants one device for one file compares [`BlockDevice::id`]. Blocks.
+/// Opens the device that `spec` names: a path to a regular file or block device, `M:m` for a block device of the host,
+/// `nbd://`, `nbd+unix://` or `null:`. Every call opens anew; who wants one device for one file compares
+/// [`BlockDevice::id`]. Blocks.
 pub fn open_beneath(spec: &str, options: &OpenOptions) -> Result<Arc<dyn BlockDevice>, OpenError> {
     if spec.is_empty() {
         return Err(OpenError::new(OpenErrorKind::Spec, spec, "names no device; expected a path or a URI"));

@@ -1,4 +1,5 @@
-//! Changes beneath a running stack that are easy to get wrong: smaller tables, weaker disks, longer stacks, stale handles.
+//! Changes beneath a running stack that are easy to get wrong: smaller tables, weaker disks, longer stacks, stale
+//! handles.
 
 mod rig;
 use rig::*;

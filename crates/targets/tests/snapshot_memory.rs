@@ -1,5 +1,5 @@
-//! Ten gigabytes are written to an origin with eight snapshots, queued as fast as they come. The kernel's copier once took as much
-//! memory as was queued.
+//! Ten gigabytes are written to an origin with eight snapshots, queued as fast as they come. The kernel's copier once
+//! took as much memory as was queued.
 //!
 //! Alone in its process, whose memory it looks at.
 

@@ -320,8 +320,8 @@ fn fate(word: &str, noflush: bool) -> (Option<Status>, Status) {
     }
 }
 
-/// Trap: of a bio that was split, one part is pushed back and the others are done, fail, or are under way: then the whole is
-/// held, served again and ended once, whatever it asks for, and however many devices and frames are above.
+/// Trap: of a bio that was split, one part is pushed back and the others are done, fail, or are under way: then the
+/// whole is held, served again and ended once, whatever it asks for, and however many devices and frames are above.
 #[test]
 fn a_bio_of_which_a_part_is_pushed_back_is_held_as_a_whole() {
     use parts::{AGAIN, CHUNK};

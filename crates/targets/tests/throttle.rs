@@ -13,8 +13,8 @@ const CHUNK: u64 = 8;
 /// To every second chunk, so that each is copied by itself.
 const WRITES: u64 = SIZE / CHUNK / 2;
 
-/// The nanoseconds until a device is suspended whose chunks are all being copied. `merged`: the snapshot is merged; else the
-/// origin is written to. `remove`: a merge is removed instead.
+/// The nanoseconds until a device is suspended whose chunks are all being copied. `merged`: the snapshot is merged;
+/// else the origin is written to. `remove`: a merge is removed instead.
 fn suspension(percent: u32, merged: bool, remove: bool) -> u64 {
     let sim = Sim::new(3);
     let domain = sim.domain();

@@ -3,8 +3,8 @@
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
-/// The program of that name: beside this one, as `make` builds them; in the `libexec/udm` of where this one is installed; or
-/// on PATH.
+/// The program of that name: beside this one, as `make` builds them; in the `libexec/udm` of where this one is
+/// installed; or on PATH.
 pub(crate) fn find(name: &str) -> Option<PathBuf> {
     let own = std::env::current_exe().ok();
     look(own.as_deref().and_then(Path::parent), std::env::var_os("PATH").as_deref(), name)

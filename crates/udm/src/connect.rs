@@ -27,8 +27,8 @@ const LOOK: Duration = Duration::from_millis(5);
 /// How many lines of its log tell why it did not start.
 const LOG_LINES: usize = 8;
 
-/// Connects to `control.sock`, and starts a daemon when nobody answers there. Clients that do so at once end up with one
-/// daemon: the others find its lock and go.
+/// Connects to `control.sock`, and starts a daemon when nobody answers there. Clients that do so at once end up with
+/// one daemon: the others find its lock and go.
 pub(crate) fn control(places: &Places) -> io::Result<UnixStream> {
     let deadline = Instant::now() + START_TIMEOUT;
     let mut started: Option<Child> = None;

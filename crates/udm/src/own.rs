@@ -25,8 +25,8 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The device mapper in user space.
 ///
-/// Besides the commands below it has all of dmsetup's: create, remove, ls, info, table, status, load, suspend, resume and
-/// more, as in `udm create NAME --table TABLE`; `udm help` lists them.
+/// Besides the commands below it has all of dmsetup's: create, remove, ls, info, table, status, load, suspend, resume
+/// and more, as in `udm create NAME --table TABLE`; `udm help` lists them.
 #[derive(Parser)]
 #[command(name = "udm", version, disable_help_subcommand = true)]
 struct Own {
@@ -80,8 +80,8 @@ struct DaemonArgs {
     /// Tell which daemon runs, what it has under way, and the end of its log
     #[arg(long)]
     status: bool,
-    /// Start another daemon that goes on in the place of the one that runs: with its devices, and with its clients, which
-    /// notice nothing. If it cannot, the one that runs stays
+    /// Start another daemon that goes on in the place of the one that runs: with its devices, and with its clients,
+    /// which notice nothing. If it cannot, the one that runs stays
     #[arg(long, conflicts_with_all = ["stop", "status", "no_restore"])]
     replace: bool,
     /// How long a thread that serves devices polls before it sleeps, in microseconds; 0 sleeps at once [default: 20]
@@ -90,8 +90,8 @@ struct DaemonArgs {
     /// Put every device into the file system: auto, ublk, fuse, loop or none
     #[arg(long, value_name = "KIND", default_value = "none", conflicts_with_all = ["stop", "status"])]
     node: NodeKind,
-    /// Read requests to nodes from FUSE's descriptor, even where the kernel offers io_uring: such nodes stay in use across
-    /// --replace
+    /// Read requests to nodes from FUSE's descriptor, even where the kernel offers io_uring: such nodes stay in use
+    /// across --replace
     #[arg(long, conflicts_with_all = ["stop", "status"])]
     no_fuse_io_uring: bool,
     /// Run as the child of a client: in a session of its own, with the log as output
@@ -103,7 +103,8 @@ struct DaemonArgs {
 struct ExportArgs {
     /// The device; without one, all exports are listed
     name: Option<String>,
-    /// Serve it here; without a port on 10809, with port 0 on a free one. There is no password: who reaches it has the data
+    /// Serve it here; without a port on 10809, with port 0 on a free one. There is no password: who reaches it has the
+    /// data
     #[arg(long, value_name = "ADDR[:PORT]", requires = "name")]
     tcp: Option<String>,
     /// Serve it on this unix socket to a virtual machine (vhost-user-blk)

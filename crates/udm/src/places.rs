@@ -67,8 +67,8 @@ impl Places {
         Err(format!("{} belongs to user {owner}, not to you ({me}); choose another --dir", self.dir.display()))
     }
 
-    /// The user whose daemon may be talked to there: the directory's owner, who is this user or root. Root may talk to somebody
-    /// else's when that is typed: what the environment says may have come from them.
+    /// The user whose daemon may be talked to there: the directory's owner, who is this user or root. Root may talk to
+    /// somebody else's when that is typed: what the environment says may have come from them.
     ///
     /// # Errors
     /// `NotFound`: there is no such directory. `PermissionDenied`: somebody else could answer there.

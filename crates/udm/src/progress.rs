@@ -1,4 +1,5 @@
-//! Telling how far it is, on stderr: a bar on a terminal, a line every few seconds elsewhere, nothing for what is short.
+//! Telling how far it is, on stderr: a bar on a terminal, a line every few seconds elsewhere, nothing for what is
+//! short.
 
 use std::io::{IsTerminal, stderr};
 use std::time::{Duration, Instant};

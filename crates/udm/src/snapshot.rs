@@ -1,6 +1,7 @@
 //! `udm snapshot`: what is on a COW device, and how it goes back to the origin ([`merge`]).
 //!
-//! To look into it the device is opened for reading only, and never written. One that is in use is read all the same, and said to be.
+//! To look into it the device is opened for reading only, and never written. One that is in use is read all the same,
+//! and said to be.
 
 mod merge;
 

@@ -1,7 +1,8 @@
 //! Kicks against runs, in every order that the memory model allows. `cargo xtask loom` runs these; they drive the code
 //! that ships.
 
-/// The model checker's own mutex lets nobody in between the last access under it and its end, and holds back who tries it.
+/// The model checker's own mutex lets nobody in between the last access under it and its end, and holds back who tries
+/// it.
 pub(crate) mod try_lock {
     use loom::sync::atomic::{AtomicBool, Ordering};
     use std::ops::{Deref, DerefMut};

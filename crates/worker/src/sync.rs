@@ -1,4 +1,5 @@
-//! What the rule of the kicks stands on: the system's atomics, or with `--cfg loom` those of the model checker (`models.rs`).
+//! What the rule of the kicks stands on: the system's atomics, or with `--cfg loom` those of the model checker
+//! (`models.rs`).
 
 #[cfg(not(loom))]
 pub(crate) use std::sync::{

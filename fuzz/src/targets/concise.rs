@@ -20,7 +20,8 @@ pub fn fuzz_concise(data: &[u8]) {
     let again: String = again.collect();
     let (same, result) = parse_concise(&again);
     assert_eq!(result, Ok(()), "{again:?}");
-    // White space before a field and before a device is passed over, and dmsetup does not quote it: its rest comes back.
+    // White space before a field and before a device is passed over, and dmsetup does not quote it: its rest comes
+    // back.
     for (a, b) in devices.iter().zip(&same) {
         for (a, b) in [(&a.name, &b.name), (&a.uuid, &b.uuid), (&a.minor, &b.minor), (&a.table, &b.table)] {
             let is_space = |c: char| c.is_ascii_whitespace() || c == '\x0b';

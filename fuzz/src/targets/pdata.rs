@@ -1,5 +1,5 @@
-//! Metadata of which some bytes are not what they were, under checksums that are right: every reader has to find it, or to live
-//! with it, without a panic and without running in circles.
+//! Metadata of which some bytes are not what they were, under checksums that are right: every reader has to find it, or
+//! to live with it, without a panic and without running in circles.
 
 use std::collections::BTreeMap;
 use std::future::ready;

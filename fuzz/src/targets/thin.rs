@@ -1,5 +1,6 @@
-//! Thin metadata. The superblock: whatever stands in it, it is refused with its place or comes back byte for byte. A whole pool: whatever
-//! stands in its blocks, with checksums that hold, no operation panics, hangs or takes memory without bound.
+//! Thin metadata. The superblock: whatever stands in it, it is refused with its place or comes back byte for byte. A
+//! whole pool: whatever stands in its blocks, with checksums that hold, no operation panics, hangs or takes memory
+//! without bound.
 
 use std::future::ready;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
@@ -122,7 +123,8 @@ async fn fill(memory: Memory) -> Result<(), Error> {
     pool.commit().await
 }
 
-/// Patches a pool by `data`: the first byte says what is done to it afterwards, then come four bytes a patch: a block, an offset, a byte.
+/// Patches a pool by `data`: the first byte says what is done to it afterwards, then come four bytes a patch: a block,
+/// an offset, a byte.
 pub fn fuzz_thin_pool(data: &[u8]) {
     let mut blocks = pool().to_vec();
     let used: Vec<usize> = (0..blocks.len()).filter(|at| blocks[*at].0[..4] != [0; 4]).collect();

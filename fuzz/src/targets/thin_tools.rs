@@ -104,7 +104,8 @@ fn image() -> &'static Image {
     })
 }
 
-/// Every five bytes of the input change a byte: which block, where (two bytes), to what, and whether the checksum is made right.
+/// Every five bytes of the input change a byte: which block, where (two bytes), to what, and whether the checksum is
+/// made right.
 pub fn fuzz_check(data: &[u8]) {
     let (clean, kinds) = image();
     let mut image = clean.clone();

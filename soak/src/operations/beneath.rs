@@ -27,8 +27,8 @@ pub(super) const SLOW_SERVER: Operation = Operation {
 
 const BYTES: usize = 1 << 20;
 
-/// Bad servers one after the other for which other commands may seem to have waited. A machine that stands still has them take as
-/// long once; only who waits for the server does so each time.
+/// Bad servers one after the other for which other commands may seem to have waited. A machine that stands still has
+/// them take as long once; only who waits for the server does so each time.
 const ATTEMPTS: u64 = 3;
 
 fn useless(turn: &mut Turn<'_>) -> Result<Outcome, String> {
@@ -42,7 +42,8 @@ fn useless(turn: &mut Turn<'_>) -> Result<Outcome, String> {
     Err(format!("other commands waited {ATTEMPTS} times as long as one on a server that is {manner:?}"))
 }
 
-/// Whether commands that have nothing to do with a table on a bad server were through while that had its deadline before it.
+/// Whether commands that have nothing to do with a table on a bad server were through while that had its deadline
+/// before it.
 fn beside_useless(turn: &Turn<'_>, manner: Manner) -> Result<bool, String> {
     let name = format!("useless{}", turn.world.number());
     let socket = turn.world.root.join(format!("{name}.sock"));

@@ -18,8 +18,8 @@ pub(super) const OPERATION: Operation = Operation {
 
 /// Blocks of the origin.
 const BLOCKS: u64 = 512;
-/// Bytes that a batch of the load and what belongs to it may take in the COW device: all its blocks, one in a chunk, and
-/// an area of metadata.
+/// Bytes that a batch of the load and what belongs to it may take in the COW device: all its blocks, one in a chunk,
+/// and an area of metadata.
 const ROOM: u64 = (96 + 4) * CHUNK * 512;
 /// Batches while it grows.
 const BATCHES: u64 = 12;

@@ -1,4 +1,5 @@
-//! A snapshot is merged into its origin, which is in use and goes on as the snapshot; whatever else happens comes in between.
+//! A snapshot is merged into its origin, which is in use and goes on as the snapshot; whatever else happens comes in
+//! between.
 
 use super::{Operation, Outcome};
 use crate::stacks::{CHUNK, origin_table};
@@ -46,8 +47,8 @@ fn begin(turn: &mut Turn<'_>) -> Result<Outcome, String> {
     turn.world.forget(&snapshot);
     turn.actor.begin(format!("merge: has the load of {} end", snapshot.name));
     turn.world.stop(std::slice::from_ref(&shown));
-    // Its own device hands the exceptions over, also those that writes to the origin make until then. Or it has gone before,
-    // and nothing may be written to the origin any more that it does not get.
+    // Its own device hands the exceptions over, also those that writes to the origin make until then. Or it has gone
+    // before, and nothing may be written to the origin any more that it does not get.
     let hands_over = turn.rng.one_in(2);
     if hands_over {
         turn.ok(&["suspend", &snapshot.name])?;

@@ -61,8 +61,8 @@ fn loop_device(turn: &mut Turn<'_>) -> Result<Outcome, String> {
     with_device(turn, |turn, name| add_node(turn, name, "loop"))
 }
 
-/// Has the daemon set aside what it keeps for block devices that the kernel writes to (`crates/udm/src/daemon/own_writes.rs`), if
-/// there are such here: with the first of them its memory grows once.
+/// Has the daemon set aside what it keeps for block devices that the kernel writes to
+/// (`crates/udm/src/daemon/own_writes.rs`), if there are such here: with the first of them its memory grows once.
 pub(crate) fn have_a_loop_device_once(turn: &Turn<'_>) -> Result<(), String> {
     let device = "linear";
     if turn.world.device(device).is_some() && turn.may(&["node", "add", device, "--kind", "loop"], NO_NODES)? {
@@ -84,8 +84,8 @@ fn add_node<'a>(turn: &Turn<'_>, name: &'a str, kind: &str) -> Result<Option<Ope
 /// A client, and the command that takes its way to the device away.
 type Opened<'a> = (Box<dyn Client>, Vec<&'a str>);
 
-/// Has a device's writer rest, and uses it by the client that `open` makes, if there is such a way here. What `open` did is
-/// undone afterwards.
+/// Has a device's writer rest, and uses it by the client that `open` makes, if there is such a way here. What `open`
+/// did is undone afterwards.
 fn with_device(
     turn: &mut Turn<'_>,
     open: impl for<'a> FnOnce(&Turn<'_>, &'a str) -> Result<Option<Opened<'a>>, String>,

@@ -1,5 +1,5 @@
-//! The test binaries of the workspace. cargo builds them; they are run here, as many at once as there are CPUs: else one
-//! that has a single long test leaves the other CPUs idle, and one that hangs holds up all that come after it.
+//! The test binaries of the workspace. cargo builds them; they are run here, as many at once as there are CPUs: else
+//! one that has a single long test leaves the other CPUs idle, and one that hangs holds up all that come after it.
 
 use super::counts::Counts;
 use super::report::Outcome;
@@ -33,8 +33,8 @@ pub(crate) struct Binary {
     package: PathBuf,
 }
 
-/// All that there is to build. cargo resolves the features of what it is asked for and no more: asked for one package, it
-/// compiles all beneath that once more, with other features.
+/// All that there is to build. cargo resolves the features of what it is asked for and no more: asked for one package,
+/// it compiles all beneath that once more, with other features.
 pub(crate) const ALL: &[&str] = &["--workspace", "--all-targets"];
 
 /// Says to tests and scripts that [`ALL`] has been built in the debug profile.

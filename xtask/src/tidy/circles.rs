@@ -1,7 +1,7 @@
 //! No files that import each other in a circle: one of them cannot be read, tested or moved without the others.
 //!
-//! Where halves of one idea lie in several files, the list here has the circle and its reason. Everything else is refused, whether
-//! it lies within a folder or spans several.
+//! Where halves of one idea lie in several files, the list here has the circle and its reason. Everything else is
+//! refused, whether it lies within a folder or spans several.
 
 use std::collections::{BTreeMap, BTreeSet};
 

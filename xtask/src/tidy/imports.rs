@@ -1,4 +1,5 @@
-//! Which file of a package imports which: `use` and paths, followed through re-exports to the file that defines the name.
+//! Which file of a package imports which: `use` and paths, followed through re-exports to the file that defines the
+//! name.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -23,8 +24,8 @@ pub(super) struct Import {
 
 /// The imports between the files of a package, those of tests aside, one for each pair of files.
 ///
-/// A re-export (`pub use`) imports only where the file itself uses the name. Derived code and methods of types that were not named are
-/// not seen.
+/// A re-export (`pub use`) imports only where the file itself uses the name. Derived code and methods of types that
+/// were not named are not seen.
 pub(super) fn of_package(tree: &Tree, package: &Package) -> Vec<Import> {
     let modules = Modules::of(tree, package);
     let mut found: BTreeMap<(String, String), Import> = BTreeMap::new();

@@ -1,5 +1,5 @@
-//! Every dependency is used, and where only tests use it, it is theirs: what is linked for nothing is built, audited and
-//! trusted for nothing.
+//! Every dependency is used, and where only tests use it, it is theirs: what is linked for nothing is built, audited
+//! and trusted for nothing.
 
 use std::collections::BTreeSet;
 

@@ -28,8 +28,8 @@ pub struct Surroundings<'a> {
 }
 
 /// Runs the command with the arguments that follow `bench`, and gives the exit code: 0, 1 when the measurement failed
-/// or data was wrong, 2 when the arguments are. Prints to stdout and stderr. Blocks as long as the measurement takes. A first
-/// word that is no option names an experiment: the program with the experiments takes the place of this process.
+/// or data was wrong, 2 when the arguments are. Prints to stdout and stderr. Blocks as long as the measurement takes. A
+/// first word that is no option names an experiment: the program with the experiments takes the place of this process.
 pub fn run(args: impl IntoIterator<Item = OsString>, around: Surroundings<'_>) -> u8 {
     let args: Vec<OsString> = args.into_iter().collect();
     if args.first().is_some_and(|word| !word.as_encoded_bytes().starts_with(b"-")) {
@@ -48,7 +48,8 @@ pub fn run(args: impl IntoIterator<Item = OsString>, around: Surroundings<'_>) -
     }))
 }
 
-/// Prints what clap has to say of the arguments, and gives the exit code: 2 when they are wrong, 0 when help was asked for.
+/// Prints what clap has to say of the arguments, and gives the exit code: 2 when they are wrong, 0 when help was asked
+/// for.
 pub fn refuse(error: &clap::Error) -> u8 {
     // The reader of a pipe that is closed does not want to read why.
     let _ = error.print();

@@ -13,8 +13,8 @@ pub(super) struct Options {
     /// Devices that live as long as the measurement: NAME,UUID,MINOR,FLAGS,TABLE[,TABLE…][;NAME,…]
     #[arg(long, value_name = "CONCISE")]
     pub(super) concise: Option<String>,
-    /// What is measured: a device of --concise or of the daemon, a path or URI, vhost-user:SOCKET, or memcpy: the same as
-    /// plain copies
+    /// What is measured: a device of --concise or of the daemon, a path or URI, vhost-user:SOCKET, or memcpy: the same
+    /// as plain copies
     #[arg(long, value_name = "NAME")]
     pub(super) device: String,
     /// Measure this too, in turns, and print the ratio
@@ -23,7 +23,8 @@ pub(super) struct Options {
     /// How many rounds
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(super) rounds: usize,
-    /// Before measuring: NAME:clone_always=1 clones every bio, NAME:compile=0 goes down step by step, NAME:io_poll=0 does not poll
+    /// Before measuring: NAME:clone_always=1 clones every bio, NAME:compile=0 goes down step by step, NAME:io_poll=0
+    /// does not poll
     #[arg(long, value_name = "NAME:KEY=VALUE")]
     pub(super) set: Vec<String>,
     /// read, write, randread, randwrite, rw (readwrite) or randrw

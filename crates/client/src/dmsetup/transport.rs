@@ -25,7 +25,8 @@ impl IoctlError {
     }
 }
 
-/// What an answer comes to: its buffer in the place of the request's, and what there is to say to an ioctl that went well.
+/// What an answer comes to: its buffer in the place of the request's, and what there is to say to an ioctl that went
+/// well.
 pub(super) fn outcome(answer: WireAnswer, buf: &mut Vec<u8>) -> Result<String, IoctlError> {
     if !answer.buf.is_empty() {
         *buf = answer.buf;
@@ -45,7 +46,8 @@ pub trait DmTransport {
     /// The ioctl's; `buf` is then as it was, or as the daemon left it.
     fn ioctl(&mut self, cmd: u32, buf: &mut Vec<u8>) -> Result<(), IoctlError>;
 
-    /// What the daemon had to say to the last ioctl, which went well: what the kernel would only log. Empty where there is nothing.
+    /// What the daemon had to say to the last ioctl, which went well: what the kernel would only log. Empty where there
+    /// is nothing.
     fn said(&mut self) -> String {
         String::new()
     }

@@ -79,7 +79,8 @@ pub enum Request {
     },
     /// Commands under way. Answer: `{"underway": [`[`Underway`](super::Underway)`…]}`
     Progress,
-    /// Who waits for what and since when. Answer: [`DebugDump`](super::DebugDump). Takes some tenths of a second at most.
+    /// Who waits for what and since when. Answer: [`DebugDump`](super::DebugDump). Takes some tenths of a second at
+    /// most.
     Debug,
     /// The last lines of the daemon's log. Answer: `{"lines": ["…"]}`
     Log {
@@ -100,8 +101,8 @@ pub enum Request {
 }
 
 impl Request {
-    /// What it is called where commands under way are listed, and the device that it is about, empty for all. `None` for what
-    /// asks about the daemon itself: who asks for the list is not in it.
+    /// What it is called where commands under way are listed, and the device that it is about, empty for all. `None`
+    /// for what asks about the daemon itself: who asks for the list is not in it.
     pub fn command(&self) -> Option<(&'static str, &str)> {
         Some(match self {
             Self::Stats { name } => ("stats", name.as_deref().unwrap_or_default()),

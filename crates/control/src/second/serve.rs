@@ -35,7 +35,8 @@ pub trait Service: Send + Sync {
     /// # Errors
     /// ENXIO without such a device; EINVAL for numbers that cannot be; what the system says to listening there.
     fn add_vhost_user(&self, name: &str, at: &VhostUserExport) -> Result<ExportEntry, Error>;
-    /// Ends exports over TCP and vhost-user of a device: at one address, on one socket, or at all. Returns how many there were.
+    /// Ends exports over TCP and vhost-user of a device: at one address, on one socket, or at all. Returns how many
+    /// there were.
     ///
     /// # Errors
     /// ENXIO when there were none.
@@ -111,8 +112,8 @@ pub enum Next {
     Replace,
 }
 
-/// Answers a line, which may have its newline, with one; whether the client's hello has come, in this line or before, is noted.
-/// Blocks as long as the request takes.
+/// Answers a line, which may have its newline, with one; whether the client's hello has come, in this line or before,
+/// is noted. Blocks as long as the request takes.
 pub fn respond(line: &[u8], service: &dyn Service, asker: &mut Asker) -> (String, Next) {
     let broken = |message: String| (refusal(Errno::EPROTO, &message), Next::HangUp);
     let line = line.strip_suffix(b"\n").unwrap_or(line);

@@ -1,5 +1,5 @@
-//! `loop-ram`: `loop` beside the kernel's loop driver on the same files, and `ram` beside plain copies and other devices
-//! in memory.
+//! `loop-ram`: `loop` beside the kernel's loop driver on the same files, and `ram` beside plain copies and other
+//! devices in memory.
 
 mod kernel;
 mod served;

@@ -8,12 +8,12 @@ use udm_base::Sectors;
 use udm_core::MappedDevice;
 use udm_io::{Bio, BlockDevice, Cx, DeviceId, Limits, MAX_CHANNELS};
 
-/// Words that the seed's record would have grown by: the device, the target, the bio, three words of its iterator, the end
-/// function and its private word, the start time, and a magic number behind all.
+/// Words that the seed's record would have grown by: the device, the target, the bio, three words of its iterator, the
+/// end function and its private word, the start time, and a magic number behind all.
 const WORDS: usize = 10;
 const MAGIC: u64 = 9_693_664;
-/// The record of one channel, whose jobs have one bio out at a time. Only that channel touches it, so that its stores are
-/// plain ones; two lines, so that no two channels share one.
+/// The record of one channel, whose jobs have one bio out at a time. Only that channel touches it, so that its stores
+/// are plain ones; two lines, so that no two channels share one.
 #[repr(align(128))]
 struct Record([AtomicU64; WORDS]);
 
@@ -53,8 +53,8 @@ impl BlockDevice for Enlarged {
         for (place, word) in record.0.iter().zip(words) {
             place.store(word, Ordering::Relaxed);
         }
-        // SAFETY: the record lies in this device, which the submitter holds until the bio has completed. Without room for
-        // a frame nothing is to be restored, and the bio goes on without.
+        // SAFETY: the record lies in this device, which the submitter holds until the bio has completed. Without room
+        // for a frame nothing is to be restored, and the bio goes on without.
         unsafe { bio.push_frame(done, std::ptr::from_ref(record).cast()) };
         // SAFETY: the device beneath is held by this one.
         unsafe { bio.redirect(&*self.beneath) };

@@ -29,8 +29,8 @@ const STRIPED: &str = "striped";
 const RAM: &str = "ram";
 const MEMCPY: &str = "plain copies";
 
-/// What is measured, what the seed's author found for it on x86-64 in MiB/s (sequential reads, 12 jobs), and which part of
-/// the ram disk's speed it has to have there.
+/// What is measured, what the seed's author found for it on x86-64 in MiB/s (sequential reads, 12 jobs), and which part
+/// of the ram disk's speed it has to have there.
 const WAYS: [(&str, Option<f64>, Option<f64>); 5] = [
     (LINEAR, Some(2238.0), Some(0.97)),
     (CLONED, Some(1970.0), None),

@@ -1,7 +1,7 @@
 //! How much memory copies take when writes to an origin with eight snapshots come as fast as they can.
 //!
-//! Nothing limits the writer: all of its writes are queued at once. The disks keep nothing of what is written, so that only what
-//! udm holds counts.
+//! Nothing limits the writer: all of its writes are queued at once. The disks keep nothing of what is written, so that
+//! only what udm holds counts.
 
 use super::modelled::World;
 use udm_base::{Sector, Sectors};

@@ -12,8 +12,8 @@ use udm_kcopyd::{CopyOptions, Kcopyd};
 use udm_sim::{Keep, RotatingDisk, RotatingOptions, Sim};
 use udm_stack::{Stack, registry_over};
 
-/// A disk of 2007. The volume is where it would be on a disk that has been in use, and the COW device of one disk as far away
-/// as another volume of that size would be.
+/// A disk of 2007. The volume is where it would be on a disk that has been in use, and the COW device of one disk as
+/// far away as another volume of that size would be.
 const DISK: u64 = 80 << 30;
 const VOLUME_AT: u64 = 10 << 30;
 const COW_AT: u64 = 20 << 30;

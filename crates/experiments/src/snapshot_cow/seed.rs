@@ -6,8 +6,9 @@ use super::{Policy, Run};
 
 const MIB: u64 = 1 << 20;
 
-/// The figure of the same experiment, where they did it. In 2007: `dd bs=1M count=1000`, without fsync, by chunk and disk. In
-/// 2008: `dd bs=4096`, with and without fsync, on another and faster disk, with the chunks that lvm2 gave then.
+/// The figure of the same experiment, where they did it. In 2007: `dd bs=1M count=1000`, without fsync, by chunk and
+/// disk. In 2008: `dd bs=4096`, with and without fsync, on another and faster disk, with the chunks that lvm2 gave
+/// then.
 pub(super) fn figure(run: &Run) -> Option<f64> {
     let case = &run.case;
     if case.job.order != super::workload::Order::Sequential

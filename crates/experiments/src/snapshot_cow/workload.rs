@@ -1,8 +1,8 @@
 //! What is written: a file by dd, through a page cache, to a device. Nothing here knows what the device is.
 //!
-//! The writer fills the cache at the speed of memory as long as there is room, and waits when there is none. Writes go to
-//! the device in the order of the file, as many at a time as the window takes. `dd` ends when all is in the cache; fsync when
-//! all is on the device, and the journal after it.
+//! The writer fills the cache at the speed of memory as long as there is room, and waits when there is none. Writes go
+//! to the device in the order of the file, as many at a time as the window takes. `dd` ends when all is in the cache;
+//! fsync when all is on the device, and the journal after it.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,10 +1,11 @@
 //! How much memory the clients of a thread may hold together, and in which pieces they get it.
 //!
 //! Memory that a client holds while it does nothing must not be what another waits for. So a long payload never lies in
-//! memory as a whole: it goes through in pieces, which are small when memory is short, and a small piece there always is. What has
-//! to be held as a whole, the data of a read that must be one reply, is what may wait.
+//! memory as a whole: it goes through in pieces, which are small when memory is short, and a small piece there always
+//! is. What has to be held as a whole, the data of a read that must be one reply, is what may wait.
 //!
-//! - Small pieces are counted apart: who holds nothing gets one in any case, more only while all of them are within the limit too.
+//! - Small pieces are counted apart: who holds nothing gets one in any case, more only while all of them are within the
+//!   limit too.
 //! - Pieces of long requests are long while a quarter of the memory suffices.
 //! - What is held as a whole and longer than a piece leaves a quarter to the others.
 
@@ -38,8 +39,8 @@ impl Budget {
         bytes <= SMALL || self.used == 0 || self.used + bytes <= limit
     }
 
-    /// Whether somebody who holds something may have another piece of so many bytes. What it waits for is then its own: with what
-    /// it holds comes its next turn.
+    /// Whether somebody who holds something may have another piece of so many bytes. What it waits for is then its own:
+    /// with what it holds comes its next turn.
     pub(super) fn has_another(&self, piece: usize) -> bool {
         piece > SMALL || self.small < self.limit
     }

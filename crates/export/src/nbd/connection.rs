@@ -187,8 +187,8 @@ impl Connection {
         }
     }
 
-    /// For how long, in nanoseconds, the client has neither sent what it has announced nor taken what it has asked for, while it
-    /// holds memory.
+    /// For how long, in nanoseconds, the client has neither sent what it has announced nor taken what it has asked for,
+    /// while it holds memory.
     pub(super) fn stalled(&self, now: Nanos) -> u64 {
         let Phase::Transmission(t) = &self.phase else { return 0 };
         let sends = match &t.receiving {

@@ -38,8 +38,8 @@ impl Survey {
         (self.at, Sectors::new(self.left))
     }
 
-    /// Takes an answer. Whether there is nothing more to ask: neighbours of a kind are merged, and the survey may stop short
-    /// of the range when there are many extents, or many questions were needed.
+    /// Takes an answer. Whether there is nothing more to ask: neighbours of a kind are merged, and the survey may stop
+    /// short of the range when there are many extents, or many questions were needed.
     pub(super) fn answer(&mut self, extents: &[Extent]) -> bool {
         let before = self.left;
         for extent in extents {

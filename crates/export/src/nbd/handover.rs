@@ -1,8 +1,9 @@
 //! What it takes to go on with a connection in another process.
 //!
 //! A server is paused: it takes no connection and no request, and finishes what is under way. Then every connection is
-//! between two requests, or between two pieces of long ones, and what there is to know of it is what was agreed on, what is left
-//! of long requests, what has been received of the next, and the replies that its client has not taken. The client notices nothing.
+//! between two requests, or between two pieces of long ones, and what there is to know of it is what was agreed on,
+//! what is left of long requests, what has been received of the next, and the replies that its client has not taken.
+//! The client notices nothing.
 
 use super::extents::Survey;
 use super::long::{Kind, Long};
@@ -188,8 +189,8 @@ impl Session {
 }
 
 impl LongState {
-    /// What another process has to do of a request that has nothing under way; `None` of a write, which goes along as what is
-    /// received.
+    /// What another process has to do of a request that has nothing under way; `None` of a write, which goes along as
+    /// what is received.
     pub(super) fn of(long: &Long) -> Option<Self> {
         let mut start = long.next;
         let what = match &long.kind {

@@ -188,7 +188,8 @@ impl Engine {
         self.asked.push((question, conn, part, self.channel.now()));
     }
 
-    /// The next answer of a device, with who asked: connection and long request. No runs at all when the device took too long.
+    /// The next answer of a device, with who asked: connection and long request. No runs at all when the device took
+    /// too long.
     pub(super) fn next_answer(&mut self) -> Option<(u32, u32, Vec<Extent>)> {
         while let Some((question, extents)) = self.questions.next_answer() {
             // Others have been given up.
@@ -255,8 +256,8 @@ impl Engine {
         self.start(target, Work::Write(payload, durability), false);
     }
 
-    /// Starts an operation without payload. `fast_zero`: zeroes must not be written out. A part that the device cannot zero
-    /// fails with [`Status::NotSupported`]; for a request, zeroes are written, for which it must be short enough.
+    /// Starts an operation without payload. `fast_zero`: zeroes must not be written out. A part that the device cannot
+    /// zero fails with [`Status::NotSupported`]; for a request, zeroes are written, for which it must be short enough.
     pub(super) fn range(&mut self, target: Target, op: Op, flags: OpFlags, durability: Durability, fast_zero: bool) {
         let unmaps = op == Op::Discard || op == Op::WriteZeroes && !flags.contains(OpFlags::NO_UNMAP);
         let bytes = usize::try_from(target.length.bytes()).unwrap_or(usize::MAX);

@@ -1,11 +1,13 @@
-//! Requests that take long, done in pieces: between two of them others have their turn, and when the client has gone none
-//! follows.
+//! Requests that take long, done in pieces: between two of them others have their turn, and when the client has gone
+//! none follows.
 //!
-//! Data of a long read leaves chunk by chunk as it is read, if the client takes chunks; otherwise it is gathered. Data of a long
-//! write is written piece by piece as it comes. So neither lies in memory as a whole, whatever the client does meanwhile.
+//! Data of a long read leaves chunk by chunk as it is read, if the client takes chunks; otherwise it is gathered. Data
+//! of a long write is written piece by piece as it comes. So neither lies in memory as a whole, whatever the client
+//! does meanwhile.
 //!
 //! # Invariants
-//! - A long request is answered once, when none of its pieces is under way any more. After one has failed no other begins.
+//! - A long request is answered once, when none of its pieces is under way any more. After one has failed no other
+//!   begins.
 //! - What is durable is so before it is answered: pieces are written without FUA, and a flush follows the last.
 
 use super::budget::{Budget, PIECE};

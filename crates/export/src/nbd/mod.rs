@@ -16,9 +16,9 @@
 //! worker's pool. Requests complete in any order; their replies are gathered and leave in one vectored send. In a
 //! steady state nothing of this allocates.
 //!
-//! What is long goes in pieces. A worker works in rounds: what is short of all clients, then pieces of long requests, in turns
-//! by bytes, and after 1 MiB it looks at its sockets again. So what one client asks for delays another by about one piece of each
-//! that has a long request.
+//! What is long goes in pieces. A worker works in rounds: what is short of all clients, then pieces of long requests,
+//! in turns by bytes, and after 1 MiB it looks at its sockets again. So what one client asks for delays another by
+//! about one piece of each that has a long request.
 //!
 //! # Invariants
 //! - Memory that a bio refers to stays until the bio has completed, whatever becomes of its connection.

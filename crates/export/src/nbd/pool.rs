@@ -1,7 +1,7 @@
 //! A worker's memory: receive chunks and payload buffers, used again and again.
 //!
-//! All of it is mapped, beside the heap, so that what clients needed can be given back however the heap is kept. Buffers are
-//! cut from slabs; what was not used for some time goes, slab by slab.
+//! All of it is mapped, beside the heap, so that what clients needed can be given back however the heap is kept.
+//! Buffers are cut from slabs; what was not used for some time goes, slab by slab.
 
 use super::budget::Budget;
 use std::ptr::NonNull;
@@ -79,8 +79,8 @@ impl Buf {
 impl std::ops::Deref for Buf {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
-        // SAFETY: a slab has room for as many buffers as it has places, each of which one buffer has at a time; it is mapped
-        // while a buffer holds it, and zeroed at first.
+        // SAFETY: a slab has room for as many buffers as it has places, each of which one buffer has at a time; it is
+        // mapped while a buffer holds it, and zeroed at first.
         unsafe { std::slice::from_raw_parts(self.as_ptr(), self.capacity()) }
     }
 }

@@ -60,25 +60,25 @@ impl ServerBuilder {
         self
     }
 
-    /// Clients that may be connected at a time; 4096 unless set. Further ones are told so, and hung up on. Where the server
-    /// listens on a unix socket too, a sixteenth of them are kept from clients over TCP.
+    /// Clients that may be connected at a time; 4096 unless set. Further ones are told so, and hung up on. Where the
+    /// server listens on a unix socket too, a sixteenth of them are kept from clients over TCP.
     #[must_use]
     pub fn max_connections(mut self, connections: usize) -> Self {
         self.max_connections = connections;
         self
     }
 
-    /// Bytes of buffers that the connections of one thread may hold together; 512 MiB unless set. When they are held, requests
-    /// of more than 64 KiB go through in pieces of that size. Reads that must be answered as a whole wait instead; a client that
-    /// stops in the middle of a request for 30 s while others wait for its memory is hung up on.
+    /// Bytes of buffers that the connections of one thread may hold together; 512 MiB unless set. When they are held,
+    /// requests of more than 64 KiB go through in pieces of that size. Reads that must be answered as a whole wait
+    /// instead; a client that stops in the middle of a request for 30 s while others wait for its memory is hung up on.
     #[must_use]
     pub fn memory(mut self, bytes: usize) -> Self {
         self.memory = bytes;
         self
     }
 
-    /// Starts as after a [`pause`](Server::pause): it serves nobody before it is [resumed](Server::resume), and may hand over what
-    /// it has not touched.
+    /// Starts as after a [`pause`](Server::pause): it serves nobody before it is [resumed](Server::resume), and may
+    /// hand over what it has not touched.
     #[must_use]
     pub fn paused(mut self) -> Self {
         self.paused = true;
@@ -138,9 +138,9 @@ impl Server {
         self.shared.connections()
     }
 
-    /// Handles the hang-ups of clients that have closed before the call, so that their exports no longer count as
-    /// open. Must not be called under a lock that closing an export takes. Blocks until that is done, at most a second: a device that is suspended may keep requests longer.
-    /// Returns whether it is done.
+    /// Handles the hang-ups of clients that have closed before the call, so that their exports no longer count as open.
+    /// Must not be called under a lock that closing an export takes. Blocks until that is done, at most a second: a
+    /// device that is suspended may keep requests longer. Returns whether it is done.
     pub fn reap_hangups(&self) -> bool {
         self.shared.workers.reap(Command::Reap)
     }
@@ -152,8 +152,8 @@ impl Server {
         self.shared.workers.ask(|answer| Command::Disconnect(export.to_owned(), answer)).iter().sum()
     }
 
-    /// Takes nothing new, and waits until nothing is under way, at most so long. Whether that is so; if not, it goes on as
-    /// before. A device that is suspended may keep requests for ever.
+    /// Takes nothing new, and waits until nothing is under way, at most so long. Whether that is so; if not, it goes on
+    /// as before. A device that is suspended may keep requests for ever.
     pub fn pause(&self, patience: Duration) -> bool {
         let quiet = self.shared.workers.pause(patience) == Answers::All;
         if !quiet {
@@ -173,8 +173,8 @@ impl Server {
         self.shared.workers.resume();
     }
 
-    /// After a [`pause`](Self::pause): gives away the sockets that it listens on, whose files stay, and its clients. The
-    /// server has ended then, and has no device open.
+    /// After a [`pause`](Self::pause): gives away the sockets that it listens on, whose files stay, and its clients.
+    /// The server has ended then, and has no device open.
     pub fn hand_over(&self) -> Handed {
         let mut all = Handed::default();
         for handed in self.shared.workers.ask(Command::HandOver) {

@@ -185,7 +185,8 @@ impl Waiting {
         Self { chunk, at: range.start, end: range.end, held_back: false, needs: Needs::default() }
     }
 
-    /// Bytes that came by another way: less than a chunk, since they came with one receive at most and what is left of an option.
+    /// Bytes that came by another way: less than a chunk, since they came with one receive at most and what is left of
+    /// an option.
     fn keep(bytes: &[u8], engine: &mut Engine) -> Option<Self> {
         (!bytes.is_empty()).then(|| {
             let chunk = engine.pool.open_chunk(bytes.len());
@@ -505,8 +506,8 @@ impl Transmission {
         self.begin_write(cookie, (start, length), durability, None, engine, flow);
     }
 
-    /// Begins to receive a payload: as a whole if it is short and there is memory, else in pieces. `failed`: an earlier piece
-    /// has failed with that.
+    /// Begins to receive a payload: as a whole if it is short and there is memory, else in pieces. `failed`: an earlier
+    /// piece has failed with that.
     fn begin_write(
         &mut self,
         cookie: u64,

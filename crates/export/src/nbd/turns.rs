@@ -1,8 +1,8 @@
 //! Who goes on next, when several have more to do than is done at once: round robin by bytes.
 //!
-//! Each who is in line gets a quantum when its turn comes, and goes on while it has some of it left. What it overdraws it pays
-//! for with its next turns. So those who do little at a time and those who do much get the same in the long run, and nobody
-//! waits for more than one piece of each of the others.
+//! Each who is in line gets a quantum when its turn comes, and goes on while it has some of it left. What it overdraws
+//! it pays for with its next turns. So those who do little at a time and those who do much get the same in the long
+//! run, and nobody waits for more than one piece of each of the others.
 
 use std::collections::VecDeque;
 

@@ -185,8 +185,8 @@ impl Worker {
         }
     }
 
-    /// Completes, answers and goes on, as much as is done before sockets are looked at again. Whether there is more to do: what
-    /// is short comes first, long requests have what is left of the round, in turns.
+    /// Completes, answers and goes on, as much as is done before sockets are looked at again. Whether there is more to
+    /// do: what is short comes first, long requests have what is left of the round, in turns.
     fn work(&mut self) -> bool {
         let start = self.engine.cost();
         loop {
@@ -404,7 +404,8 @@ impl Worker {
         }
     }
 
-    /// Tells a client that there is no descriptor for it, with one that was kept for that. The next is told a while later.
+    /// Tells a client that there is no descriptor for it, with one that was kept for that. The next is told a while
+    /// later.
     fn refuse_without_descriptor(&mut self, index: usize, error: &io::Error) {
         tracing::warn!("cannot accept an NBD client: {error}");
         if self.spare.take().is_some()

@@ -1,11 +1,12 @@
-//! Threads that share no descriptors with the others, for system calls that this process itself may have to answer: whatever looks
-//! up a name of its mounts, opens a file there, or does something with a loop device on one.
+//! Threads that share no descriptors with the others, for system calls that this process itself may have to answer:
+//! whatever looks up a name of its mounts, opens a file there, or does something with a loop device on one.
 //!
 //! # Why
 //! Who is killed while a server has his request waits until it is answered or the connection ends (`fs/fuse/dev.c`,
-//! `request_wait_answer`, 6.12). A thread that cannot go keeps the descriptors that it shares with its process, `/dev/fuse` among
-//! them, and as long as somebody has that, the connection does not end. A thread apart keeps none: when the process is killed the
-//! others go, their descriptors with them; then the kernel ends the connection, the request, and this thread.
+//! `request_wait_answer`, 6.12). A thread that cannot go keeps the descriptors that it shares with its process,
+//! `/dev/fuse` among them, and as long as somebody has that, the connection does not end. A thread apart keeps none:
+//! when the process is killed the others go, their descriptors with them; then the kernel ends the connection, the
+//! request, and this thread.
 //!
 //! # Invariants
 //! - No descriptor passes between such a thread and another: a number means something else on the other side. What

@@ -4,12 +4,12 @@
 //! device holds its file open, and so its device, until it is detached.
 //!
 //! # Who a loop device belongs to
-//! Numbers are given out anew, so a number proves nothing. Before one is changed, its `backing_file` in sysfs must be the
-//! file that it was made for.
+//! Numbers are given out anew, so a number proves nothing. Before one is changed, its `backing_file` in sysfs must be
+//! the file that it was made for.
 //!
 //! # Who waits for whom
-//! To attach, to detach, even to close a loop device may write and flush its file, which is served by this process. So what
-//! touches one does it [apart](super::apart).
+//! To attach, to detach, even to close a loop device may write and flush its file, which is served by this process. So
+//! what touches one does it [apart](super::apart).
 
 use super::apart::{Errand, apart};
 use super::fuse::{FILES, mount};
@@ -81,8 +81,8 @@ fn control() -> io::Result<OwnedFd> {
     })
 }
 
-/// Attaches a free loop device to a node's file. Blocks until the device beneath has flushed; the file's server must be another
-/// thread. When this process is killed meanwhile, nothing stays attached.
+/// Attaches a free loop device to a node's file. Blocks until the device beneath has flushed; the file's server must be
+/// another thread. When this process is killed meanwhile, nothing stays attached.
 ///
 /// # Errors
 /// No right to, no loop device left, or a block size that the kernel does not take. Nothing is attached then.
@@ -95,8 +95,8 @@ fn attach_here(file: &Path, read_only: bool, block_size: u32) -> io::Result<Loop
     let control = control()?;
     let access = if read_only { OFlags::RDONLY } else { OFlags::RDWR };
     let backing = open(file, access | OFlags::DIRECT).map_err(|e| said(e, file.display()))?;
-    // The kernel has the file flushed while it keeps the number from everybody, `losetup --find` as well, which is told of no
-    // other. So what there is to wait for is waited for here; like there it may fail.
+    // The kernel has the file flushed while it keeps the number from everybody, `losetup --find` as well, which is told
+    // of no other. So what there is to wait for is waited for here; like there it may fail.
     let _ = rustix::fs::fsync(&backing);
     // As the kernel will show it.
     let file = fs::canonicalize(file).map_err(|e| said(e, file.display()))?;
@@ -115,7 +115,8 @@ fn attach_here(file: &Path, read_only: bool, block_size: u32) -> io::Result<Loop
         })?;
         match sys::loop_configure(&device, &backing, block_size, flags, file.as_os_str().as_bytes()) {
             Ok(()) => {
-                // The mark of who had the number before stays on it (BLKROSET is the block device's, not the loop driver's).
+                // The mark of who had the number before stays on it (BLKROSET is the block device's, not the loop
+                // driver's).
                 let ready = sys::set_read_only(&device, read_only).and_then(|()| keep(&device));
                 return ready.map(|()| loopdev.clone()).map_err(|e| said(e, loopdev.path().display()));
             }
@@ -138,8 +139,8 @@ fn keep(device: &OwnedFd) -> io::Result<()> {
     sys::loop_set_status(device, &info)
 }
 
-/// Detaches the loop devices on files of a dead server that was mounted on `dir`; before that mount is ended, since they
-/// are known by its path. Those that are in use are detached when they are closed. Returns how many there were.
+/// Detaches the loop devices on files of a dead server that was mounted on `dir`; before that mount is ended, since
+/// they are known by its path. Those that are in use are detached when they are closed. Returns how many there were.
 ///
 /// # Errors
 /// Of looking for them.
@@ -198,8 +199,8 @@ fn backing_file(number: u32) -> Option<PathBuf> {
     Some(PathBuf::from(std::ffi::OsString::from_vec(text)))
 }
 
-/// The number of the file system that the file beneath a loop device is on, as the driver knows it, whatever has become of
-/// its path. `None` for a free one, and where this user may not ask.
+/// The number of the file system that the file beneath a loop device is on, as the driver knows it, whatever has become
+/// of its path. `None` for a free one, and where this user may not ask.
 pub fn file_system(domain: &Domain, number: u32) -> Option<DevT> {
     let status = move || sys::loop_status(open(Path::new(&format!("{NODE}{number}")), OFlags::RDONLY)?);
     let info = apart(domain, status).ok()?;
@@ -270,9 +271,9 @@ impl LoopDevice {
         self.apart(domain, |device| device.clear(device.open()?))
     }
 
-    /// Holds the device, if it is still ours. Once the server of its file has gone the driver does not tell any more what a
-    /// device was made to be (LOOP_GET_STATUS64 asks the file, `drivers/block/loop.c`, 6.12); who held it before can still
-    /// detach it. To let go of it may block as to [`detach`](Self::detach), and keeps nobody waiting.
+    /// Holds the device, if it is still ours. Once the server of its file has gone the driver does not tell any more
+    /// what a device was made to be (LOOP_GET_STATUS64 asks the file, `drivers/block/loop.c`, 6.12); who held it before
+    /// can still detach it. To let go of it may block as to [`detach`](Self::detach), and keeps nobody waiting.
     ///
     /// # Errors
     /// What the system says.
@@ -310,8 +311,8 @@ impl LoopDevice {
 /// What is done apart.
 impl LoopDevice {
     fn is_ours(&self) -> bool {
-        // Of a mount that has gone from its place the kernel shows paths from its root on; of a file's own that is the root itself. So
-        // it is after the node was renamed or removed, and when the daemon is dead.
+        // Of a mount that has gone from its place the kernel shows paths from its root on; of a file's own that is the
+        // root itself. So it is after the node was renamed or removed, and when the daemon is dead.
         let away = self.file.file_name().map(|name| Path::new("/").join(FILES).join(name));
         let is = |file: PathBuf| match file == Path::new(DETACHED) {
             true => told_name(self.number).is_some_and(|name| name == cut(self.file.as_os_str().as_bytes())),

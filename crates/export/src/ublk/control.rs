@@ -1,5 +1,5 @@
-//! The control device: what begins, describes and ends devices. Commands are rare and may take long, so each has a ring of
-//! its own, and is waited for with patience.
+//! The control device: what begins, describes and ends devices. Commands are rare and may take long, so each has a ring
+//! of its own, and is waited for with patience.
 
 use super::uapi::{
     ANY_DEVICE, CONTROL, ControlCommand, DeviceInfo, NO_QUEUE, Params, command, feature, in_submission, param,
@@ -178,8 +178,8 @@ impl Control {
             reserved: 0,
         };
         let entry = opcode::UringCmd80::new(Fd(self.0.as_raw_fd()), command).cmd(in_submission(&control)).build();
-        // SAFETY: the command reads and writes `memory` only, which stays until it is done: below it is forgotten, not freed,
-        // when that is not seen.
+        // SAFETY: the command reads and writes `memory` only, which stays until it is done: below it is forgotten, not
+        // freed, when that is not seen.
         unsafe { ring.submission().push(&entry) }.map_err(|_| io::Error::other("a ring without room"))?;
         let result = match wait(&mut ring, patience) {
             Ok(Some(result)) => result,

@@ -214,11 +214,12 @@ impl Ublk {
         }
     }
 
-    /// Goes on with a device that another server has left, dead or by its will: what waits there comes now, first what that one
-    /// had not answered. Blocks.
+    /// Goes on with a device that another server has left, dead or by its will: what waits there comes now, first what
+    /// that one had not answered. Blocks.
     ///
     /// # Errors
-    /// `ResourceBusy` while the driver still sees the other; try again. Anything else is final, and the device is as before.
+    /// `ResourceBusy` while the driver still sees the other; try again. Anything else is final, and the device is as
+    /// before.
     pub fn recover(domain: &Domain, node: &dyn Export, number: u32) -> io::Result<Self> {
         let control = Control::open()?;
         let info = control.info(number)?;
@@ -276,8 +277,8 @@ impl Ublk {
         Ok((queues, open))
     }
 
-    /// Whether every write is durable when it is answered: what the next server has to know must not be in this process's memory
-    /// only. From the next request on.
+    /// Whether every write is durable when it is answered: what the next server has to know must not be in this
+    /// process's memory only. From the next request on.
     pub fn set_write_through(&self, on: bool) {
         self.through.store(on, Ordering::Relaxed);
     }
@@ -324,8 +325,8 @@ impl Ublk {
         Ok(rustix::fs::fsync(fd)?)
     }
 
-    /// Removes it, unless somebody uses it: as a mounted file system, beneath another device, or by an open file of a process
-    /// that this one may look at. Blocks until the kernel has written what it keeps of it.
+    /// Removes it, unless somebody uses it: as a mounted file system, beneath another device, or by an open file of a
+    /// process that this one may look at. Blocks until the kernel has written what it keeps of it.
     pub fn remove(&self) -> io::Result<Removed> {
         let path = self.path();
         // Exclusively, so that nobody mounts it meanwhile.
@@ -356,7 +357,8 @@ impl Ublk {
     }
 
     /// Ends its threads and keeps the kernel's device: I/O waits there, until another server goes on with it
-    /// ([`recover`](Self::recover)). Blocks, at most `patience` for what is under way. One that cannot be recovered ends instead.
+    /// ([`recover`](Self::recover)). Blocks, at most `patience` for what is under way. One that cannot be recovered
+    /// ends instead.
     ///
     /// # Errors
     /// What is still under way, for people; then it goes on as before.
@@ -394,8 +396,8 @@ fn path_of(number: u32) -> PathBuf {
     format!("/dev/ublkb{number}").into()
 }
 
-/// Another process that has the file open, among those that this one may look at. Reads links only, which never wait for
-/// what is behind them.
+/// Another process that has the file open, among those that this one may look at. Reads links only, which never wait
+/// for what is behind them.
 fn user_of(path: &Path) -> Option<u32> {
     let own = std::process::id();
     let pids =

@@ -1,9 +1,9 @@
 //! ublk: devices as block devices of the kernel, `/dev/ublkbN`.
 //!
 //! # How it goes
-//! The driver (`drivers/block/ublk_drv.c`) gives each request to a slot of a queue, and hands its data to the slot's buffer. A
-//! queue is a thread with a channel and a ring: a bio refers to the buffer, and its answer goes back with the word that the slot
-//! may have the next request.
+//! The driver (`drivers/block/ublk_drv.c`) gives each request to a slot of a queue, and hands its data to the slot's
+//! buffer. A queue is a thread with a channel and a ring: a bio refers to the buffer, and its answer goes back with the
+//! word that the slot may have the next request.
 //!
 //! # Layout
 //! - `uapi`, `params`: the driver's numbers and structs, and what it is told of a device
@@ -14,8 +14,8 @@
 //! # Invariants
 //! - A device is known by a mark that the driver keeps for its server, never by its number alone.
 //! - Threads serve until the driver has let go of the block device: stopping it may need requests to be done.
-//! - A server that goes leaves its requests to the next ([`Ublk::leave`], or a crash): the driver keeps those that come, and gives
-//!   those that were not answered once more. Nothing is answered before it is done.
+//! - A server that goes leaves its requests to the next ([`Ublk::leave`], or a crash): the driver keeps those that
+//!   come, and gives those that were not answered once more. Nothing is answered before it is done.
 
 mod control;
 mod device;

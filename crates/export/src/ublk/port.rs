@@ -11,12 +11,12 @@ use std::sync::Arc;
 
 /// The driver, seen from a queue's thread.
 pub(super) trait Port {
-    /// Queues a command: that the slot `tag` may be given a request, whose data goes to or comes from `buffer`. `result`: the
-    /// request that the slot had ended so, in bytes or as an error number below 0.
+    /// Queues a command: that the slot `tag` may be given a request, whose data goes to or comes from `buffer`.
+    /// `result`: the request that the slot had ended so, in bytes or as an error number below 0.
     ///
     /// # Safety
-    /// The driver reads and writes `buffer`, of as many bytes as requests may have, until the port is dropped or the slot's next
-    /// request has been answered.
+    /// The driver reads and writes `buffer`, of as many bytes as requests may have, until the port is dropped or the
+    /// slot's next request has been answered.
     unsafe fn push(&mut self, tag: u16, result: Option<i32>, buffer: *mut u8);
 
     /// Has the driver take in what is queued. Does not block.
@@ -95,7 +95,8 @@ impl Port for UringPort {
             match self.ring.submit() {
                 Ok(_) => return Ok(()),
                 Err(error) if error.raw_os_error() == Some(libc::EINTR) => {}
-                // The kernel is short of memory, or wants completions to be taken first: they are, and it is called again.
+                // The kernel is short of memory, or wants completions to be taken first: they are, and it is called
+                // again.
                 Err(error) if matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EBUSY)) => return Ok(()),
                 Err(error) => return Err(error),
             }
@@ -116,8 +117,8 @@ impl Port for UringPort {
 
     fn request(&self, tag: u16) -> IoDescriptor {
         assert!(tag < self.depth, "slot {tag} of {}", self.depth);
-        // SAFETY: within the mapping, which has a descriptor for each slot. The driver has written it before it completed the
-        // command, and does not write it again before the slot is given back.
+        // SAFETY: within the mapping, which has a descriptor for each slot. The driver has written it before it
+        // completed the command, and does not write it again before the slot is given back.
         unsafe { self.descriptors.base.add(tag.into()).read_volatile() }
     }
 

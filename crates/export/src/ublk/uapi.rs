@@ -6,7 +6,8 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 /// The control device.
 pub(super) const CONTROL: &str = "/dev/ublk-control";
 
-/// The number of an ioctl (`include/uapi/asm-generic/ioctl.h`): its argument's direction and size, `'u'`, and which it is.
+/// The number of an ioctl (`include/uapi/asm-generic/ioctl.h`): its argument's direction and size, `'u'`, and which it
+/// is.
 const fn ioctl(direction: u32, number: u32, size: usize) -> u32 {
     direction << 30 | (size as u32) << 16 | (b'u' as u32) << 8 | number
 }

@@ -1,11 +1,11 @@
 //! A thread that serves one queue: what the driver gives its slots becomes bios, and what they came to goes back.
 //!
 //! # Invariants
-//! - A slot's buffer is the bio's memory, without a copy. It is the device's from the request to its answer, and stays until the
-//!   thread ends, which it does not before its last bio is back.
+//! - A slot's buffer is the bio's memory, without a copy. It is the device's from the request to its answer, and stays
+//!   until the thread ends, which it does not before its last bio is back.
 //! - A slot has one request at a time; it is answered once.
-//! - Who ends for another server to go on answers everything it has begun, in one go, and takes nothing after that. At least
-//!   one slot is then the driver's: by a slot that is, it learns that nobody serves any more.
+//! - Who ends for another server to go on answers everything it has begun, in one go, and takes nothing after that. At
+//!   least one slot is then the driver's: by a slot that is, it learns that nobody serves any more.
 
 use super::port::Port;
 use super::uapi::{ABORT, IoDescriptor, op};
@@ -48,8 +48,8 @@ pub(super) struct Worker<P> {
     channel: Channel,
     device: Attached,
     shape: Shape,
-    /// Freed by others, after the thread has ended: until then the driver may write to it on the thread's way out of any
-    /// system call.
+    /// Freed by others, after the thread has ended: until then the driver may write to it on the thread's way out of
+    /// any system call.
     memory: Arc<AlignedBuf>,
     /// Bytes of the requests that slots have, to be answered when it goes well.
     lengths: Box<[u32]>,
@@ -120,7 +120,8 @@ impl<P: Port> Worker<P> {
 
     fn push(&mut self, tag: u16, result: Option<i32>) {
         let buffer = self.buffer(tag);
-        // SAFETY: the memory is freed after the thread, and a slot's part of it is nobody else's while the driver has the slot.
+        // SAFETY: the memory is freed after the thread, and a slot's part of it is nobody else's while the driver has
+        // the slot.
         unsafe { self.port.push(tag, result, buffer) };
         self.queued = true;
     }
@@ -207,8 +208,8 @@ impl<P: Port> Worker<P> {
     fn trim(&mut self) {
         self.warm = false;
         if self.memory.len() > 1 << 20 {
-            // SAFETY: no slot has a request, so that nothing in it counts; pages that are gone read as zeroes. The driver
-            // finds pages by their addresses each time.
+            // SAFETY: no slot has a request, so that nothing in it counts; pages that are gone read as zeroes. The
+            // driver finds pages by their addresses each time.
             let advised = unsafe {
                 rustix::mm::madvise(self.memory.as_ptr().cast(), self.memory.len(), rustix::mm::Advice::LinuxDontNeed)
             };
@@ -335,8 +336,8 @@ fn parse(request: &IoDescriptor, buffer: usize) -> Result<Parsed, i32> {
     Ok(Parsed { op, flags, sector: Sector::new(start_sector), sectors: Sectors::new(nr_sectors.into()) })
 }
 
-/// How a request ended, as the driver wants to hear it. Errors that it has no word for, or that mean something else to it
-/// (EAGAIN: come again without waiting; ENODEV: no more requests), are EIO.
+/// How a request ended, as the driver wants to hear it. Errors that it has no word for, or that mean something else to
+/// it (EAGAIN: come again without waiting; ENODEV: no more requests), are EIO.
 #[inline]
 fn answer(status: Status, bytes: u32) -> i32 {
     match status {

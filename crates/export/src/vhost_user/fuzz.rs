@@ -1,6 +1,8 @@
-//! Entries for fuzzers: a ring whose memory holds any bytes, and a connection that says any, without threads and without a listener.
+//! Entries for fuzzers: a ring whose memory holds any bytes, and a connection that says any, without threads and
+//! without a listener.
 //!
-//! Whatever comes, nothing must panic, every request must come to an end, and nothing outside of the memory must be touched.
+//! Whatever comes, nothing must panic, every request must come to an end, and nothing outside of the memory must be
+//! touched.
 
 use super::blk;
 use super::front::SharedMemory;
@@ -40,8 +42,8 @@ fn device() -> Arc<dyn BlockDevice> {
     DEVICE.get_or_init(make).clone()
 }
 
-/// Serves a ring. The first byte chooses features, the second where the available ring goes on; what follows is the guest's memory from
-/// its start, and, with bit 4 of the first, at its end what was in flight.
+/// Serves a ring. The first byte chooses features, the second where the available ring goes on; what follows is the
+/// guest's memory from its start, and, with bit 4 of the first, at its end what was in flight.
 ///
 /// # Panics
 /// When the queue breaks a promise, or the system has no memory or descriptors left.

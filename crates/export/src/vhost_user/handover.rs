@@ -1,9 +1,9 @@
 //! What it takes to go on with a front end in another process.
 //!
-//! A server is paused: it takes nothing from the rings and no message, and finishes what is under way. All that there is to know is then
-//! what the front end has said, the descriptors that it has sent, and where each ring goes on. The next server maps the same
-//! memory, and goes on with the rings; what the driver has made available meanwhile waits there, as does what it has rung. It notices
-//! nothing.
+//! A server is paused: it takes nothing from the rings and no message, and finishes what is under way. All that there
+//! is to know is then what the front end has said, the descriptors that it has sent, and where each ring goes on. The
+//! next server maps the same memory, and goes on with the rings; what the driver has made available meanwhile waits
+//! there, as does what it has rung. It notices nothing.
 
 use super::inflight::Inflight;
 use super::memory::{GuestMemory, MAX_SLOTS, Region};
@@ -39,8 +39,9 @@ pub struct HandedSession {
     pub fds: Vec<OwnedFd>,
 }
 
-/// What is known of a front end. Each descriptor that it speaks of is among [`HandedSession::fds`]: the socket, those of the message that is
-/// not complete, the back end's own socket, regions, what is in flight, and for each ring what is rung.
+/// What is known of a front end. Each descriptor that it speaks of is among [`HandedSession::fds`]: the socket, those
+/// of the message that is not complete, the back end's own socket, regions, what is in flight, and for each ring what
+/// is rung.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SessionState {
@@ -96,8 +97,8 @@ impl Prepared {
 }
 
 impl HandedSession {
-    /// Checks what another process says, maps the memory, and opens the export of that name. May block as that does. An error says what is
-    /// wrong, for people.
+    /// Checks what another process says, maps the memory, and opens the export of that name. May block as that does. An
+    /// error says what is wrong, for people.
     pub fn prepare(self, exports: &dyn Exports, name: &str) -> Result<Prepared, String> {
         let Self { state, input, fds } = self;
         let mut fds = VecDeque::from(fds);

@@ -1,5 +1,5 @@
-//! What is in flight, in memory that the front end keeps for the back end: a daemon that was killed finds there what it had taken
-//! and not answered (vhost-user.rst, "Inflight I/O tracking", split rings).
+//! What is in flight, in memory that the front end keeps for the back end: a daemon that was killed finds there what it
+//! had taken and not answered (vhost-user.rst, "Inflight I/O tracking", split rings).
 //!
 //! # Layout of a queue's part, in the machine's order
 //! | offset | bytes | |
@@ -14,9 +14,9 @@
 //! Each part begins at a multiple of 64 bytes.
 //!
 //! # Invariants
-//! - A chain is marked before it is submitted, and unmarked after it was published. A process that is killed leaves each store that
-//!   it has made, in their order: so each chain that is not in the used ring is marked, but for a batch in between, which the index
-//!   and the list of the batch tell.
+//! - A chain is marked before it is submitted, and unmarked after it was published. A process that is killed leaves
+//!   each store that it has made, in their order: so each chain that is not in the used ring is marked, but for a batch
+//!   in between, which the index and the list of the batch tell.
 //! - The memory is another process's as well: numbers from it are checked, and read once.
 
 use super::memory::check_file;
@@ -101,8 +101,8 @@ pub(super) struct InflightQueue {
 unsafe impl Send for InflightQueue {}
 
 impl InflightQueue {
-    /// The part of queue `index` for a ring of `size` entries. A part that was never used is set up; `None` when the memory has no
-    /// such part.
+    /// The part of queue `index` for a ring of `size` entries. A part that was never used is set up; `None` when the
+    /// memory has no such part.
     pub(super) fn new(memory: Arc<ForeignMemory>, index: usize, size: u16, part_size: u16) -> Result<Self, Broken> {
         let part = part_bytes(part_size);
         let start =
@@ -196,7 +196,8 @@ impl InflightQueue {
                 (&raw const (*self.header).last_batch).read_volatile(),
             )
         };
-        // Published, and not unmarked any more. When nothing is marked the ring may be a new one, of a driver that began anew.
+        // Published, and not unmarked any more. When nothing is marked the ring may be a new one, of a driver that
+        // began anew.
         let nothing = self.marked().is_empty();
         let batch = if nothing { 0 } else { used_idx.wrapping_sub(known) };
         if batch > self.size {

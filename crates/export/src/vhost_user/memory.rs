@@ -1,10 +1,11 @@
 //! The memory of a guest: the regions that a front end shares, and where in them an address lies.
 //!
 //! # Invariants
-//! - Addresses of a guest are numbers until a region has been found that holds all of what they stand for. What is found lies in
-//!   a mapping that lives as long as the [`GuestMemory`] that was asked; nobody keeps an address for longer.
-//! - The guest changes its memory whenever it likes. Nothing here lends it as a slice, and what is read is read once: who has checked
-//!   a number uses the number that was checked.
+//! - Addresses of a guest are numbers until a region has been found that holds all of what they stand for. What is
+//!   found lies in a mapping that lives as long as the [`GuestMemory`] that was asked; nobody keeps an address for
+//!   longer.
+//! - The guest changes its memory whenever it likes. Nothing here lends it as a slice, and what is read is read once:
+//!   who has checked a number uses the number that was checked.
 
 use super::wire::RegionSpec;
 use rustix::fd::OwnedFd;
@@ -37,11 +38,12 @@ impl Region {
     }
 }
 
-/// File systems whose pages come from elsewhere (`include/uapi/linux/magic.h`, 6.12): FUSE, NFS, SMB and its older kind, 9p, Ceph, AFS.
+/// File systems whose pages come from elsewhere (`include/uapi/linux/magic.h`, 6.12): FUSE, NFS, SMB and its older
+/// kind, 9p, Ceph, AFS.
 const REMOTE: [u32; 7] = [0x6573_5546, 0x6969, 0xfe53_4d42, 0xff53_4d42, 0x0102_1997, 0x00c3_6400, 0x5346_414f];
 
-/// Refuses memory that is a file of a server's, which may be the front end's own. Whoever touches such a page waits for that server
-/// as long as it likes: a worker in the middle of a copy, and with it all that waits for the worker.
+/// Refuses memory that is a file of a server's, which may be the front end's own. Whoever touches such a page waits for
+/// that server as long as it likes: a worker in the middle of a copy, and with it all that waits for the worker.
 pub(super) fn check_file(file: &OwnedFd) -> Result<(), String> {
     let kind = fstatfs(file).map_err(|e| format!("the file of memory that is shared: {e}"))?.f_type;
     // The field's width differs between architectures; the numbers have 32 bits.
@@ -136,7 +138,8 @@ impl GuestMemory {
         self.regions.iter().any(|region| region.memory.is_torn())
     }
 
-    /// The pieces of `len` bytes at an address of the guest: one, unless regions meet there. False when part of it lies in none.
+    /// The pieces of `len` bytes at an address of the guest: one, unless regions meet there. False when part of it lies
+    /// in none.
     #[inline(always)]
     pub(super) fn pieces(&self, guest: u64, len: u32, mut each: impl FnMut(Piece)) -> bool {
         let (mut at, mut left) = (guest, u64::from(len));

@@ -10,19 +10,19 @@
 //! - [`fuzz`]: entries for fuzzers
 //!
 //! # How a request goes
-//! A worker looks at its rings, makes the memory of each chain the segments of a bio, and submits it on its channel. When the bio has
-//! completed it writes the status and the used element. What came in one look is shown to the driver at once, and the driver is told
-//! when it wants to be. In a steady state nothing is allocated, copied or locked, and while there is work no system call is made but
-//! to tell the driver.
+//! A worker looks at its rings, makes the memory of each chain the segments of a bio, and submits it on its channel.
+//! When the bio has completed it writes the status and the used element. What came in one look is shown to the driver
+//! at once, and the driver is told when it wants to be. In a steady state nothing is allocated, copied or locked, and
+//! while there is work no system call is made but to tell the driver.
 //!
 //! # Why not the crates of rust-vmm
-//! The protocol is small, and `vhost` (0.18) cannot send the one message that a resize needs, waits in the middle of a message for
-//! its rest, and brings random numbers and identifiers along. `virtio-queue` copies descriptors through traits that a
-//! ring on the hot path does without.
+//! The protocol is small, and `vhost` (0.18) cannot send the one message that a resize needs, waits in the middle of a
+//! message for its rest, and brings random numbers and identifiers along. `virtio-queue` copies descriptors through
+//! traits that a ring on the hot path does without.
 //!
 //! # Invariants
-//! - A front end has one disk, and a disk one front end at a time. The next is not listened to before the last bio of the one before
-//!   is back: else what it submits again could be overtaken by the first attempt.
+//! - A front end has one disk, and a disk one front end at a time. The next is not listened to before the last bio of
+//!   the one before is back: else what it submits again could be overtaken by the first attempt.
 //! - What a front end or its guest says wrongly ends its connection, or the request, and nothing else.
 
 mod blk;

@@ -1,10 +1,11 @@
 //! One queue: chains that become bios, and bios that become used elements.
 //!
 //! # Invariants
-//! - A bio's memory is the guest's, by address, without a copy. The [`GuestMemory`] that the addresses were found in is kept until the bio
-//!   has completed, also when the front end has given the queue another one meanwhile, or has gone.
+//! - A bio's memory is the guest's, by address, without a copy. The [`GuestMemory`] that the addresses were found in is
+//!   kept until the bio has completed, also when the front end has given the queue another one meanwhile, or has gone.
 //! - A head is in flight once at most; its slot does not change while it is.
-//! - After [`close`](Queue::close) nothing is written to the ring: who comes back finds its requests in the memory of what is in flight.
+//! - After [`close`](Queue::close) nothing is written to the ring: who comes back finds its requests in the memory of
+//!   what is in flight.
 
 use super::blk::{self, kind, status};
 use super::inflight::InflightQueue;
@@ -17,8 +18,8 @@ use udm_io::{Attached, Channel, Completion, Op, OpFlags, Segment, Status};
 /// Bytes of one read or write at most. A driver's requests are far smaller; a chain can name a page many times.
 const MAX_BYTES: u64 = 1 << 30;
 
-/// Chains that are taken in one look at most. What is done is published after each look: so the driver goes on with these while the
-/// next are done, and never has to wait with all that it has.
+/// Chains that are taken in one look at most. What is done is published after each look: so the driver goes on with
+/// these while the next are done, and never has to wait with all that it has.
 const LOOK: u16 = 8;
 
 /// Where a queue's bios go.
@@ -28,8 +29,8 @@ pub(super) struct Way<'a> {
     pub(super) device: Attached,
 }
 
-/// What does not change while a queue runs. Drivers follow each other on a connection, each with features of its own: so what
-/// follows from them is the queue's, never the worker's or the connection's.
+/// What does not change while a queue runs. Drivers follow each other on a connection, each with features of its own:
+/// so what follows from them is the queue's, never the worker's or the connection's.
 #[derive(Clone, Debug)]
 pub(super) struct Traits {
     /// Of every bio.
@@ -108,8 +109,8 @@ pub(super) struct Queue {
     closed: bool,
 }
 
-// SAFETY: the addresses are of mappings that `memory`, `retired` and `inflight` keep; who has the queue is alone with them, as far as
-// this process goes.
+// SAFETY: the addresses are of mappings that `memory`, `retired` and `inflight` keep; who has the queue is alone with
+// them, as far as this process goes.
 unsafe impl Send for Queue {}
 
 impl Queue {
@@ -193,10 +194,10 @@ impl Queue {
 
     /// Takes what the driver has made available, some chains at a time. Returns how many.
     ///
-    /// Memory that the driver has just written takes long to come from its CPU, and one part of a chain tells where the next is. So
-    /// all chains are known before the first bio goes out, and while bios go out the parts of the chains behind them are
-    /// asked for, one after the other. Between the copies of two bios little is done, and the CPU begins the second while it waits for the
-    /// first.
+    /// Memory that the driver has just written takes long to come from its CPU, and one part of a chain tells where the
+    /// next is. So all chains are known before the first bio goes out, and while bios go out the parts of the chains
+    /// behind them are asked for, one after the other. Between the copies of two bios little is done, and the CPU
+    /// begins the second while it waits for the first.
     #[inline]
     pub(super) fn take(&mut self, way: Way<'_>) -> Result<usize, Broken> {
         let waiting = self.ring.waiting()?.min(LOOK);
@@ -357,7 +358,8 @@ pub(super) fn token(index: usize, head: u16) -> u64 {
     (index as u64) << 16 | u64::from(head)
 }
 
-/// Begins a request whose chain has been found and whose status has been cut off. Fails with the status of one that is none.
+/// Begins a request whose chain has been found and whose status has been cut off. Fails with the status of one that is
+/// none.
 #[inline(always)]
 fn begin(slot: &mut Slot, chain: &mut Chain, traits: &Traits, index: usize, head: u16, way: Way<'_>) -> Result<(), u8> {
     let mut bytes = [0; blk::HEAD];
@@ -428,8 +430,8 @@ fn read_write(
     slot.op = op;
     let token = token(index, head);
     let taken = if let [piece] = pieces {
-        // SAFETY: the piece lies in the memory of the slot's epoch, which is kept until the completion; the guest may change what is
-        // there meanwhile, and gets what it deserves: devices copy by raw pointers.
+        // SAFETY: the piece lies in the memory of the slot's epoch, which is kept until the completion; the guest may
+        // change what is there meanwhile, and gets what it deserves: devices copy by raw pointers.
         unsafe { way.channel.submit_at(way.device, op, flags, sector, (piece.ptr, piece.len), token) }
     } else {
         slot.segments.clear();
@@ -443,7 +445,8 @@ fn read_write(
     Ok(())
 }
 
-/// A sector that a driver named. Devices check it against their size; here only what could not be counted in bytes is refused.
+/// A sector that a driver named. Devices check it against their size; here only what could not be counted in bytes is
+/// refused.
 fn place(sector: u64) -> Result<Sector, u8> {
     if sector < 1 << 54 { Ok(Sector::new(sector)) } else { Err(status::IOERR) }
 }
@@ -479,7 +482,8 @@ fn ranges(slot: &mut Slot, pieces: &[Piece], flags: OpFlags) -> Result<(), u8> {
     Ok(())
 }
 
-/// Submits the next range of a request, one after the other: so a head has one bio out at most. False when none is left.
+/// Submits the next range of a request, one after the other: so a head has one bio out at most. False when none is
+/// left.
 fn next_range(slot: &mut Slot, index: usize, head: u16, way: Way<'_>) -> bool {
     if !matches!(slot.op, Op::Discard | Op::WriteZeroes) {
         return false;

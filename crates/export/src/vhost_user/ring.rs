@@ -1,8 +1,8 @@
 //! A split ring in the memory of a guest, from the device's side (virtio 1.2, 2.7).
 //!
 //! # Invariants
-//! - Whatever the guest writes there, an index or a length that it gives is checked before it is used; chains have an end, indirect
-//!   tables are not followed into others. What is wrong breaks the ring, for good: [`Broken`] says why.
+//! - Whatever the guest writes there, an index or a length that it gives is checked before it is used; chains have an
+//!   end, indirect tables are not followed into others. What is wrong breaks the ring, for good: [`Broken`] says why.
 //! - Numbers are read once, by volatile or atomic loads.
 
 use super::memory::{GuestMemory, Piece};
@@ -213,8 +213,8 @@ impl Ring {
         })
     }
 
-    /// Begins to bring the descriptors of chains near that are taken later, as [`ahead`](Self::ahead) counts them. This and the
-    /// two that follow are hints: whatever is there, nothing comes of it.
+    /// Begins to bring the descriptors of chains near that are taken later, as [`ahead`](Self::ahead) counts them. This
+    /// and the two that follow are hints: whatever is there, nothing comes of it.
     #[inline]
     pub(super) fn fetch_descs(&self, most: u16) {
         self.ahead(most).for_each(|head| fetch(self.desc.wrapping_add(head).cast()));
@@ -327,8 +327,8 @@ impl Ring {
         self.published.wrapping_sub(self.told)
     }
 
-    /// Whether the driver wants to be told of what was published since this was asked last. Costs a fence, which waits until what
-    /// was stored before is seen by all: the data of the requests, too.
+    /// Whether the driver wants to be told of what was published since this was asked last. Costs a fence, which waits
+    /// until what was stored before is seen by all: the data of the requests, too.
     #[inline(always)]
     pub(super) fn wants_to_be_told(&mut self) -> bool {
         let (old, new) = (self.told, self.published);

@@ -43,8 +43,8 @@ pub struct ServerBuilder {
 }
 
 impl ServerBuilder {
-    /// Queues that a front end may use; the number of CPUs, but at most 8, unless set. Each has a thread of its own as long as there
-    /// are CPUs.
+    /// Queues that a front end may use; the number of CPUs, but at most 8, unless set. Each has a thread of its own as
+    /// long as there are CPUs.
     #[must_use]
     pub fn queues(mut self, queues: u16) -> Self {
         self.options.queues = queues;
@@ -80,8 +80,8 @@ impl ServerBuilder {
         self
     }
 
-    /// Binds, starts the thread, and serves the export of that name until the server is dropped. The export is opened when a front
-    /// end connects. Fails for numbers that cannot be, and when the address cannot be had.
+    /// Binds, starts the thread, and serves the export of that name until the server is dropped. The export is opened
+    /// when a front end connects. Fails for numbers that cannot be, and when the address cannot be had.
     pub fn start(self, domain: &Domain, exports: Arc<dyn Exports>, name: &str) -> io::Result<Server> {
         let refuse = |text: String| Err(io::Error::new(io::ErrorKind::InvalidInput, text));
         let Options { queues, queue_size, .. } = self.options;
@@ -184,8 +184,9 @@ impl Server {
         self.shared.connected.load(Ordering::Acquire)
     }
 
-    /// Handles the hang-up of a front end that has closed before the call, so that its export no longer counts as open. Blocks
-    /// until that is done, at most a second. Must not be called under a lock that closing an export takes. Returns whether it is done.
+    /// Handles the hang-up of a front end that has closed before the call, so that its export no longer counts as open.
+    /// Blocks until that is done, at most a second. Must not be called under a lock that closing an export takes.
+    /// Returns whether it is done.
     pub fn reap_hangups(&self) -> bool {
         Self::reap_all([self]).wait()
     }
@@ -203,13 +204,14 @@ impl Server {
         reaping
     }
 
-    /// Takes nothing new from the front end, and waits until nothing is under way, at most so long. Whether that is so; if not, it goes on as
-    /// before. A device that is suspended may keep requests for ever.
+    /// Takes nothing new from the front end, and waits until nothing is under way, at most so long. Whether that is so;
+    /// if not, it goes on as before. A device that is suspended may keep requests for ever.
     pub fn pause(&self, patience: Duration) -> bool {
         Self::pause_all([self], patience).is_ok()
     }
 
-    /// The same for several, which all wait at once. `Err`: the first that could not be paused; all go on as before then.
+    /// The same for several, which all wait at once. `Err`: the first that could not be paused; all go on as before
+    /// then.
     pub fn pause_all<'a>(servers: impl IntoIterator<Item = &'a Self>, patience: Duration) -> Result<(), &'a Self> {
         let ask = |server: &'a Self| {
             let (answer, quiet) = mpsc::channel();
@@ -231,8 +233,8 @@ impl Server {
         self.shared.mailbox.send(Wish::Resume);
     }
 
-    /// After a [`pause`](Self::pause): gives away the socket that it listens on, whose file stays, and the front end. The server has
-    /// ended then, and has no device open. `None` when it had ended before.
+    /// After a [`pause`](Self::pause): gives away the socket that it listens on, whose file stays, and the front end.
+    /// The server has ended then, and has no device open. `None` when it had ended before.
     pub fn hand_over(&self) -> Option<Handed> {
         let joiner = self.joiner.lock().unwrap_or_else(PoisonError::into_inner).take()?;
         let (answer, handed) = mpsc::channel();
@@ -241,8 +243,8 @@ impl Server {
         handed.recv().ok()
     }
 
-    /// Hangs up on the front end, and ends. What it has under way is finished, though not shown to it: it finds it in flight when it
-    /// connects to a server after this one. Blocks at most `patience`. Further calls do nothing.
+    /// Hangs up on the front end, and ends. What it has under way is finished, though not shown to it: it finds it in
+    /// flight when it connects to a server after this one. Blocks at most `patience`. Further calls do nothing.
     pub fn shut_down(&self, patience: Duration) {
         Self::shut_down_all([self], patience);
     }

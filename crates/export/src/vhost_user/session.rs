@@ -1,12 +1,13 @@
 //! One front end's connection: what it says, and what comes of it.
 //!
 //! # Invariants
-//! - Each message is answered or refused before the next is looked at. One that is refused ends the connection, unless the front end
-//!   asked for an answer: then it is told.
-//! - A queue runs when features are agreed upon, its ring is known, it was given something to ring (or to be polled), and it is enabled.
-//! - Features change only while no queue runs. Drivers follow each other on a connection, as firmware and the system that it starts do:
-//!   what follows from the features is asked for when a queue starts, and what was offered stays on offer for as long as the
-//!   connection lasts, because front ends ask once.
+//! - Each message is answered or refused before the next is looked at. One that is refused ends the connection, unless
+//!   the front end asked for an answer: then it is told.
+//! - A queue runs when features are agreed upon, its ring is known, it was given something to ring (or to be polled),
+//!   and it is enabled.
+//! - Features change only while no queue runs. Drivers follow each other on a connection, as firmware and the system
+//!   that it starts do: what follows from the features is asked for when a queue starts, and what was offered stays on
+//!   offer for as long as the connection lasts, because front ends ask once.
 
 use super::blk::{self, Config, feature};
 use super::inflight::{Inflight, InflightQueue, InflightSpec, part_bytes};
@@ -162,8 +163,8 @@ impl Session {
         self.handles().find_map(|handle| handle.status.broken())
     }
 
-    /// Handles what has arrived, up to some messages: one that talks without end must not keep others out. Blocks while a queue is
-    /// stopped that has requests out. An error ends the connection.
+    /// Handles what has arrived, up to some messages: one that talks without end must not keep others out. Blocks while
+    /// a queue is stopped that has requests out. An error ends the connection.
     pub(super) fn receive(&mut self) -> Result<(), WireError> {
         for _ in 0..MESSAGES {
             let Some(mut message) = self.inbox.receive(&self.socket)? else { return Ok(()) };
@@ -365,7 +366,8 @@ impl Session {
             let flags = fcntl_getfl(call).map_err(|e| e.to_string())?;
             fcntl_setfl(call, flags | OFlags::NONBLOCK).map_err(|e| e.to_string())?;
         }
-        // A copy stays here in any case: a queue that is stopped for a while, or goes on in another process, goes on with it.
+        // A copy stays here in any case: a queue that is stopped for a while, or goes on in another process, goes on
+        // with it.
         let again = call.as_ref().map(OwnedFd::try_clone).transpose().map_err(|e| e.to_string())?;
         let vring = self.vring(index)?;
         vring.call = call;
@@ -564,9 +566,9 @@ impl Session {
         Ok(())
     }
 
-    /// Ends the session. Its requests go on until they are done; nothing of them is shown to the front end any more. Waits until the
-    /// workers leave the rings alone, which is after their present turn: the socket closes then, and a front end that sees it
-    /// close goes to a server that takes the same rings up.
+    /// Ends the session. Its requests go on until they are done; nothing of them is shown to the front end any more.
+    /// Waits until the workers leave the rings alone, which is after their present turn: the socket closes then, and a
+    /// front end that sees it close goes to a server that takes the same rings up.
     pub(super) fn end(mut self) -> Lingering {
         Lingering { workers: self.dismiss(), _export: self.export }
     }
@@ -594,8 +596,8 @@ const PROTOCOL: u64 = protocol::MQ
     | protocol::RESET_DEVICE
     | protocol::CONFIGURE_MEM_SLOTS;
 
-/// Refuses a descriptor that a worker could wait for: to poll or to write a file may take as long as its file system likes, and that
-/// may be the front end's own.
+/// Refuses a descriptor that a worker could wait for: to poll or to write a file may take as long as its file system
+/// likes, and that may be the front end's own.
 pub(super) fn check_event(fd: &OwnedFd) -> Result<(), String> {
     let kind = fstat(fd).map(|stat| FileType::from_raw_mode(stat.st_mode)).map_err(|e| e.to_string())?;
     match kind {

@@ -298,8 +298,8 @@ pub(super) enum Kind {
     Reply,
 }
 
-/// Sends a message. A message is short and the other side reads each before it sends the next, so that a socket that is full belongs
-/// to one that does not follow the protocol: an error, not a wait.
+/// Sends a message. A message is short and the other side reads each before it sends the next, so that a socket that is
+/// full belongs to one that does not follow the protocol: an error, not a wait.
 pub(super) fn send(
     socket: impl AsFd,
     request: u32,

@@ -15,18 +15,19 @@ use std::io;
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use udm_io::{Attached, BlockDevice, Channel, Domain, Nanos, Woken};
 
-/// How long an adaptive worker looks for news before it sleeps, at most and to begin with. What a wake-up across CPUs costs is in
-/// this order; longer would burn a CPU for less than it gains.
+/// How long an adaptive worker looks for news before it sleeps, at most and to begin with. What a wake-up across CPUs
+/// costs is in this order; longer would burn a CPU for less than it gains.
 const SPIN_MOST: u64 = 50_000;
 const SPIN_FIRST: u64 = 10_000;
 /// Looks between two readings of the clock while it spins.
 const LOOKS: u32 = 16;
-/// Looks in vain after which a polling worker lets others have the CPU for once: some 10 microseconds, ten times what a driver
-/// that polls as well needs for its next request. Where both have to share a CPU, each would spin until its time slice is over.
+/// Looks in vain after which a polling worker lets others have the CPU for once: some 10 microseconds, ten times what a
+/// driver that polls as well needs for its next request. Where both have to share a CPU, each would spin until its time
+/// slice is over.
 const PATIENCE: u32 = 512;
 
-/// Requests after which the driver is told that they are done though more is there to do. To find out whether it wants to be told
-/// takes a fence; a driver that looks by itself has seen them long before.
+/// Requests after which the driver is told that they are done though more is there to do. To find out whether it wants
+/// to be told takes a fence; a driver that looks by itself has seen them long before.
 const TELL: u16 = 16;
 
 /// What a worker is told.

@@ -23,8 +23,8 @@ fn plain() -> Limits {
     Limits { max_discard: Sectors::ZERO, max_write_zeroes: Sectors::ZERO, ..Limits::default() }
 }
 
-/// Serves `device` to `ask`, and to another client whose write of 4 KiB is in the server's socket when the second bio of
-/// what was asked is served. Returns how many bios of the first came before that write.
+/// Serves `device` to `ask`, and to another client whose write of 4 KiB is in the server's socket when the second bio
+/// of what was asked is served. Returns how many bios of the first came before that write.
 fn bios_before_anothers_write(device: Arc<Recorder>, structured: bool, ask: impl FnOnce(&mut Raw)) -> usize {
     let served = Served::device(device.clone());
     let mut large = Raw::go(&served.socket(), "dev", structured);
@@ -49,7 +49,8 @@ fn bios_before_anothers_write(device: Arc<Recorder>, structured: bool, ask: impl
     seen.iter().position(|s| s.sector == (SIZE - 4096) / 512).expect("the write")
 }
 
-/// Zeroes that are written out, a device's own zeroes and discards, reads: each in pieces between which others are served.
+/// Zeroes that are written out, a device's own zeroes and discards, reads: each in pieces between which others are
+/// served.
 #[test]
 fn a_long_request_lets_others_through() {
     let before = |limits: Limits, structured, command: Command, flags| {
@@ -182,8 +183,8 @@ fn send_some(raw: &mut Raw, bytes: &mut &[u8]) {
     raw.stream.set_nonblocking(false).expect("a socket");
 }
 
-/// Pieces of long requests that a device does not finish take no more memory than there is, however small they are. When it goes on,
-/// so does every request.
+/// Pieces of long requests that a device does not finish take no more memory than there is, however small they are.
+/// When it goes on, so does every request.
 #[test]
 fn small_pieces_of_many_clients_are_within_the_limit() {
     const LIMIT: u64 = MIB as u64;
@@ -245,7 +246,8 @@ fn answers_to_questions_are_within_the_limit() {
     }
 }
 
-/// Who waits for memory goes on when there is enough, also when some was taken and as much was given back since it was looked at last.
+/// Who waits for memory goes on when there is enough, also when some was taken and as much was given back since it was
+/// looked at last.
 #[test]
 fn memory_that_is_given_back_while_more_is_taken_is_noticed() {
     let device = Arc::new(Recorder::new(SIZE, Limits::default()));
@@ -301,8 +303,8 @@ fn stalled_writers_do_not_keep_others_out() {
     assert_eq!(served.open(), 102, "nobody was hung up on for it");
 }
 
-/// A device that does not say what it holds keeps the client that asked waiting, and nobody else. When that client goes,
-/// nothing of it stays.
+/// A device that does not say what it holds keeps the client that asked waiting, and nobody else. When that client
+/// goes, nothing of it stays.
 #[test]
 fn a_device_that_does_not_answer_holds_up_nobody_else() {
     let device = Arc::new(Recorder::new(SIZE, Limits::default()));

@@ -30,8 +30,8 @@ fn request(bytes: &mut Vec<u8>, command: Command, flags: u16, cookie: u64, offse
     bytes.extend_from_slice(&Request { flags, kind, cookie, offset, length }.encode());
 }
 
-/// From the greeting to the disconnect, as one client may send it without waiting: options, requests of every kind, writes of many
-/// sizes, refused ones too.
+/// From the greeting to the disconnect, as one client may send it without waiting: options, requests of every kind,
+/// writes of many sizes, refused ones too.
 fn conversation(random: &mut Random) -> Vec<u8> {
     let mut bytes = 3u32.to_be_bytes().to_vec();
     put_option(&mut bytes, opt::STRUCTURED_REPLY, b"");
@@ -68,7 +68,8 @@ fn conversation(random: &mut Random) -> Vec<u8> {
     bytes
 }
 
-/// The answers, in an order that does not depend on when which was ready: the handshake's bytes, then replies by cookie.
+/// The answers, in an order that does not depend on when which was ready: the handshake's bytes, then replies by
+/// cookie.
 fn sorted(mut answers: &[u8]) -> (Vec<u8>, Vec<(u64, Vec<u8>)>) {
     // The greeting and four options; the second is refused, the fourth has an info.
     let mut front = 18;
@@ -190,8 +191,8 @@ fn what_cannot_be_paused_goes_on() {
     assert_eq!(other.read(0, 4096), [1; 4096]);
 }
 
-/// A read that its client does not take, a write of which a part has come, and a question that the device does not answer: the next
-/// server goes on with what is left of each, and a pause waits for none.
+/// A read that its client does not take, a write of which a part has come, and a question that the device does not
+/// answer: the next server goes on with what is left of each, and a pause waits for none.
 #[test]
 fn long_requests_go_on() {
     let device = Arc::new(Recorder::new(SIZE, Limits::default()));

@@ -384,7 +384,8 @@ fn a_new_name_while_it_is_open() {
     }
 }
 
-/// What is open goes on with its connection, its name or not; where a node's mount was ended, its name reaches the device all the same.
+/// What is open goes on with its connection, its name or not; where a node's mount was ended, its name reaches the
+/// device all the same.
 #[test]
 fn mounts_of_files() {
     let Some(place) = Place::new() else { return };

@@ -142,8 +142,8 @@ fn only_what_a_dead_server_left_is_stale() {
     until("it is detached", || !device.is_attached());
 }
 
-/// Whoever waits in the kernel for a device of its own process, and is killed, stays until the answer comes or the connection
-/// ends; and that ends with the last descriptor.
+/// Whoever waits in the kernel for a device of its own process, and is killed, stays until the answer comes or the
+/// connection ends; and that ends with the last descriptor.
 #[test]
 fn who_waits_for_the_server_does_not_hold_it() {
     let Some(place) = Place::new() else { return };

@@ -19,8 +19,8 @@ impl Place {
         Self::by(false)
     }
 
-    /// With the two ways by which requests come, as far as there are these here. Asks the kernel to offer io_uring, where it may,
-    /// until that is agreed upon.
+    /// With the two ways by which requests come, as far as there are these here. Asks the kernel to offer io_uring,
+    /// where it may, until that is agreed upon.
     pub(crate) fn both() -> impl Iterator<Item = Self> {
         [Transport::Descriptor, Transport::IoUring].into_iter().filter_map(|transport| {
             let _offered = FuseUring::offered();

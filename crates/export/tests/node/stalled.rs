@@ -208,8 +208,8 @@ fn others_go_on_beside_questions() {
     }
 }
 
-/// A shell that has a node open and starts a command closes it there, while it becomes the other program: with that in the kernel's
-/// hands until the device answers, not even `ps` goes on.
+/// A shell that has a node open and starts a command closes it there, while it becomes the other program: with that in
+/// the kernel's hands until the device answers, not even `ps` goes on.
 #[test]
 fn files_are_closed_and_programs_begin_beside_writes_that_wait() {
     for place in Place::both() {

@@ -323,8 +323,8 @@ impl udm_io::Clock for Hasty {
     }
 }
 
-/// A worker has to ring a bell that is full, and that its front end has made one to wait for after it was checked. The server ends
-/// all the same.
+/// A worker has to ring a bell that is full, and that its front end has made one to wait for after it was checked. The
+/// server ends all the same.
 #[test]
 fn a_bell_that_keeps_who_rings_it() {
     const SET_VRING_CALL: u32 = 13;

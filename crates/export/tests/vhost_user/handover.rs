@@ -17,8 +17,8 @@ use udm_io::Limits;
 const DEPTH: u64 = 16;
 const SECTORS: u64 = 1024;
 
-/// Writes and reads blocks of 4096 bytes at sectors from `first` on, many at a time, and checks each that it reads, until `done`. Counts what
-/// is answered.
+/// Writes and reads blocks of 4096 bytes at sectors from `first` on, many at a time, and checks each that it reads,
+/// until `done`. Counts what is answered.
 fn load(
     queue: &mut FrontQueue,
     data: &[(u64, Part)],
@@ -64,8 +64,8 @@ fn load(
     }
 }
 
-/// Several queues under a load that checks what it reads, while one server passes to the next, again and again; with memory that was added
-/// later, with and without memory for what is in flight.
+/// Several queues under a load that checks what it reads, while one server passes to the next, again and again; with
+/// memory that was added later, with and without memory for what is in flight.
 #[test]
 fn under_load() {
     for (mode, inflight, indirect) in
@@ -143,8 +143,8 @@ fn in_the_middle() {
     }
 }
 
-/// A front end may say by what it wants to be told while a queue runs, as QEMU does when a driver masks its interrupt: by that it is told
-/// after the queue was stopped for a while, and by the next server.
+/// A front end may say by what it wants to be told while a queue runs, as QEMU does when a driver masks its interrupt:
+/// by that it is told after the queue was stopped for a while, and by the next server.
 #[test]
 fn told_by_the_last_bell() {
     const SET_VRING_CALL: u32 = 13;

@@ -26,7 +26,8 @@ fn a_resize_is_told() {
     assert_eq!(write(&front, &mut queue, half * 2 - 8, &[3; 4096]), 0, "it grew");
 }
 
-/// A server ends with requests out; the next one does them again, in their order, and nothing is lost or done twice at a time.
+/// A server ends with requests out; the next one does them again, in their order, and nothing is lost or done twice at
+/// a time.
 #[test]
 fn what_was_in_flight_is_done_by_the_next_server() {
     for mode in [Mode::Interrupt, Mode::Adaptive, Mode::Polled] {

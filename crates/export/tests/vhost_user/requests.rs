@@ -182,8 +182,8 @@ fn write_through() {
     assert!(seen.len() == 2 && seen.iter().all(|s| s.flags.contains(OpFlags::FUA)), "{seen:?}");
 }
 
-/// Firmware that knows of no cache, then a system that does, and the other way round: each has what it agreed upon, also by the next
-/// server.
+/// Firmware that knows of no cache, then a system that does, and the other way round: each has what it agreed upon,
+/// also by the next server.
 #[test]
 fn drivers_that_follow_each_other() {
     for passes in [false, true] {

@@ -4,7 +4,8 @@ use super::layout::EXCEPTION_BYTES;
 use super::{Error, ErrorKind, Exception, Geometry, Piece};
 use udm_base::Sector;
 
-/// Reads one area, piece by piece: ask with [`want`](Self::want), read, and [`feed`](Self::feed), until it wants nothing.
+/// Reads one area, piece by piece: ask with [`want`](Self::want), read, and [`feed`](Self::feed), until it wants
+/// nothing.
 #[derive(Debug)]
 pub struct AreaReader {
     geometry: Geometry,

@@ -30,8 +30,8 @@ impl ChunkSize {
     /// A chunk of `sectors`.
     ///
     /// # Errors
-    /// In the kernel's words (`drivers/md/dm-exception-store.c`, 6.12), when it is no power of two or too large. Whether
-    /// it is a multiple of the devices' blocks, the caller sees.
+    /// In the kernel's words (`drivers/md/dm-exception-store.c`, 6.12), when it is no power of two or too large.
+    /// Whether it is a multiple of the devices' blocks, the caller sees.
     pub fn new(sectors: Sectors) -> Result<Self, &'static str> {
         match sectors.get() {
             n if !n.is_power_of_two() => Err("Chunk size is not a power of 2"),
@@ -112,8 +112,8 @@ impl Geometry {
         Ok(geometry)
     }
 
-    /// The same on a device that has grown to `device` sectors. One that has shrunk stays as it was known: what lies past its end
-    /// fails when it is written.
+    /// The same on a device that has grown to `device` sectors. One that has shrunk stays as it was known: what lies
+    /// past its end fails when it is written.
     pub(super) fn grow(&mut self, device: Sectors) {
         self.device = self.device.max(device);
     }

@@ -1,7 +1,8 @@
 //! The snapshot's persistent exception store (`drivers/md/dm-snap-persistent.c`, 6.12): see docs/formats/snapshot.md.
 //!
-//! Nothing here does I/O. Who owns a device asks what to read ([`Reader`], [`AreaReader`]) or to write ([`Batch`]), does
-//! it in its own time, and comes back; so one code serves a worker that must not wait, the tools, and the simulator.
+//! Nothing here does I/O. Who owns a device asks what to read ([`Reader`], [`AreaReader`]) or to write ([`Batch`]),
+//! does it in its own time, and comes back; so one code serves a worker that must not wait, the tools, and the
+//! simulator.
 //!
 //! ```text
 //!   Header::probe(first bytes) ─┬─ Empty ──► Store::format ──► Batch
@@ -11,8 +12,10 @@
 //! ```
 //!
 //! # Invariants
-//! - A number from the device is checked before it is used as a place or a size. An error names the chunk and the field.
-//! - Exceptions become true in the order in which their chunks were allocated, since the first empty entry ends the store.
+//! - A number from the device is checked before it is used as a place or a size. An error names the chunk and the
+//!   field.
+//! - Exceptions become true in the order in which their chunks were allocated, since the first empty entry ends the
+//!   store.
 //! - An area that the reader could come to is zeroed, or whole, before the one before it is full.
 
 mod area;

@@ -2,8 +2,9 @@
 
 use super::{AreaReader, Error, ErrorKind, Exception, Geometry, Piece, Store};
 
-/// Reads a store from its first area to its first empty entry, as `read_exceptions` of `drivers/md/dm-snap-persistent.c`,
-/// 6.12: ask with [`want`](Self::want), read, [`feed`](Self::feed); at the end [`finish`](Self::finish).
+/// Reads a store from its first area to its first empty entry, as `read_exceptions` of
+/// `drivers/md/dm-snap-persistent.c`, 6.12: ask with [`want`](Self::want), read, [`feed`](Self::feed); at the end
+/// [`finish`](Self::finish).
 ///
 /// Memory: 16 bytes an exception, of which there are at most as many as chunks on the device.
 #[derive(Debug)]

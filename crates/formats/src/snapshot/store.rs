@@ -1,9 +1,10 @@
 //! A store as it is now: which chunk is free, which entry comes next, and what to write when exceptions become true.
 //!
-//! The rules are those of `drivers/md/dm-snap-persistent.c`, 6.12. Two things are done otherwise, and neither can be seen
-//! on a device that is at rest:
+//! The rules are those of `drivers/md/dm-snap-persistent.c`, 6.12. Two things are done otherwise, and neither can be
+//! seen on a device that is at rest:
 //! - Of an area only the blocks that change are written, not the whole chunk: the rest is known to be there.
-//! - Several areas can be filled at once. Those after the first are written before it, when nobody can come to them yet.
+//! - Several areas can be filled at once. Those after the first are written before it, when nobody can come to them
+//!   yet.
 //!
 //! And one can: the entry that would fill the last area of the device is never given away. The kernel gives it, cannot
 //! zero an area after it, and loses the snapshot.
@@ -152,9 +153,9 @@ impl Store {
         Ok(chunk)
     }
 
-    /// How long the area is that lies between the chunk that was given away last and the next, if one does. Nothing of it is
-    /// in use before exceptions up to that chunk are committed, which writes it: zeroes may go there until then, with the chunk's
-    /// data, so that a disk does not wait until it has turned past.
+    /// How long the area is that lies between the chunk that was given away last and the next, if one does. Nothing of
+    /// it is in use before exceptions up to that chunk are committed, which writes it: zeroes may go there until then,
+    /// with the chunk's data, so that a disk does not wait until it has turned past.
     pub fn area_behind(&self) -> Option<Sectors> {
         let chunk = self.next_free - 1;
         let in_use = self.geometry.area(self.area)?;
@@ -162,8 +163,8 @@ impl Store {
         is_area.then(|| self.geometry.chunk().sectors())
     }
 
-    /// Makes exceptions true: those that were allocated first, in that order. Their data need only be durable before the
-    /// batch's `last` write. Until [`finish`](Self::finish), none of them may be told to anybody.
+    /// Makes exceptions true: those that were allocated first, in that order. Their data need only be durable before
+    /// the batch's `last` write. Until [`finish`](Self::finish), none of them may be told to anybody.
     ///
     /// Cost: 16 bytes an exception, rounded up to blocks of an area.
     ///
@@ -280,9 +281,11 @@ impl Store {
         self.batch(Vec::new(), last)
     }
 
-    /// It is merged no further, and gets exceptions again. `highest` is the highest chunk that one of those it has lies in, 0 for none.
+    /// It is merged no further, and gets exceptions again. `highest` is the highest chunk that one of those it has lies
+    /// in, 0 for none.
     ///
-    /// The kernel gives chunks away from the last merged one on, which others may have if some before were given away in vain.
+    /// The kernel gives chunks away from the last merged one on, which others may have if some before were given away
+    /// in vain.
     ///
     /// # Panics
     /// When a batch is being written, or one could not be.

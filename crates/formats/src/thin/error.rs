@@ -58,7 +58,8 @@ impl fmt::Display for Field {
 
 /// Why an operation on a pool's metadata was refused or failed.
 ///
-/// Those for which [`is_refusal`](Self::is_refusal) holds changed nothing. After any other the open transaction is in doubt: abort it.
+/// Those for which [`is_refusal`](Self::is_refusal) holds changed nothing. After any other the open transaction is in
+/// doubt: abort it.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A field of a superblock is not what it has to be.
@@ -180,7 +181,8 @@ impl Error {
         Self::Superblock { block, field, found: found.to_string(), expected: expected.to_string() }
     }
 
-    /// Whether the operation was refused before it changed anything: the open transaction goes on as if it had not been asked for.
+    /// Whether the operation was refused before it changed anything: the open transaction goes on as if it had not been
+    /// asked for.
     pub fn is_refusal(&self) -> bool {
         matches!(
             self,

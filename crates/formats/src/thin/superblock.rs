@@ -1,8 +1,8 @@
 //! The superblock: block 0 of the metadata, and the copy of it that a metadata snapshot is (`struct
 //! thin_disk_superblock`, `drivers/md/dm-thin-metadata.c`, 6.12). docs/formats/thin.md tells the layout.
 //!
-//! A [`Superblock`] keeps the whole block that was read. What udm changes, it changes in those bytes, so that the uuid, the
-//! compat flags and every byte behind the last known field come through a commit as they were.
+//! A [`Superblock`] keeps the whole block that was read. What udm changes, it changes in those bytes, so that the uuid,
+//! the compat flags and every byte behind the last known field come through a commit as they were.
 
 use std::fmt;
 
@@ -103,7 +103,8 @@ pub const MIN_DATA_BLOCK: Sectors = Sectors::in_bytes(64 << 10);
 /// The largest data block: 1 GiB (`DATA_DEV_BLOCK_SIZE_MAX_SECTORS`, `drivers/md/dm-thin.c`, 6.12).
 pub const MAX_DATA_BLOCK: Sectors = Sectors::in_bytes(1 << 30);
 
-/// Whether a pool may have blocks of this size: a multiple of 64 KiB from 64 KiB to 1 GiB (`drivers/md/dm-thin.c`, 6.12).
+/// Whether a pool may have blocks of this size: a multiple of 64 KiB from 64 KiB to 1 GiB (`drivers/md/dm-thin.c`,
+/// 6.12).
 pub const fn is_data_block_size(size: Sectors) -> bool {
     size.get() >= MIN_DATA_BLOCK.get()
         && size.get() <= MAX_DATA_BLOCK.get()
@@ -127,8 +128,9 @@ impl Superblock {
         new
     }
 
-    /// Takes the block that was read at `at`, and checks in the kernel's order: number, magic, checksum (`sb_check`); then what the
-    /// kernel leaves to chance: the version, the size of a metadata block, and a size that no pool can have.
+    /// Takes the block that was read at `at`, and checks in the kernel's order: number, magic, checksum (`sb_check`);
+    /// then what the kernel leaves to chance: the version, the size of a metadata block, and a size that no pool can
+    /// have.
     ///
     /// # Errors
     /// [`Error::Superblock`] with the field, what was found and what was expected.

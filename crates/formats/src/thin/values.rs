@@ -84,8 +84,8 @@ pub struct Details {
 }
 
 impl Details {
-    /// Whether a block mapped at `time` may be shared with a snapshot of this device, or with its origin: it was mapped before
-    /// the last one was taken (`__snapshotted_since`).
+    /// Whether a block mapped at `time` may be shared with a snapshot of this device, or with its origin: it was mapped
+    /// before the last one was taken (`__snapshotted_since`).
     pub const fn shares(&self, time: u32) -> bool {
         self.snapshotted_time > time
     }

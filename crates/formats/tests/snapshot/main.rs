@@ -1,5 +1,5 @@
-//! The exception store, at the boundary of the library: against a model of the kernel's rules, byte for byte, and against
-//! power cuts and broken devices.
+//! The exception store, at the boundary of the library: against a model of the kernel's rules, byte for byte, and
+//! against power cuts and broken devices.
 
 mod bad_input;
 mod disk;

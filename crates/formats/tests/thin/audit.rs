@@ -1,4 +1,5 @@
-//! Reads a whole image with nothing but the layouts, counts every reference, and holds the space maps against the counts.
+//! Reads a whole image with nothing but the layouts, counts every reference, and holds the space maps against the
+//! counts.
 //!
 //! It shares no code with what it judges but the readers of single blocks.
 

@@ -1,5 +1,5 @@
-//! The power goes at every write, and every write fails: afterwards the metadata are those of the last commit, or of the one that was
-//! under way; never others.
+//! The power goes at every write, and every write fails: afterwards the metadata are those of the last commit, or of
+//! the one that was under way; never others.
 
 use udm_formats::thin::{Error, Geometry, Metadata, Options, REMAINS};
 use udm_pdata::block_on;

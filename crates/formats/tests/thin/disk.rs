@@ -127,8 +127,8 @@ impl Disk {
         state.cut_at = Some(state.writes + at);
     }
 
-    /// What is on the device after a power cut: of what was written and not flushed, each block's writes kept, lost, or torn between
-    /// two of its states, all regardless of their order.
+    /// What is on the device after a power cut: of what was written and not flushed, each block's writes kept, lost, or
+    /// torn between two of its states, all regardless of their order.
     pub(crate) fn after_power_cut(&self, rng: &mut Rng) -> Self {
         let state = self.state();
         let mut durable = state.durable.clone();

@@ -1,4 +1,5 @@
-//! Pools that the kernel made (`tests/goldens/thin`): opened, compared with what thin_dump said of them, changed, and found clean.
+//! Pools that the kernel made (`tests/goldens/thin`): opened, compared with what thin_dump said of them, changed, and
+//! found clean.
 
 use std::collections::BTreeMap;
 use std::io::Read;

@@ -1,5 +1,5 @@
-//! Random operations on [`Metadata`] and on a map of maps; after each commit both say the same, everything that is referred to is
-//! counted, and thin_check finds nothing.
+//! Random operations on [`Metadata`] and on a map of maps; after each commit both say the same, everything that is
+//! referred to is counted, and thin_check finds nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -259,7 +259,8 @@ fn content(dump: &str) -> Vec<&str> {
     dump.lines().filter(|line| line.contains("device dev_id") || line.contains("mapping ")).collect()
 }
 
-/// Whatever block is damaged, udm gives back what thin_repair gives back. Where that gives back an empty pool, udm refuses.
+/// Whatever block is damaged, udm gives back what thin_repair gives back. Where that gives back an empty pool, udm
+/// refuses.
 #[test]
 fn as_much_is_repaired_as_by_thin_repair() {
     if !has_debian() {

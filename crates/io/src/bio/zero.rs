@@ -1,7 +1,8 @@
 //! Whether memory is all zero: what a thin volume asks of a write before it gives it a block.
 //!
-//! Data that is not zero mostly shows it early, so that a few words are looked at before all is read: the first, the one in the
-//! middle and the last of each segment. What is left is read once, by the widest instructions that the CPU has.
+//! Data that is not zero mostly shows it early, so that a few words are looked at before all is read: the first, the
+//! one in the middle and the last of each segment. What is left is read once, by the widest instructions that the CPU
+//! has.
 
 mod kernels;
 
@@ -22,8 +23,8 @@ pub fn zero_kernel() -> &'static str {
     kernels::available().next().expect("the portable one is always there").0
 }
 
-/// Whether all bytes are zero; true for none. The first, middle and last words are looked at first. Costs a few ns where these
-/// show it, else a read of all.
+/// Whether all bytes are zero; true for none. The first, middle and last words are looked at first. Costs a few ns
+/// where these show it, else a read of all.
 #[inline]
 pub fn is_zero(bytes: &[u8]) -> bool {
     // SAFETY: a slice is readable.
@@ -57,7 +58,8 @@ impl Bio {
     /// Whether it is a write of nothing but zeroes. False for whatever has no payload that is written, also for
     /// [`Op::WriteZeroes`]: what asks for zeroes has no memory to look at. Segments may be of any length and alignment.
     ///
-    /// Costs a few ns when the first, middle or last word of a segment is not zero, else a read of the memory. Never blocks.
+    /// Costs a few ns when the first, middle or last word of a segment is not zero, else a read of the memory. Never
+    /// blocks.
     #[inline]
     pub fn is_zero(&self) -> bool {
         if self.op() != Op::Write {

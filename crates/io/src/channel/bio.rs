@@ -127,8 +127,8 @@ impl Bio {
         self.record_mut().status = status;
     }
 
-    /// Pushes a word, with the sector that the bio has now, for [`take_context`](Self::take_context). Returns false when there is no
-    /// room.
+    /// Pushes a word, with the sector that the bio has now, for [`take_context`](Self::take_context). Returns false
+    /// when there is no room.
     pub fn push_context(&mut self, context: u64) -> bool {
         // SAFETY: the function ignores its word.
         unsafe { self.push_frame(pass, context as usize as *const ()) }
@@ -164,8 +164,8 @@ impl Bio {
         unsafe { Segments::new(record.segs, record.skip, bytes) }
     }
 
-    /// Copies the memory of a write, or of a read that has come home, from its byte `skip` on, into `buf`. Returns how many bytes
-    /// there were.
+    /// Copies the memory of a write, or of a read that has come home, from its byte `skip` on, into `buf`. Returns how
+    /// many bytes there were.
     pub fn copy_out(&self, skip: usize, buf: &mut [u8]) -> usize {
         let mut at = 0;
         for seg in self.segments().skip_bytes(skip).take_bytes(buf.len()) {

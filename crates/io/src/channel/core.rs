@@ -1,12 +1,13 @@
 //! The part of a channel that other threads may touch.
 //!
 //! # Memory
-//! Cores belong to their domain and are used again by later channels, never freed before it; who mails a bio holds the core
-//! beside, because the bio may be taken out, and the domain end, before it has looked whether someone is to be woken.
+//! Cores belong to their domain and are used again by later channels, never freed before it; who mails a bio holds the
+//! core beside, because the bio may be taken out, and the domain end, before it has looked whether someone is to be
+//! woken.
 //!
 //! # Orphans
-//! A channel that is gone while bios are out leaves its core as an orphan. Whoever brings a bio home takes it in. An orphan
-//! submits nothing any more: what would go on, or waits for its time, ends with EIO, since nobody polls for it.
+//! A channel that is gone while bios are out leaves its core as an orphan. Whoever brings a bio home takes it in. An
+//! orphan submits nothing any more: what would go on, or waits for its time, ends with EIO, since nobody polls for it.
 
 use super::attached::{Attached, Completion, LEVELS};
 use super::bio::Bio;
@@ -155,7 +156,8 @@ impl ChannelCore {
         unsafe { &mut *self.inner.get() }
     }
 
-    /// Polls in the owner's place, if it is outside, and wakes it if it sleeps and something moved. Whether something has.
+    /// Polls in the owner's place, if it is outside, and wakes it if it sleeps and something moved. Whether something
+    /// has.
     pub(crate) fn poll_remotely(&self) -> bool {
         let moved = self.lock.enter_remotely(|| self.poll()).is_some_and(|n| n > 0);
         self.after_visit(moved);
@@ -323,8 +325,8 @@ impl ChannelCore {
         self.left.load(Ordering::SeqCst)
     }
 
-    /// Outside: nobody's channel any more, but internal bios are out on it. The domain's background work serves it as long as they are, and with the
-    /// last it ends. Until then the number stays taken, and the domain there.
+    /// Outside: nobody's channel any more, but internal bios are out on it. The domain's background work serves it as
+    /// long as they are, and with the last it ends. Until then the number stays taken, and the domain there.
     #[cold]
     pub(super) fn leave_behind(&self, keep: Arc<Shared>) {
         let shared = keep.clone();
@@ -338,8 +340,8 @@ impl ChannelCore {
         self.end_left();
     }
 
-    /// Ends a channel that was left, if nothing is under way on it. Who finds someone inside leaves that to the one, who comes
-    /// here after it has left.
+    /// Ends a channel that was left, if nothing is under way on it. Who finds someone inside leaves that to the one,
+    /// who comes here after it has left.
     #[cold]
     fn end_left(&self) {
         let ended = self.lock.enter_remotely(|| {
@@ -356,8 +358,8 @@ impl ChannelCore {
         }
     }
 
-    /// Inside: whether something is to come that only who looks after the channel brings: of a ring, a queue, or at its time. What
-    /// targets delay does not count.
+    /// Inside: whether something is to come that only who looks after the channel brings: of a ring, a queue, or at its
+    /// time. What targets delay does not count.
     pub(super) fn is_under_way(&self) -> bool {
         // SAFETY: inside; a source's flag does not reach the channel.
         let inner = unsafe { self.inner() };
@@ -370,7 +372,8 @@ impl ChannelCore {
         unsafe { self.inner() }.internal.out() > 0
     }
 
-    /// Inside, with nothing under way, as the last deed of who has the channel. What of its bios is out, devices keep elsewhere.
+    /// Inside, with nothing under way, as the last deed of who has the channel. What of its bios is out, devices keep
+    /// elsewhere.
     pub(super) fn take_apart(&self, keep: &Arc<Shared>) -> Remains {
         // SAFETY: inside; the reference ends with the function.
         let inner = unsafe { self.inner() };
@@ -387,7 +390,8 @@ impl ChannelCore {
         Remains { home, sources, attached }
     }
 
-    /// Outside, since a device's drop may wait for grace periods: gives the number back, or leaves that to the last bio.
+    /// Outside, since a device's drop may wait for grace periods: gives the number back, or leaves that to the last
+    /// bio.
     pub(super) fn give_back(&self, remains: Remains, shared: &Shared) {
         drop((remains.sources, remains.attached));
         if remains.home { shared.free(self.id()) } else { self.abandon() }

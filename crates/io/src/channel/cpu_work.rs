@@ -1,7 +1,7 @@
 //! Work on bios that takes the CPU longer than a channel's section may, on threads of the domain's own.
 //!
-//! There are at most as many threads as CPUs. They are started as work comes, and end after a while without any. A simulated domain, which
-//! has no threads, does the work when a channel is polled or waits.
+//! There are at most as many threads as CPUs. They are started as work comes, and end after a while without any. A
+//! simulated domain, which has no threads, does the work when a channel is polled or waits.
 
 use super::bio::Bio;
 use super::shared::Domain;
@@ -41,9 +41,10 @@ pub(crate) fn cpu_pool(executor: Arc<dyn Executor>) -> JobPool<CpuWork> {
 }
 
 impl Domain {
-    /// Has `func` called with the bio and `word` on a thread of the domain's own, outside of channels: for what takes the CPU
-    /// longer than a section may. `func` ends the bio. Threads are started as they are needed, at most one for each CPU, and end when
-    /// there is nothing to do; where none can be started at all, `func` is called at once. May be called from inside a channel.
+    /// Has `func` called with the bio and `word` on a thread of the domain's own, outside of channels: for what takes
+    /// the CPU longer than a section may. `func` ends the bio. Threads are started as they are needed, at most one for
+    /// each CPU, and end when there is nothing to do; where none can be started at all, `func` is called at once. May
+    /// be called from inside a channel.
     ///
     /// # Safety
     /// `word` is what `func` expects, and stays valid until that has ended the bio.

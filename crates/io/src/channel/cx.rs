@@ -36,8 +36,8 @@ impl<'a> Cx<'a> {
         self.0.id()
     }
 
-    /// A number for the section that the thread is in: no other of this channel has had it. For workers that bound what they
-    /// do in one.
+    /// A number for the section that the thread is in: no other of this channel has had it. For workers that bound what
+    /// they do in one.
     pub fn section(&self) -> u64 {
         self.0.lock.section()
     }
@@ -84,9 +84,9 @@ impl<'a> Cx<'a> {
         }
     }
 
-    /// Submits a bio of any channel to the device it is for: here if it is of this channel, else on its own, which gets it by
-    /// mail. For a worker that sends a bio on to a device beneath; where it has been, it goes again by [`Bio::resubmit`] only,
-    /// so that no section goes on for as long as a worker and a bio disagree.
+    /// Submits a bio of any channel to the device it is for: here if it is of this channel, else on its own, which gets
+    /// it by mail. For a worker that sends a bio on to a device beneath; where it has been, it goes again by
+    /// [`Bio::resubmit`] only, so that no section goes on for as long as a worker and a bio disagree.
     pub fn forward(&self, bio: Bio) {
         if self.is_home(&bio) { self.submit(bio) } else { bio.resubmit() }
     }
@@ -134,8 +134,8 @@ impl<'a> Cx<'a> {
         unsafe { self.0.inner() }.timers.set(at, 0, bio, func);
     }
 
-    /// As [`at`](Self::at), for an owner that may have all of its timers run early, by [`Domain::expire`](crate::Domain::expire).
-    /// Owners are told apart by an address of theirs.
+    /// As [`at`](Self::at), for an owner that may have all of its timers run early, by
+    /// [`Domain::expire`](crate::Domain::expire). Owners are told apart by an address of theirs.
     pub fn at_for(&self, owner: usize, at: Nanos, bio: Bio, func: fn(&Cx<'_>, Bio)) {
         // SAFETY: inside; the reference ends with the expression.
         unsafe { self.0.inner() }.timers.set(at, owner, bio, func);
@@ -165,8 +165,8 @@ impl<'a> Cx<'a> {
     /// [`BlockDevice::take_back`] of the device that it is for; else it completes with the first error.
     ///
     /// # Safety
-    /// The parent is of this channel and [held](Self::hold), and only goes to [`unhold`](Self::unhold) or `park` from then
-    /// on; the part lies within it.
+    /// The parent is of this channel and [held](Self::hold), and only goes to [`unhold`](Self::unhold) or `park` from
+    /// then on; the part lies within it.
     pub unsafe fn clone_part(&self, parent: &mut Bio, level: usize, offset: Sectors, len: Sectors) -> Option<Bio> {
         debug_assert!(level > 0 && level < LEVELS, "level 0 is the submitter's");
         // SAFETY: inside; the reference ends with the expression.
@@ -270,8 +270,8 @@ impl<'a> Cx<'a> {
         }
     }
 
-    /// A slot of `level` is free: those go on that wait for one. Their clones may end at once, which frees slots again. That is
-    /// left to the call that is at it, so that no number of those who wait makes calls within calls.
+    /// A slot of `level` is free: those go on that wait for one. Their clones may end at once, which frees slots again.
+    /// That is left to the call that is at it, so that no number of those who wait makes calls within calls.
     #[cold]
     fn unpark(&self, level: usize) {
         // SAFETY: inside; the reference ends with the block.

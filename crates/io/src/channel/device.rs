@@ -46,8 +46,9 @@ pub trait BlockDevice: Send + Sync + 'static {
     /// Must not block and must not wait for a lock that I/O is done under.
     fn submit(&self, cx: &Cx<'_>, bio: Bio) -> Option<Bio>;
 
-    /// A bio that this device serves by clones has all of them back, and one of them with [`Status::Requeue`](crate::Status::Requeue),
-    /// whatever became of the others. The device keeps the bio, to serve it as a whole once more, or gives it back to complete so.
+    /// A bio that this device serves by clones has all of them back, and one of them with
+    /// [`Status::Requeue`](crate::Status::Requeue), whatever became of the others. The device keeps the bio, to serve
+    /// it as a whole once more, or gives it back to complete so.
     fn take_back(&self, bio: Bio) -> Option<Bio> {
         Some(bio)
     }
@@ -90,29 +91,30 @@ pub trait BlockDevice: Send + Sync + 'static {
         None
     }
 
-    /// Changes how many queues that are polled are in use; 0: it cannot be polled any more. Bios in flight complete all the
-    /// same. False where the number is not to be chosen.
+    /// Changes how many queues that are polled are in use; 0: it cannot be polled any more. Bios in flight complete all
+    /// the same. False where the number is not to be chosen.
     fn set_poll_queues(&self, n: u32) -> bool {
         let _ = n;
         false
     }
 
-    /// What the `sectors` from `sector` hold, left in `reply` at once or later: see [`Questions`](crate::Questions). Who knows
-    /// nothing drops the reply: then the range counts as data.
+    /// What the `sectors` from `sector` hold, left in `reply` at once or later: see [`Questions`](crate::Questions).
+    /// Who knows nothing drops the reply: then the range counts as data.
     ///
     /// As [`submit`](Self::submit), must not block and must not wait for a lock that I/O is done under.
     fn extents(&self, cx: &Cx<'_>, sector: Sector, sectors: Sectors, reply: ExtentsReply) {
         let _ = (cx, sector, sectors, reply);
     }
 
-    /// What it waits for, if that is somebody else's answer: for people who ask why a bio is not done. May block for a fraction
-    /// of a second, not longer.
+    /// What it waits for, if that is somebody else's answer: for people who ask why a bio is not done. May block for a
+    /// fraction of a second, not longer.
     fn outstanding(&self) -> Option<Outstanding> {
         None
     }
 
-    /// The memory that a range of it is, to be read or written without a bio, if that is all that reads and writes do here.
-    /// Then a bio of that range would end at once and well. It may be lent for as long as the section that `cx` is.
+    /// The memory that a range of it is, to be read or written without a bio, if that is all that reads and writes do
+    /// here. Then a bio of that range would end at once and well. It may be lent for as long as the section that `cx`
+    /// is.
     fn direct_access<'a>(
         &'a self,
         cx: &'a Cx<'_>,

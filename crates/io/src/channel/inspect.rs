@@ -1,5 +1,5 @@
-//! What lies in a channel, for people who ask why something waits. Nothing on a bio's way is done for it: who asks enters each
-//! channel as who drains does, and looks which records are in use.
+//! What lies in a channel, for people who ask why something waits. Nothing on a bio's way is done for it: who asks
+//! enters each channel as who drains does, and looks which records are in use.
 
 use super::attached::LEVELS;
 use super::core::ChannelCore;
@@ -52,8 +52,8 @@ pub struct BioReport {
     pub level: usize,
     /// An internal bio.
     pub internal: bool,
-    /// The address of the device that it was sent to last, to be compared with those of devices that are known. It may be
-    /// one that is gone.
+    /// The address of the device that it was sent to last, to be compared with those of devices that are known. It may
+    /// be one that is gone.
     pub device: usize,
 }
 
@@ -101,9 +101,9 @@ impl Slab {
 /// What a record says that is out.
 fn report(record: NonNull<Record>, internal: bool) -> BioReport {
     let at = record.as_ptr();
-    // SAFETY: the record is initialised and stays as long as its slab. Who has the bio may be at work on it on another thread;
-    // these fields are only written inside the bio's own channel, where this thread is. They are read one by one, without a
-    // reference to the record as a whole.
+    // SAFETY: the record is initialised and stays as long as its slab. Who has the bio may be at work on it on another
+    // thread; these fields are only written inside the bio's own channel, where this thread is. They are read one by
+    // one, without a reference to the record as a whole.
     let (op, sector, sectors, level, dev) = unsafe {
         (
             (&raw const (*at).op).read_volatile(),

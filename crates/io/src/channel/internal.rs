@@ -1,14 +1,14 @@
 //! Internal bios: what a worker reads and writes that is no part of any bio it was given.
 //!
 //! # Why they cannot deadlock
-//! They come from a reserve for each level of a stack, apart from the clones'. One that goes to a device of level `n` is
-//! taken from the reserve of `n + 1`, and waits for nothing but levels up to `n`. Who finds the reserve empty is refused,
-//! and called when something of it has come home ([`Cx::when_internal`]).
+//! They come from a reserve for each level of a stack, apart from the clones'. One that goes to a device of level `n`
+//! is taken from the reserve of `n + 1`, and waits for nothing but levels up to `n`. Who finds the reserve empty is
+//! refused, and called when something of it has come home ([`Cx::when_internal`]).
 //!
 //! # When the channel ends
-//! A channel that is being dropped gives no more of them, tells those who wait, and stays until the last has come home; or,
-//! when a device beneath keeps some for long, leaves its place to the background work. So a
-//! worker's I/O never fails because the thread that happened to run it went away; who is refused for this reason
+//! A channel that is being dropped gives no more of them, tells those who wait, and stays until the last has come home;
+//! or, when a device beneath keeps some for long, leaves its place to the background work. So a worker's I/O never
+//! fails because the thread that happened to run it went away; who is refused for this reason
 //! ([`Cx::can_submit_internal`]) leaves its work to another channel.
 
 use super::attached::LEVELS;
@@ -143,15 +143,16 @@ impl Cx<'_> {
         (dev.level() + 1).min(LEVELS - 1)
     }
 
-    /// Submits an internal bio to `dev`, from the reserve of `level`, which is [`internal_level`](Self::internal_level) of the
-    /// device. False when the reserve is used up or the channel gives none: nothing was submitted, and `done` is not called.
+    /// Submits an internal bio to `dev`, from the reserve of `level`, which is [`internal_level`](Self::internal_level)
+    /// of the device. False when the reserve is used up or the channel gives none: nothing was submitted, and `done` is
+    /// not called.
     ///
-    /// `done` may be called before this returns. A range past the device's end, or memory that does not cover it, ends with
-    /// [`Status::Invalid`]. Allocates nothing but the reserve's first growth. Does not block.
+    /// `done` may be called before this returns. A range past the device's end, or memory that does not cover it, ends
+    /// with [`Status::Invalid`]. Allocates nothing but the reserve's first growth. Does not block.
     ///
     /// # Safety
-    /// Until `done` is called, `dev`, the list of segments and what `word` means to `done` must stay, and the memory must
-    /// allow what the operation does with it, as [`Segment::new`] says.
+    /// Until `done` is called, `dev`, the list of segments and what `word` means to `done` must stay, and the memory
+    /// must allow what the operation does with it, as [`Segment::new`] says.
     #[allow(clippy::too_many_arguments)]
     pub unsafe fn submit_internal(
         &self,
@@ -200,8 +201,8 @@ impl Cx<'_> {
         true
     }
 
-    /// Has `waiter` called once when the reserve of `level`, by which it was refused, may serve it again, in the order of
-    /// asking. False when the channel gives no more at all: it will not be called.
+    /// Has `waiter` called once when the reserve of `level`, by which it was refused, may serve it again, in the order
+    /// of asking. False when the channel gives no more at all: it will not be called.
     #[must_use]
     pub fn when_internal(&self, level: usize, waiter: Arc<dyn InternalWaiter>) -> bool {
         // SAFETY: inside; the reference ends with the block.

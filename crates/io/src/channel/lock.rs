@@ -1,8 +1,9 @@
 //! The lock that makes a channel one thread's: biased to its owner.
 //!
-//! The owner enters by a store and leaves by two; it never does an atomic read-modify-write. A remote poller (a control thread
-//! that drains a device while the owner sleeps elsewhere) announces itself, makes every thread of the process pass a
-//! barrier, and only then looks whether the owner is inside. Either the owner sees the remote poller or the remote poller sees the owner.
+//! The owner enters by a store and leaves by two; it never does an atomic read-modify-write. A remote poller (a control
+//! thread that drains a device while the owner sleeps elsewhere) announces itself, makes every thread of the process
+//! pass a barrier, and only then looks whether the owner is inside. Either the owner sees the remote poller or the
+//! remote poller sees the owner.
 //!
 //! Both seats also serve as read-side sections: what was found inside through a lock-free pointer stays until the
 //! [`grace_period`] of who replaced the pointer is over.
@@ -110,10 +111,11 @@ impl BiasedLock {
         self.owner.leave();
     }
 
-    /// Runs `work` inside in the owner's place; not if the owner or another remote poller is inside, or this thread itself.
+    /// Runs `work` inside in the owner's place; not if the owner or another remote poller is inside, or this thread
+    /// itself.
     ///
-    /// Who finds a remote poller inside may leave its work to that one, which sees everything that was stored before when it
-    /// looks again after its own `enter_remotely`.
+    /// Who finds a remote poller inside may leave its work to that one, which sees everything that was stored before
+    /// when it looks again after its own `enter_remotely`.
     #[cold]
     pub(crate) fn enter_remotely<T>(&self, work: impl FnOnce() -> T) -> Option<T> {
         fence(Ordering::SeqCst);
@@ -151,8 +153,8 @@ fn inside_already() -> ! {
 /// `L` is what keeps the locks: references while somebody waits, counted ones while nobody does.
 pub(crate) struct Sections<L> {
     seen: Vec<(L, Role, u64)>,
-    /// How many of `seen`, from the front, have ended. Looked at once, an ended section is not looked at again: its seat
-    /// may have been taken for a moment by who then saw a remote poller, which counts as no leaving.
+    /// How many of `seen`, from the front, have ended. Looked at once, an ended section is not looked at again: its
+    /// seat may have been taken for a moment by who then saw a remote poller, which counts as no leaving.
     ended: AtomicUsize,
 }
 

@@ -50,8 +50,8 @@ impl Mailbox {
         self.head.load(Ordering::Acquire).is_null()
     }
 
-    /// Announces that the owner is about to sleep. From here on mail, and a remote poller that moved something, wake it; what
-    /// came before is for the owner to look at once more.
+    /// Announces that the owner is about to sleep. From here on mail, and a remote poller that moved something, wake
+    /// it; what came before is for the owner to look at once more.
     pub(super) fn prepare_sleep(&self) {
         self.sleeping.store(true, Ordering::SeqCst);
         crate::sync::fence(Ordering::SeqCst);

@@ -1,7 +1,8 @@
 //! Channels: where a thread's bios live, are submitted and complete.
 //!
-//! What cannot be had without a channel lies in this folder too: the bio, which is of a channel's slab; the device, which gets both; and
-//! what a domain's channels share. These files import each other; nothing else of the crate is in a circle.
+//! What cannot be had without a channel lies in this folder too: the bio, which is of a channel's slab; the device,
+//! which gets both; and what a domain's channels share. These files import each other; nothing else of the crate is in
+//! a circle.
 
 mod attached;
 mod background;
@@ -56,9 +57,9 @@ use udm_base::{Sector, Sectors};
 /// One thread's way to submit bios. It cannot leave its thread.
 ///
 /// Dropping it waits for what its own rings and timers still hold, and for bios that a worker submitted on it for
-/// itself ([`Cx::submit_internal`]), wherever they are: those that do not come within seconds, because a device beneath is
-/// suspended, are left to the domain's [`Background`](crate::Background), with whom the channel ends. The submitter's bios that a device keeps
-/// elsewhere are left behind safely, and are forgotten when they come home.
+/// itself ([`Cx::submit_internal`]), wherever they are: those that do not come within seconds, because a device beneath
+/// is suspended, are left to the domain's [`Background`](crate::Background), with whom the channel ends. The
+/// submitter's bios that a device keeps elsewhere are left behind safely, and are forgotten when they come home.
 pub struct Channel {
     core: NonNull<ChannelCore>,
     shared: Arc<Shared>,
@@ -128,12 +129,14 @@ impl Channel {
     /// Lets go of a device. Every bio that was submitted to it must have completed.
     ///
     /// # Panics
-    /// When bios that were submitted are out (then the device could vanish beneath them), or the channel does not hold the device.
+    /// When bios that were submitted are out (then the device could vanish beneath them), or the channel does not hold
+    /// the device.
     pub fn detach(&self, dev: Attached) {
         let held = self.inside(|core, _| {
             // SAFETY: inside; the reference ends with the block.
             let inner = unsafe { core.inner() };
-            // Not the clones: those of a submitted bio are home before it is, and those of a worker's internal bio are not the caller's.
+            // Not the clones: those of a submitted bio are home before it is, and those of a worker's internal bio are
+            // not the caller's.
             assert_eq!(inner.slabs[0].out(), 0, "a device is detached while bios are out");
             inner.let_go(dev)
         });
@@ -203,8 +206,8 @@ impl Channel {
         })
     }
 
-    /// As [`submit`](Self::submit), polled for: gives the cookie by which [`poll_for`](Self::poll_for) finds it. `None` when
-    /// as many bios are out as the channel has slots for.
+    /// As [`submit`](Self::submit), polled for: gives the cookie by which [`poll_for`](Self::poll_for) finds it. `None`
+    /// when as many bios are out as the channel has slots for.
     ///
     /// # Safety
     /// As [`submit`](Self::submit).
@@ -279,9 +282,9 @@ impl Channel {
         true
     }
 
-    // Inlined, so that what it writes comes from registers: a segment passed by memory is written as two words and read as
-    // one of sixteen bytes, which the CPU forwards from no store. The load then waits until every store before has reached
-    // the cache, those of the copy before too, and two copies never overlap.
+    // Inlined, so that what it writes comes from registers: a segment passed by memory is written as two words and read
+    // as one of sixteen bytes, which the CPU forwards from no store. The load then waits until every store before has
+    // reached the cache, those of the copy before too, and two copies never overlap.
     #[allow(clippy::too_many_arguments)]
     #[inline(always)]
     fn start(
@@ -361,21 +364,22 @@ impl Channel {
 
     /// Starts what is queued and takes in what is done. Returns how many bios moved. Never blocks.
     ///
-    /// While polled bios are out, it looks into the queues that their cookies ask for, and now and then gives the CPU to other
-    /// threads when nothing is done ([`PollPolicy::yield_after`](crate::PollPolicy::yield_after)).
+    /// While polled bios are out, it looks into the queues that their cookies ask for, and now and then gives the CPU
+    /// to other threads when nothing is done ([`PollPolicy::yield_after`](crate::PollPolicy::yield_after)).
     pub fn poll(&self) -> usize {
         self.polled(ChannelCore::poll)
     }
 
-    /// As [`poll`](Self::poll), for who waits for one polled bio: looks at what was handed over to this channel, and into the
-    /// queues that the bio's cookie asks for: its one, or this channel's, or all. Rings and timers are left alone, unless the
-    /// cookie says that no queue has it. A cookie that is stale or of another channel makes it look into all.
+    /// As [`poll`](Self::poll), for who waits for one polled bio: looks at what was handed over to this channel, and
+    /// into the queues that the bio's cookie asks for: its one, or this channel's, or all. Rings and timers are left
+    /// alone, unless the cookie says that no queue has it. A cookie that is stale or of another channel makes it look
+    /// into all.
     pub fn poll_for(&self, cookie: Cookie) -> usize {
         self.polled(|core| core.poll_for(cookie))
     }
 
-    /// Whether polled bios are out on queues: only [`poll`](Self::poll) completes them, and [`wait`](Self::wait) does not
-    /// sleep.
+    /// Whether polled bios are out on queues: only [`poll`](Self::poll) completes them, and [`wait`](Self::wait) does
+    /// not sleep.
     pub fn is_polled(&self) -> bool {
         self.inside(|_, cx| cx.find_polls().is_some_and(Polls::is_polled))
     }
@@ -429,8 +433,8 @@ impl Drop for Channel {
             delayed.into_iter().for_each(|(bio, func)| func(cx, bio));
         });
         let began = self.now();
-        // What rings and other timers hold comes back by itself, soon. Looked at and left in one go: else a remote poller could start
-        // something new on a ring in between.
+        // What rings and other timers hold comes back by itself, soon. Looked at and left in one go: else a remote
+        // poller could start something new on a ring in between.
         let mut rounds = 0u32;
         let remains = loop {
             let left = self.inside(|core, _| {

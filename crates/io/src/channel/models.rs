@@ -1,4 +1,5 @@
-//! The protocols between a channel's owner, remote pollers and mailers, run in every order that the memory model allows.
+//! The protocols between a channel's owner, remote pollers and mailers, run in every order that the memory model
+//! allows.
 //!
 //! `cargo xtask loom` builds the crate with loom's atomics and runs these. They drive the code that ships; only the
 //! barriers differ: membarrier(2) with its compiler fence on the other side is modelled as a fence on both, and so is

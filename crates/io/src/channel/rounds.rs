@@ -1,9 +1,9 @@
 //! In one section a bio goes down and never round: the rule that lets sections end, checked in debug builds.
 //!
-//! Whoever waits for sections relies on each being short. A device may send a bio on to a device beneath it, as often as a stack is
-//! deep. One that has a bio look again at a device where it has been sends it by mail ([`Bio::resubmit`](crate::Bio::resubmit)), so that
-//! the section ends in between. Otherwise a bio could go round until something changes, and who is to change it could be
-//! waiting for that very section.
+//! Whoever waits for sections relies on each being short. A device may send a bio on to a device beneath it, as often
+//! as a stack is deep. One that has a bio look again at a device where it has been sends it by mail
+//! ([`Bio::resubmit`](crate::Bio::resubmit)), so that the section ends in between. Otherwise a bio could go round until
+//! something changes, and who is to change it could be waiting for that very section.
 
 use super::attached::LEVELS;
 

@@ -99,8 +99,8 @@ impl Channel {
         Ok(epoll::add(waiter.epoll(self)?, fd, epoll::EventData::new_u64(key), flags(read, write))?)
     }
 
-    /// Watches a descriptor that nobody reads: each time that it becomes readable anew is told once (EPOLLET). So an eventfd that
-    /// another process rings wakes the channel without a system call for taking its count.
+    /// Watches a descriptor that nobody reads: each time that it becomes readable anew is told once (EPOLLET). So an
+    /// eventfd that another process rings wakes the channel without a system call for taking its count.
     pub fn watch_edges(&self, fd: impl AsFd, key: u64) -> io::Result<()> {
         debug_assert_ne!(key, OWN, "that key is the channel's own");
         let mut waiter = self.waiter.borrow_mut();
@@ -108,8 +108,9 @@ impl Channel {
         Ok(epoll::add(waiter.epoll(self)?, fd, epoll::EventData::new_u64(key), flags)?)
     }
 
-    /// Watches a descriptor that several channels watch, each with its own thread: when it becomes readable one of those that
-    /// sleep is woken, not all (EPOLLEXCLUSIVE). Who is woken and takes nothing must see to it that another does.
+    /// Watches a descriptor that several channels watch, each with its own thread: when it becomes readable one of
+    /// those that sleep is woken, not all (EPOLLEXCLUSIVE). Who is woken and takes nothing must see to it that another
+    /// does.
     pub fn watch_shared(&self, fd: impl AsFd, key: u64) -> io::Result<()> {
         debug_assert_ne!(key, OWN, "that key is the channel's own");
         let mut waiter = self.waiter.borrow_mut();
@@ -135,9 +136,9 @@ impl Channel {
         Waker { core: self.core, _shared: self.shared.clone() }
     }
 
-    /// Polls before it sleeps from now on, or not: while bios are out, [`wait`](Self::wait) polls for as long as the devices'
-    /// budgets say, or else the domain's ([`PollPolicy::budget`](crate::PollPolicy::budget)), and sleeps only then. When that brought
-    /// nothing several times in a row it is left out for some sleeps.
+    /// Polls before it sleeps from now on, or not: while bios are out, [`wait`](Self::wait) polls for as long as the
+    /// devices' budgets say, or else the domain's ([`PollPolicy::budget`](crate::PollPolicy::budget)), and sleeps only
+    /// then. When that brought nothing several times in a row it is left out for some sleeps.
     pub fn set_adaptive(&self, on: bool) {
         self.adaptive.on.set(on);
     }
@@ -165,10 +166,9 @@ impl Channel {
         false
     }
 
-    /// Sleeps until there is something to poll, a watched descriptor is ready (they are added to `woken`), a
-    /// [`Waker`] is used, or `timeout` has passed. Blocks, in the kernel. Completes nothing: call
-    /// [`poll`](Self::poll) afterwards. An [adaptive](Self::set_adaptive) channel polls first. In a simulated domain time
-    /// moves on instead.
+    /// Sleeps until there is something to poll, a watched descriptor is ready (they are added to `woken`), a [`Waker`]
+    /// is used, or `timeout` has passed. Blocks, in the kernel. Completes nothing: call [`poll`](Self::poll)
+    /// afterwards. An [adaptive](Self::set_adaptive) channel polls first. In a simulated domain time moves on instead.
     pub fn wait(&self, timeout: Option<Duration>, woken: &mut Vec<Woken>) -> io::Result<()> {
         let polls = self.shared.idle().is_none() && timeout != Some(Duration::ZERO) && self.adaptive.is_due();
         if polls && self.outstanding() > 0 {
@@ -185,7 +185,8 @@ impl Channel {
             self.core().prepare_sleep();
             self.add_sources(&mut waiter)?;
         }
-        // Looked at after the announcement: a remote poller that came before it has left its completions and sources here.
+        // Looked at after the announcement: a remote poller that came before it has left its completions and sources
+        // here.
         let (ready, timer, sleeper) = self.inside(|core, _| {
             // SAFETY: inside; the sources' flags, and their ways to sleep, do not reach the channel.
             let inner = unsafe { core.inner() };
@@ -283,7 +284,8 @@ fn sleep(epoll: &OwnedFd, timeout: Option<Timespec>) -> rustix::io::Result<Optio
     }
 }
 
-/// Has the kernel end this thread's sleeps when they are due, and not up to 50 µs later: a device's latency is a few of these.
+/// Has the kernel end this thread's sleeps when they are due, and not up to 50 µs later: a device's latency is a few of
+/// these.
 fn wake_on_time() {
     thread_local!(static ASKED: Cell<bool> = const { Cell::new(false) });
     if !ASKED.replace(true) {

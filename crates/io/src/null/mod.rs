@@ -1,11 +1,11 @@
 //! The null device, as the kernel's null_blk: it completes I/O after a given time and does nothing else, so that
 //! what lies above can be measured.
 //!
-//! With `memory=1` it keeps what is written, and reads zeroes before. Without, reads give zeroes, or leave the memory as it is
-//! when the submitter says that nobody minds ([`OpFlags::SCRATCH`]), as null_blk always does (`null_handle_rq`,
-//! `drivers/block/null_blk/main.c`, 6.12): an export's buffers may hold what another client read.
-//! A bio is served when it is submitted and completes after the latency: by a timer of its channel, or, submitted
-//! HIPRI on a device with poll queues, when a poller finds it.
+//! With `memory=1` it keeps what is written, and reads zeroes before. Without, reads give zeroes, or leave the memory
+//! as it is when the submitter says that nobody minds ([`OpFlags::SCRATCH`]), as null_blk always does
+//! (`null_handle_rq`, `drivers/block/null_blk/main.c`, 6.12): an export's buffers may hold what another client read. A
+//! bio is served when it is submitted and completes after the latency: by a timer of its channel, or, submitted HIPRI
+//! on a device with poll queues, when a poller finds it.
 
 mod queue;
 mod spec;

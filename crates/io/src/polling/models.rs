@@ -84,7 +84,8 @@ fn completed(core: &Arc<ChannelCore>) -> usize {
     })
 }
 
-/// Two channels on one queue: each bio completes once, on its own channel, whoever finds it, and nobody waits for a lock.
+/// Two channels on one queue: each bio completes once, on its own channel, whoever finds it, and nobody waits for a
+/// lock.
 #[test]
 fn bios_are_handed_over_and_complete_once() {
     for skip in [true, false] {
@@ -134,8 +135,8 @@ fn a_queue_is_held_by_one_at_a_time() {
     });
 }
 
-/// A bio of a sleeping owner that a remote poller polls for in its place comes to rest in the owner's channel, and its cookie
-/// names the queue until then.
+/// A bio of a sleeping owner that a remote poller polls for in its place comes to rest in the owner's channel, and its
+/// cookie names the queue until then.
 #[test]
 fn a_remote_poller_polls_in_the_owners_place() {
     check(|| {
@@ -156,8 +157,8 @@ fn a_remote_poller_polls_in_the_owners_place() {
     });
 }
 
-/// The number of queues changes between two bios, and while the first is being polled for: each is found, the first by a
-/// cookie that names a queue out of use.
+/// The number of queues changes between two bios, and while the first is being polled for: each is found, the first by
+/// a cookie that names a queue out of use.
 #[test]
 fn queues_change_under_a_poller() {
     check(|| {

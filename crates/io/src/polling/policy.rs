@@ -83,7 +83,8 @@ impl Policy {
     }
 }
 
-/// What polling came to, in all channels of a domain since it was made ([`Domain::poll_totals`](crate::Domain::poll_totals)).
+/// What polling came to, in all channels of a domain since it was made
+/// ([`Domain::poll_totals`](crate::Domain::poll_totals)).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct PollTotals {
     /// Bios that a poller found, its own and others'.

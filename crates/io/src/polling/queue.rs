@@ -13,8 +13,8 @@ const BATCH: usize = 32;
 /// Looks at a queue that is held before the CPU is given away, where pollers wait in turn.
 const LOOKS: u32 = 32;
 
-/// Bios that are done, to be ended when the queue is not held any more. Room for them is not cleared before: polls that bring
-/// little would spend their time on that.
+/// Bios that are done, to be ended when the queue is not held any more. Room for them is not cleared before: polls that
+/// bring little would spend their time on that.
 pub struct Batch {
     bios: [MaybeUninit<Bio>; BATCH],
     /// So many from the front are there.

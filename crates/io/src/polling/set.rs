@@ -12,8 +12,8 @@ pub(crate) const QUEUES_MAX: u32 = 1024;
 /// How often queues of any device were changed.
 static CHANGES: AtomicU32 = AtomicU32::new(0);
 
-/// How often queues of any device of the process were changed: a bio whose parts were queued before and after is looked for
-/// everywhere.
+/// How often queues of any device of the process were changed: a bio whose parts were queued before and after is looked
+/// for everywhere.
 #[inline]
 pub(super) fn changes() -> u32 {
     CHANGES.load(Ordering::Relaxed)
@@ -22,8 +22,8 @@ pub(super) fn changes() -> u32 {
 /// Makes the driver of a queue.
 type Make = dyn Fn() -> io::Result<Arc<DeviceQueue>> + Send + Sync;
 
-/// The queues of one device. Their number may be changed at any time: those out of use stay until the set is dropped, since
-/// bios may be on them.
+/// The queues of one device. Their number may be changed at any time: those out of use stay until the set is dropped,
+/// since bios may be on them.
 pub struct QueueSet {
     /// How many are in use.
     len: AtomicU32,
@@ -32,8 +32,8 @@ pub struct QueueSet {
 }
 
 impl QueueSet {
-    /// A set of `len` queues, each of which is made when it is first used. One that cannot be made leaves its channels to
-    /// interrupts.
+    /// A set of `len` queues, each of which is made when it is first used. One that cannot be made leaves its channels
+    /// to interrupts.
     pub fn new<D: Driver>(len: u32, make: impl Fn() -> io::Result<D> + Send + Sync + 'static) -> Arc<Self> {
         let make = move || -> io::Result<Arc<DeviceQueue>> { Ok(Arc::new(DeviceQueue::new(make()?))) };
         Arc::new(Self { len: AtomicU32::new(len.min(QUEUES_MAX)), slots: OnceLock::new(), make: Box::new(make) })

@@ -69,8 +69,8 @@ impl Polls {
         self.counter(path).get() > 0
     }
 
-    /// Puts a bio on the queue of `set` that the channel maps to. Gives it back when there is none, or the bio has no room
-    /// for a frame: then it is to complete by interrupt.
+    /// Puts a bio on the queue of `set` that the channel maps to. Gives it back when there is none, or the bio has no
+    /// room for a frame: then it is to complete by interrupt.
     #[inline]
     pub fn push(&self, cx: &Cx<'_>, set: &Arc<QueueSet>, mut bio: Bio) -> Result<(), Bio> {
         let Some(queue) = set.index_of(cx).and_then(|index| set.queue(index)) else { return Err(bio) };
@@ -152,8 +152,8 @@ impl Polls {
         entries.iter().position(|e| e.queue.serial == serial && e.out.get() > 0)
     }
 
-    /// Gives `work` an entry, which stays as long: completions may submit, and so change the list, so that it is not borrowed
-    /// meanwhile.
+    /// Gives `work` an entry, which stays as long: completions may submit, and so change the list, so that it is not
+    /// borrowed meanwhile.
     #[inline]
     fn with_entry(&self, i: usize, work: impl FnOnce(&Entry)) {
         // By a function: what is borrowed in a `let` stays borrowed as long as it.
@@ -249,7 +249,8 @@ impl Polls {
     }
 }
 
-/// The mark, as a bio's free word, of one that its queue cannot serve: it goes to its device again, to complete by interrupt.
+/// The mark, as a bio's free word, of one that its queue cannot serve: it goes to its device again, to complete by
+/// interrupt.
 const AGAIN: u64 = u64::MAX;
 
 /// Marks a bio that its queue cannot serve, before it is ended there: it goes to its device once more, without HIPRI.

@@ -409,8 +409,8 @@ fn jobs_whose_places_want_parts_do_not_go_together() {
 
 #[test]
 fn zeroes_behind_a_place_go_with_its_write_if_they_fit() {
-    /// Jobs next to each other of 16 sectors; which of them has so many zeroes behind it; the place of the first; the longest
-    /// write that the device takes. How many writes there are, and which sectors are zeroes then.
+    /// Jobs next to each other of 16 sectors; which of them has so many zeroes behind it; the place of the first; the
+    /// longest write that the device takes. How many writes there are, and which sectors are zeroes then.
     type Row = (u64, Option<(u64, u64)>, u64, u64, u64, Option<(u64, u64)>);
     const ROWS: &[Row] = &[
         (1, None, 0, 1 << 20, 1, None),

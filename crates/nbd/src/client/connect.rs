@@ -1,5 +1,5 @@
-//! Getting to a server: everything up to the last byte of the handshake is done by one deadline, and given up at once when
-//! nobody wants it any more. A server that sends a byte now and then gets no more time for it.
+//! Getting to a server: everything up to the last byte of the handshake is done by one deadline, and given up at once
+//! when nobody wants it any more. A server that sends a byte now and then gets no more time for it.
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, OwnedFd};
@@ -164,7 +164,8 @@ fn one(address: &SocketAddr, deadline: &Deadline<'_>) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// The addresses of a host. A name is looked up on a thread of its own, since nothing ends a look-up but its own patience.
+/// The addresses of a host. A name is looked up on a thread of its own, since nothing ends a look-up but its own
+/// patience.
 fn resolve(host: &str, port: u16, deadline: &Deadline<'_>, executor: &dyn Executor) -> io::Result<Vec<SocketAddr>> {
     if let Ok(ip) = host.parse::<IpAddr>() {
         return Ok(vec![SocketAddr::new(ip, port)]);

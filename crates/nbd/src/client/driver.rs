@@ -20,7 +20,8 @@ use udm_io::{Bio, Clock, Extent, ExtentsReply, Nanos, Op, OpFlags, Outstanding, 
 
 /// Requests for bios that are under way at most; more wait here.
 const DEPTH: usize = 1024;
-/// Questions that are under way at most, beside bios: a server may take long to answer them, and bios do not wait for that.
+/// Questions that are under way at most, beside bios: a server may take long to answer them, and bios do not wait for
+/// that.
 const QUESTIONS: usize = 16;
 /// Pieces in one send.
 const GATHER: usize = 128;

@@ -75,8 +75,8 @@ pub struct NbdDevice {
 }
 
 impl NbdDevice {
-    /// Connects and negotiates, within `timeout` for all of it, and starts the thread that drives the connection. Blocks
-    /// meanwhile, but not for long once `cancel` holds, which is asked now and then.
+    /// Connects and negotiates, within `timeout` for all of it, and starts the thread that drives the connection.
+    /// Blocks meanwhile, but not for long once `cancel` holds, which is asked now and then.
     pub fn connect(
         uri: &Uri,
         domain: &Domain,

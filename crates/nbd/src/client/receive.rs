@@ -240,8 +240,8 @@ impl Receiver {
     }
 }
 
-/// The extents of a block status as runs of whole sectors: a server may end them anywhere. A sector of which a part is data is
-/// data, and so is one in which two extents meet.
+/// The extents of a block status as runs of whole sectors: a server may end them anywhere. A sector of which a part is
+/// data is data, and so is one in which two extents meet.
 fn in_sectors(found: impl Iterator<Item = StatusExtent>) -> Vec<Extent> {
     let mut runs: Vec<Extent> = Vec::new();
     let mut end = Sectors::ZERO;

@@ -1,4 +1,5 @@
-//! Which bytes of a read have come. Chunks may come in any order; each byte comes once, or what is counted is not what is there.
+//! Which bytes of a read have come. Chunks may come in any order; each byte comes once, or what is counted is not what
+//! is there.
 
 use super::lost::Lost;
 use std::ops::Range;

@@ -7,8 +7,8 @@ use crate::error::Error;
 use crate::store::Store;
 use crate::value::Value;
 
-/// A tree that is being deleted. Between two steps it is a whole tree with fewer entries: who commits then has to have written
-/// [`root`](Self::root) to where the tree's root was before, so that nothing is lost when the power goes.
+/// A tree that is being deleted. Between two steps it is a whole tree with fewer entries: who commits then has to have
+/// written [`root`](Self::root) to where the tree's root was before, so that nothing is lost when the power goes.
 #[derive(Debug)]
 pub struct Deletion<V> {
     root: u64,
@@ -30,7 +30,8 @@ impl<V: Value> Deletion<V> {
         self.root
     }
 
-    /// Deletes about `budget` leaves; whether nothing is left. What is shared with other trees costs one step however big it is.
+    /// Deletes about `budget` leaves; whether nothing is left. What is shared with other trees costs one step however
+    /// big it is.
     ///
     /// # Errors
     /// As [`super::insert()`].

@@ -23,15 +23,15 @@ pub(crate) fn new_empty<V: Value>(t: &mut Transaction) -> Result<u64, Error> {
     Ok(t.cache.at(slot))
 }
 
-/// Makes `value` that of `key`, and returns the value that it replaces. About 0.5 µs when all nodes are in memory and the
-/// open transaction's own.
+/// Makes `value` that of `key`, and returns the value that it replaces. About 0.5 µs when all nodes are in memory and
+/// the open transaction's own.
 ///
 /// The tree takes over the caller's reference to what `value` refers to; the tree's reference to what the old value
 /// refers to is the caller's from now on.
 ///
 /// # Errors
-/// When a node cannot be read or is damaged, or no metadata block is free: the transaction has to be aborted then. `root` may
-/// have changed.
+/// When a node cannot be read or is damaged, or no metadata block is free: the transaction has to be aborted then.
+/// `root` may have changed.
 pub async fn insert<V: Value>(store: &mut Store, root: &mut u64, key: u64, value: V) -> Result<Option<V>, Error> {
     store.change(|t| attempt_insert(t, root, key, &value)).await
 }
@@ -184,8 +184,8 @@ pub(crate) fn check_sibling(t: &Transaction, a: Slot, b: Slot) -> Result<(), Err
     Ok(())
 }
 
-/// Spreads the entries of neighbouring nodes, which are entries `first..` of `above`, evenly over them; later ones get no
-/// fewer than earlier ones.
+/// Spreads the entries of neighbouring nodes, which are entries `first..` of `above`, evenly over them; later ones get
+/// no fewer than earlier ones.
 pub(crate) fn spread(t: &mut Transaction, above: Slot, first: usize, slots: &[Slot]) {
     let mut entries = Entries::default();
     for slot in slots {

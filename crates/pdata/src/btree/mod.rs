@@ -1,11 +1,12 @@
-//! The B+tree (`dm-btree.c`, `dm-btree-remove.c`, 6.12). A tree is its root's block number; `V` says what its leaves hold.
+//! The B+tree (`dm-btree.c`, `dm-btree-remove.c`, 6.12). A tree is its root's block number; `V` says what its leaves
+//! hold.
 //!
-//! *References.* A tree owns one reference to what each of its values refers to. [`insert`] takes over the caller's reference,
-//! and the value that it replaces comes back with the tree's; so with [`remove`]. A leaf with several parents is
-//! copied before it is changed, and then what its values refer to is counted once more.
+//! *References.* A tree owns one reference to what each of its values refers to. [`insert`] takes over the caller's
+//! reference, and the value that it replaces comes back with the tree's; so with [`remove`]. A leaf with several
+//! parents is copied before it is changed, and then what its values refer to is counted once more.
 //!
-//! *Untrusted bytes.* Depth is bounded, keys have to lie in the range that the parent gives, children have to be one level
-//! nearer to the leaves or leaves, so that no damage leads in circles.
+//! *Untrusted bytes.* Depth is bounded, keys have to lie in the range that the parent gives, children have to be one
+//! level nearer to the leaves or leaves, so that no damage leads in circles.
 
 mod bulk;
 mod delete;

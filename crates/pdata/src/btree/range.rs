@@ -19,9 +19,9 @@ pub struct Removed {
     pub next: Option<u64>,
 }
 
-/// Removes the entries with keys from `from` to `to`, both included, and drops the references of their values, but does no more
-/// than about `budget` leaves' worth of work (a leaf: about 5 µs when it is in memory and nobody else's). The tree is whole
-/// afterwards and can be committed.
+/// Removes the entries with keys from `from` to `to`, both included, and drops the references of their values, but does
+/// no more than about `budget` leaves' worth of work (a leaf: about 5 µs when it is in memory and nobody else's). The
+/// tree is whole afterwards and can be committed.
 ///
 /// Values may refer to data or to nothing: who removes values that refer to other trees has to see to those.
 ///
@@ -37,7 +37,8 @@ pub async fn remove_range<V: Value>(
     remove_some::<V>(store, root, from, to, budget, true).await
 }
 
-/// As [`remove_range`], but parts of the tree that are shared are dropped without a look unless they are to be `counted`.
+/// As [`remove_range`], but parts of the tree that are shared are dropped without a look unless they are to be
+/// `counted`.
 pub(super) async fn remove_some<V: Value>(
     store: &mut Store,
     root: &mut u64,

@@ -1,5 +1,6 @@
-//! Removing. What is removed leaves a leaf with fewer entries; [`mend`] sees to it afterwards that no node on the way there but the
-//! root has fewer than a third: it merges neighbours, or evens them out (`dm-btree-remove.c`; the kernel does it on the way down).
+//! Removing. What is removed leaves a leaf with fewer entries; [`mend`] sees to it afterwards that no node on the way
+//! there but the root has fewer than a third: it merges neighbours, or evens them out (`dm-btree-remove.c`; the kernel
+//! does it on the way down).
 
 use super::insert::{check_sibling, spread};
 use super::lookup::find_leaf;
@@ -23,7 +24,8 @@ pub async fn remove<V: Value>(store: &mut Store, root: &mut u64, key: u64) -> Re
     Ok(old)
 }
 
-/// Removes `key` if it is there, and mends the tree on its way also if it is not: an attempt that was repeated finds it gone.
+/// Removes `key` if it is there, and mends the tree on its way also if it is not: an attempt that was repeated finds it
+/// gone.
 pub(crate) fn attempt_remove<V: Value>(t: &mut Transaction, root: &mut u64, key: u64) -> Attempt<()> {
     attempt_take::<V>(t, root, key)?;
     mend::<V>(t, root, key)

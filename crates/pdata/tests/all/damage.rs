@@ -357,8 +357,8 @@ fn a_metadata_device_that_is_full() {
     assert!(trees[0].len() > 1000);
 }
 
-/// To make room for what it reads, a read may have to write blocks of the open transaction. When that fails they are gone, and
-/// what the disk has in their places is older, and whole: nobody may see it.
+/// To make room for what it reads, a read may have to write blocks of the open transaction. When that fails they are
+/// gone, and what the disk has in their places is older, and whole: nobody may see it.
 #[test]
 fn a_read_that_could_not_make_room_is_the_last_before_an_abort() {
     const KEYS: u64 = 600;

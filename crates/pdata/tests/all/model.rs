@@ -1,5 +1,5 @@
-//! Trees against `BTreeMap`, with snapshots, deletions, commits and aborts; after every commit all that is on the disk is
-//! counted anew.
+//! Trees against `BTreeMap`, with snapshots, deletions, commits and aborts; after every commit all that is on the disk
+//! is counted anew.
 
 use crate::support::world::{Made, Op, World};
 use crate::support::{Fat, Mapped};

@@ -7,14 +7,15 @@ use udm_base::{SECTOR_SIZE, Sector, Sectors};
 ///
 /// A request takes the sum of four times:
 /// - *command*: `command_ns`, unless it goes on where the last one ended;
-/// - *seek*: none on the same track, else `seek_min_ns + (seek_full_ns - seek_min_ns) · √(tracks crossed / all tracks)`;
-/// - *rotation*: until the first sector comes round under the head. The platter never stops: where it stands is the time,
-///   modulo a revolution;
-/// - *transfer*: `sector_ns` a sector. Tracks are skewed by `skew` sectors, so that the head, on its way from the end of
-///   one to the start of the next, loses just these.
+/// - *seek*: none on the same track, else
+///   `seek_min_ns + (seek_full_ns - seek_min_ns) · √(tracks crossed / all tracks)`;
+/// - *rotation*: until the first sector comes round under the head. The platter never stops: where it stands is the
+///   time, modulo a revolution;
+/// - *transfer*: `sector_ns` a sector. Tracks are skewed by `skew` sectors, so that the head, on its way from the end
+///   of one to the start of the next, loses just these.
 ///
-/// A request that was queued in time and lies where the last one ended begins at once: streams are not held up. Left out are
-/// the disk's cache and zones.
+/// A request that was queued in time and lies where the last one ended begins at once: streams are not held up. Left
+/// out are the disk's cache and zones.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DiskModel {
     /// Sectors of a track.

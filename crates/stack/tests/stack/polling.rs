@@ -1,5 +1,5 @@
-//! Polled bios through stacks: which queues are looked into, what is counted, and what becomes of them when polling ends
-//! beneath.
+//! Polled bios through stacks: which queues are looked into, what is counted, and what becomes of them when polling
+//! ends beneath.
 
 use std::path::Path;
 use std::sync::Arc;

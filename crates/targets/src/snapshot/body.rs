@@ -14,8 +14,8 @@ use udm_core::MappedDevice;
 use udm_formats::snapshot::{Exception, Full, Store, Transient, Usage};
 use udm_io::Bio;
 
-/// A run ends where the origin's sectors come to a multiple of this, so that the runs of all snapshots end at the same places, and
-/// a long write does not wait for all its chunks before the first becomes true.
+/// A run ends where the origin's sectors come to a multiple of this, so that the runs of all snapshots end at the same
+/// places, and a long write does not wait for all its chunks before the first becomes true.
 const RUN: Sectors = Sectors::in_bytes(1 << 20);
 
 /// The store of a snapshot.
@@ -55,7 +55,8 @@ impl Keep {
     }
 }
 
-/// Exceptions in the making, that are brought by one copy: of chunks that are neighbours on the origin and on the COW device.
+/// Exceptions in the making, that are brought by one copy: of chunks that are neighbours on the origin and on the COW
+/// device.
 #[derive(Default)]
 pub(super) struct Run {
     /// The first chunk.
@@ -252,8 +253,8 @@ impl Body {
         Ok(new)
     }
 
-    /// Makes a place for a chunk, whose data is on the way: in the run `last`, which has not been sent for yet, if it goes on
-    /// with that, else in one of its own. Says in which.
+    /// Makes a place for a chunk, whose data is on the way: in the run `last`, which has not been sent for yet, if it
+    /// goes on with that, else in one of its own. Says in which.
     pub(super) fn begin(&mut self, chunk: u64, last: Option<usize>) -> Result<usize, Full> {
         let is_edge = self.snapshot.chunk.start(chunk).get().is_multiple_of(RUN.get());
         let alone = is_edge || !self.snapshot.origin.copier(COPIES).merges();
@@ -281,7 +282,8 @@ impl Body {
         Ok(at)
     }
 
-    /// Has `hold` wait for all exceptions of `chunks` of the origin that are not settled, and begins those that there are not.
+    /// Has `hold` wait for all exceptions of `chunks` of the origin that are not settled, and begins those that there
+    /// are not.
     pub(super) fn wait_for(&mut self, chunks: Range<u64>, hold: usize) -> Waits {
         let mut found = Waits::default();
         let mut chunk = chunks.start;

@@ -32,8 +32,8 @@ pub(super) struct Commit {
 impl State {
     /// Begins a batch, if there is something for it.
     ///
-    /// Those that are ready go when no copy is out any more, as in the kernel, so that all who wait share a batch and a single
-    /// one waits for nobody; or when they are many, so that those who write much do not stop for each batch.
+    /// Those that are ready go when no copy is out any more, as in the kernel, so that all who wait share a batch and a
+    /// single one waits for nobody; or when they are many, so that those who write much do not stop for each batch.
     pub(super) fn start_commit(&mut self, id: u64) {
         let Some(body) = self.body(id) else { return };
         let (Keep::Persistent(store), None) = (&mut body.keep, &body.commit) else { return };

@@ -1,6 +1,7 @@
 //! Frames and redirections of bios of snapshots: the part of these targets that has to vouch for pointers.
 //!
-//! A snapshot and its origin outlive the bios in flight through them: the target holds them, and its table holds the target.
+//! A snapshot and its origin outlive the bios in flight through them: the target holds them, and its table holds the
+//! target.
 
 use super::shared::Snapshot;
 use udm_io::{Bio, BlockDevice, Cx};

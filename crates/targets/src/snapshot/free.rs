@@ -1,11 +1,12 @@
 //! Which parts of an origin no snapshot needs any more: what a write to the origin looks at first, and most often last.
 //!
-//! A bit says it of 4 KiB. It is set by who has asked every snapshot, and holds until the next snapshot joins: an exception stays,
-//! and a snapshot that goes away needs less. So a bit that is set is true, and one that is not has whoever reads it
-//! ask the snapshots. Reading takes no lock and no atomic read-modify-write, which would wait for the stores of the copy before.
+//! A bit says it of 4 KiB. It is set by who has asked every snapshot, and holds until the next snapshot joins: an
+//! exception stays, and a snapshot that goes away needs less. So a bit that is set is true, and one that is not has
+//! whoever reads it ask the snapshots. Reading takes no lock and no atomic read-modify-write, which would wait for the
+//! stores of the copy before.
 //!
-//! It takes 32 KiB for each GiB of the origin that was written with snapshots there, and 32 MiB at most: for an origin past
-//! the first TiB of such writes, the snapshots are asked each time.
+//! It takes 32 KiB for each GiB of the origin that was written with snapshots there, and 32 MiB at most: for an origin
+//! past the first TiB of such writes, the snapshots are asked each time.
 
 use super::radix::{Radix, WIDTH};
 use std::ops::Range;

@@ -293,11 +293,11 @@ impl Holding {
         })
     }
 
-    /// `snapshot_resume`, ibid. Blocks while the origin's writes in flight end, on every device that shows it; a merge freezes
-    /// nothing, and waits for nobody.
+    /// `snapshot_resume`, ibid. Blocks while the origin's writes in flight end, on every device that shows it; a merge
+    /// freezes nothing, and waits for nobody.
     ///
-    /// Devices are held in the order of their numbers, and the origin's switching within: whoever resumes a merge holds its device
-    /// already when it comes to the switching.
+    /// Devices are held in the order of their numbers, and the origin's switching within: whoever resumes a merge holds
+    /// its device already when it comes to the switching.
     pub(super) fn resume(&self) {
         // After a suspension that was interrupted, too.
         self.hurry.end();
@@ -320,8 +320,8 @@ impl Holding {
         }
     }
 
-    /// Makes the snapshot this target's while nothing is in flight in any of the devices `above`, of which the first are held
-    /// already but for `rest`. False when there are others by now.
+    /// Makes the snapshot this target's while nothing is in flight in any of the devices `above`, of which the first
+    /// are held already but for `rest`. False when there are others by now.
     fn switch_over(&self, above: &[Arc<MappedDevice>], rest: &[Arc<MappedDevice>], tail: Option<&Tail>) -> bool {
         if let Some((md, rest)) = rest.split_first() {
             let held = md.while_suspended(|| self.switch_over(above, rest, tail));

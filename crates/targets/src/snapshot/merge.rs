@@ -1,9 +1,9 @@
 //! Merging a snapshot back into its origin, in the background.
 //!
-//! A round takes the latest exceptions, many at a time. Writes into their chunks queue from its beginning; other snapshots
-//! get their exceptions of these chunks; writes on their way to the chunks' places end; the chunks are copied to the
-//! origin, which is flushed; the exceptions are taken away on the device, then here; and what queued goes to the origin.
-//! At any power cut the chunk is whole in one place or both, so that the next merge goes on.
+//! A round takes the latest exceptions, many at a time. Writes into their chunks queue from its beginning; other
+//! snapshots get their exceptions of these chunks; writes on their way to the chunks' places end; the chunks are copied
+//! to the origin, which is flushed; the exceptions are taken away on the device, then here; and what queued goes to the
+//! origin. At any power cut the chunk is whole in one place or both, so that the next merge goes on.
 
 use super::body::Keep;
 use super::flight;
@@ -270,8 +270,9 @@ async fn load(worker: &Worker<Shared>, cow: &Arc<dyn BlockDevice>, mut area: Are
     Some(area)
 }
 
-/// How much of so many chunks is the snapshot's, and lies on the origin. The chunk in which it ends may have been copied when the
-/// origin ended there, too: what lies in its place after that is nobody's, and on the origin somebody else's by now.
+/// How much of so many chunks is the snapshot's, and lies on the origin. The chunk in which it ends may have been
+/// copied when the origin ended there, too: what lies in its place after that is nobody's, and on the origin somebody
+/// else's by now.
 fn within(it: &Snapshot, sector: Sector, chunks: u64) -> Sectors {
     let end = sector + Sectors::new(it.chunk.sectors().get() * chunks);
     let size = Sector::new(it.sectors.load(SeqCst));

@@ -7,8 +7,8 @@ use std::sync::atomic::AtomicU64;
 pub(super) const WIDTH: u64 = 1024;
 const BITS: u32 = WIDTH.ilog2();
 
-/// A tree of words that are zero at first. Takes 8 bytes for each word of those thousands of which one was made; nodes are
-/// never freed before the tree. It is as deep as the numbers that are expected, and has all others too.
+/// A tree of words that are zero at first. Takes 8 bytes for each word of those thousands of which one was made; nodes
+/// are never freed before the tree. It is as deep as the numbers that are expected, and has all others too.
 pub(super) struct Radix {
     depth: u32,
     root: Node,

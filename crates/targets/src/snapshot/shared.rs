@@ -1,9 +1,9 @@
 //! What tables share: an origin, and the snapshots of it.
 //!
 //! # Who sees what first
-//! A snapshot's read of the origin counts itself, and then looks again whether the chunk has an exception. An exception is
-//! put into the table first, and then it is looked whether reads are counted. So either the read sees the exception, or the
-//! exception's maker sees the read, and keeps the origin's writers waiting.
+//! A snapshot's read of the origin counts itself, and then looks again whether the chunk has an exception. An exception
+//! is put into the table first, and then it is looked whether reads are counted. So either the read sees the exception,
+//! or the exception's maker sees the read, and keeps the origin's writers waiting.
 
 use super::flight;
 use super::free::Free;

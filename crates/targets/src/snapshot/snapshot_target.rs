@@ -12,7 +12,8 @@
 //! `copy_stats`, `copy_throttle <percent>`: of the copies to all snapshots of the origin.
 //! # Differences from the kernel
 //! One read of the origin serves all snapshots with the same chunk size. A write to the origin that makes a snapshot
-//! invalid waits until the header says so. A read that was on its way to the origin when the snapshot became invalid fails.
+//! invalid waits until the header says so. A read that was on its way to the origin when the snapshot became invalid
+//! fails.
 
 use super::flight;
 use super::holding::Holding;
@@ -103,7 +104,8 @@ impl Target for SnapshotTarget {
 
 impl SnapshotTarget {
     /// A discard zeroes the place of a whole chunk that has one, and is passed down to that of part of one. A chunk
-    /// without exception is left alone. With `discard_passdown_origin` it then goes to the origin, without exceptions there.
+    /// without exception is left alone. With `discard_passdown_origin` it then goes to the origin, without exceptions
+    /// there.
     fn discard(&self, cx: &Cx<'_>, mut bio: Bio) -> Map<'_> {
         let it = &*self.0.snapshot;
         let pass = self.0.features.discard_passdown_origin && !it.origin.dev.limits().max_discard.is_zero();

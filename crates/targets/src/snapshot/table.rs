@@ -41,8 +41,8 @@ impl Exceptions {
         Self(Radix::new(chunks))
     }
 
-    /// The exception of a chunk. In one order, which all threads agree on, with [`set`](Self::set) and with other accesses
-    /// that are `SeqCst`.
+    /// The exception of a chunk. In one order, which all threads agree on, with [`set`](Self::set) and with other
+    /// accesses that are `SeqCst`.
     #[inline]
     pub(super) fn get(&self, chunk: u64) -> Option<Entry> {
         unpack(self.0.get(chunk)?.load(Ordering::SeqCst))
@@ -69,8 +69,8 @@ impl Exceptions {
         self.0.get_or_make(chunk).store(word, Ordering::SeqCst);
     }
 
-    /// Changes a chunk's exception. Allocates, 160 KiB at worst for one far from all others: chunks are those of a device, not
-    /// of a list that somebody wrote.
+    /// Changes a chunk's exception. Allocates, 160 KiB at worst for one far from all others: chunks are those of a
+    /// device, not of a list that somebody wrote.
     pub(super) fn set(&self, chunk: u64, entry: Option<Entry>) {
         let slot = if entry.is_some() { Some(self.0.get_or_make(chunk)) } else { self.0.get(chunk) };
         if let Some(slot) = slot {

@@ -1,7 +1,8 @@
 //! The rest of the chunk in which a snapshot ended before it grew.
 //!
-//! A chunk is copied as far as the origin goes, so that what follows at its place may never have been written. When the snapshot
-//! grows over it, that is to show what the origin has there at that moment. The kernel leaves in it what happens to be there.
+//! A chunk is copied as far as the origin goes, so that what follows at its place may never have been written. When the
+//! snapshot grows over it, that is to show what the origin has there at that moment. The kernel leaves in it what
+//! happens to be there.
 
 use super::shared::Snapshot;
 use std::io;
@@ -29,7 +30,8 @@ impl Tail {
         Ok(Some(Self { origin: open(it.origin.dev.clone())?, cow: open(it.cow.clone())? }))
     }
 
-    /// Fills it, if the chunk is not the origin's. Blocks. Nothing may be in flight on the snapshot, nor be written to the origin.
+    /// Fills it, if the chunk is not the origin's. Blocks. Nothing may be in flight on the snapshot, nor be written to
+    /// the origin.
     pub(super) fn fill(&self, it: &Snapshot) -> Result<(), Status> {
         let end = Sector::new(it.sectors.load(SeqCst));
         let chunk = it.chunk.of(end);

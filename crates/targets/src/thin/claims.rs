@@ -1,11 +1,11 @@
-//! Which devices are a pool's, so that no other pool takes them. Files and the host's devices are opened exclusively, mapped devices
-//! are not.
+//! Which devices are a pool's, so that no other pool takes them. Files and the host's devices are opened exclusively,
+//! mapped devices are not.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use udm_io::BlockDevice;
 
-/// The devices of every pool that is open, being opened or being closed, by their addresses: the numbers of mapped devices are
-/// given by each registry anew.
+/// The devices of every pool that is open, being opened or being closed, by their addresses: the numbers of mapped
+/// devices are given by each registry anew.
 static CLAIMED: Mutex<Vec<usize>> = Mutex::new(Vec::new());
 
 /// A pool's metadata and data device are its own until this is dropped. Who has it holds the devices, too.

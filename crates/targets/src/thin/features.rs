@@ -94,8 +94,8 @@ impl Features {
         std::iter::once(said.len().to_string()).chain(said.into_iter().map(str::to_owned)).collect::<Vec<_>>().join(" ")
     }
 
-    /// Whether zeroes to unprovisioned blocks are in fact forgotten. Where new blocks are not zeroed, such a block could
-    /// later show what lay there before, so that it has to be written.
+    /// Whether zeroes to unprovisioned blocks are in fact forgotten. Where new blocks are not zeroed, such a block
+    /// could later show what lay there before, so that it has to be written.
     pub(super) const fn skips(&self) -> bool {
         self.skip_zero_writes && self.zero_new_blocks
     }

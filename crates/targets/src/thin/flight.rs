@@ -7,8 +7,8 @@ use udm_worker::Epoch;
 
 /// A bio that goes to a data block: it leaves its epoch when it has come back.
 ///
-/// The pool outlives the bio: the volume that maps it holds the pool, and its table holds the volume while the bio is in
-/// flight.
+/// The pool outlives the bio: the volume that maps it holds the pool, and its table holds the volume while the bio is
+/// in flight.
 #[inline]
 pub(super) fn enter(bio: &mut Bio, pool: &Pool, epoch: Epoch) {
     // SAFETY: the pool stays: see above.

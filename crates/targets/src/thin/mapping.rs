@@ -1,16 +1,18 @@
 //! The mapping cache: what a volume's blocks are mapped to, as far as it is known, read without a lock.
 //!
-//! Each volume has a tree over its blocks: a directory of *nodes* (512 leaves each), a node of *slots*, and *leaves* (512
-//! blocks each). The first nodes, of many a volume all, stand in the directory itself, others in *tops* of 512. A leaf holds an entry for each block that differs from what it says of all others, *unmapped* or
-//! *unknown*: a hole costs its slot, and a leaf with few entries a few cache lines. 4 million blocks, scattered over 16 TiB, take
-//! less than 64 MiB. All volumes of a pool share one budget; what was not used lately makes room for what is (second chance, page by page).
+//! Each volume has a tree over its blocks: a directory of *nodes* (512 leaves each), a node of *slots*, and *leaves*
+//! (512 blocks each). The first nodes, of many a volume all, stand in the directory itself, others in *tops* of 512. A
+//! leaf holds an entry for each block that differs from what it says of all others, *unmapped* or *unknown*: a hole
+//! costs its slot, and a leaf with few entries a few cache lines. 4 million blocks, scattered over 16 TiB, take less
+//! than 64 MiB. All volumes of a pool share one budget; what was not used lately makes room for what is (second chance,
+//! page by page).
 //!
 //! # Invariants
-//! - Forgetting is always allowed, and may come at once: who finds nothing asks the metadata, and uses what they say. So nothing here
-//!   fails.
+//! - Forgetting is always allowed, and may come at once: who finds nothing asks the metadata, and uses what they say.
+//!   So nothing here fails.
 //! - Words only change under the pool's lock, but for the mark that something was used.
-//! - No memory is freed while the cache is there, only used anew. A reader looks at its slots again after it has read the
-//!   entry: each slot has a *stamp* that no other has, and it is changed before the memory behind it is.
+//! - No memory is freed while the cache is there, only used anew. A reader looks at its slots again after it has read
+//!   the entry: each slot has a *stamp* that no other has, and it is changed before the memory behind it is.
 //! - What a lookup says was true within the caller's section. Who changes a mapping lets the epochs drain
 //!   ([`drain`](udm_worker::Worker::drain)) before relying on that nobody uses the old one.
 
@@ -295,8 +297,9 @@ impl Mappings {
             }
     }
 
-    /// How often a mapping has changed, but for those of blocks that had none: what was found before may be true no more. Counted before
-    /// the drain that waits for whoever uses what was, so that who enters an epoch and finds the number unchanged may use it.
+    /// How often a mapping has changed, but for those of blocks that had none: what was found before may be true no
+    /// more. Counted before the drain that waits for whoever uses what was, so that who enters an epoch and finds the
+    /// number unchanged may use it.
     #[inline]
     pub(super) fn changes(&self) -> u64 {
         self.directory.changes.load(Ordering::Acquire)
@@ -312,8 +315,8 @@ impl Mappings {
         self.set(block, known);
     }
 
-    /// Notes what a block is: what the metadata say, or said nothing of. Takes the cache's lock, which is held for microseconds and
-    /// never over I/O. It may be forgotten at once.
+    /// Notes what a block is: what the metadata say, or said nothing of. Takes the cache's lock, which is held for
+    /// microseconds and never over I/O. It may be forgotten at once.
     pub(super) fn set(&self, block: u64, known: Known) {
         let mut inner = self.cache.lock();
         let entry = self.entry(block, known);
@@ -342,8 +345,8 @@ impl Mappings {
         true
     }
 
-    /// Notes everything that the metadata says of the blocks of `range`: those of `mapped`, in ascending order, and no others.
-    /// Of a range that is long, only what lies around `block` is noted.
+    /// Notes everything that the metadata says of the blocks of `range`: those of `mapped`, in ascending order, and no
+    /// others. Of a range that is long, only what lies around `block` is noted.
     pub(super) fn fill(&self, block: u64, range: Range<u64>, mapped: &[(u64, Place)]) {
         if range.is_empty() {
             return;

@@ -3,19 +3,20 @@
 //! # Table
 //! `<start> <length> thin-pool <metadata device> <data device> <block sectors> <low water blocks> [<n> <feature>…]`
 //!
-//! Features: `skip_block_zeroing`, `ignore_discard`, `no_discard_passdown`, `read_only`, `error_if_no_space`; udm's own:
-//! `enable_zero_writes` (zeroes written to unprovisioned blocks provision them), `skip_zero_writes` (they do not, which is so
-//! unless said), `unmap_zero_writes` (zeroes over a whole provisioned block unmap it).
+//! Features: `skip_block_zeroing`, `ignore_discard`, `no_discard_passdown`, `read_only`, `error_if_no_space`; udm's
+//! own: `enable_zero_writes` (zeroes written to unprovisioned blocks provision them), `skip_zero_writes` (they do not,
+//! which is so unless said), `unmap_zero_writes` (zeroes over a whole provisioned block unmap it).
 //! # Status
-//! `<transaction> <used>/<all metadata blocks> <used>/<all data blocks> <metadata snapshot or -> rw|ro|out_of_data_space
+//! `<transaction> <used>/<all metadata blocks> <used>/<all data blocks> <metadata snapshot or ->
+//! rw|ro|out_of_data_space
 //! <discards> queue_if_no_space|error_if_no_space needs_check|- <metadata low water> skip_zero_writes|enable_zero_writes`;
 //! `Fail` when the metadata have failed.
 //! # Messages
 //! `create_thin <id>`, `create_snap <id> <origin id>`, `delete <id>`, `set_transaction_id <now> <new>`,
 //! `reserve_metadata_snap`, `release_metadata_snap`.
 //! # Differences from the kernel
-//! The last word of the status and three feature words are udm's own. A discard does not wait for I/O in flight, a commit
-//! does (`drivers/md/dm-thin.c`, 6.12).
+//! The last word of the status and three feature words are udm's own. A discard does not wait for I/O in flight, a
+//! commit does (`drivers/md/dm-thin.c`, 6.12).
 
 use super::claims::Claim;
 use super::features::Features;

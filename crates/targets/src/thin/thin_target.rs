@@ -9,8 +9,8 @@
 //! # Messages
 //! None; they go to the pool.
 //! # Differences from the kernel
-//! WRITE ZEROES is served: an unmapped block is left so, a mapped whole block is unmapped unless NO_UNMAP asks to keep it
-//! (`drivers/md/dm-thin.c`, 6.12, has it written out). A snapshot of a volume in use needs no suspension.
+//! WRITE ZEROES is served: an unmapped block is left so, a mapped whole block is unmapped unless NO_UNMAP asks to keep
+//! it (`drivers/md/dm-thin.c`, 6.12, has it written out). A snapshot of a volume in use needs no suspension.
 
 use super::pool::{Gate, PoolMode, ask};
 use super::pool_target::{PoolHandle, PoolTarget, with_target};

@@ -74,16 +74,16 @@ impl Origin {
     }
 }
 
-/// What the worker has found out for a bio, which carries it to its volume: what is known need not be in the mapping cache to
-/// be used.
+/// What the worker has found out for a bio, which carries it to its volume: what is known need not be in the mapping
+/// cache to be used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Found {
     /// Where its block lies, or that it lies nowhere.
     pub(super) known: Known,
     /// A commit was made since the bio came, when its block was there already.
     pub(super) committed: bool,
-    /// [`Mappings::changes`] at that time: later, what was found may be so no more. Below 2^52, which a million changes a
-    /// second reach after 140 years.
+    /// [`Mappings::changes`] at that time: later, what was found may be so no more. Below 2^52, which a million changes
+    /// a second reach after 140 years.
     pub(super) changes: u64,
 }
 
@@ -204,9 +204,9 @@ impl Volume {
         }
     }
 
-    /// What is known of a block, by a bio that has entered an epoch: what the mapping cache says, or else what the worker has found,
-    /// as long as nothing that was mapped has changed since. Who changes it counts that before the drain that would wait for
-    /// this bio, had it entered before.
+    /// What is known of a block, by a bio that has entered an epoch: what the mapping cache says, or else what the
+    /// worker has found, as long as nothing that was mapped has changed since. Who changes it counts that before the
+    /// drain that would wait for this bio, had it entered before.
     #[inline]
     fn known(&self, block: u64, found: Option<Found>) -> Known {
         match (self.device.mappings.lookup(block), found) {

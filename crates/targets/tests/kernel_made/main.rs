@@ -1,5 +1,6 @@
-//! What the real kernel made (`tests/goldens/thin`, `tests/goldens/snapshot`): opened here, every volume has the checksum
-//! that the kernel read, and its status; and the same commands, given here, come to the same volumes and statuses.
+//! What the real kernel made (`tests/goldens/thin`, `tests/goldens/snapshot`): opened here, every volume has the
+//! checksum that the kernel read, and its status; and the same commands, given here, come to the same volumes and
+//! statuses.
 #![allow(missing_docs)]
 
 mod record;

@@ -170,7 +170,8 @@ impl World {
         }
     }
 
-    /// A snapshot is made of what is there, and merged: the origin's device shows what the snapshot did, at once and at the end.
+    /// A snapshot is made of what is there, and merged: the origin's device shows what the snapshot did, at once and at
+    /// the end.
     pub(crate) fn merge(&self, sectors: u64, store: &str, sum: &str) {
         let target = |target: &str| format!("0 {sectors} {target} /dev/mapper/base /dev/mapper/cow {store}");
         let own = format!("0 {sectors} snapshot-origin /dev/mapper/base");
@@ -209,7 +210,8 @@ impl World {
         let words: Vec<&str> = expect.split(' ').collect();
         let made = self.made_live(name, words[1].parse().unwrap());
         if line == usize::MAX && (words.contains(&"out_of_data_space") || self.name == "needs-check-64k") {
-            // The one is found out by the first write that needs a block; the other told of a mapping that it never committed.
+            // The one is found out by the first write that needs a block; the other told of a mapping that it never
+            // committed.
             return;
         }
         let mut found = self.status(name);

@@ -18,8 +18,8 @@ const DEPTH: usize = 24;
 const VOLUMES: usize = 5;
 /// Cuts in the life of one stack.
 const LIVES: u64 = 3;
-/// Rounds of waiting, of a millisecond of the world each, in which nothing comes home although nothing is suspended. Writes may wait for
-/// space for a minute.
+/// Rounds of waiting, of a millisecond of the world each, in which nothing comes home although nothing is suspended.
+/// Writes may wait for space for a minute.
 const ROUNDS: u64 = 200_000;
 
 type Change = fn(&mut Life);
@@ -558,7 +558,8 @@ impl Life {
         self.stack.resume(&origin);
     }
 
-    /// What the origin's own device could lose in a cut, a snapshot of it could lose as well, whatever is flushed later.
+    /// What the origin's own device could lose in a cut, a snapshot of it could lose as well, whatever is flushed
+    /// later.
     fn flush_origin(&mut self) {
         let io = BlockingIo::new(&self.stack.domain, self.beneath.clone()).expect("a channel");
         io.flush().expect("nothing fails here");

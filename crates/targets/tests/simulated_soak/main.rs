@@ -1,5 +1,6 @@
-//! What `cargo xtask soak` does to a daemon, done by one seed to the bio: pools, volumes, snapshots and what passes on are
-//! suspended, reloaded, grown, made and deleted at random moments, while bios are in flight. What it finds can be done again.
+//! What `cargo xtask soak` does to a daemon, done by one seed to the bio: pools, volumes, snapshots and what passes on
+//! are suspended, reloaded, grown, made and deleted at random moments, while bios are in flight. What it finds can be
+//! done again.
 //!
 //! `seeds.rs` has the variables that say how much is looked at; `cargo xtask soak --simulated` sets them.
 
@@ -14,8 +15,8 @@ use std::io::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Seconds in which a life has to get from one step to the next, on any machine: a bio that goes round for ever lets no simulated
-/// time pass, so only a real clock notices.
+/// Seconds in which a life has to get from one step to the next, on any machine: a bio that goes round for ever lets no
+/// simulated time pass, so only a real clock notices.
 const PATIENCE: u64 = 100;
 
 /// Lives that once hung, beyond the first: what a command had left on the channel of control threads nobody served.
@@ -26,8 +27,8 @@ pub(crate) static STEPS: AtomicU64 = AtomicU64::new(0);
 /// Whose life it is.
 pub(crate) static SEED: AtomicU64 = AtomicU64::new(0);
 
-/// Says whose life it was, and ends the process: past what captures the output of tests, and before anything is dropped, since a
-/// channel cannot be while somebody is inside.
+/// Says whose life it was, and ends the process: past what captures the output of tests, and before anything is
+/// dropped, since a channel cannot be while somebody is inside.
 fn end(what: &dyn std::fmt::Display) -> ! {
     let (seed, steps) = (SEED.load(Ordering::Relaxed), STEPS.load(Ordering::Relaxed));
     let again = format!("again by `cargo xtask soak --simulated --seed {seed} --seeds 1`");

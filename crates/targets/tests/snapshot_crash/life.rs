@@ -352,8 +352,8 @@ impl Life {
         let merging = self.merging.map(|(cow, _)| cow);
         let free = (0..self.setup.cows.len()).find(|cow| !self.snaps.contains_key(cow) && merging != Some(*cow));
         let Some(cow) = free.filter(|_| merging.is_none()) else { return false };
-        // What is still out would be in it or not, and nobody here would know; and what the origin's disk may still lose, the
-        // snapshot may lose, for its own flushes go to its own device.
+        // What is still out would be in it or not, and nobody here would know; and what the origin's disk may still
+        // lose, the snapshot may lose, for its own flushes go to its own device.
         self.drain();
         let size = self.setup.cows[cow];
         if !self.flush() || self.stack.clear(cow, size, &mut self.rng).is_err() || self.stack.sim.is_off() {
@@ -421,8 +421,8 @@ impl Life {
         }
     }
 
-    /// A snapshot, to the end of what shows the origin. What comes by there meanwhile is part of it or not; so nothing does. Elsewhere
-    /// everything goes on.
+    /// A snapshot, to the end of what shows the origin. What comes by there meanwhile is part of it or not; so nothing
+    /// does. Elsewhere everything goes on.
     fn grow_snapshot(&mut self, cow: usize) {
         let (old, new) = (self.snaps[&cow].used.history.len(), self.top.history.len());
         let comes_by = |f: &Flight| f.cow.is_none() && f.op == Op::Write && f.range.end > old;

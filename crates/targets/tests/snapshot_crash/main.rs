@@ -1,6 +1,6 @@
-//! Snapshots that lose their power: random I/O on an origin and its snapshots, which come, go, change hands and are merged,
-//! cut at random moments with unflushed writes kept, lost, torn and reordered. After each cut every snapshot shows what was
-//! frozen with what was written to it, the origin what was written to that, and a merge goes on.
+//! Snapshots that lose their power: random I/O on an origin and its snapshots, which come, go, change hands and are
+//! merged, cut at random moments with unflushed writes kept, lost, torn and reordered. After each cut every snapshot
+//! shows what was frozen with what was written to it, the origin what was written to that, and a merge goes on.
 //!
 //! `seeds.rs` has the variables that say how much is looked at.
 

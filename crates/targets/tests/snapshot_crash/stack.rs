@@ -10,7 +10,8 @@ use udm_sim::history::{History, fill, value};
 use udm_sim::{Image, Rng, Sim, SimDevice, SimOptions};
 use udm_targets::TARGETS;
 
-/// Sectors of the origin, at first and when it has grown as far as it can: past what a table of its first size had places for.
+/// Sectors of the origin, at first and when it has grown as far as it can: past what a table of its first size had
+/// places for.
 pub(crate) const SIZE: u64 = 192;
 pub(crate) const MOST: u64 = 1200;
 /// Sectors that every COW device can have, and has when the origin has grown.

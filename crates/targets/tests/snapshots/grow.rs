@@ -69,8 +69,9 @@ fn differ(a: &[u8], b: &[u8]) -> Vec<usize> {
     a.chunks(512).zip(b.chunks(512)).enumerate().filter(|(_, (a, b))| a != b).map(|(at, _)| at).collect()
 }
 
-/// Trap: what is known of which parts nobody needs ends where the origin ended when it was first met; a write past that said it of
-/// others too. And the table of exceptions had as many places as the origin had chunks, so that one more lost the snapshot.
+/// Trap: what is known of which parts nobody needs ends where the origin ended when it was first met; a write past that
+/// said it of others too. And the table of exceptions had as many places as the origin had chunks, so that one more
+/// lost the snapshot.
 #[test]
 fn what_is_written_past_the_old_end_is_kept_for_a_snapshot_that_grew() {
     for store in ["P 8", "PO 1", "N 16", "P 128"] {
@@ -195,8 +196,8 @@ fn a_cow_device_grows_a_chunk_at_a_time() {
     }
 }
 
-/// Trap: the snapshot ended within a chunk, and the origin has grown. What lies at the chunk's place after the snapshot's end is not to
-/// go into the origin.
+/// Trap: the snapshot ended within a chunk, and the origin has grown. What lies at the chunk's place after the
+/// snapshot's end is not to go into the origin.
 #[test]
 fn a_merge_leaves_what_lies_past_the_snapshot_alone() {
     for (merged, chunk) in [(100, 16), (256, 16), (100, 128), (1000, 64)] {
@@ -224,7 +225,8 @@ fn a_merge_leaves_what_lies_past_the_snapshot_alone() {
     }
 }
 
-/// A list that says more than the table: of a snapshot that was longer. What it says is there when it is that long again.
+/// A list that says more than the table: of a snapshot that was longer. What it says is there when it is that long
+/// again.
 #[test]
 fn exceptions_past_the_end_wait_for_the_snapshot_to_grow() {
     for (short, merge) in [(64, false), (60, false), (64, true)] {

@@ -288,8 +288,8 @@ fn snapshots_with_different_chunks_each_keep_what_they_need() {
 #[test]
 fn a_snapshot_that_joins_gets_chunks_that_were_free_before() {
     let w = world(&[1024, 2048, 1024]);
-    // Without a snapshot, with one, with one that is finer, with a coarser, and with one fewer: each time writes that copy,
-    // and again writes that copy nothing.
+    // Without a snapshot, with one, with one that is finer, with a coarser, and with one fewer: each time writes that
+    // copy, and again writes that copy nothing.
     let rewrite = |generation| {
         w.write(&w.origin, 0, SIZE, generation);
         w.write(&w.origin, 32, 16, generation + 1);
@@ -886,8 +886,8 @@ fn snapshots_of_snapshots_and_stacks_beneath() {
     assert_eq!(w.read(&second, 0, SIZE), expect);
 }
 
-/// A write of a whole chunk of a snapshot has ended beneath, but the thread that sent it does not look. The origin's writers
-/// share a batch with it, and do not wait for that thread.
+/// A write of a whole chunk of a snapshot has ended beneath, but the thread that sent it does not look. The origin's
+/// writers share a batch with it, and do not wait for that thread.
 #[test]
 fn an_origins_writers_do_not_wait_for_a_thread_that_does_not_look() {
     let w = world(&[1 << 16]);
@@ -904,7 +904,8 @@ fn an_origins_writers_do_not_wait_for_a_thread_that_does_not_look() {
     assert_eq!(first.wait(whole), Status::Ok);
 }
 
-/// Threads write to the origin and to snapshots while others read what must not change; snapshots come and go meanwhile.
+/// Threads write to the origin and to snapshots while others read what must not change; snapshots come and go
+/// meanwhile.
 #[test]
 fn many_threads_see_what_was_frozen() {
     let w = world(&[1 << 16, 1 << 16, 1 << 16]);

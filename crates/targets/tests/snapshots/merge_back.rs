@@ -1,4 +1,5 @@
-//! Snapshots that are merged no further: a plain one takes over from a merge (`snapshot_resume`, `drivers/md/dm-snap.c`, 6.12).
+//! Snapshots that are merged no further: a plain one takes over from a merge (`snapshot_resume`,
+//! `drivers/md/dm-snap.c`, 6.12).
 
 use super::*;
 

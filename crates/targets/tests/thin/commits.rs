@@ -57,7 +57,8 @@ fn a_status_commits_unless_it_is_asked_not_to() {
     assert!(wrote(pool.rig.log()));
 }
 
-/// A write that fills its block is done before its mapping is: else a commit in between would show what lay there before.
+/// A write that fills its block is done before its mapping is: else a commit in between would show what lay there
+/// before.
 #[test]
 fn a_block_is_mapped_after_it_was_filled() {
     let pool = Pool::new(16, "");
@@ -171,8 +172,8 @@ thread_local! {
     static OTHER: std::cell::RefCell<Option<(Channel, Attached)>> = const { std::cell::RefCell::new(None) };
 }
 
-/// Trap: a bio that comes during a commit which its time has brought. Afterwards nothing is left to commit, and so no time is set at
-/// which the worker would look again.
+/// Trap: a bio that comes during a commit which its time has brought. Afterwards nothing is left to commit, and so no
+/// time is set at which the worker would look again.
 #[test]
 fn what_comes_during_a_commit_is_served_after_it() {
     let sim = Sim::new(1);

@@ -68,8 +68,8 @@ fn wait_for_used(pool: &Pool, blocks: u64) {
     assert!((0..100_000).any(|_| pool.used() == blocks), "{}", pool.status());
 }
 
-/// Trap: what is done when there is nothing else to do is done under a suspension, too, and who waits for it waits for the
-/// resume.
+/// Trap: what is done when there is nothing else to do is done under a suspension, too, and who waits for it waits for
+/// the resume.
 #[test]
 fn a_deletion_pauses_for_a_suspension() {
     let pool = suspended_in_the_middle();

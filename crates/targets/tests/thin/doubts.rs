@@ -22,8 +22,8 @@ fn a_flush_commits_what_was_written_before_the_volume_was_opened_again() {
     pool.check();
 }
 
-/// A data block that one volume gave up in the open transaction is that volume's again if the power goes. So the other one
-/// cannot have it discarded before the commit.
+/// A data block that one volume gave up in the open transaction is that volume's again if the power goes. So the other
+/// one cannot have it discarded before the commit.
 #[test]
 fn what_was_shared_at_the_last_commit_is_not_discarded_beneath_before_the_next() {
     // How the first volume lets go of the block: by a write, a discard, zeroes over all of it, its deletion.
@@ -51,8 +51,8 @@ fn what_was_shared_at_the_last_commit_is_not_discarded_beneath_before_the_next()
     }
 }
 
-/// A write that fills its block has ended beneath, but the thread that sent it does not look. Who waits for the block, or for
-/// the pool, does not wait for that thread.
+/// A write that fills its block has ended beneath, but the thread that sent it does not look. Who waits for the block,
+/// or for the pool, does not wait for that thread.
 #[test]
 fn nobody_waits_for_a_thread_that_does_not_look() {
     let pool = Pool::new(16, "");

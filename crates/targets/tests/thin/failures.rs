@@ -5,7 +5,8 @@ use super::rig::*;
 use udm_base::{Errno, Sector};
 use udm_io::*;
 
-/// Trap: after a failed commit the pool accepts nothing that it cannot keep, and nothing that was lost counts as durable.
+/// Trap: after a failed commit the pool accepts nothing that it cannot keep, and nothing that was lost counts as
+/// durable.
 #[test]
 fn a_failed_commit_makes_the_pool_read_only() {
     let pool = Pool::new(16, "");

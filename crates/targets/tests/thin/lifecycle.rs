@@ -3,8 +3,8 @@
 use super::pools::*;
 use super::rig::*;
 
-/// Trap: what looks whether a device is another pool's must not keep that pool open, nor take one for gone that is still
-/// being closed.
+/// Trap: what looks whether a device is another pool's must not keep that pool open, nor take one for gone that is
+/// still being closed.
 #[test]
 fn pools_come_and_go_beside_each_other() {
     let come_and_go = || {

@@ -7,8 +7,8 @@ use udm_base::Sector;
 use udm_core::*;
 use udm_io::*;
 
-/// Reads sectors of volumes, each said with the generation that was written there. How many of them were there though the pool's
-/// worker waited for its metadata device: what they needed was known without it.
+/// Reads sectors of volumes, each said with the generation that was written there. How many of them were there though
+/// the pool's worker waited for its metadata device: what they needed was known without it.
 fn read_known(pool: &Pool, reads: &[(&Arc<MappedDevice>, u64, u64)]) -> usize {
     let channel = pool.rig.domain.channel().unwrap();
     channel.set_depth(reads.len());

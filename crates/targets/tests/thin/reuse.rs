@@ -4,8 +4,8 @@ use super::pools::*;
 use super::rig::*;
 use udm_io::*;
 
-/// Trap: a block freed in the open transaction is not used before the commit, since the power may go; when no other is free,
-/// the pool commits and looks again.
+/// Trap: a block freed in the open transaction is not used before the commit, since the power may go; when no other is
+/// free, the pool commits and looks again.
 #[test]
 fn a_freed_block_is_used_after_the_commit() {
     // With `error_if_no_space` it must not even seem for a moment that there is none.

@@ -155,10 +155,12 @@ impl Short {
     }
 }
 
-/// How many free blocks there are where an ordinary change has room and one of those here has not, somewhere in between.
+/// How many free blocks there are where an ordinary change has room and one of those here has not, somewhere in
+/// between.
 const FREE: std::ops::Range<u64> = 230..300;
 
-/// Runs `change` with ever more free blocks, on pools where it was refused for want of them and that serve writes afterwards.
+/// Runs `change` with ever more free blocks, on pools where it was refused for want of them and that serve writes
+/// afterwards.
 fn where_it_ran_out(scattered: Scattered, change: impl Fn(&Short) -> bool) {
     let ran_out = FREE.step_by(5).filter(|free| change(&Short::new(scattered, *free))).count();
     assert!(ran_out > 0, "there was room each time, or none for anything");

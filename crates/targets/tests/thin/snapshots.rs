@@ -8,7 +8,8 @@ use udm_base::{Errno, Sector, Sectors};
 use udm_io::*;
 use udm_sim::{Sim, SimDevice, SimOptions};
 
-/// Trap: a writer that has looked its block up before is done when the message is answered; who comes after it finds the block shared.
+/// Trap: a writer that has looked its block up before is done when the message is answered; who comes after it finds
+/// the block shared.
 #[test]
 fn a_snapshot_of_a_volume_in_use_waits_for_writers() {
     for seed in 0..20 {
@@ -118,8 +119,8 @@ fn a_whole_block_is_not_copied_first() {
     pool.check();
 }
 
-/// The metadata of a big volume have to be read to delete it. What others ask for meanwhile is done after a few of these reads,
-/// not after all.
+/// The metadata of a big volume have to be read to delete it. What others ask for meanwhile is done after a few of
+/// these reads, not after all.
 #[test]
 fn a_big_deletion_does_not_hold_others_up() {
     const BIG: u64 = 24 << 10;

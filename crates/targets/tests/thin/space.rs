@@ -185,9 +185,9 @@ fn a_pool_does_not_shrink() {
 /// What a volume or a snapshot holds, by block: the generation of its first sectors.
 type Blocks = std::collections::BTreeMap<u64, u64>;
 
-/// Trap: metadata end in the middle of anything: a write that maps, one that takes a shared leaf apart, a discard, a snapshot, a deletion, a
-/// commit. However many blocks there are: nothing that was acknowledged is lost, nobody has to check anything, and it goes on when there are
-/// more.
+/// Trap: metadata end in the middle of anything: a write that maps, one that takes a shared leaf apart, a discard, a
+/// snapshot, a deletion, a commit. However many blocks there are: nothing that was acknowledged is lost, nobody has to
+/// check anything, and it goes on when there are more.
 #[test]
 fn metadata_may_end_anywhere() {
     let mut ran_out = 0;

@@ -1,5 +1,5 @@
-//! Pools that are suspended, reloaded and grown while their volumes are in use: nobody goes round without end, and what a
-//! suspension has answered holds.
+//! Pools that are suspended, reloaded and grown while their volumes are in use: nobody goes round without end, and what
+//! a suspension has answered holds.
 
 use super::pools::*;
 use super::rig::*;
@@ -138,7 +138,8 @@ fn a_pool_grows_while_its_volumes_discard() {
     check_metadata(&rig, &metadata);
 }
 
-/// Trap: the workqueue kicks itself when it runs the worker, and looks at a pool again and again until a deadline that is far.
+/// Trap: the workqueue kicks itself when it runs the worker, and looks at a pool again and again until a deadline that
+/// is far.
 #[test]
 fn a_pool_whose_writes_wait_for_space_is_left_alone() {
     let rig = Rig::with(udm_targets::TARGETS, Sim::new(1).domain());

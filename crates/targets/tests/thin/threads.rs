@@ -27,7 +27,8 @@ impl Random {
     }
 }
 
-/// A part of a volume that only one thread writes to, and what has to be there: for each unit its generation, 0 for zeroes.
+/// A part of a volume that only one thread writes to, and what has to be there: for each unit its generation, 0 for
+/// zeroes.
 struct Part {
     io: BlockingIo,
     from: u64,
@@ -183,7 +184,8 @@ fn volumes_keep_what_threads_write_while_all_else_changes() {
     check(400, Pool::new(256, ""));
 }
 
-/// Trap: a wake-up is lost when who has run the worker goes elsewhere, and a write that waits for a block sleeps as the workqueue does.
+/// Trap: a wake-up is lost when who has run the worker goes elsewhere, and a write that waits for a block sleeps as the
+/// workqueue does.
 #[test]
 fn single_writes_to_fresh_blocks_come_home_while_others_run_the_worker() {
     const WRITES: u64 = 1000;
@@ -220,8 +222,8 @@ fn single_writes_to_fresh_blocks_come_home_while_others_run_the_worker() {
     pool.check();
 }
 
-/// Runs the worker from the channel of control threads, and from one that is soon gone: makes a volume, has a block of it filled and
-/// unmapped, so that a commit waits for what is in flight, and deletes it.
+/// Runs the worker from the channel of control threads, and from one that is soon gone: makes a volume, has a block of
+/// it filled and unmapped, so that a commit waits for what is in flight, and deletes it.
 fn short_life(pool: &Pool) {
     let md = pool.thin("short", 10, 4);
     let io = pool.rig.io(&md);

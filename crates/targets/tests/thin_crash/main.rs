@@ -1,6 +1,6 @@
 //! Thin pools that lose their power: random I/O, snapshots and deletes on several volumes, cut at random moments with
-//! unflushed writes kept, lost, torn and reordered. After each cut the pool is opened again: its metadata is clean, what a
-//! FLUSH or FUA covered reads back, and every other sector has its old value or its new one.
+//! unflushed writes kept, lost, torn and reordered. After each cut the pool is opened again: its metadata is clean,
+//! what a FLUSH or FUA covered reads back, and every other sector has its old value or its new one.
 //!
 //! `seeds.rs` has the variables that say how much is looked at.
 
@@ -35,7 +35,8 @@ fn power_cuts_when_space_is_short() {
     check(Plan::Short, 2_000_000, 3000);
 }
 
-/// A write fails, on the metadata device or on the data device, at each index in turn: what the pool acknowledged is true.
+/// A write fails, on the metadata device or on the data device, at each index in turn: what the pool acknowledged is
+/// true.
 #[test]
 fn a_failed_write_at_each_index() {
     check(Plan::Failing, 3_000_000, 300);

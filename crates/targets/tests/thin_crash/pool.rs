@@ -113,7 +113,8 @@ pub(crate) enum Existence {
 /// What was known of the volumes when the power went.
 pub(crate) type Known = BTreeMap<u32, (Existence, History)>;
 
-/// Opens what a cut left and holds it against what was known. Returns the volumes that are there, settled to what was read.
+/// Opens what a cut left and holds it against what was known. Returns the volumes that are there, settled to what was
+/// read.
 pub(crate) fn look(spec: &Spec, images: Vec<Image>, known: &Known, seed: u64) -> BTreeMap<u32, History> {
     let pool = Pool::open(spec, images, seed, true).unwrap_or_else(|e| panic!("the pool does not open: {e}"));
     let mut found = BTreeMap::new();

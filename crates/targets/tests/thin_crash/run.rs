@@ -1,4 +1,5 @@
-//! One seed: a pool that is used at random, looked at as if the power had gone at many moments, and really cut at the end.
+//! One seed: a pool that is used at random, looked at as if the power had gone at many moments, and really cut at the
+//! end.
 
 use crate::pool::{BLOCK, BLOCKS, Existence, Known, Pool, Spec, look};
 use std::collections::BTreeMap;
@@ -373,7 +374,8 @@ impl Life {
         }
         self.outcome.messages += 1;
         let ids: Vec<u32> = self.volumes.keys().copied().collect();
-        // Not where a write fails: that a volume lost changes is forgotten when nobody has it open any more, as in the kernel.
+        // Not where a write fails: that a volume lost changes is forgotten when nobody has it open any more, as in the
+        // kernel.
         if self.plan != Plan::Failing && !ids.is_empty() && self.rng.one_in(4) {
             let id = ids[self.rng.below(ids.len() as u64) as usize];
             return self.reopen(id);

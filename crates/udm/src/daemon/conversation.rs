@@ -1,5 +1,5 @@
-//! Conversations with clients on `control.sock` and `udm.sock`. When the daemon stops they end between two requests, and can go
-//! on in the next; so can a command that was only waiting.
+//! Conversations with clients on `control.sock` and `udm.sock`. When the daemon stops they end between two requests,
+//! and can go on in the next; so can a command that was only waiting.
 
 use super::Daemon;
 use super::handover::HandOverMessage;
@@ -12,7 +12,8 @@ use udm_control::wire::WireRequest;
 
 /// The word of its messages.
 pub(super) const KIND: &str = "conversation";
-/// The longest path of a caller's directory, and the longest request, are bounded where they are read; so far and no further.
+/// The longest path of a caller's directory, and the longest request, are bounded where they are read; so far and no
+/// further.
 const MAX_BYTES: usize = 96 << 20;
 /// The longest answer that passes.
 pub(super) const MAX_UNTAKEN: usize = 48 << 20;
@@ -94,7 +95,8 @@ pub(super) struct Left {
     pub(super) output: Vec<u8>,
 }
 
-/// What passes of it; its bytes are those of the directory, of the request, so many of the next request, and so many of an answer.
+/// What passes of it; its bytes are those of the directory, of the request, so many of the next request, and so many of
+/// an answer.
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 enum Passed {
@@ -167,7 +169,8 @@ impl Left {
 }
 
 impl Daemon {
-    /// Does what a client asks for. Blocks as long as that takes, at most until the daemon stops or the client hangs up.
+    /// Does what a client asks for. Blocks as long as that takes, at most until the daemon stops or the client hangs
+    /// up.
     pub(super) fn perform(&self, stream: &UnixStream, peer: Peer, task: Task) -> Done {
         match task {
             Task::Ioctl { cwd, request } => control::perform(self, stream, peer, cwd, request),

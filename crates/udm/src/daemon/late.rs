@@ -1,13 +1,15 @@
-//! Devices that are made again after the daemon has begun: those above another machine or process, which may not answer.
+//! Devices that are made again after the daemon has begun: those above another machine or process, which may not
+//! answer.
 //!
-//! A client must not wait for a server that nobody has asked for, and the daemon not either. So what stands on a remote export
-//! is opened on threads beside; until then the device is there without a table, and the state keeps what it is to be. Devices
-//! that belong together are made by one thread, as [`restore`](super::restore) makes the others.
+//! A client must not wait for a server that nobody has asked for, and the daemon not either. So what stands on a remote
+//! export is opened on threads beside; until then the device is there without a table, and the state keeps what it is
+//! to be. Devices that belong together are made by one thread, as [`restore`](super::restore) makes the others.
 //!
 //! # Invariants
-//! - Nothing is served from a device before it is what it was: a client that is told other limits or flags keeps to them.
-//! - A snapshot and whoever writes to its origin are made together: what an origin is sent while a snapshot is away would be
-//!   missing there.
+//! - Nothing is served from a device before it is what it was: a client that is told other limits or flags keeps to
+//!   them.
+//! - A snapshot and whoever writes to its origin are made together: what an origin is sent while a snapshot is away
+//!   would be missing there.
 //! - What a user does with such a device counts: one that is removed, or given a table, is left alone.
 
 use super::Daemon;
@@ -57,7 +59,8 @@ pub(crate) fn groups(state: &State) -> Vec<BTreeSet<u32>> {
 struct Links {
     beneath: BTreeMap<u32, Vec<u32>>,
     above: BTreeMap<u32, Vec<u32>>,
-    /// The origins of a device's snapshots, or whose snapshots it has written to, as tables name them; and the way back.
+    /// The origins of a device's snapshots, or whose snapshots it has written to, as tables name them; and the way
+    /// back.
     origins: BTreeMap<u32, Vec<String>>,
     sharers: BTreeMap<String, Vec<u32>>,
 }
@@ -153,8 +156,8 @@ fn is_taken(registry: &Registry, md: &Arc<MappedDevice>) -> bool {
     !there || has_table(md)
 }
 
-/// Makes tables over devices that are not lost. One above a lost one is lost as well: else it would hold that one, with the
-/// limits of an error table, when it comes back.
+/// Makes tables over devices that are not lost. One above a lost one is lost as well: else it would hold that one, with
+/// the limits of an error table, when it comes back.
 struct AboveOthers<'a> {
     daemon: &'a Daemon,
     from: FromDisk<'a>,
@@ -244,8 +247,8 @@ impl Daemon {
         again
     }
 
-    /// Gives a lost device its table, if what lies beneath can be opened. Whether it is still lost; not one that has got another
-    /// table meanwhile.
+    /// Gives a lost device its table, if what lies beneath can be opened. Whether it is still lost; not one that has
+    /// got another table meanwhile.
     fn is_still_lost(&self, md: &Arc<MappedDevice>, state: &DeviceState) -> bool {
         let is_lost = |md: &Arc<MappedDevice>| self.lost.of(md).is_some() && md.table(TableSlot::Inactive).is_none();
         if !is_lost(md) {

@@ -1,9 +1,9 @@
 //! One daemon a directory.
 //!
-//! There are two locks. That of the file `lock` says that a directory has a daemon: it passes from one to the next, who have it
-//! both for a while. That of the directory itself is the *right to serve*: each has it by a descriptor of its own that it passes to
-//! nobody. The kernel takes it from a process that ends, and nobody else does. So who has got it knows that the daemon before
-//! has ended or has given it up, which the end of a connection does not tell.
+//! There are two locks. That of the file `lock` says that a directory has a daemon: it passes from one to the next, who
+//! have it both for a while. That of the directory itself is the *right to serve*: each has it by a descriptor of its
+//! own that it passes to nobody. The kernel takes it from a process that ends, and nobody else does. So who has got it
+//! knows that the daemon before has ended or has given it up, which the end of a connection does not tell.
 
 use crate::places::Places;
 use rustix::fs::{FlockOperation, flock};

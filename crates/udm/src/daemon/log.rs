@@ -1,5 +1,5 @@
-//! The daemon's log: a file, and standard error when it runs in the foreground. It takes some MiB, however long the daemon lives:
-//! the directory's file system is often one in memory, and has to have room for the state.
+//! The daemon's log: a file, and standard error when it runs in the foreground. It takes some MiB, however long the
+//! daemon lives: the directory's file system is often one in memory, and has to have room for the state.
 
 use crate::places::Places;
 use rustix::fd::BorrowedFd;

@@ -15,7 +15,8 @@ pub(crate) struct Lost {
     pub(crate) was: TableState,
 }
 
-/// The table in the place of the device's own, which is not held here: a removal waits until nobody else has it. And the rest.
+/// The table in the place of the device's own, which is not held here: a removal waits until nobody else has it. And
+/// the rest.
 type Entry = (Option<Weak<Table>>, Lost);
 
 /// Those that are lost, by their minors. A device is until it gets another table, or goes.

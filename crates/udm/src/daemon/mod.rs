@@ -2,11 +2,13 @@
 //!
 //! # How it starts
 //! It takes the lock of its directory, so that it is the only one there; sockets that it finds are then left from one
-//! that was killed. It makes the devices of the one before again. `control.sock` comes last: who reaches it reaches all.
+//! that was killed. It makes the devices of the one before again. `control.sock` comes last: who reaches it reaches
+//! all.
 //!
 //! # How it ends
-//! On SIGTERM, SIGINT, SIGHUP, a client's request, or when its directory has been deleted: it takes no more requests, lets those
-//! under way finish, flushes the devices, and removes its sockets. Nothing else on disk goes: the next one has the same devices.
+//! On SIGTERM, SIGINT, SIGHUP, a client's request, or when its directory has been deleted: it takes no more requests,
+//! lets those under way finish, flushes the devices, and removes its sockets. Nothing else on disk goes: the next one
+//! has the same devices.
 
 mod beneath;
 mod clients;
@@ -188,8 +190,8 @@ pub(crate) fn run(places: Places, begin: Begin) -> Result<(), StartError> {
     live(Life { daemon, control, second, event_loop, conversations: Vec::new() }, &lock)
 }
 
-/// Goes on in the place of the daemon that runs in the directory; `Ok(false)` when none does. `taken_over` is called once
-/// this one has everything. Standard output is the log.
+/// Goes on in the place of the daemon that runs in the directory; `Ok(false)` when none does. `taken_over` is called
+/// once this one has everything. Standard output is the log.
 pub(crate) fn replace(places: Places, taken_over: impl FnOnce()) -> Result<bool, StartError> {
     detach();
     // Before anything is asked of the other: what is wrong here is no reason to stop anybody.
@@ -501,8 +503,8 @@ impl Daemon {
         handover::give(self, &clients.sockets(), lock, giving)
     }
 
-    /// Blocks until the daemon is to end, or until another is ready to go on: then that. Devices whose removal was deferred
-    /// go without a request, so the state is looked at now and then.
+    /// Blocks until the daemon is to end, or until another is ready to go on: then that. Devices whose removal was
+    /// deferred go without a request, so the state is looked at now and then.
     fn wait_for_end(&self, lock: &Lock) -> Option<Giving> {
         loop {
             let woken = self.stop.wait(Some(LOOK));
@@ -582,8 +584,8 @@ fn refused(places: &Places, error: LockError) -> StartError {
     }
 }
 
-/// Makes the devices of the daemon before again. What stands in the way of a device is told in the log, and its own table
-/// kept; a state that is not understood is put aside as a whole.
+/// Makes the devices of the daemon before again. What stands in the way of a device is told in the log, and its own
+/// table kept; a state that is not understood is put aside as a whole.
 fn restore_last(
     places: &Places,
     registry: &Registry,

@@ -94,8 +94,8 @@ impl Drop for Still {
     }
 }
 
-/// Opens all that the clients have open. Clients whose exports cannot be had are told in `problems`, and hung up on. Fails when there
-/// can be no server.
+/// Opens all that the clients have open. Clients whose exports cannot be had are told in `problems`, and hung up on.
+/// Fails when there can be no server.
 pub(super) fn prepare(
     registry: &Registry,
     exports: MappedExports,

@@ -40,8 +40,8 @@ use udm_io::{BlockDevice, Limits};
 const MAPPER: &str = "/dev/mapper";
 /// How long the mount may take to end for another daemon.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How long a command waits for what follows from it: a block device adapts to its device, or comes back. Afterwards that goes on
-/// by itself.
+/// How long a command waits for what follows from it: a block device adapts to its device, or comes back. Afterwards
+/// that goes on by itself.
 const SETTLE: Duration = Duration::from_secs(5);
 /// How many nodes follow their devices at a time; others do so at the next look.
 const AT_ONCE: usize = 64;
@@ -184,8 +184,8 @@ impl Nodes {
     /// Gives the device of that name a node, or another kind of it. Blocks.
     ///
     /// # Errors
-    /// ENXIO without such a device; EBUSY when its node is to be another and is in use; what the system says to mounting
-    /// and to attaching a loop device.
+    /// ENXIO without such a device; EBUSY when its node is to be another and is in use; what the system says to
+    /// mounting and to attaching a loop device.
     pub(crate) fn add(&self, name: &str, kind: NodeKind, mapper: bool) -> Result<Option<NodeEntry>, Error> {
         self.add_and(name, kind, mapper, true)
     }
@@ -331,8 +331,8 @@ impl Nodes {
         Ok(())
     }
 
-    /// Lets go of devices, so that they can be removed, unless somebody uses their nodes: then the answer says who. Blocks.
-    /// [`sync`](Self::sync) brings back what was let go of for nothing.
+    /// Lets go of devices, so that they can be removed, unless somebody uses their nodes: then the answer says who.
+    /// Blocks. [`sync`](Self::sync) brings back what was let go of for nothing.
     pub(crate) fn release(&self, which: impl Fn(&MappedDevice) -> bool) -> Vec<String> {
         let mut kept = Vec::new();
         self.ublk.release(&which, &mut kept);
@@ -467,8 +467,8 @@ fn is_held(md: &MappedDevice) -> bool {
 
 /// What a node is that is asked for so. Who cannot have a block device does not want to hear of it each time.
 ///
-/// Only root gets ublk without asking: the kernel kills the server of an unprivileged device when a request takes 30 s, as one to
-/// a suspended device may, and lets nobody go on with the device.
+/// Only root gets ublk without asking: the kernel kills the server of an unprivileged device when a request takes 30 s,
+/// as one to a suspended device may, and lets nobody go on with the device.
 fn choose(wanted: NodeKind, root: bool, ublk: impl Fn() -> bool, loopdev: impl Fn() -> bool) -> NodeKind {
     match wanted {
         NodeKind::Auto if root && ublk() => NodeKind::Ublk,
@@ -534,7 +534,8 @@ impl Inner {
         }
     }
 
-    /// Does what follows from a change of the device. What remains to be done for its block device, if there is anything.
+    /// Does what follows from a change of the device. What remains to be done for its block device, if there is
+    /// anything.
     fn follow(&mut self, at: usize) -> Option<Change> {
         let (server, node) = (self.server.as_ref()?, &mut self.nodes[at]);
         let name = node.md.device_name();
@@ -560,8 +561,8 @@ impl Inner {
             moded: (now.read_only != then.read_only).then_some(now.read_only),
         };
         let follows = change.resized || change.moded.is_some();
-        // Released for a removal that did not come about. One that is still to come does not want it back, and over what is
-        // suspended it would wait.
+        // Released for a removal that did not come about. One that is still to come does not want it back, and over
+        // what is suspended it would wait.
         let lacks = node.loopdev.is_none() || node.wanted.mapper && node.mapper.is_none();
         let comes = lacks && !node.md.info().deferred_remove && !is_held(&node.md);
         (follows && node.loopdev.is_some() || comes).then_some(change)

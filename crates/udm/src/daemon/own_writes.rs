@@ -1,17 +1,18 @@
 //! Memory for a daemon that the kernel writes through.
 //!
-//! The kernel may have to write pages of a file system on a node to get memory, and the node is this process. A thread here
-//! that asks for memory must then not wait for such a page, or it waits for itself. Where that happens (Linux 6.12,
-//! `mm/vmscan.c`, `shrink_folio_list`): a process that touches memory for the first time, in a memory cgroup of version 1
-//! that is at its limit, waits for pages under writeback in `folio_wait_writeback`. Cgroups of version 2, and machines that
-//! are short of memory as a whole, go on to other pages.
+//! The kernel may have to write pages of a file system on a node to get memory, and the node is this process. A thread
+//! here that asks for memory must then not wait for such a page, or it waits for itself. Where that happens (Linux
+//! 6.12, `mm/vmscan.c`, `shrink_folio_list`): a process that touches memory for the first time, in a memory cgroup of
+//! version 1 that is at its limit, waits for pages under writeback in `folio_wait_writeback`. Cgroups of version 2, and
+//! machines that are short of memory as a whole, go on to other pages.
 //!
 //! - Where PR_SET_IO_FLUSHER is allowed (CAP_SYS_RESOURCE), threads that have it never wait so.
 //! - Elsewhere no memory is touched for the first time while requests are served: the program is read in at the start,
 //!   stacks are touched as threads begin, and the heap is one, is never given back, and is made as large as requests of
 //!   nodes need before there is a block device.
 //!
-//! What is left: a heap that outgrows that, and what the kernel allocates for this process by itself (requests of io_uring).
+//! What is left: a heap that outgrows that, and what the kernel allocates for this process by itself (requests of
+//! io_uring).
 
 use rustix::mm::{MlockAllFlags, mlockall};
 use std::hint::black_box;
@@ -80,8 +81,8 @@ pub(super) fn executor() -> Arc<dyn Executor> {
     Arc::new(Ahead)
 }
 
-/// Sets memory aside for nodes' requests with `data` bytes of data under way, if there is not as much. Blocks, for as long as touching
-/// takes.
+/// Sets memory aside for nodes' requests with `data` bytes of data under way, if there is not as much. Blocks, for as
+/// long as touching takes.
 pub(super) fn reserve(data: usize) {
     let data = data.next_multiple_of(STEP);
     if !AHEAD.load(Ordering::Relaxed) || RESERVED.fetch_max(data, Ordering::Relaxed) >= data {

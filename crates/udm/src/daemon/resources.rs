@@ -1,5 +1,6 @@
-//! What a daemon needs of the system for itself, whatever its devices are. It is there before anything is asked of another daemon,
-//! and stays when devices are given away and come back: neither then fails for want of a descriptor or a thread.
+//! What a daemon needs of the system for itself, whatever its devices are. It is there before anything is asked of
+//! another daemon, and stays when devices are given away and come back: neither then fails for want of a descriptor or
+//! a thread.
 
 use super::clients::EventLoop;
 use super::stop::{Stop, ended_by_signal};

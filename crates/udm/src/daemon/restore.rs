@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //! - Whatever becomes of one device, the others come up.
-//! - A device never comes back with less than it held: where its data was in memory, or cannot be reached, it is an error
-//!   table of its size, and its own table is kept in the state.
+//! - A device never comes back with less than it held: where its data was in memory, or cannot be reached, it is an
+//!   error table of its size, and its own table is kept in the state.
 //! - Nothing is suspended before everything is up: a constructor above may read through any device.
 
 use super::late::{self, Group};
@@ -42,8 +42,8 @@ pub(crate) trait Maker {
     fn has_memory(&self) -> bool;
 }
 
-/// How long what lies beneath may still be locked, all devices together: by a process that is just ending. The kernel closes
-/// its files one after the other, and those last that had requests under way.
+/// How long what lies beneath may still be locked, all devices together: by a process that is just ending. The kernel
+/// closes its files one after the other, and those last that had requests under way.
 const LOCKED: Duration = Duration::from_secs(5);
 
 /// Devices above remote exports that are made at a time.
@@ -90,8 +90,8 @@ impl Maker for FromDisk<'_> {
 /// Devices that there are, by their minors, and what they are to be.
 pub(crate) type Made<'a> = BTreeMap<u32, (Arc<MappedDevice>, &'a DeviceState)>;
 
-/// Makes the devices in a registry that has none. Blocks: it opens what lies beneath, remote exports at once. What goes wrong is
-/// told in the log, and in the answer.
+/// Makes the devices in a registry that has none. Blocks: it opens what lies beneath, remote exports at once. What goes
+/// wrong is told in the log, and in the answer.
 pub(crate) fn restore(
     registry: &Registry,
     lost: &LostDevices,
@@ -116,8 +116,8 @@ pub(crate) fn restore(
     problems
 }
 
-/// Makes the devices in a registry that has none, but for those above remote exports, which are only there: what they are to be is
-/// returned, in groups.
+/// Makes the devices in a registry that has none, but for those above remote exports, which are only there: what they
+/// are to be is returned, in groups.
 pub(crate) fn restore_what_answers(
     registry: &Registry,
     lost: &LostDevices,
@@ -184,7 +184,8 @@ fn waves(state: &State, order: &[u32]) -> Vec<Wave> {
 /// What is done for a device, which is alone in its list.
 type Part<'a> = &'a (dyn Fn(&mut Made<'_>, u32) -> Vec<Problem> + Sync);
 
-/// Does it for all of them at once, each on a thread as long as there are some. `made` has all devices again afterwards.
+/// Does it for all of them at once, each on a thread as long as there are some. `made` has all devices again
+/// afterwards.
 fn together(made: &mut Made<'_>, minors: &[u32], part: Part<'_>) -> Vec<Problem> {
     let devices = minors.iter().filter_map(|minor| made.remove_entry(minor));
     let left = Mutex::new(devices.collect::<VecDeque<_>>());
@@ -214,8 +215,8 @@ fn together(made: &mut Made<'_>, minors: &[u32], part: Part<'_>) -> Vec<Problem>
     })
 }
 
-/// Makes devices that there are what they were, in that order. `leave`: whether one is to be left as it is after all; it goes
-/// from `made`.
+/// Makes devices that there are what they were, in that order. `leave`: whether one is to be left as it is after all;
+/// it goes from `made`.
 pub(crate) fn bring_up_all(
     registry: &Registry,
     lost: &LostDevices,
@@ -241,7 +242,8 @@ fn held(made: &Made<'_>) -> BTreeSet<u32> {
     held.map(|(minor, _)| *minor).collect()
 }
 
-/// Makes devices what they were, part by part: all tables before anything else, and suspended is what was when all is done.
+/// Makes devices what they were, part by part: all tables before anything else, and suspended is what was when all is
+/// done.
 struct Bringing<'a> {
     registry: &'a Registry,
     lost: &'a LostDevices,
@@ -369,8 +371,8 @@ fn lines_of(table: &TableState) -> Result<Vec<TableLine>, String> {
     table.lines.iter().map(|line| TableLine::parse(line).map_err(|e| format!("{e} in {line:?}"))).collect()
 }
 
-/// A device of the same size that fails whatever is asked of it. What was tried before is made away with first: a table of
-/// some targets is not replaced by others.
+/// A device of the same size that fails whatever is asked of it. What was tried before is made away with first: a table
+/// of some targets is not replaced by others.
 fn replace_by_error(
     registry: &Registry,
     md: &mut Arc<MappedDevice>,

@@ -1,8 +1,9 @@
 //! Tables that were loaded with DM_SECURE_DATA: there may be a key in one.
 //!
-//! What such a table says is in no file and in no log. On disk there is its shape: where its targets begin and end, and what they
-//! are. So the daemon that follows a kill makes an error table of the same size, and says why; one that follows by `--replace` is
-//! told everything, from memory to memory. Who has the device is shown its table, as by the kernel.
+//! What such a table says is in no file and in no log. On disk there is its shape: where its targets begin and end, and
+//! what they are. So the daemon that follows a kill makes an error table of the same size, and says why; one that
+//! follows by `--replace` is told everything, from memory to memory. Who has the device is shown its table, as by the
+//! kernel.
 //!
 //! A table is known by itself, whatever device it is moved to and whoever asks: so there is one list for the process.
 
@@ -48,7 +49,8 @@ fn tables_of(md: &MappedDevice) -> impl Iterator<Item = Arc<Table>> {
     [TableSlot::Active, TableSlot::Inactive].into_iter().filter_map(|slot| md.table(slot))
 }
 
-/// A secret table is being loaded. What the device has got when this goes is secret, also when somebody else looked earlier.
+/// A secret table is being loaded. What the device has got when this goes is secret, also when somebody else looked
+/// earlier.
 pub(crate) struct Loading(Arc<MappedDevice>);
 
 impl Loading {

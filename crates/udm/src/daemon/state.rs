@@ -1,7 +1,7 @@
 //! `state.json` and `state.log`: what it takes to make the devices again.
 //!
-//! What a command has changed is on disk before it is answered. It is read strictly: what this udm does not understand in
-//! full is not acted on in part.
+//! What a command has changed is on disk before it is answered. It is read strictly: what this udm does not understand
+//! in full is not acted on in part.
 //!
 //! [`journal`] has how it lies on disk, [`writer`] what is written when.
 
@@ -134,7 +134,8 @@ impl State {
         (exports, vhost.described().into_iter().map(|(name, at)| VhostUserState { name, at }).collect())
     }
 
-    /// What a daemon before this one left; `None` when it left nothing. What was left out of the log is told in the second.
+    /// What a daemon before this one left; `None` when it left nothing. What was left out of the log is told in the
+    /// second.
     ///
     /// # Errors
     /// The files cannot be read, or are not understood in full: why, for people.

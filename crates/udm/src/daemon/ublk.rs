@@ -1,12 +1,12 @@
 //! Nodes that are block devices of the kernel's ublk driver.
 //!
-//! The kernel's device outlives the daemon: I/O to it waits until the next daemon goes on with it, after a crash as after a
-//! replacement. It is found by a mark that says whose it is, so that the state need not know its number. One that
-//! belongs to no device of this daemon any more is deleted.
+//! The kernel's device outlives the daemon: I/O to it waits until the next daemon goes on with it, after a crash as
+//! after a replacement. It is found by a mark that says whose it is, so that the state need not know its number. One
+//! that belongs to no device of this daemon any more is deleted.
 //!
 //! # Locks
-//! The lock here is held while the kernel makes and ends devices, which may wait for requests to them. The threads that serve
-//! those take locks of the registry and of devices, never this one.
+//! The lock here is held while the kernel makes and ends devices, which may wait for requests to them. The threads that
+//! serve those take locks of the registry and of devices, never this one.
 
 use super::handover::{HandOver, HandOverMessage};
 use super::nodes::{Seen, failed, of_io};
@@ -28,13 +28,14 @@ use udm_io::BlockDevice;
 
 /// Where the host has the names of its mapped devices.
 const MAPPER: &str = "/dev/mapper";
-/// How long the driver may take to notice that the daemon before has gone. It looks every 30 s where every slot of a queue had a
-/// request; else it is a matter of milliseconds.
+/// How long the driver may take to notice that the daemon before has gone. It looks every 30 s where every slot of a
+/// queue had a request; else it is a matter of milliseconds.
 const NOTICE: Duration = Duration::from_secs(70);
 const PAUSE: Duration = Duration::from_millis(10);
 /// How long one that was let go of for a removal is not made anew: the removal follows, and would find it in use.
 const LET_BE: Duration = Duration::from_secs(2);
-/// How often one that is in use is looked at again: whoever looks at new devices, as udev does, opens them for a moment.
+/// How often one that is in use is looked at again: whoever looks at new devices, as udev does, opens them for a
+/// moment.
 const TRIES: u32 = 20;
 
 /// The nodes of this kind.

@@ -106,8 +106,8 @@ impl VhostExports {
         Ok(entry)
     }
 
-    /// Ends those of a device, on one socket or at all; returns how many there were. Blocks until their front ends' requests are done,
-    /// some seconds at most.
+    /// Ends those of a device, on one socket or at all; returns how many there were. Blocks until their front ends'
+    /// requests are done, some seconds at most.
     pub(crate) fn remove(&self, name: &str, socket: Option<&str>) -> usize {
         let chosen = |e: &Exported| e.name == name && socket.is_none_or(|socket| socket == e.at.socket);
         let gone: Vec<_> = self.lock().extract_if(.., |e| chosen(e)).collect();
@@ -195,8 +195,8 @@ pub(crate) struct Ready {
     session: Option<Prepared>,
 }
 
-/// What goes on from the messages of another daemon, with the front ends' memory mapped and their devices open. Front ends that cannot go on
-/// are told in `problems`, and hung up on.
+/// What goes on from the messages of another daemon, with the front ends' memory mapped and their devices open. Front
+/// ends that cannot go on are told in `problems`, and hung up on.
 pub(crate) fn prepare(registry: &Registry, messages: Vec<HandOverMessage>, problems: &mut Vec<String>) -> Vec<Ready> {
     let mut handed: Vec<(HandOverMessage, VhostUserExport, Option<SessionState>)> = Vec::new();
     for mut message in messages {

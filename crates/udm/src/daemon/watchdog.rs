@@ -107,7 +107,8 @@ impl Daemon {
     }
 }
 
-/// A daemon that is looked after now and then, and not held in between: one that gives everything to another lets go of it.
+/// A daemon that is looked after now and then, and not held in between: one that gives everything to another lets go of
+/// it.
 pub(super) struct Resting {
     daemon: Weak<Daemon>,
     ended: Arc<AtomicBool>,

@@ -1,9 +1,9 @@
 //! `udm snapshot merge`: what lvm2 does to take a snapshot back, and what it then waits for.
 //!
 //! # Order
-//! The snapshot is suspended, then the origin's device; `snapshot-merge` takes the place of the origin's table, and the snapshot's
-//! device goes. When all is merged, the origin's own table comes back. What fails before the origin runs again is undone. The
-//! merge is the daemon's: who follows it may leave and come back.
+//! The snapshot is suspended, then the origin's device; `snapshot-merge` takes the place of the origin's table, and the
+//! snapshot's device goes. When all is merged, the origin's own table comes back. What fails before the origin runs
+//! again is undone. The merge is the daemon's: who follows it may leave and come back.
 
 use crate::connect;
 use crate::places::Places;
@@ -218,8 +218,8 @@ impl<T: DmTransport> Daemon<T> {
         }
     }
 
-    /// Waits until all is merged, and puts the origin's own table back. Returns how many sectors were to go, `all` or as many as
-    /// there are left now.
+    /// Waits until all is merged, and puts the origin's own table back. Returns how many sectors were to go, `all` or
+    /// as many as there are left now.
     fn follow(&mut self, top: &str, mut all: Option<u64>, quiet: bool) -> Result<u64, String> {
         let line = self.table(top)?.filter(|line| line.target == MERGE);
         let line = line.ok_or_else(|| format!("{top} has no merge under way"))?;

@@ -167,7 +167,8 @@ fn many_idle_clients() {
     drop(idle);
 }
 
-/// A request that has come only in part holds nobody up, and is done when the rest comes: by the next daemon, if need be.
+/// A request that has come only in part holds nobody up, and is done when the rest comes: by the next daemon, if need
+/// be.
 #[test]
 fn half_requests() {
     const DM_VERSION: u32 = 0xc138_fd00;
@@ -448,7 +449,8 @@ fn paths_begin_where_the_caller_is() {
     assert_eq!(place.ok("table vol"), format!("0 2048 linear {} 0\n", sub.join("disk").display()));
 }
 
-/// Copies the program, by another: of a file that this process writes, other tests' children may have a descriptor when it is run.
+/// Copies the program, by another: of a file that this process writes, other tests' children may have a descriptor when
+/// it is run.
 fn copy_udm(to: &std::path::Path) {
     assert!(std::process::Command::new("cp").arg(crate::common::UDM).arg(to).status().unwrap().success());
 }

@@ -64,8 +64,8 @@ fn clients_that_start_it_at_once() {
     assert_eq!(place.log().matches(" serves ").count(), 1, "{}", place.log());
 }
 
-/// A daemon that is killed takes the connections with it that it had not accepted yet. Nobody has read what they asked for, so
-/// they ask the next one.
+/// A daemon that is killed takes the connections with it that it had not accepted yet. Nobody has read what they asked
+/// for, so they ask the next one.
 #[test]
 fn clients_that_were_not_accepted() {
     for (socket, line) in [("control.sock", "ls"), ("udm.sock", "daemon --status"), ("udm.sock", "daemon --replace")] {

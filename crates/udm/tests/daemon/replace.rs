@@ -505,15 +505,15 @@ fn children(pid: u32) -> Vec<u32> {
     text.split_whitespace().map(|pid| pid.parse().unwrap()).collect()
 }
 
-/// Whether it still runs: nobody may have waited for one that has ended. (Its command line could not be read as long as it
-/// waits for the disk.)
+/// Whether it still runs: nobody may have waited for one that has ended. (Its command line could not be read as long as
+/// it waits for the disk.)
 fn lives(pid: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
 }
 
-/// The old daemon or the new one killed at any moment: whoever is left has all that was flushed, and if nobody is, the next
-/// command's daemon has. Clients of an old one that goes on notice nothing.
+/// The old daemon or the new one killed at any moment: whoever is left has all that was flushed, and if nobody is, the
+/// next command's daemon has. Clients of an old one that goes on notice nothing.
 #[test]
 fn whoever_is_killed_whenever() {
     let place = Place::new();
@@ -616,7 +616,8 @@ fn commands_notice_nothing() {
     assert!(waiting.wait().unwrap().success());
 }
 
-/// A new daemon that may open too few files is refused before anything stops; however few or many they are, somebody serves.
+/// A new daemon that may open too few files is refused before anything stops; however few or many they are, somebody
+/// serves.
 #[test]
 fn with_too_few_descriptors() {
     let place = Place::new();

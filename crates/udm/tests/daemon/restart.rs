@@ -193,8 +193,8 @@ fn ending_keeps_the_devices_unless_told_to_forget_them() {
     assert!(!output.status.success(), "{}", stdout(&output));
 }
 
-/// A daemon that is killed under load has, after the next one's start, all that was acknowledged before a flush: on a thin
-/// volume, and in a snapshot that was made meanwhile.
+/// A daemon that is killed under load has, after the next one's start, all that was acknowledged before a flush: on a
+/// thin volume, and in a snapshot that was made meanwhile.
 #[test]
 fn nothing_acknowledged_is_missing_after_a_kill_under_load() {
     const BLOCKS: u64 = 64;
@@ -277,7 +277,8 @@ fn what_is_locked_for_a_moment_is_waited_for() {
     });
 }
 
-/// What is acknowledged is there after a kill; where it cannot be written, the command says so, and what it did is told.
+/// What is acknowledged is there after a kill; where it cannot be written, the command says so, and what it did is
+/// told.
 #[test]
 fn what_cannot_be_remembered_is_no_success() {
     let place = Place::new();

@@ -79,7 +79,8 @@ fn exports() {
     place.ok("remove vol");
 }
 
-/// Killed in the middle of writes, again and again: each is answered once by some daemon, and what was answered is there.
+/// Killed in the middle of writes, again and again: each is answered once by some daemon, and what was answered is
+/// there.
 #[test]
 fn killed_under_load() {
     let place = Place::new();

@@ -16,8 +16,8 @@ pub(crate) fn available() -> bool {
     output.stdout.is_empty()
 }
 
-/// Runs a script with the files as `/dev/vda`, `/dev/vdb` …; what it printed. The script stops at the first command that
-/// fails, and so does the test.
+/// Runs a script with the files as `/dev/vda`, `/dev/vdb` …; what it printed. The script stops at the first command
+/// that fails, and so does the test.
 pub(crate) fn run(dir: &Path, what: &str, disks: &[&Path], script: &str) -> String {
     let disks = disks.iter().flat_map(|disk| [OsStr::new("-d"), disk.as_os_str()]);
     boot(dir, what, disks, script, &[])

@@ -1,8 +1,9 @@
 //! udm and the kernel take turns with the same devices: what one of them wrote, the other reads, writes on, and hands
 //! back. The kernel runs in the guest of `tests/lab`.
 //!
-//! A test takes minutes, so they run by name only, and one at a time, for an emulator wants the CPUs for itself: `cargo xtask guests`.
-//! `UDM_LAB_SEED=N` chooses other operations; the seed is printed. Where there can be no guest, a test prints SKIP and passes.
+//! A test takes minutes, so they run by name only, and one at a time, for an emulator wants the CPUs for itself:
+//! `cargo xtask guests`. `UDM_LAB_SEED=N` chooses other operations; the seed is printed. Where there can be no guest, a
+//! test prints SKIP and passes.
 //!
 //! Each round checks every byte of every volume against a model that both sides' operations are applied to, so that two
 //! programs with the same mistake do not agree with each other.

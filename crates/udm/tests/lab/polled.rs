@@ -1,9 +1,10 @@
 //! Polled I/O where there is something to poll: emulated NVMe with poll queues, and null_blk, beneath stacks of udm's.
 //!
 //! The guest runs this machine's udm. What the kernel says of it is looked at: the ring was made with
-//! IORING_SETUP_IOPOLL, the disks' interrupts stand still while their I/Os are counted, and come again when polling is switched
-//! off. The data is verified. Two of the cases are known to have gone wrong for the kernel's own device mapper: a striped
-//! one over NVMe oopsed, and one over null_blk with fewer tags than there were requests failed with EAGAIN.
+//! IORING_SETUP_IOPOLL, the disks' interrupts stand still while their I/Os are counted, and come again when polling is
+//! switched off. The data is verified. Two of the cases are known to have gone wrong for the kernel's own device
+//! mapper: a striped one over NVMe oopsed, and one over null_blk with fewer tags than there were requests failed with
+//! EAGAIN.
 
 use crate::common::UDM;
 use crate::guest;

@@ -1,4 +1,5 @@
-//! Devices of the guest's kernel over ublk: formatted, mounted and verified, while the daemon is killed, replaced, and ended.
+//! Devices of the guest's kernel over ublk: formatted, mounted and verified, while the daemon is killed, replaced, and
+//! ended.
 //!
 //! The guest runs this machine's udm; what lies beneath is a RAM disk of its kernel, which outlives the daemon.
 

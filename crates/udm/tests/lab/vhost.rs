@@ -1,4 +1,5 @@
-//! A guest whose disk is a device of the daemon's, over vhost-user-blk; the daemon is killed, and replaced, while the guest writes.
+//! A guest whose disk is a device of the daemon's, over vhost-user-blk; the daemon is killed, and replaced, while the
+//! guest writes.
 
 use crate::common::{Place, until};
 use crate::guest;
@@ -10,8 +11,8 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// What the guest does. It asks for things by making files in the directory that it shares, and waits until they have gone: that may be
-/// before it has done making them, which then fails.
+/// What the guest does. It asks for things by making files in the directory that it shares, and waits until they have
+/// gone: that may be before it has done making them, which then fails.
 const SCRIPT: &str = r#"
 ask() { touch "$1" 2>/dev/null || true; while [ -e "$1" ]; do sleep 0.2; done; }
 another() { ask replace; dd if=$disk of=/dev/null bs=4096 count=64 iflag=direct 2>/dev/null; ask same; }
@@ -55,7 +56,8 @@ done
 echo "grown $(blockdev --getsize64 $disk)"
 "#;
 
-/// Formats, mounts, and verifies, while the daemon is killed twice, replaced three times and ended once; then the device grows.
+/// Formats, mounts, and verifies, while the daemon is killed twice, replaced three times and ended once; then the
+/// device grows.
 pub(crate) fn a_disk() {
     let place = Place::new();
     let file = place.root().join("disk");

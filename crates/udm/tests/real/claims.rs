@@ -1,4 +1,5 @@
-//! Block devices of the host: a table has them for itself, as the kernel's device mapper does, and none that somebody else has.
+//! Block devices of the host: a table has them for itself, as the kernel's device mapper does, and none that somebody
+//! else has.
 
 use crate::disks::Disk;
 use crate::programs::{installed_as, outcome, run};

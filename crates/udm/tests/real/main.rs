@@ -1,5 +1,5 @@
-//! The whole program with real input: devices of every kind, made by the command line, served by the daemon, and used by
-//! programs that nobody here wrote. What is not installed is skipped, and said.
+//! The whole program with real input: devices of every kind, made by the command line, served by the daemon, and used
+//! by programs that nobody here wrote. What is not installed is skipped, and said.
 
 mod bad_nodes;
 mod book;

@@ -1,6 +1,7 @@
 //! The daemon replaced under load: no request fails, and no write is lost.
 //!
-//! By default for a few seconds; `UDM_REPLACE_SECONDS=60 cargo test -p udm --test real replace -- --nocapture` for longer.
+//! By default for a few seconds; `UDM_REPLACE_SECONDS=60 cargo test -p udm --test real replace -- --nocapture` for
+//! longer.
 
 use crate::disks::write_image;
 use crate::lab::Lab;

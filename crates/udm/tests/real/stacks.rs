@@ -1,4 +1,5 @@
-//! Snapshots and thin volumes upon each other, under a load that looks at what it reads: fio's through NBD, and `udm bench`'s.
+//! Snapshots and thin volumes upon each other, under a load that looks at what it reads: fio's through NBD, and
+//! `udm bench`'s.
 
 use crate::lab::Lab;
 use crate::programs::{fio, run};

@@ -68,7 +68,8 @@ fn no_write_is_lost_between_tables() {
     let lab = Lab::new();
     lab.udm.create("memory", &format!("0 {} ram", SECTORS / 2));
     let file = lab.disk.file("backing", SIZE / 2);
-    // The same sectors in the same places, by other ways: in one piece, in many, with a stripe that is one, over another device.
+    // The same sectors in the same places, by other ways: in one piece, in many, with a stripe that is one, over
+    // another device.
     let half = SECTORS / 2;
     let whole = format!("0 {half} linear /dev/mapper/memory 0\n{half} {half} linear {file} 0");
     let pieces = (0..16).map(|n| {

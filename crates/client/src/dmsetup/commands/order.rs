@@ -9,8 +9,8 @@ use udm_base::concise::ConciseDevice;
 /// The kernel's block devices have major numbers below this; a mapped device's is not among them.
 const HOST_MAJORS: u32 = 512;
 
-/// Indices of `devices`: as given, except that a device comes after those of the same specification that its table names.
-/// Devices that stand on each other in a circle come last; making them fails with the daemon's words.
+/// Indices of `devices`: as given, except that a device comes after those of the same specification that its table
+/// names. Devices that stand on each other in a circle come last; making them fails with the daemon's words.
 pub(super) fn order(devices: &[ConciseDevice]) -> Vec<usize> {
     let (mut by_name, mut by_minor) = (HashMap::new(), HashMap::new());
     for (i, device) in devices.iter().enumerate() {

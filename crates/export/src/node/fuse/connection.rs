@@ -1,9 +1,9 @@
 //! A connection to the kernel: what one mount's requests come by.
 //!
-//! The directory is a mount, and so is each node's file, on top of its place in the directory. `/dev/fuse` is one queue for each
-//! mount, the first request first, and a request that was read has to be kept: so whoever shares a connection with a device that
-//! does not answer waits behind it, sooner or later. A node's requests therefore wait in a queue of its own, where their data is still
-//! the callers' memory.
+//! The directory is a mount, and so is each node's file, on top of its place in the directory. `/dev/fuse` is one queue
+//! for each mount, the first request first, and a request that was read has to be kept: so whoever shares a connection
+//! with a device that does not answer waits behind it, sooner or later. A node's requests therefore wait in a queue of
+//! its own, where their data is still the callers' memory.
 
 use super::mount::Mounted;
 use super::tree::{Node, lock};

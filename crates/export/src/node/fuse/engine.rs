@@ -277,8 +277,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Writes what was received: `len` bytes at `DATA_AT` of `received`, or of the payload of a request by io_uring. The memory
-    /// is taken, or stays with the caller.
+    /// Writes what was received: `len` bytes at `DATA_AT` of `received`, or of the payload of a request by io_uring.
+    /// The memory is taken, or stays with the caller.
     pub(super) fn write(
         &mut self,
         tag: Tag,

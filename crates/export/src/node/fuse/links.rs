@@ -1,10 +1,11 @@
 //! A worker's ends of the connections: which of them may have requests, and how much of the memory each may hold.
 //!
 //! # The share of a connection
-//! A worker has [`MEMORY`] for data of requests under way, of all connections together. A connection takes requests in while it holds
-//! less than what is left: so one alone gets half, and who comes after those that hold their share finds as much as the last of
-//! them has. Beyond its share its requests stay in the kernel, where their data is the callers' own memory. One worker, its home,
-//! takes [`SURE`] of it whatever the others hold: so each goes on, however many do not.
+//! A worker has [`MEMORY`] for data of requests under way, of all connections together. A connection takes requests in
+//! while it holds less than what is left: so one alone gets half, and who comes after those that hold their share finds
+//! as much as the last of them has. Beyond its share its requests stay in the kernel, where their data is the callers'
+//! own memory. One worker, its home, takes [`SURE`] of it whatever the others hold: so each goes on, however many do
+//! not.
 
 use super::connection::Connection;
 use crate::slots::Slots;

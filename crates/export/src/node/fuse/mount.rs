@@ -59,7 +59,8 @@ pub(super) fn mount(dir: &Path) -> io::Result<(OwnedFd, Mounted)> {
     }
 }
 
-/// Mounts on a file of such a mount, on top of it; `helper` as for that. Blocks, and asks the mount's server for the file.
+/// Mounts on a file of such a mount, on top of it; `helper` as for that. Blocks, and asks the mount's server for the
+/// file.
 ///
 /// # Errors
 /// What the system says.
@@ -158,8 +159,8 @@ pub(crate) fn find(dir: &Path) -> io::Result<Vec<Mount>> {
     Ok(mounts()?.into_iter().filter(|mount| mount.point == dir).collect())
 }
 
-/// The numbers of the file systems of ours on `dir` and in it, as `st_dev` has them. They are not touched: their server may be
-/// about to change.
+/// The numbers of the file systems of ours on `dir` and in it, as `st_dev` has them. They are not touched: their server
+/// may be about to change.
 pub fn mounted(mounts: &[Mount], dir: &Path) -> Vec<DevT> {
     let Ok(dir) = real_path(dir) else { return Vec::new() };
     let ours = mounts.iter().filter(|mount| mount.kind == TYPE && mount.point.starts_with(&dir));

@@ -1,7 +1,7 @@
 //! A mount that goes on in another process.
 //!
-//! A connection of FUSE is its descriptor: whoever has it reads requests from it and writes answers to it. Requests that
-//! nobody has read stay in the kernel meanwhile, so that those who made them notice only that it takes longer.
+//! A connection of FUSE is its descriptor: whoever has it reads requests from it and writes answers to it. Requests
+//! that nobody has read stay in the kernel meanwhile, so that those who made them notice only that it takes longer.
 //!
 //! What passes is the descriptors, the directory's first, and a [`Plan`].
 
@@ -53,8 +53,8 @@ pub struct Adopted {
 }
 
 impl FuseServer {
-    /// Takes no more requests in, and waits until none is under way; blocks at most `patience`. Whether that is so: if not, it goes on
-    /// as before. Requests wait in the kernel until [`resume`](Self::resume), or for another server
+    /// Takes no more requests in, and waits until none is under way; blocks at most `patience`. Whether that is so: if
+    /// not, it goes on as before. Requests wait in the kernel until [`resume`](Self::resume), or for another server
     /// ([`give`](Self::give)). Meanwhile this process must not touch the mount.
     pub fn pause(&self, patience: Duration) -> bool {
         // A worker that has ended has nothing under way.
@@ -71,7 +71,8 @@ impl FuseServer {
         self.shared().tree.open_devices()
     }
 
-    /// After a pause: ends the threads, and leaves the mounts and their connections to another server. Devices are closed.
+    /// After a pause: ends the threads, and leaves the mounts and their connections to another server. Devices are
+    /// closed.
     ///
     /// # Errors
     /// It is no longer mounted.
@@ -100,8 +101,8 @@ impl FuseServer {
 }
 
 impl Adopted {
-    /// Makes the directory again, with everything open that is open in it: devices come from `device`, by their names. Those
-    /// that are missing, or cannot be opened, are among the problems; their files fail.
+    /// Makes the directory again, with everything open that is open in it: devices come from `device`, by their names.
+    /// Those that are missing, or cannot be opened, are among the problems; their files fail.
     ///
     /// # Errors
     /// What does not fit.

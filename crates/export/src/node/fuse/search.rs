@@ -1,7 +1,8 @@
-//! What a device holds where, found out by questions: SEEK_DATA and SEEK_HOLE, and what is left of data after a discard. No I/O.
+//! What a device holds where, found out by questions: SEEK_DATA and SEEK_HOLE, and what is left of data after a
+//! discard. No I/O.
 //!
-//! A device answers when it knows, and of a part of what it was asked: so this is a state between two questions. After many of
-//! them the rest is taken to hold data, which is always true enough.
+//! A device answers when it knows, and of a part of what it was asked: so this is a state between two questions. After
+//! many of them the rest is taken to hold data, which is always true enough.
 
 use super::steps::Range;
 use udm_base::{Errno, Sector, Sectors};

@@ -175,8 +175,9 @@ impl Worker {
             self.tell_closed();
             return Err(Errno::ENODEV);
         }
-        // To close it, which a program that begins does with all that it may not inherit, would wait for writes that are under way,
-        // uninterruptibly, and `ps` for that program (`fuse_flush`, `begin_new_exec`, 6.12). What was mapped is written when it is unmapped.
+        // To close it, which a program that begins does with all that it may not inherit, would wait for writes that
+        // are under way, uninterruptibly, and `ps` for that program (`fuse_flush`, `begin_new_exec`, 6.12). What was
+        // mapped is written when it is unmapped.
         let open_flags = fopen::DIRECT_IO | fopen::NOFLUSH | fopen::PARALLEL_DIRECT_WRITES;
         let out = OpenOut { fh, open_flags, backing_id: 0 };
         self.engine.answer(tag, out.as_bytes());

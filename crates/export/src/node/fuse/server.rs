@@ -48,8 +48,8 @@ pub struct FuseServer {
 }
 
 impl FuseServer {
-    /// Mounts on `dir`, which is made if it is not there, and serves with `threads` threads (at least 1). A mount that a
-    /// dead server has left there is ended before. Blocks.
+    /// Mounts on `dir`, which is made if it is not there, and serves with `threads` threads (at least 1). A mount that
+    /// a dead server has left there is ended before. Blocks.
     ///
     /// # Errors
     /// Without FUSE, without the right to mount and fusermount3, or with something else mounted there. The text says
@@ -58,8 +58,9 @@ impl FuseServer {
         Self::start_by(domain, dir, threads, owner, true)
     }
 
-    /// As [`start`](Self::start). Only if `rings` may requests come by io_uring, which a kernel from 6.14 on offers where its
-    /// administrator allows it (`/sys/module/fuse/parameters/enable_uring`); see [`transport`](Self::transport).
+    /// As [`start`](Self::start). Only if `rings` may requests come by io_uring, which a kernel from 6.14 on offers
+    /// where its administrator allows it (`/sys/module/fuse/parameters/enable_uring`); see
+    /// [`transport`](Self::transport).
     ///
     /// # Errors
     /// As there.
@@ -112,8 +113,8 @@ impl FuseServer {
         self.workers().tell(|| Command::Serve(connection.clone()));
     }
 
-    /// Mounts the node's file on top of itself, so that its requests have a connection of their own. Without that they wait behind those
-    /// of other nodes that have none.
+    /// Mounts the node's file on top of itself, so that its requests have a connection of their own. Without that they
+    /// wait behind those of other nodes that have none.
     fn mount_file(&self, name: &str, node: &Arc<Node>) {
         match mount::mount_file(self.domain(), &self.file(name), self.helper) {
             Ok((fuse, mounted)) => {
@@ -147,7 +148,8 @@ impl FuseServer {
         self.dir.join(FILES).join(name)
     }
 
-    /// Whether it is still mounted: somebody may have unmounted it. Out of sight it lasts for as long as a file of it is open.
+    /// Whether it is still mounted: somebody may have unmounted it. Out of sight it lasts for as long as a file of it
+    /// is open.
     pub fn is_mounted(&self) -> bool {
         let connections = lock(&self.shared.connections);
         let there = connections.iter().any(|connection| connection.node.is_none());
@@ -232,8 +234,8 @@ impl FuseServer {
         all.iter().filter(knows).for_each(|connection| connection.forget_attributes(&node));
     }
 
-    /// Sees that files that were closed before the call no longer count as open. Blocks, at most a second. Whether it is
-    /// done.
+    /// Sees that files that were closed before the call no longer count as open. Blocks, at most a second. Whether it
+    /// is done.
     pub fn reap(&self) -> bool {
         !self.is_mounted() || self.workers().reap(Command::Reap)
     }

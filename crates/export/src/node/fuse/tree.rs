@@ -191,8 +191,8 @@ impl Tree {
         TreePlan { owner: self.owner, next: inner.next, next_handle, nodes }
     }
 
-    /// The directory of another server, with all that is open in it opened anew. `device` gives the devices by their names.
-    /// A node whose device cannot be had is left out, and is among the problems.
+    /// The directory of another server, with all that is open in it opened anew. `device` gives the devices by their
+    /// names. A node whose device cannot be had is left out, and is among the problems.
     pub(super) fn of_plan(
         plan: TreePlan,
         mut device: impl FnMut(&str) -> Option<Box<dyn Export>>,

@@ -1,17 +1,18 @@
-//! Requests by io_uring (`fs/fuse/dev_uring.c`, 6.14): what the kernel has for us is there when a system call for other things
-//! returns, and an answer takes the next request with it.
+//! Requests by io_uring (`fs/fuse/dev_uring.c`, 6.14): what the kernel has for us is there when a system call for other
+//! things returns, and an answer takes the next request with it.
 //!
 //! # How it goes
-//! The kernel has a queue of each connection for each possible CPU, and takes that of the CPU on which a request was made. A worker serves some
-//! of the queues, through one ring for all connections. Each queue has entries: memory for one request's headers and one for its payload, which the
-//! kernel was told of once. An entry is with the kernel until a completion says that it holds a request, and with us until its answer is
-//! submitted. A device reads and writes the payload where it lies.
+//! The kernel has a queue of each connection for each possible CPU, and takes that of the CPU on which a request was
+//! made. A worker serves some of the queues, through one ring for all connections. Each queue has entries: memory for
+//! one request's headers and one for its payload, which the kernel was told of once. An entry is with the kernel until
+//! a completion says that it holds a request, and with us until its answer is submitted. A device reads and writes the
+//! payload where it lies.
 //!
 //! FORGET, INTERRUPT and INIT still come from the descriptor, and so does everything until all queues have an entry.
 //!
 //! # Invariants
-//! - The kernel may touch an entry's memory until it has completed the entry's last command, or the thread that has registered it has
-//!   ended: it is freed after that ([`Remains`]).
+//! - The kernel may touch an entry's memory until it has completed the entry's last command, or the thread that has
+//!   registered it has ended: it is freed after that ([`Remains`]).
 
 use super::wire::{InHeader, OutHeader, RING_COMMIT_AND_FETCH, RING_REGISTER, RingCommand, RingHeader};
 use crate::slots::Slots;
@@ -170,7 +171,8 @@ impl Uring {
         }
     }
 
-    /// The connection has ended: what is with us is freed, what the kernel has when it comes back. Nothing more is said of it.
+    /// The connection has ended: what is with us is freed, what the kernel has when it comes back. Nothing more is said
+    /// of it.
     pub(super) fn end(&mut self, link: u32) {
         // What waits to be submitted names its descriptor.
         self.submit();

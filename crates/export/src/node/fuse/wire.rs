@@ -133,8 +133,8 @@ records! {
     }
     /// Before a name in a directory; the next begins at a multiple of 8.
     Dirent: 24 { ino: u64, off: u64, namelen: u32, kind: u32 }
-    /// Beside the payload of a request by io_uring: headers of requests and answers, the operation's struct, and how long
-    /// the payload is (`fuse_uring_req_header`, 6.14).
+    /// Beside the payload of a request by io_uring: headers of requests and answers, the operation's struct, and how
+    /// long the payload is (`fuse_uring_req_header`, 6.14).
     RingHeader: 288 {
         in_out: [u8; 128], op_in: [u8; 128], flags: u64, commit_id: u64, payload: u32, pad: u32, reserved: u64,
     }

@@ -25,8 +25,8 @@ use zerocopy::FromBytes;
 const RING: u64 = u64::MAX - 1;
 /// Requests that are taken in before the device is asked to go on.
 const BATCH: usize = 32;
-/// A connection from which so many have been taken in since had no more when somebody asked: asynchronous callers have fewer under
-/// way, and others one each.
+/// A connection from which so many have been taken in since had no more when somebody asked: asynchronous callers have
+/// fewer under way, and others one each.
 const BACKLOG: usize = 2 * MAX_BACKGROUND as usize;
 /// How long memory is kept after the last request.
 const WARM: Duration = Duration::from_secs(1);
@@ -34,8 +34,8 @@ const WARM: Duration = Duration::from_secs(1);
 const RETRY: Duration = Duration::from_millis(10);
 /// How often a worker looks for requests before it sleeps: whoever waits for an answer asks again at once.
 const LINGER: u32 = 24;
-/// Memory of one worker for data, apart from what each connection is sure of: with the last request that was taken in, and what is
-/// received into.
+/// Memory of one worker for data, apart from what each connection is sure of: with the last request that was taken in,
+/// and what is received into.
 pub(super) const MOST_MEMORY: usize = MEMORY + 4 * (1 << 20);
 /// The most that a connection is sure of, with its last request.
 pub(super) const MOST_SURE: usize = SURE + (1 << 20);
@@ -197,8 +197,8 @@ impl Worker {
 
     /// From now on requests of a connection come by the ring.
     fn register(&mut self, connection: &Arc<Connection>) {
-        // Another worker may have been told to serve it, and have agreed with the kernel, before this one was told. The kernel keeps
-        // all requests until every queue is registered.
+        // Another worker may have been told to serve it, and have agreed with the kernel, before this one was told. The
+        // kernel keeps all requests until every queue is registered.
         self.serve_connection(connection);
         let Some(link) = self.engine.links.of(connection) else { return };
         let Some(uring) = &mut self.engine.uring else { return };
@@ -210,8 +210,8 @@ impl Worker {
         }
     }
 
-    /// From now on all requests are taken in that the kernel has by now and that there is room for, of the connections that are at home
-    /// here. Others come meanwhile, maybe without end.
+    /// From now on all requests are taken in that the kernel has by now and that there is room for, of the connections
+    /// that are at home here. Others come meanwhile, maybe without end.
     fn reap(&mut self, answer: mpsc::Sender<()>) {
         let _ = self.engine.uring.as_mut().is_some_and(Uring::submit);
         let ring = self.ring.then_some(None);
@@ -219,7 +219,8 @@ impl Worker {
         self.reaps.push(left, answer);
     }
 
-    /// Notes that as many requests have been taken in as are at a time, or that there are no more for which there is room.
+    /// Notes that as many requests have been taken in as are at a time, or that there are no more for which there is
+    /// room.
     fn taken(&mut self, from: Option<u32>, more: bool) {
         for left in self.reaps.iter_mut() {
             let Some(count) = left.get_mut(&from) else { continue };
@@ -271,8 +272,8 @@ impl Worker {
         more
     }
 
-    /// A connection has no room here for what may be there. The one that was woken for it may be this worker alone: so it is
-    /// looked at where it is at home.
+    /// A connection has no room here for what may be there. The one that was woken for it may be this worker alone: so
+    /// it is looked at where it is at home.
     fn full(&mut self, link: u32) {
         self.engine.links.is_full(link);
         let home = self.engine.links.home(link);
@@ -505,7 +506,8 @@ mod tests {
         assert_eq!((worker.engine.links.of(&early), worker.engine.links.of(&other)), (Some(0), Some(1)));
     }
 
-    /// Who asks that what has come is taken in has an answer though more comes without end, and so has who asks for other things then.
+    /// Who asks that what has come is taken in has an answer though more comes without end, and so has who asks for
+    /// other things then.
     #[test]
     fn a_connection_that_is_never_dry_keeps_nobody_waiting() {
         let (told, handle) = mpsc::channel();
@@ -527,7 +529,8 @@ mod tests {
         thread.join().unwrap();
     }
 
-    /// A file is opened by way of a connection of which another worker has noticed that it has ended: nobody will close it.
+    /// A file is opened by way of a connection of which another worker has noticed that it has ended: nobody will close
+    /// it.
     #[test]
     fn what_is_opened_by_a_connection_that_has_gone_is_closed() {
         let shared = shared();

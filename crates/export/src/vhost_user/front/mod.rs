@@ -1,5 +1,5 @@
-//! A front end of vhost-user-blk: what a virtual machine monitor does, without the machine. For tests and measurements; it speaks to any
-//! back end.
+//! A front end of vhost-user-blk: what a virtual machine monitor does, without the machine. For tests and measurements;
+//! it speaks to any back end.
 
 mod memory;
 mod queue;
@@ -133,8 +133,8 @@ pub struct FrontEnd {
 }
 
 impl FrontEnd {
-    /// Connects, shares memory, and starts the queues. The queues may go to threads of their own; they work as long as the front end
-    /// is there. Blocks as long as the back end takes to answer.
+    /// Connects, shares memory, and starts the queues. The queues may go to threads of their own; they work as long as
+    /// the front end is there. Blocks as long as the back end takes to answer.
     pub fn connect(path: &Path, options: FrontOptions) -> Result<(Self, Vec<FrontQueue>), FrontError> {
         let mut this = Self::introduce(path, options)?;
         let (indirect, event_idx) = (this.has(feature::INDIRECT), this.has(feature::EVENT_IDX));
@@ -287,7 +287,8 @@ impl FrontEnd {
         Ok(base as u16)
     }
 
-    /// Another driver takes the rings over where they are, as after firmware or a reboot: it knows of no cache, or of one.
+    /// Another driver takes the rings over where they are, as after firmware or a reboot: it knows of no cache, or of
+    /// one.
     pub fn change_driver(&mut self, write_through: bool) -> Result<(), FrontError> {
         let bases = (0..self.rings.len()).map(|index| self.stop_ring(index)).collect::<Result<Vec<_>, _>>()?;
         self.set_features(if write_through {
@@ -350,7 +351,8 @@ impl FrontEnd {
         GUEST + self.data + offset
     }
 
-    /// Where `bytes` of the memory for data at `offset` are in this process. They live as long as [`memory`](Self::memory).
+    /// Where `bytes` of the memory for data at `offset` are in this process. They live as long as
+    /// [`memory`](Self::memory).
     pub fn data_at(&self, offset: u64, bytes: u64) -> *mut u8 {
         self.memory.at(self.data + offset, bytes)
     }
@@ -396,7 +398,8 @@ impl FrontEnd {
         matches!(self.inbox.receive(&self.socket), Err(WireError::Closed))
     }
 
-    /// Says something, whatever it is, and waits for the answer that says whether it was taken, if the back end gives such answers.
+    /// Says something, whatever it is, and waits for the answer that says whether it was taken, if the back end gives
+    /// such answers.
     pub fn tell(&mut self, request: u32, body: &[u8], fds: &[BorrowedFd<'_>]) -> Result<(), FrontError> {
         let acked = self.protocol & protocol::REPLY_ACK != 0 && request != request::SET_PROTOCOL_FEATURES;
         let kind = if acked { wire::Kind::Acked } else { wire::Kind::Request };

@@ -209,8 +209,8 @@ impl FrontQueue {
         }
     }
 
-    /// Submits a request with the data at these parts of the guest's memory, [`PARTS`] - 2 at most. False when as many are out as there
-    /// is room for. [`kick`](Self::kick) tells the device.
+    /// Submits a request with the data at these parts of the guest's memory, [`PARTS`] - 2 at most. False when as many
+    /// are out as there is room for. [`kick`](Self::kick) tells the device.
     #[inline]
     pub fn submit(&mut self, what: Kind, sector: u64, data: &[Part], token: u64) -> bool {
         let Some(slot) = self.free.pop() else { return false };
@@ -336,8 +336,8 @@ impl FrontQueue {
         Some(Done { token: self.tokens[usize::from(slot)], status, written })
     }
 
-    /// Sleeps until the device says that something is done, or for `most`. Returns at once when something is, or when the queue is
-    /// polled.
+    /// Sleeps until the device says that something is done, or for `most`. Returns at once when something is, or when
+    /// the queue is polled.
     pub fn wait(&self, most: Duration) -> io::Result<()> {
         if self.shape.polled {
             // Nobody rings.

@@ -9,14 +9,14 @@ use crate::thin::values::DiskDetails;
 /// How many leaves a step removes: some thousand mappings, about 0.1 ms when they are in memory.
 pub(super) const LEAVES: usize = 16;
 
-/// Ids from here on, which no device can have, are those of *remains*: what deleted devices have not given back yet. To the format, and
-/// so to the kernel and its tools, they are devices that nobody asks for.
+/// Ids from here on, which no device can have, are those of *remains*: what deleted devices have not given back yet. To
+/// the format, and so to the kernel and its tools, they are devices that nobody asks for.
 pub const REMAINS: u32 = MAX_DEVICE + 1;
 
 /// What a deleted device has left, on its way out: so that a big one does not hold everybody else up.
 ///
-/// Between two steps the metadata are sound, and commits may come in between. Who gives it up half-way, or whose power goes, finds what
-/// is left with [`Metadata::remains`].
+/// Between two steps the metadata are sound, and commits may come in between. Who gives it up half-way, or whose power
+/// goes, finds what is left with [`Metadata::remains`].
 #[derive(Debug)]
 pub struct Deletion {
     /// Under which id it is kept; `None` when nothing is left.
@@ -27,8 +27,8 @@ pub struct Deletion {
 }
 
 impl Metadata {
-    /// Deletes a device, which nobody uses any more: from here on there is none of this id. What it has mapped, if that is more than some
-    /// thousand blocks, is left for the [`Deletion`] to give back.
+    /// Deletes a device, which nobody uses any more: from here on there is none of this id. What it has mapped, if that
+    /// is more than some thousand blocks, is left for the [`Deletion`] to give back.
     ///
     /// # Errors
     /// [`Error::NoDevice`], those beneath.

@@ -89,7 +89,8 @@ impl Metadata {
         Ok(self.device(dev).await?.details)
     }
 
-    /// All devices, by id, as they stand in the open transaction; not what deleted ones have left. Reads the whole details tree: 126 devices a block.
+    /// All devices, by id, as they stand in the open transaction; not what deleted ones have left. Reads the whole
+    /// details tree: 126 devices a block.
     ///
     /// # Errors
     /// Those beneath; [`Error::DeviceId`] for an id that no device can have.
@@ -108,7 +109,8 @@ impl Metadata {
         Ok(devices.into_iter().collect())
     }
 
-    /// Forgets what is kept of a device that nobody uses any more, also that changes to it were aborted. Uncommitted changes are kept.
+    /// Forgets what is kept of a device that nobody uses any more, also that changes to it were aborted. Uncommitted
+    /// changes are kept.
     pub fn close_device(&mut self, dev: u32) {
         self.aborted.remove(&dev);
         if !self.changed.contains(&dev) {
@@ -135,9 +137,9 @@ impl Metadata {
         Ok(device)
     }
 
-    /// The device, to be changed: what the upper tree shares with a metadata snapshot on the way to it is copied, and so what it
-    /// refers to counted, before anything beneath moves. So is the way to its details, which the commit then changes in place: what
-    /// it takes is taken now, when that can be refused.
+    /// The device, to be changed: what the upper tree shares with a metadata snapshot on the way to it is copied, and
+    /// so what it refers to counted, before anything beneath moves. So is the way to its details, which the commit then
+    /// changes in place: what it takes is taken now, when that can be refused.
     pub(super) async fn own(&mut self, dev: u32) -> Result<Device, Error> {
         let mut device = self.device(dev).await?;
         if device.owned_in != self.transaction {

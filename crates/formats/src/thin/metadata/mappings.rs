@@ -28,8 +28,8 @@ impl Metadata {
         }
     }
 
-    /// Everything that the leaf around `block` says: appends its mappings to `into`, and returns the range of virtual blocks, with `block` in
-    /// it, of which no others are mapped.
+    /// Everything that the leaf around `block` says: appends its mappings to `into`, and returns the range of virtual
+    /// blocks, with `block` in it, of which no others are mapped.
     ///
     /// # Errors
     /// As [`find`](Self::find); `into` is as it was then.
@@ -50,16 +50,17 @@ impl Metadata {
         Ok(range)
     }
 
-    /// The entries of the leaf around `block`, into `scratch`. The last key that there can be is never that of a block: a device has
-    /// fewer sectors than 2^64.
+    /// The entries of the leaf around `block`, into `scratch`. The last key that there can be is never that of a block:
+    /// a device has fewer sectors than 2^64.
     async fn read_leaf(&mut self, root: u64, block: u64) -> Result<Range<u64>, Error> {
         self.scratch.clear();
         let range = btree::leaf(&mut self.store, root, block, &mut self.scratch).await?;
         Ok(*range.start()..range.end().saturating_add(1))
     }
 
-    /// The first run of mapped blocks in `from..to`, which lie in a row on the data device, too, and are alike shared or not. A long one is
-    /// not followed to its end, so that others need not wait while a whole tree is read: what is mapped next may go on with it.
+    /// The first run of mapped blocks in `from..to`, which lie in a row on the data device, too, and are alike shared
+    /// or not. A long one is not followed to its end, so that others need not wait while a whole tree is read: what is
+    /// mapped next may go on with it.
     ///
     /// # Errors
     /// As [`find`](Self::find).
@@ -109,8 +110,8 @@ impl Metadata {
         Ok(last.map(|(block, _)| block))
     }
 
-    /// Maps a virtual block to a data block, whose reference it takes over; the reference to where it lay before is given back, unless
-    /// it is the same block. About 1 µs when the nodes are in memory.
+    /// Maps a virtual block to a data block, whose reference it takes over; the reference to where it lay before is
+    /// given back, unless it is the same block. About 1 µs when the nodes are in memory.
     ///
     /// # Errors
     /// [`Error::NoDevice`], [`Error::NoDataBlock`], those beneath.
@@ -137,8 +138,8 @@ impl Metadata {
         self.keep(dev, root, mapped).await
     }
 
-    /// Unmaps every block in `from..to` and gives their references back. Returns how many were mapped. About 5 µs for each leaf of 252
-    /// blocks; a caller with others to serve asks for a part at a time.
+    /// Unmaps every block in `from..to` and gives their references back. Returns how many were mapped. About 5 µs for
+    /// each leaf of 252 blocks; a caller with others to serve asks for a part at a time.
     ///
     /// # Errors
     /// As [`find`](Self::find), and [`Error::Details`] when the device says that fewer are mapped.

@@ -1,16 +1,17 @@
 //! A pool's metadata: what `drivers/md/dm-thin-metadata.c` (6.12) does, on top of [`udm_pdata`].
 //!
-//! One owner, `&mut self` everywhere: the pool's worker, a tool or a test. Nothing here knows of bios or threads. A future that
-//! is dropped half-way leaves the open transaction in doubt, as one that failed: abort it.
+//! One owner, `&mut self` everywhere: the pool's worker, a tool or a test. Nothing here knows of bios or threads. A
+//! future that is dropped half-way leaves the open transaction in doubt, as one that failed: abort it.
 //!
 //! # Durability
-//! What a call changes is in memory only until [`Metadata::commit`], which makes it durable all at once. The caller flushes the
-//! *data* device before it commits, so that no mapping becomes durable before the data it leads to.
+//! What a call changes is in memory only until [`Metadata::commit`], which makes it durable all at once. The caller
+//! flushes the *data* device before it commits, so that no mapping becomes durable before the data it leads to.
 //!
 //! # The two levels
-//! A device's root is kept in memory and written to the upper tree as soon as it moves, which is once a transaction. Before the
-//! first change of a transaction the way to the device in the upper tree is made the transaction's own, although nothing there changes yet:
-//! if a metadata snapshot shares that way, only copying it counts the references to the roots beneath ([`Metadata::own`]).
+//! A device's root is kept in memory and written to the upper tree as soon as it moves, which is once a transaction.
+//! Before the first change of a transaction the way to the device in the upper tree is made the transaction's own,
+//! although nothing there changes yet: if a metadata snapshot shares that way, only copying it counts the references to
+//! the roots beneath ([`Metadata::own`]).
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -185,7 +186,8 @@ impl Metadata {
         self.options.read_only || self.no_changes || self.needs_check()
     }
 
-    /// Refuses changes and commits from now on, or lets them again. What was opened read-only, or needs a check, stays so.
+    /// Refuses changes and commits from now on, or lets them again. What was opened read-only, or needs a check, stays
+    /// so.
     pub fn set_read_only(&mut self, read_only: bool) {
         self.no_changes = read_only;
     }
@@ -195,8 +197,8 @@ impl Metadata {
         self.health == Health::Failed
     }
 
-    /// Whether an operation failed, so that everything fails until [`abort`](Self::abort). A look-up may have: to make room for what
-    /// it reads, changed blocks are written.
+    /// Whether an operation failed, so that everything fails until [`abort`](Self::abort). A look-up may have: to make
+    /// room for what it reads, changed blocks are written.
     pub fn is_in_doubt(&self) -> bool {
         self.health != Health::Good || self.store.is_poisoned()
     }
@@ -230,8 +232,8 @@ impl Metadata {
         }
     }
 
-    /// Begins a change: until [`end`](Self::end) the transaction is in doubt, so that a future that is dropped leaves it so.
-    /// Whether it was dirty before.
+    /// Begins a change: until [`end`](Self::end) the transaction is in doubt, so that a future that is dropped leaves
+    /// it so. Whether it was dirty before.
     fn begin(&mut self) -> Result<bool, Error> {
         self.check()?;
         if self.is_read_only() {

@@ -13,11 +13,12 @@ use crate::thin::superblock::{LOCATION, ROOT_SIZE, Superblock, is_data_block_siz
 use crate::thin::values::{DiskDetails, MAX_DATA_BLOCKS, MAX_TIME};
 
 impl Metadata {
-    /// Makes new metadata over whatever is there, and commits them. See [`open_or_format`](Self::open_or_format) for the rule
-    /// that the kernel follows.
+    /// Makes new metadata over whatever is there, and commits them. See [`open_or_format`](Self::open_or_format) for
+    /// the rule that the kernel follows.
     ///
     /// # Errors
-    /// I/O; a device too small or too large; a block size that no pool can have. Nothing is written then but for I/O errors.
+    /// I/O; a device too small or too large; a block size that no pool can have. Nothing is written then but for I/O
+    /// errors.
     pub async fn format(io: Arc<dyn BlockIo>, geometry: &Geometry, options: Options) -> Result<Self, Error> {
         if options.read_only {
             return Err(Error::ReadOnly);
@@ -41,8 +42,8 @@ impl Metadata {
         Ok(new)
     }
 
-    /// Opens metadata. Writes nothing. The superblock and the bitmaps of the metadata space map are read (256 blocks at most), however
-    /// many mappings there are.
+    /// Opens metadata. Writes nothing. The superblock and the bitmaps of the metadata space map are read (256 blocks at
+    /// most), however many mappings there are.
     ///
     /// # Errors
     /// Those of the superblock, [`Error::Unformatted`], [`Error::CutShort`], damage to the metadata space map, I/O.

@@ -39,8 +39,8 @@ impl Change {
         while reach < blocks {
             (levels, reach) = (levels + 1, reach.saturating_mul(ENTRIES));
         }
-        // A way down the device's tree, the tree of devices, and that of details, each node with a neighbour that is split off; where it is
-        // shared, with all that the nodes refer to.
+        // A way down the device's tree, the tree of devices, and that of details, each node with a neighbour that is
+        // split off; where it is shared, with all that the nodes refer to.
         let (nodes, metadata) = (5 * levels + 4, 3 * (levels - 1) * MOST);
         let one = Needs { nodes, data: MOST + 2, metadata };
         let leaves = |leaves: u64, entries: u64| Needs {
@@ -87,9 +87,9 @@ impl Metadata {
         self.store.nr_free().saturating_sub(reserve)
     }
 
-    /// Whether a change can be made for which there is room, and committed: see [`Change`]. Where there is none, commit, and ask again. If
-    /// there is none then, the change may still be possible. Commit directly after it: if one of them ends with
-    /// [`NoSpace`](udm_pdata::Error::NoSpace), an abort loses nothing but the change.
+    /// Whether a change can be made for which there is room, and committed: see [`Change`]. Where there is none,
+    /// commit, and ask again. If there is none then, the change may still be possible. Commit directly after it: if one
+    /// of them ends with [`NoSpace`](udm_pdata::Error::NoSpace), an abort loses nothing but the change.
     pub fn has_room(&self, change: Change) -> bool {
         self.store.has_room(&change.needs(self.metadata_blocks()))
     }
@@ -101,13 +101,14 @@ impl Metadata {
         self.metadata_free() == 0 || self.store.nr_free() <= least
     }
 
-    /// Whether metadata run low: fewer free blocks, the reserve included, than a quarter of all or 1024 (`calc_metadata_threshold`,
-    /// `drivers/md/dm-thin.c`, 6.12).
+    /// Whether metadata run low: fewer free blocks, the reserve included, than a quarter of all or 1024
+    /// (`calc_metadata_threshold`, `drivers/md/dm-thin.c`, 6.12).
     pub fn metadata_low(&self) -> bool {
         self.store.nr_free() < (self.metadata_blocks() / 4).min(1024)
     }
 
-    /// Makes the data space map count `blocks`, which the device has grown to. Cost: 4 KiB of metadata for each 16320 blocks.
+    /// Makes the data space map count `blocks`, which the device has grown to. Cost: 4 KiB of metadata for each 16320
+    /// blocks.
     ///
     /// # Errors
     /// [`Error::Shrink`], [`Error::TooLarge`], those beneath.
@@ -128,7 +129,8 @@ impl Metadata {
         self.end(last, done.map_err(Error::from))
     }
 
-    /// Makes the metadata space map count `blocks`, which the device has grown to; what the format cannot count is left unused.
+    /// Makes the metadata space map count `blocks`, which the device has grown to; what the format cannot count is left
+    /// unused.
     ///
     /// # Errors
     /// [`Error::Shrink`], those beneath.
@@ -146,8 +148,8 @@ impl Metadata {
         self.end(last, done.map_err(Error::from))
     }
 
-    /// A free data block, which now has one reference: [`insert`](Self::insert) takes it over. `None`: no block is free that was free at
-    /// the last commit; if [`data_free`](Self::data_free) is not 0, commit and ask again.
+    /// A free data block, which now has one reference: [`insert`](Self::insert) takes it over. `None`: no block is free
+    /// that was free at the last commit; if [`data_free`](Self::data_free) is not 0, commit and ask again.
     ///
     /// # Errors
     /// Those beneath.
@@ -183,8 +185,8 @@ impl Metadata {
         self.end(last, done)
     }
 
-    /// Whether more than one reference to this data block is held (`dm_pool_block_is_shared`): by leaves of trees, so not by each of two
-    /// devices that share the leaf.
+    /// Whether more than one reference to this data block is held (`dm_pool_block_is_shared`): by leaves of trees, so
+    /// not by each of two devices that share the leaf.
     ///
     /// # Errors
     /// [`Error::NoDataBlock`], those beneath.

@@ -13,8 +13,8 @@ use crate::thin::values::{BlockTime, DiskDetails};
 const LEAVES: usize = 64;
 
 impl Metadata {
-    /// Makes every change since the last commit durable: writes what changed, flushes, writes the superblock with FUA. The caller
-    /// has flushed the data device before. Writes nothing when nothing changed.
+    /// Makes every change since the last commit durable: writes what changed, flushes, writes the superblock with FUA.
+    /// The caller has flushed the data device before. Writes nothing when nothing changed.
     ///
     /// # Errors
     /// [`Error::ReadOnly`]. After any other the open transaction can only be aborted.
@@ -66,8 +66,8 @@ impl Metadata {
         superblock
     }
 
-    /// Drops every change since the last commit and reads the superblock again: if writing it was what failed, only the disk knows
-    /// which one is there. Devices that had changes are [`aborted`](Self::aborted).
+    /// Drops every change since the last commit and reads the superblock again: if writing it was what failed, only the
+    /// disk knows which one is there. Devices that had changes are [`aborted`](Self::aborted).
     ///
     /// # Errors
     /// After any the metadata have failed: [`is_failed`](Self::is_failed).
@@ -91,8 +91,8 @@ impl Metadata {
         Ok(())
     }
 
-    /// Sets the `needs_check` flag in the superblock on disk, at once and durably; nothing else of the open transaction is written. The
-    /// metadata are read-only from then on.
+    /// Sets the `needs_check` flag in the superblock on disk, at once and durably; nothing else of the open transaction
+    /// is written. The metadata are read-only from then on.
     ///
     /// # Errors
     /// [`Error::Failed`], [`Error::ReadOnly`] when they were opened so, I/O.
@@ -110,9 +110,10 @@ impl Metadata {
         Ok(())
     }
 
-    /// Commits what changed in trees and how far the devices have grown, then takes a metadata snapshot: a copy of the superblock
-    /// whose trees stay as they are now. Commit afterwards. When only references to data blocks were taken or given back since the
-    /// last commit, nothing is committed here: a caller that holds some over its commits commits itself first.
+    /// Commits what changed in trees and how far the devices have grown, then takes a metadata snapshot: a copy of the
+    /// superblock whose trees stay as they are now. Commit afterwards. When only references to data blocks were taken
+    /// or given back since the last commit, nothing is committed here: a caller that holds some over its commits
+    /// commits itself first.
     ///
     /// # Errors
     /// [`Error::SnapHeld`], those of [`commit`](Self::commit).
@@ -144,7 +145,8 @@ impl Metadata {
         Ok(())
     }
 
-    /// Gives the metadata snapshot up. Commit afterwards. Cost: what only the snapshot still refers to is deleted, about 5 µs a leaf.
+    /// Gives the metadata snapshot up. Commit afterwards. Cost: what only the snapshot still refers to is deleted,
+    /// about 5 µs a leaf.
     ///
     /// # Errors
     /// [`Error::NoSnap`], those beneath.
@@ -170,7 +172,8 @@ impl Metadata {
     /// Drops a reference to an upper tree; with the last one, those to the trees beneath.
     async fn delete_upper(&mut self, mut root: u64) -> Result<(), Error> {
         if self.store.ref_count(root).await? == 1 {
-            // Whatever is shared on the way is copied, and so counted, before an entry goes: each entry is this tree's own then.
+            // Whatever is shared on the way is copied, and so counted, before an entry goes: each entry is this tree's
+            // own then.
             while let Some((dev, Root(_))) = btree::lookup_ge(&mut self.store, root, 0).await? {
                 let removed = btree::remove(&mut self.store, &mut root, dev).await?;
                 let Root(lower) = removed.expect("it was just found");

@@ -1,5 +1,5 @@
-//! How often each block is referred to: two bits a block as on disk, and a map for counts of three and more. Only bitmaps with
-//! a counted block take memory, so that there is never more of it than bitmaps on the disk.
+//! How often each block is referred to: two bits a block as on disk, and a map for counts of three and more. Only
+//! bitmaps with a counted block take memory, so that there is never more of it than bitmaps on the disk.
 
 use std::collections::HashMap;
 

@@ -12,10 +12,12 @@ pub struct Options {
     pub skip_mappings: bool,
 }
 
-/// Emits what `view` leads to. Reads each leaf once for each device that has it; holds one block for each level. Blocks.
+/// Emits what `view` leads to. Reads each leaf once for each device that has it; holds one block for each level.
+/// Blocks.
 ///
 /// # Errors
-/// When a block cannot be read or is damaged, or a device has mappings and no details; what was emitted until then is no pool.
+/// When a block cannot be read or is damaged, or a device has mappings and no details; what was emitted until then is
+/// no pool.
 pub fn dump(view: &View, options: &Options, out: &mut dyn Emit, progress: &mut dyn Progress) -> Result<(), Error> {
     walk(view, options, out, progress, None)
 }

@@ -1,8 +1,9 @@
-//! What `udm thin …` does: metadata in, text out, and back. Pure functions over a [`BlockIo`](udm_pdata::BlockIo) whose futures are ready at
-//! once; who calls opens files, prints and shows progress.
+//! What `udm thin …` does: metadata in, text out, and back. Pure functions over a [`BlockIo`](udm_pdata::BlockIo) whose
+//! futures are ready at once; who calls opens files, prints and shows progress.
 //!
-//! Only [`restore`], [`check::mend`] and [`check::clear_needs_check`] write. The others hold a few blocks for each level of a tree, and
-//! no more for a larger pool; [`check`] and [`ls`] hold two bits for each data block of those bitmaps that count a mapped one.
+//! Only [`restore`], [`check::mend`] and [`check::clear_needs_check`] write. The others hold a few blocks for each
+//! level of a tree, and no more for a larger pool; [`check`] and [`ls`] hold two bits for each data block of those
+//! bitmaps that count a mapped one.
 //!
 //! Formats and options are those of Debian's thin-provisioning-tools 0.9.0, whose output this equals byte for byte.
 

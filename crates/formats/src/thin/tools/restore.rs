@@ -1,7 +1,8 @@
-//! `udm thin restore`: metadata from thin_dump's XML (`thin_restore`). Trees are built bottom up, each block written once.
+//! `udm thin restore`: metadata from thin_dump's XML (`thin_restore`). Trees are built bottom up, each block written
+//! once.
 //!
-//! Nothing is written before the head was read and found possible. Then the superblock goes first, so that a run that is
-//! interrupted leaves no metadata rather than half.
+//! Nothing is written before the head was read and found possible. Then the superblock goes first, so that a run that
+//! is interrupted leaves no metadata rather than half.
 
 use std::collections::BTreeSet;
 use std::io::BufRead;
@@ -44,8 +45,8 @@ pub struct Restored {
 /// Writes the pool that `xml` tells to the whole of `io`. `progress` counts bytes of the input. Blocks.
 ///
 /// # Errors
-/// When the XML is none, contradicts itself or tells what no pool can be, naming the line; when the metadata do not fit or cannot be
-/// written. After an error there is no superblock, unless it was found before anything was written.
+/// When the XML is none, contradicts itself or tells what no pool can be, naming the line; when the metadata do not fit
+/// or cannot be written. After an error there is no superblock, unless it was found before anything was written.
 pub fn restore(
     io: &Arc<dyn BlockIo>,
     xml: &mut dyn BufRead,

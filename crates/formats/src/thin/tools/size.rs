@@ -108,7 +108,8 @@ pub enum Form {
 /// Mappings that a leaf has room for, by this estimate (`thin_metadata_size`).
 const MAPPINGS: f64 = ((4096 - 64) / 16) as f64;
 
-/// The line that thin_metadata_size prints: a block for each thin, and twice the leaves that all data blocks take in full ones.
+/// The line that thin_metadata_size prints: a block for each thin, and twice the leaves that all data blocks take in
+/// full ones.
 ///
 /// # Errors
 /// When the block size is no power of two or the pool not larger than a block.

@@ -1,5 +1,5 @@
-//! As much of XML as thin_dump writes: elements with attributes, comments, a declaration. Read piece by piece, so that a file
-//! of any size takes no more memory than its longest tag.
+//! As much of XML as thin_dump writes: elements with attributes, comments, a declaration. Read piece by piece, so that
+//! a file of any size takes no more memory than its longest tag.
 
 use std::io::{BufRead, Read};
 

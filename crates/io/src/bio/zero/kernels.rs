@@ -1,7 +1,8 @@
 //! The ways to read memory and find a byte that is not zero, widest first.
 //!
 //! All have one shape. The first and the last vector are read wherever they lie; what is between from an aligned
-//! address on, some vectors at a time, which are combined before one branch. Bytes may be read twice, never beyond the ends.
+//! address on, some vectors at a time, which are combined before one branch. Bytes may be read twice, never beyond the
+//! ends.
 
 /// Whether `len` bytes at an address are zero.
 ///
@@ -23,8 +24,8 @@ pub(super) fn available() -> impl Iterator<Item = (&'static str, Kernel)> {
     all.into_iter().filter_map(|(name, there, kernel)| there.then_some((name, kernel)))
 }
 
-/// The shape: `$load` reads a vector of `$width` bytes, `$or` combines two, `$is_zero` looks at one; `$step` vectors at a
-/// time. `$fetch` asks for a line that is read later, `$short` answers for less than one vector.
+/// The shape: `$load` reads a vector of `$width` bytes, `$or` combines two, `$is_zero` looks at one; `$step` vectors at
+/// a time. `$fetch` asks for a line that is read later, `$short` answers for less than one vector.
 macro_rules! scan {
     ($at:ident, $len:ident, $width:literal, $step:literal, $load:expr, $or:expr, $is_zero:expr, $fetch:expr, $short:expr) => {{
         if $len < $width {
@@ -64,12 +65,13 @@ macro_rules! scan {
 
 const PAGE: usize = 4096;
 const LINE: usize = 64;
-/// Lines that are asked for at the beginning of the next page. From memory 3 made 30 GB/s of 26, more or less of them less.
+/// Lines that are asked for at the beginning of the next page. From memory 3 made 30 GB/s of 26, more or less of them
+/// less.
 const AHEAD: usize = 3;
 
-/// With vectors of 32 bytes nevertheless: from the second cache these are as fast as 64 at a time, and from memory faster (26
-/// against 22 GB/s on Zen 4), since what the CPU fetches ahead goes by loads. What AVX-512 adds is to combine three
-/// vectors at once, and to read less than one.
+/// With vectors of 32 bytes nevertheless: from the second cache these are as fast as 64 at a time, and from memory
+/// faster (26 against 22 GB/s on Zen 4), since what the CPU fetches ahead goes by loads. What AVX-512 adds is to
+/// combine three vectors at once, and to read less than one.
 ///
 /// # Safety
 /// As [`Kernel`]: AVX-512F, BW and VL.

@@ -1,7 +1,7 @@
 //! The memory of a pool's mapping cache: pages of words, cut into pieces of a few sizes.
 //!
-//! Memory is never given back before the cache goes, only used for something else. So a reader who comes late finds words
-//! that mean something else, never words that are not there: see the parent for how it notices.
+//! Memory is never given back before the cache goes, only used for something else. So a reader who comes late finds
+//! words that mean something else, never words that are not there: see the parent for how it notices.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,4 +1,5 @@
-//! What becomes of a bio that its volume could not map (`process_cell` and what it calls, `drivers/md/dm-thin.c`, 6.12).
+//! What becomes of a bio that its volume could not map (`process_cell` and what it calls, `drivers/md/dm-thin.c`,
+//! 6.12).
 
 use super::{AfterCommit, Event, Worker};
 use crate::thin::flight;
@@ -89,8 +90,8 @@ impl Worker {
             tracing::error!("thin device {}: {e}", io.dev());
             return io.bio.end(Status::Io);
         }
-        // What the cache knows it has from here; but a snapshot that came to nothing left it with blocks that it takes for
-        // shared.
+        // What the cache knows it has from here; but a snapshot that came to nothing left it with blocks that it takes
+        // for shared.
         let found = match known {
             Known::At(Place { data, shared: false }) => Ok(Some(Mapping { data, shared: false })),
             Known::Unmapped => Ok(None),
@@ -168,7 +169,8 @@ impl Worker {
         self.provision(io).await;
     }
 
-    /// Whether what lies from `from` on in an unmapped block reads as zeroes: not where an external origin shows through.
+    /// Whether what lies from `from` on in an unmapped block reads as zeroes: not where an external origin shows
+    /// through.
     fn shows_zeroes(&self, volume: &Volume, from: Sector) -> bool {
         volume.origin.as_ref().is_none_or(|origin| from >= origin.end())
     }
@@ -178,8 +180,8 @@ impl Worker {
         self.features.skips() && self.shows_zeroes(&io.volume, io.bio.sector()) && io.bio.is_zero()
     }
 
-    /// Whether zeroes to an unmapped block may be forgotten. Where new blocks are not zeroed they may not: the block could show
-    /// something else once it is provisioned.
+    /// Whether zeroes to an unmapped block may be forgotten. Where new blocks are not zeroed they may not: the block
+    /// could show something else once it is provisioned.
     fn is_nothing_to_do(&self, io: &Within) -> bool {
         let stays = io.bio.flags().contains(OpFlags::NO_UNMAP);
         !stays && self.features.zero_new_blocks && self.shows_zeroes(&io.volume, io.bio.sector())

@@ -65,8 +65,8 @@ impl Worker {
         Ok(())
     }
 
-    /// Sees to it that there are metadata blocks for a change and for the commit after it, by a commit before if need be. False when
-    /// nothing can be changed any more.
+    /// Sees to it that there are metadata blocks for a change and for the commit after it, by a commit before if need
+    /// be. False when nothing can be changed any more.
     ///
     /// Where there may be too few even then, the change is committed by itself, before anybody hears of it: see
     /// [`made`](Self::made). When it comes to nothing, nothing else does.
@@ -84,7 +84,8 @@ impl Worker {
         self.pool.mode() <= PoolMode::OutOfDataSpace
     }
 
-    /// A change has been made, for which [`make_room`](Self::make_room) was asked. The mapping cache knows nothing any more that is not so.
+    /// A change has been made, for which [`make_room`](Self::make_room) was asked. The mapping cache knows nothing any
+    /// more that is not so.
     pub(super) async fn made(&mut self) -> Result<(), Error> {
         if std::mem::take(&mut self.alone) { self.commit_and_go_on().await } else { Ok(()) }
     }
@@ -135,8 +136,9 @@ impl Worker {
 
     /// A transaction has begun: before anything is allocated, what jobs and changes under way have is held in it too.
     ///
-    /// The commit before has given back as many metadata blocks as this takes, but for those by which the trees of large counts have
-    /// grown. Should that be too few, the pool stops: else it would give the blocks to others while they are being filled.
+    /// The commit before has given back as many metadata blocks as this takes, but for those by which the trees of
+    /// large counts have grown. Should that be too few, the pool stops: else it would give the blocks to others while
+    /// they are being filled.
     async fn hold_again(&mut self) {
         if self.pool.mode() > PoolMode::OutOfDataSpace {
             return;
@@ -155,8 +157,8 @@ impl Worker {
         Ok(())
     }
 
-    /// A metadata operation has failed (`metadata_operation_failed`): what is not committed is dropped, and nothing is changed any
-    /// more until somebody has checked the metadata.
+    /// A metadata operation has failed (`metadata_operation_failed`): what is not committed is dropped, and nothing is
+    /// changed any more until somebody has checked the metadata.
     pub(super) async fn metadata_failed(&mut self, what: &str, error: &Error) {
         tracing::error!("thin-pool: {what} failed: {error}");
         if matches!(error, Error::ReadOnly) {
@@ -173,14 +175,15 @@ impl Worker {
         } else if !self.metadata.has_room(Change::One) {
             self.set_mode(PoolMode::OutOfMetadataSpace);
         } else {
-            // The pool goes on, and what was allocated in the transaction may be given out anew: nobody may be writing there.
+            // The pool goes on, and what was allocated in the transaction may be given out anew: nobody may be writing
+            // there.
             self.pool.drain().await;
             self.hold_again().await;
         }
     }
 
-    /// A look-up may have written changed metadata to make room for what it read, and failed: then nothing can be looked up before
-    /// an abort. Those that failed changes have seen to it themselves.
+    /// A look-up may have written changed metadata to make room for what it read, and failed: then nothing can be
+    /// looked up before an abort. Those that failed changes have seen to it themselves.
     pub(super) async fn check_doubt(&mut self) {
         if self.metadata.is_in_doubt() && !self.metadata.is_failed() {
             let error = Error::from(udm_pdata::Error::Poisoned);

@@ -307,8 +307,8 @@ impl Worker {
             return reply.give(Err(Error::new(Errno::EOPNOTSUPP, message)));
         }
         if matches!(message, MetadataOf::ReleaseSnap) {
-            // How much it takes follows from all that the snapshot alone has, which nobody has counted. So it is always alone in its
-            // transaction: when it runs out, an abort loses nothing else, and what is under way goes on.
+            // How much it takes follows from all that the snapshot alone has, which nobody has counted. So it is always
+            // alone in its transaction: when it runs out, an abort loses nothing else, and what is under way goes on.
             self.commit().await;
         }
         if !self.make_room(message.change()).await {
@@ -343,8 +343,9 @@ impl Worker {
         reply.give(answer);
     }
 
-    /// Takes a snapshot, of a device in use too. Every mapping of the origin becomes a shared one for whoever looks it up from
-    /// here on, and who has looked one up before has to be done, before the snapshot is there: so it holds still.
+    /// Takes a snapshot, of a device in use too. Every mapping of the origin becomes a shared one for whoever looks it
+    /// up from here on, and who has looked one up before has to be done, before the snapshot is there: so it holds
+    /// still.
     async fn create_snap(&mut self, id: u32, origin: u32) -> Result<(), thin::Error> {
         if let Some(device) = self.devices.get(&origin).and_then(std::sync::Weak::upgrade) {
             device.mappings.share_all();

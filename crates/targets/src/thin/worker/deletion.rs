@@ -1,6 +1,6 @@
-//! Deleting devices. A device is gone, durably, before anything else is done; what it has mapped is given back a step at a time, when
-//! there is nothing else to do, and under no suspension. The metadata tell what is left, so that it goes on after a resume, and
-//! after the pool was closed or the power went.
+//! Deleting devices. A device is gone, durably, before anything else is done; what it has mapped is given back a step
+//! at a time, when there is nothing else to do, and under no suspension. The metadata tell what is left, so that it
+//! goes on after a resume, and after the pool was closed or the power went.
 
 use super::{Reply, Worker};
 use crate::thin::pool::{Gate, PoolMode};

@@ -2,8 +2,8 @@
 //! (`process_discard_bio` and what it calls, `drivers/md/dm-thin.c`, 6.12).
 //!
 //! # Differences
-//! The kernel waits for I/O to the blocks before each discard. Here the commit waits, and no data block is used anew before it:
-//! so a read in flight sees what it would have seen, and a discard waits for nobody.
+//! The kernel waits for I/O to the blocks before each discard. Here the commit waits, and no data block is used anew
+//! before it: so a read in flight sees what it would have seen, and a discard waits for nobody.
 
 use super::{AfterCommit, Event, Job, Worker};
 use crate::thin::pool::PoolMode;
@@ -76,7 +76,8 @@ impl Worker {
         self.has_changed(&volume.device);
         let mut held = Vec::new();
         let blocks = runs.iter().map(|run| run.end - run.start).sum::<u64>();
-        // For all at once: what is held here no commit knows of yet. When there is little room they are not discarded beneath.
+        // For all at once: what is held here no commit knows of yet. When there is little room they are not discarded
+        // beneath.
         if self.passes_down()
             && self.make_room(Change::References(2 * blocks)).await
             && !std::mem::take(&mut self.alone)

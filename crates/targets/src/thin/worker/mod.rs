@@ -1,7 +1,7 @@
 //! The worker of a pool: everything that changes metadata, one thing after the other.
 //!
-//! It is one future for as long as the pool is open. What it awaits is metadata I/O, and drains before a commit; copies,
-//! zeroing and discards are *jobs*, of which many are out while it goes on with other things.
+//! It is one future for as long as the pool is open. What it awaits is metadata I/O, and drains before a commit;
+//! copies, zeroing and discards are *jobs*, of which many are out while it goes on with other things.
 
 mod bios;
 mod commit;
@@ -86,8 +86,8 @@ pub(super) struct Worker {
     alone: bool,
     /// Something was unmapped since the last commit, and may be in use by what is in flight.
     freed: bool,
-    /// Since the last commit a device has given up data blocks that another has too. If the power goes they are its again: so
-    /// until the next commit no block is one device's alone.
+    /// Since the last commit a device has given up data blocks that another has too. If the power goes they are its
+    /// again: so until the next commit no block is one device's alone.
     parted: bool,
     last_commit: Nanos,
     /// How many commits there were that had something to commit.
@@ -187,7 +187,8 @@ impl Worker {
         self.devices.values().filter_map(Weak::upgrade)
     }
 
-    /// Notes that a device differs from what was committed; but a change that was committed by itself is durable already.
+    /// Notes that a device differs from what was committed; but a change that was committed by itself is durable
+    /// already.
     fn has_changed(&mut self, device: &Arc<ThinDevice>) {
         if device.durability() == Durability::Committed && self.metadata.is_dirty() {
             device.set_durability(Durability::Changed);

@@ -124,8 +124,8 @@ impl Worker {
         }
     }
 
-    /// The bio itself fills the block. It does so before the block is mapped: a commit in between must not make durable what is
-    /// not written yet.
+    /// The bio itself fills the block. It does so before the block is mapped: a commit in between must not make durable
+    /// what is not written yet.
     fn overwrite(&mut self, id: u64, mut bio: Bio) {
         let pool = self.pool.clone();
         let Some(job) = self.job(id) else { return bio.end(Status::Io) };

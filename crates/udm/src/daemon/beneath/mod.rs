@@ -1,9 +1,9 @@
 //! What lies beneath this daemon's devices: block devices that are claimed for it, and nothing of its own.
 //!
-//! A table that names a node or an export of the daemon that loads it would have the daemon wait for itself: in a circle for ever
-//! if it is the device's own, and else when memory is short, when devices are suspended, in a replacement, and at the end. So
-//! it is refused. How far that is seen: `walk` for nodes, here for exports. Through another daemon, a proxy, or the kernel's own
-//! NBD client it is not.
+//! A table that names a node or an export of the daemon that loads it would have the daemon wait for itself: in a
+//! circle for ever if it is the device's own, and else when memory is short, when devices are suspended, in a
+//! replacement, and at the end. So it is refused. How far that is seen: `walk` for nodes, here for exports. Through
+//! another daemon, a proxy, or the kernel's own NBD client it is not.
 
 mod walk;
 

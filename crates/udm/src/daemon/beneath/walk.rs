@@ -1,8 +1,9 @@
-//! From a path or a block device down to what it lies on, as far as the kernel shows it: the file system of a file and the devices
-//! of that, the file of a loop device, what a device mapper's or an md's device is made of, a partition's disk.
+//! From a path or a block device down to what it lies on, as far as the kernel shows it: the file system of a file and
+//! the devices of that, the file of a loop device, what a device mapper's or an md's device is made of, a partition's
+//! disk.
 //!
-//! What it does not show here is not found: a journal or a log on a device of its own, and what is on the other end of a network,
-//! or of somebody else's server.
+//! What it does not show here is not found: a journal or a log on a device of its own, and what is on the other end of
+//! a network, or of somebody else's server.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -51,7 +52,8 @@ pub(super) struct Walk<'a> {
 }
 
 impl Walk<'_> {
-    /// What lies between here and what is looked for, from the top; `None` where it is not beneath. Blocks on what is in between.
+    /// What lies between here and what is looked for, from the top; `None` where it is not beneath. Blocks on what is
+    /// in between.
     pub(super) fn from(&self, place: &Place) -> Option<Vec<String>> {
         let way = Way { walk: self, seen: RefCell::default() };
         let mut found = way.place(place, DEPTH)?;
@@ -109,8 +111,8 @@ impl Way<'_> {
         dirs.map(|dir| Path::new(std::ffi::OsStr::from_bytes(dir))).find_map(|dir| self.path(dir, depth))
     }
 
-    /// The devices of a file system that has a number of its own. Other sources may be anything, also a path of a server that
-    /// does not answer.
+    /// The devices of a file system that has a number of its own. Other sources may be anything, also a path of a
+    /// server that does not answer.
     fn source(&self, mount: &Mount, depth: usize) -> Option<Vec<String>> {
         let named = mount
             .source
@@ -155,8 +157,8 @@ impl Way<'_> {
     fn loop_file(&self, disk: &Path, depth: usize) -> Option<Vec<String>> {
         let file = fs::read(disk.join("loop/backing_file")).ok()?;
         let file = file.strip_suffix(b"\n").unwrap_or(&file);
-        // First by the number, which the driver keeps: the path may be another's by now, of another namespace, or one that must not
-        // be looked at.
+        // First by the number, which the driver keeps: the path may be another's by now, of another namespace, or one
+        // that must not be looked at.
         let fs = number_in(disk).and_then(|dev| (self.walk.behind_loop)(dev.minor));
         let by_number = fs.and_then(|fs| self.file_system(fs, None, depth));
         by_number.or_else(|| self.path(Path::new(std::ffi::OsStr::from_bytes(file)), depth))
@@ -176,8 +178,8 @@ fn number_in(dir: &Path) -> Option<DevT> {
 mod tests {
     use super::*;
 
-    /// A machine on paper: a line is a block device as `NUMBER NAME [WHAT…]`, where WHAT is `loop=FILE`, `slave=NAME` or, within
-    /// another, `part`.
+    /// A machine on paper: a line is a block device as `NUMBER NAME [WHAT…]`, where WHAT is `loop=FILE`, `slave=NAME`
+    /// or, within another, `part`.
     struct Machine {
         sysfs: tempfile::TempDir,
     }

@@ -220,8 +220,8 @@ impl Connection {
         self.input.capacity() + self.output.capacity()
     }
 
-    /// It goes on elsewhere: what has come of the next request, and what has not gone of the answer. `None` for one that is being hung
-    /// up on.
+    /// It goes on elsewhere: what has come of the next request, and what has not gone of the answer. `None` for one
+    /// that is being hung up on.
     pub(super) fn into_parts(mut self) -> Option<(Arc<UnixStream>, Conversation, [Vec<u8>; 2])> {
         let output = self.output.split_off(self.sent);
         let goes_on = !self.ends && output.len() <= MAX_UNTAKEN;

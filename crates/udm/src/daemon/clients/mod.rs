@@ -1,18 +1,20 @@
 //! The clients of `control.sock` and `udm.sock`.
 //!
-//! One thread waits for all of them. It collects a request until it is whole, gives it to a thread of the pool, and sends the
-//! answer as the client takes it. So who is idle, sends half a request, or does not read costs some memory and no thread.
+//! One thread waits for all of them. It collects a request until it is whole, gives it to a thread of the pool, and
+//! sends the answer as the client takes it. So who is idle, sends half a request, or does not read costs some memory
+//! and no thread.
 //!
 //! # What there is when there is not enough
-//! - *Descriptors*: some are kept. When no others are left, the client that has been idle longest is hung up on (it connects
-//!   again when it has something to ask), and then those that are kept are used up. They are of use whatever the limit is lowered to.
+//! - *Descriptors*: some are kept. When no others are left, the client that has been idle longest is hung up on (it
+//!   connects again when it has something to ask), and then those that are kept are used up. They are of use whatever
+//!   the limit is lowered to.
 //! - *Connections*: at the limit the same; when none is idle, the new one is told.
 //! - *Threads*: some are kept for commands that do not wait, and two whatever the system says.
 //!
 //! # How it ends
-//! [`Clients::stop`] takes no request any more and lets those under way finish. After it every conversation is between two
-//! requests: it can go on in another daemon ([`Clients::leave`]), or is told that this one ends ([`Clients::refuse`]), which
-//! nobody who has connected by then is spared: so that none of them starts another daemon.
+//! [`Clients::stop`] takes no request any more and lets those under way finish. After it every conversation is between
+//! two requests: it can go on in another daemon ([`Clients::leave`]), or is told that this one ends
+//! ([`Clients::refuse`]), which nobody who has connected by then is spared: so that none of them starts another daemon.
 
 mod connection;
 mod event_loop;

@@ -1,5 +1,5 @@
-//! Threads for requests that are under way. Some are kept when there is nothing to do, so that something can be done when
-//! no thread can be started.
+//! Threads for requests that are under way. Some are kept when there is nothing to do, so that something can be done
+//! when no thread can be started.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};

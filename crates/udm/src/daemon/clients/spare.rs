@@ -1,9 +1,10 @@
 //! Descriptors that are kept for when there are no others: with one that is closed a client can be accepted.
 //!
 //! # Invariants
-//! - They have the lowest numbers that could be had. A limit that comes down takes away the numbers from there on, so that one
-//!   with a high number would give room to nobody then.
-//! - A client's descriptor becomes one of them without being free in between: others wait for every descriptor that gets free.
+//! - They have the lowest numbers that could be had. A limit that comes down takes away the numbers from there on, so
+//!   that one with a high number would give room to nobody then.
+//! - A client's descriptor becomes one of them without being free in between: others wait for every descriptor that
+//!   gets free.
 
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::{DupFlags, dup3, fcntl_dupfd_cloexec};
@@ -79,7 +80,8 @@ impl Spare {
 mod tests {
     use super::*;
 
-    /// Other tests of this process open and close descriptors meanwhile: nothing here depends on which numbers are free.
+    /// Other tests of this process open and close descriptors meanwhile: nothing here depends on which numbers are
+    /// free.
     #[test]
     fn they_are_kept_in_order() {
         let mut spare = Spare::new().unwrap();

@@ -115,8 +115,8 @@ pub(crate) fn first_words(daemon: &Daemon, link: Link, pid: i32) -> Result<Givin
     }
 }
 
-/// Stops, and gives everything away. Until it is `Ok`, all goes on as before when it returns; `Err` says why. The caller
-/// has seen to it that no command is under way, and accepts none.
+/// Stops, and gives everything away. Until it is `Ok`, all goes on as before when it returns; `Err` says why. The
+/// caller has seen to it that no command is under way, and accepts none.
 pub(crate) fn give(
     daemon: &Daemon,
     sockets: &[(&str, &Listener)],
@@ -291,8 +291,8 @@ fn fixed_messages(daemon: &Daemon, sockets: &[(&str, &Listener)], lock: &Lock) -
     Ok(messages)
 }
 
-/// What is in memory, as files of memory: that of targets, then that of devices beneath, with their names. When one cannot
-/// be had, all is where it was.
+/// What is in memory, as files of memory: that of targets, then that of devices beneath, with their names. When one
+/// cannot be had, all is where it was.
 fn memories(daemon: &Daemon) -> Result<Vec<HandOverMessage>, String> {
     let mut messages = Vec::new();
     for md in daemon.registry.list() {

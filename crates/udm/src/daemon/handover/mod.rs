@@ -12,12 +12,12 @@
 //! | old | `go` | it will touch nothing any more, and ends |
 //!
 //! # Invariants
-//! - At any time at most one of the two may serve: who has the right to, which is a lock (`daemon/lock.rs`). The old one gives it up
-//!   before it sends `go`; the new one takes it after that, or after the old one's death. An end of their connection tells nothing
-//!   of either.
-//! - Until `go` the old one has all that it gave away, and takes it back itself when the new one refuses, dies or does not
-//!   answer. One that does not answer is killed first. That it has gone is known by its pidfd, and where the kernel has none by its
-//!   liveness pipe: a pipe that nothing closes but its end, as long as the old one lives.
+//! - At any time at most one of the two may serve: who has the right to, which is a lock (`daemon/lock.rs`). The old
+//!   one gives it up before it sends `go`; the new one takes it after that, or after the old one's death. An end of
+//!   their connection tells nothing of either.
+//! - Until `go` the old one has all that it gave away, and takes it back itself when the new one refuses, dies or does
+//!   not answer. One that does not answer is killed first. That it has gone is known by its pidfd, and where the kernel
+//!   has none by its liveness pipe: a pipe that nothing closes but its end, as long as the old one lives.
 //! - Nothing that is given away is under way: requests have ended, devices are flushed and suspended.
 
 mod give;
@@ -38,7 +38,8 @@ use udm_core::Registry;
 /// The version of all this: both must have the same.
 pub(crate) const VERSION: u32 = 3;
 
-/// What messages are called that have a claim on a block device. Both daemons then have it, so that nobody comes in between.
+/// What messages are called that have a claim on a block device. Both daemons then have it, so that nobody comes in
+/// between.
 const CLAIM: &str = "claim";
 
 /// Something that passes from one daemon to the next.
@@ -56,12 +57,14 @@ pub(crate) struct HandOverMessage {
 }
 
 /// Something that has devices open for others and goes on in the next daemon: its descriptors and what is known of them
-/// pass there. Where clients come again by themselves it may end at the pause, be made anew by the next from its state, and give nothing.
+/// pass there. Where clients come again by themselves it may end at the pause, be made anew by the next from its state,
+/// and give nothing.
 pub(crate) trait HandOver {
     /// The word that its messages have, which the next daemon knows them by.
     fn kind(&self) -> &'static str;
 
-    /// Takes nothing new, and waits until nothing is under way, at most so long. If that is not so then, it goes on as before.
+    /// Takes nothing new, and waits until nothing is under way, at most so long. If that is not so then, it goes on as
+    /// before.
     ///
     /// # Errors
     /// What is still under way, for people.

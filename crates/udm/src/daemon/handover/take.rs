@@ -139,8 +139,8 @@ fn read_line(mut stream: &UnixStream) -> std::io::Result<String> {
     }
 }
 
-/// The end of a pipe that tells the old daemon, which has the other end, whether this process lives. Nobody else has it, and to
-/// drop it closes nothing: whatever goes wrong here, it lasts as long as the process.
+/// The end of a pipe that tells the old daemon, which has the other end, whether this process lives. Nobody else has
+/// it, and to drop it closes nothing: whatever goes wrong here, it lasts as long as the process.
 pub(crate) struct LivenessPipe(Option<ManuallyDrop<OwnedFd>>);
 
 impl LivenessPipe {
@@ -260,8 +260,8 @@ pub(crate) fn take_over(mut messages: Vec<HandOverMessage>, places: &Places) -> 
     Ok(Taken { registry, claims, tcp, lost, state, messages: by_kind, problems })
 }
 
-/// Memory for the `null:` devices that the tables which are being loaded name: one table on each thread, which opens what it
-/// names.
+/// Memory for the `null:` devices that the tables which are being loaded name: one table on each thread, which opens
+/// what it names.
 #[derive(Default)]
 struct Armed(Mutex<HashMap<ThreadId, Laid>>);
 
@@ -306,7 +306,8 @@ impl Armed {
     }
 }
 
-/// By the minor of the device, and the place among its table's memories: the device beneath, empty for a target, and the memory.
+/// By the minor of the device, and the place among its table's memories: the device beneath, empty for a target, and
+/// the memory.
 type Memories = BTreeMap<(u32, usize), (String, OwnedFd)>;
 
 /// Makes tables over the memory of another process.
@@ -315,7 +316,8 @@ struct WithMemory {
     armed: Arc<Armed>,
     /// Tables that are to be shown nowhere: the minors of their devices, and whether they are live.
     secret: BTreeSet<(u32, bool)>,
-    /// Until then what does not answer is waited for, all devices together, from when that is first so: nobody serves meanwhile.
+    /// Until then what does not answer is waited for, all devices together, from when that is first so: nobody serves
+    /// meanwhile.
     deadline: OnceLock<Instant>,
 }
 

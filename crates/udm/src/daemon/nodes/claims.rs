@@ -1,12 +1,12 @@
 //! Who has a device's node to himself.
 //!
-//! What is done with a block device may wait in the kernel until the device beneath answers, and that may take somebody else's
-//! command: a resume, more space. So the lock of the nodes is not held meanwhile; that one node is claimed.
+//! What is done with a block device may wait in the kernel until the device beneath answers, and that may take somebody
+//! else's command: a resume, more space. So the lock of the nodes is not held meanwhile; that one node is claimed.
 //!
 //! # Invariants
 //! - Only who has the claim attaches or detaches a node's block device, or takes away a node that has one.
-//! - Nobody waits for a claim while he has the lock or another claim. Who only follows what others did does not wait at all: what
-//!   he leaves out is done at the next look.
+//! - Nobody waits for a claim while he has the lock or another claim. Who only follows what others did does not wait at
+//!   all: what he leaves out is done at the next look.
 
 use super::{Inner, failed};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};

@@ -1,4 +1,5 @@
-//! The block devices of nodes that are loop devices: attached, adapted and detached by who has claimed the node, without the lock.
+//! The block devices of nodes that are loop devices: attached, adapted and detached by who has claimed the node,
+//! without the lock.
 
 use super::super::own_writes;
 use super::claims::Claim;

@@ -1,4 +1,5 @@
-//! Nodes that go on in the next daemon: the mount's connection passes with all that is open in it, loop devices stay as they are.
+//! Nodes that go on in the next daemon: the mount's connection passes with all that is open in it, loop devices stay as
+//! they are.
 
 use super::super::handover::{HandOver, HandOverMessage};
 use super::super::own_writes;
@@ -110,8 +111,8 @@ impl Nodes {
     }
 }
 
-/// Whether its connection can go on in another process. The kernel's queues of io_uring cannot change their process without
-/// losing requests, as of 6.18.
+/// Whether its connection can go on in another process. The kernel's queues of io_uring cannot change their process
+/// without losing requests, as of 6.18.
 fn passes(server: &FuseServer) -> bool {
     server.transport() == Transport::Descriptor
 }

@@ -1,18 +1,18 @@
 //! Where the state lies: `state.json`, a checkpoint, and `state.log`, what has changed since.
 //!
 //! # The log
-//! Lines of text. The first is `udm-state-log 1 LENGTH CRC`: it belongs to the checkpoint of so many bytes with that CRC-32C,
-//! and to no other. Each that follows is `CRC RECORD`, where the CRC goes on from that of the line before; so a line is good
-//! only when all before it are. Numbers of a CRC have eight hexadecimal digits.
+//! Lines of text. The first is `udm-state-log 1 LENGTH CRC`: it belongs to the checkpoint of so many bytes with that
+//! CRC-32C, and to no other. Each that follows is `CRC RECORD`, where the CRC goes on from that of the line before; so
+//! a line is good only when all before it are. Numbers of a CRC have eight hexadecimal digits.
 //!
 //! # What is on disk, and when
 //! - A record is in the log, and fdatasync(2) has returned, before [`Journal::append`] is `Ok`.
-//! - A checkpoint is written beside `state.json`, synced, and renamed over it, and the directory synced; then a new log is made
-//!   in the same way. A power cut between the two leaves the log of the checkpoint before. It is known by its first line, and all
-//!   that it says is in the new checkpoint.
-//! - What a power cut or a full disk leaves of a last line is not good, and was acknowledged to nobody: it is left out. After a
-//!   failed write the line is cut off again, before another follows. After a failed sync nobody knows what is on disk: nothing
-//!   is appended any more, only another checkpoint helps.
+//! - A checkpoint is written beside `state.json`, synced, and renamed over it, and the directory synced; then a new log
+//!   is made in the same way. A power cut between the two leaves the log of the checkpoint before. It is known by its
+//!   first line, and all that it says is in the new checkpoint.
+//! - What a power cut or a full disk leaves of a last line is not good, and was acknowledged to nobody: it is left out.
+//!   After a failed write the line is cut off again, before another follows. After a failed sync nobody knows what is
+//!   on disk: nothing is appended any more, only another checkpoint helps.
 //!
 //! # Cost
 //! A record costs what it holds. A checkpoint costs what there is, and is due when the log has become longer than the
@@ -217,7 +217,8 @@ impl<D: Disk> Journal<D> {
             let _ = self.disk.remove(&new);
             return Err(failed(error));
         }
-        // Which of the two is on disk is not known until the names are: nothing may be appended to the log of the old one.
+        // Which of the two is on disk is not known until the names are: nothing may be appended to the log of the old
+        // one.
         self.log = None;
         self.disk.rename(&new, STATE).and_then(|()| self.disk.sync_names()).map_err(failed)?;
         self.begin_log(text).map_err(|error| Failed { file: LOG, error })

@@ -1,14 +1,15 @@
 //! What is written of the state, and when.
 //!
 //! # What a command costs
-//! Only what it touched is looked at and compared with what was written before: a device, or the exports. A record for each
-//! difference goes to the log. Devices that go by themselves, at their last close, are looked for among those that were asked
-//! to; and [`StateWriter::look_around`] looks at some devices after the other, whoever may have changed them.
+//! Only what it touched is looked at and compared with what was written before: a device, or the exports. A record for
+//! each difference goes to the log. Devices that go by themselves, at their last close, are looked for among those that
+//! were asked to; and [`StateWriter::look_around`] looks at some devices after the other, whoever may have changed
+//! them.
 //!
 //! # When it cannot be written
-//! A command that could not be remembered is refused before it has done anything: [`StateWriter::ready`] asks for room in the log, and
-//! writes first what is still unwritten. Where writing fails all the same, once the command is done, it says so; nothing else
-//! that changes anything is begun until all is written.
+//! A command that could not be remembered is refused before it has done anything: [`StateWriter::ready`] asks for room
+//! in the log, and writes first what is still unwritten. Where writing fails all the same, once the command is done, it
+//! says so; nothing else that changes anything is begun until all is written.
 
 use super::disk::Directory;
 use super::journal::{self, Failed, Journal};

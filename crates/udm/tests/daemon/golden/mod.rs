@@ -10,9 +10,10 @@
 //!
 //! # What stands for the backing devices
 //! Files of 128 MiB. A table shows a file by its path, where the kernel shows a block device by its number; lists of
-//! dependencies have numbers only, in which a file has one of a major number of udm's own; and its name as a block device
-//! is its path. So all three, in udm's output, count as the recording's `@DEVn_MM@`. To know the numbers, the replay asks for the dependencies of a device over
-//! each file before it begins. The directory of nodes is in the daemon's; `/dev/mapper` in an argument means the same.
+//! dependencies have numbers only, in which a file has one of a major number of udm's own; and its name as a block
+//! device is its path. So all three, in udm's output, count as the recording's `@DEVn_MM@`. To know the numbers, the
+//! replay asks for the dependencies of a device over each file before it begins. The directory of nodes is in the
+//! daemon's; `/dev/mapper` in an argument means the same.
 
 mod exempt;
 mod parse;
@@ -102,7 +103,8 @@ impl Replay {
     /// What differs, if anything does.
     fn step(&mut self, step: &Step) -> Result<(), String> {
         match &step.act {
-            // The daemon hears of a client's end a moment later, where the kernel's close(2) has done all by its return.
+            // The daemon hears of a client's end a moment later, where the kernel's close(2) has done all by its
+            // return.
             Act::Command(line) if std::mem::take(&mut self.released) => {
                 let mut outcome = Ok(());
                 eventually(|| {

@@ -1,5 +1,5 @@
-//! A client of PostgreSQL, of the few messages that it takes to know what the server has answered, and when (PostgreSQL 15,
-//! "Frontend/Backend Protocol", version 3.0, simple queries, no password).
+//! A client of PostgreSQL, of the few messages that it takes to know what the server has answered, and when (PostgreSQL
+//! 15, "Frontend/Backend Protocol", version 3.0, simple queries, no password).
 
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;

@@ -1,6 +1,6 @@
-//! PostgreSQL with its data on ext4 on a thin volume, by way of a node and a loop device: pgbench runs; a snapshot that is
-//! taken under load is a second server's; and after the daemon was killed under load, nothing is missing of which a client
-//! was told that it is committed.
+//! PostgreSQL with its data on ext4 on a thin volume, by way of a node and a loop device: pgbench runs; a snapshot that
+//! is taken under load is a second server's; and after the daemon was killed under load, nothing is missing of which a
+//! client was told that it is committed.
 //!
 //! `UDM_PG_SECONDS` is how long to go on killing (one round without it), `UDM_PG_SEED` the times at which that happens.
 
@@ -139,8 +139,8 @@ impl Stage {
         server
     }
 
-    /// A snapshot of the volume as it is, under load, is what a power cut would leave: a second server recovers from it.
-    /// What was committed before is in it, and nothing that was begun after.
+    /// A snapshot of the volume as it is, under load, is what a power cut would leave: a second server recovers from
+    /// it. What was committed before is in it, and nothing that was begun after.
     fn check_snapshot(&self, known: &Known, id: u64) {
         let told = known.told();
         self.udm.ok(&["suspend", "vol"]);

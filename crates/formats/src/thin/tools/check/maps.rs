@@ -21,7 +21,8 @@ struct Map {
     many: HashMap<u64, u32>,
 }
 
-/// Checks both space maps. First everything that they themselves refer to is counted: their own blocks are counted by the metadata map.
+/// Checks both space maps. First everything that they themselves refer to is counted: their own blocks are counted by
+/// the metadata map.
 pub(super) fn check(state: &mut State<'_>, walker: &mut Walker, view: &View) {
     let disk = *view.superblock.disk();
     let data = data_map(state, walker, space_map_root(&disk.data_space_map_root));
@@ -177,8 +178,8 @@ fn count(state: &mut State<'_>, map: &Map, counted: &Counts, block: u64, inline:
     }
 }
 
-/// The two hints beside each bitmap's place. The kernel counts entries past the device's end as free, thin_restore does not; and it is
-/// off by the one block that it frees last.
+/// The two hints beside each bitmap's place. The kernel counts entries past the device's end as free, thin_restore does
+/// not; and it is off by the one block that it frees last.
 fn hints(state: &mut State<'_>, map: &Map, number: u64, entry: &IndexEntry, bitmap: &Block, (here, free): (u64, u64)) {
     let mut note = |field: &str, found: u32, expected: String| {
         let text =

@@ -1,8 +1,8 @@
 //! `udm thin check`: everything that has to hold in a pool's metadata, from the superblock to each reference count
 //! (`thin_check`).
 //!
-//! Each metadata block is read once, however many devices share it; the children of a node are read in the order in which they
-//! lie. Memory: two bits for each data block of bitmaps in use, 24 bytes for each block of a tree.
+//! Each metadata block is read once, however many devices share it; the children of a node are read in the order in
+//! which they lie. Memory: two bits for each data block of bitmaps in use, 24 bytes for each block of a tree.
 
 mod fault;
 mod maps;
@@ -135,7 +135,8 @@ impl State<'_> {
 /// Checks metadata. Writes nothing. Blocks.
 ///
 /// # Errors
-/// When a metadata snapshot is asked for and none is held. Damage is no error: it is told to `listener` and in the outcome.
+/// When a metadata snapshot is asked for and none is held. Damage is no error: it is told to `listener` and in the
+/// outcome.
 pub fn check(io: &Arc<dyn BlockIo>, options: Options, listener: &mut dyn Listener) -> Result<Outcome, Error> {
     let mut state = State {
         io: &**io,

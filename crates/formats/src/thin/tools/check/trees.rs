@@ -25,7 +25,8 @@ struct Summary {
     last: u64,
 }
 
-/// See [`Summary::height`]. It is not walked again: blocks that refer to one another many times over would take for ever.
+/// See [`Summary::height`]. It is not walked again: blocks that refer to one another many times over would take for
+/// ever.
 const DAMAGED: u8 = u8::MAX;
 
 /// The trees of a pool.
@@ -167,7 +168,8 @@ impl Walker {
         }
     }
 
-    /// One reference more to the node at `at`, and what is beneath it if it was not walked before. `None` when it is damaged.
+    /// One reference more to the node at `at`, and what is beneath it if it was not walked before. `None` when it is
+    /// damaged.
     fn node<V: Value>(
         &mut self,
         state: &mut State<'_>,

@@ -12,7 +12,8 @@ struct Content {
 
 type Inode = usize;
 
-/// A disk in memory that fails, or loses its power, at a step of one's choice. Each byte written is a step, and each other call.
+/// A disk in memory that fails, or loses its power, at a step of one's choice. Each byte written is a step, and each
+/// other call.
 #[derive(Clone, Default)]
 struct Model {
     files: Vec<Content>,
@@ -157,7 +158,8 @@ fn text(numbers: &[u32]) -> Vec<u8> {
     numbers.iter().map(|number| format!("{number}\n")).collect::<String>().into_bytes()
 }
 
-/// Records numbers as the daemon does: what cannot be appended is tried as a checkpoint. Returns those that were acknowledged.
+/// Records numbers as the daemon does: what cannot be appended is tried as a checkpoint. Returns those that were
+/// acknowledged.
 fn run(disk: &ModelDisk, mut known: Vec<u32>, numbers: std::ops::Range<u32>) -> Vec<u32> {
     let mut journal = Journal::new(disk.clone());
     let mut acknowledged = known.clone();
