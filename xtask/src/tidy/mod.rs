@@ -25,6 +25,7 @@ pub mod tree;
 mod unsafe_code;
 mod unsafe_modules;
 mod unused;
+mod width;
 
 use std::fmt;
 use std::io;
@@ -77,6 +78,7 @@ pub const CHECKS: &[(&str, Check)] = &[
     ("changelog", changelog::check),
     ("members", members::check),
     ("unused", unused::check),
+    ("width", width::check),
 ];
 
 /// Runs every check on the files under `root`, sorted by place.
