@@ -382,7 +382,7 @@ fn requests_by_io_uring() {
     let path = node(&place, "vol");
     let file = rw(&path);
     if shown(&place, "vol")["transport"] != "fuse-io_uring" {
-        println!("SKIP requests by io_uring: the kernel does not offer them");
+        println!("SKIP requests by io_uring: the kernel does not offer them, or the daemon lacks CAP_SYS_RESOURCE");
         return;
     }
     drop(offered);
