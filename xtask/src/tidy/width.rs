@@ -35,9 +35,14 @@ mod tests {
     #[test]
     fn a_long_comment_is_found_and_a_long_sample_is_not() {
         let long = "word ".repeat(30);
-        for (lead, found) in
-            [("// ", true), ("    /// ", true), ("//! ", true), ("//!     ", false), ("//! `", false), ("/// | ", false)]
-        {
+        for (lead, found) in [
+            ("// ", true),
+            ("    /// ", true),
+            ("//! ", true),
+            ("//!     ", false),
+            ("//! `", false),
+            ("/// | ", false),
+        ] {
             let text = format!("//! A file.\n{lead}{long}\nfn a() {{}}\n");
             let text = if lead.starts_with("//!") { text } else { text.replacen("\n", "\n\n", 1) };
             let line = if lead.starts_with("//!") { 2 } else { 3 };
