@@ -23,8 +23,16 @@ done
 mount -t configfs configfs /sys/kernel/config
 mount -t 9p -o trans=virtio,version=9p2000.L,msize=262144,cache=none share /share
 # This machine's root, where run-guest.sh -r shows it.
-mount -t 9p -o trans=virtio,version=9p2000.L,msize=262144,cache=loose,ro host /host 2>/dev/null &&
+if mount -t 9p -o trans=virtio,version=9p2000.L,msize=262144,cache=loose,ro host /host 2>/dev/null; then
+    mkdir -p /run/host-tmp
+    mount -o bind /host/tmp /run/host-tmp
     for name in proc dev tmp; do mount -o bind /$name /host/$name; done
+    # Its /tmp is the guest's, but for the project's folder, if it lies there.
+    if keep=$(cat /share/keep 2>/dev/null); then
+        mkdir -p "/tmp/$keep"
+        mount -o bind "/run/host-tmp/$keep" "/host/tmp/$keep"
+    fi
+fi
 echo "LAB: up, kernel $(uname -r)"
 cd /share || echo "LAB: cannot enter the share"
 # The arguments are words without spaces.

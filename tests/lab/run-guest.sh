@@ -47,6 +47,8 @@ rm -f "$JOB"/{rc,out,dmesg}
 cp "$SCRIPT" "$JOB/run"
 cp "$HERE/guest-lib.sh" "$JOB/"
 echo "$*" > "$JOB/args"
+# The guest has a /tmp of its own, in which it is to see the project.
+case $HERE in /tmp/*) keep=${HERE#/tmp/}; echo "${keep%%/*}" > "$JOB/keep" ;; esac
 for file in "${FILES[@]}"; do cp -r "$file" "$JOB/"; done
 
 # A kernel patches its own text while other CPUs run it, which goes wrong now and then where each emulated CPU has a
