@@ -175,8 +175,9 @@ impl Volume {
     }
 
     /// As [`map`](Self::map), with what the worker has found.
-    // Inlined, so that a device that is answered stays in registers: by memory it is written as two words and read as one of
-    // sixteen bytes, which the CPU forwards from no store. The load then waits for all stores before, those of copies too.
+    // Inlined, so that a device that is answered stays in registers: by memory it is written as two words and read as
+    // one of sixteen bytes, which the CPU forwards from no store. The load then waits for all stores before, those of
+    // copies too.
     #[inline(always)]
     fn map_knowing(&self, cx: &Cx<'_>, mut bio: Bio, at: Sectors, found: Option<Found>) -> Map<'_> {
         let pool = &*self.device.pool;
