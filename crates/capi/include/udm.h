@@ -1,7 +1,7 @@
 /* libudm: the Linux device mapper in user space, in a program of one's own.
  *
- * A stack is the devices of one concise specification, as `udm create --concise` takes it; any thread may use it. A queue is
- * one thread's way to one device: only the thread that opened it uses and closes it.
+ * A stack is the devices of one concise specification, as `udm create --concise` takes it; any thread may use it. A
+ * queue is one thread's way to one device: only the thread that opened it uses and closes it.
  *
  *     udm_stack *stack;
  *     udm_queue *queue;
@@ -30,8 +30,8 @@ extern "C" {
 typedef struct udm_stack udm_stack;
 typedef struct udm_queue udm_queue;
 
-/* What went wrong in this thread's last call that failed: which device, what was expected, what was found. Stays until the
- * thread's next failure. Never null.
+/* What went wrong in this thread's last call that failed: which device, what was expected, what was found. Stays until
+ * the thread's next failure. Never null.
  */
 const char *udm_error(void);
 
@@ -58,8 +58,8 @@ struct udm_device_info {
 	uint32_t flags;
 };
 
-/* Makes every device of `concise` and makes it live; an empty text makes none, and udm_command may. May block: it opens
- * devices. Close it with udm_stack_close.
+/* Makes every device of `concise` and makes it live; an empty text makes none, and udm_command may. May block: it
+ * opens devices. Close it with udm_stack_close.
  */
 int udm_stack_open(const char *concise, udm_stack **stack);
 
@@ -69,14 +69,15 @@ void udm_stack_close(udm_stack *stack);
 /* What the device is like now; null names the last of the specification. */
 int udm_device_info(const udm_stack *stack, const char *device, struct udm_device_info *info);
 
-/* Runs one of dmsetup's commands on the stack: create, load, suspend, resume, message, status, table, info, remove and the
- * others, with their options. `argv` are its words, the last followed by null:
+/* Runs one of dmsetup's commands on the stack: create, load, suspend, resume, message, status, table, info, remove and
+ * the others, with their options. `argv` are its words, the last followed by null:
  *
  *     const char *const argv[] = { "create", "vol", "--table", "0 2097152 ram", NULL };
  *
- * `*output` gets what it prints, to be freed by udm_text_free; null when nobody wants it. With `--json`, info, table, status
- * and ls print JSON. What goes wrong is an errno negated, with the command's words in udm_error(). Any thread may call it. It
- * blocks as long as the command does: `wait` until there is an event. A device with an open queue is not removed (-EBUSY).
+ * `*output` gets what it prints, to be freed by udm_text_free; null when nobody wants it. With `--json`, info, table,
+ * status and ls print JSON. What goes wrong is an errno negated, with the command's words in udm_error(). Any thread
+ * may call it. It blocks as long as the command does: `wait` until there is an event. A device with an open queue is
+ * not removed (-EBUSY).
  */
 int udm_command(udm_stack *stack, const char *const *argv, char **output);
 
@@ -115,8 +116,8 @@ struct udm_request {
 	uint64_t offset;
 	/* In bytes; a multiple of 512. */
 	uint64_t length;
-	/* Reads and writes: memory of `length` bytes. It stays until the completion has been taken; so does the list when it
-	 * has more than one entry.
+	/* Reads and writes: memory of `length` bytes. It stays until the completion has been taken; so does the list when
+	 * it has more than one entry.
 	 */
 	const struct iovec *iov;
 	/* Entries of the list. */
@@ -140,16 +141,16 @@ struct udm_completion {
 /* A timeout that never comes. */
 #define UDM_FOREVER UINT64_MAX
 
-/* A way to a device for this thread, with at most `depth` (1 to 65536) requests out. Null names the last device. A process
- * has at most 256 queues at a time.
+/* A way to a device for this thread, with at most `depth` (1 to 65536) requests out. Null names the last device. A
+ * process has at most 256 queues at a time.
  */
 int udm_queue_open(const udm_stack *stack, const char *device, unsigned int depth, udm_queue **queue);
 
 /* Every request must have completed. Null is allowed. */
 void udm_queue_close(udm_queue *queue);
 
-/* Submits a request; the struct itself may go at once. -EAGAIN when as many are out as the queue is deep: poll first. A
- * request that the device refuses completes with an error. Never blocks.
+/* Submits a request; the struct itself may go at once. -EAGAIN when as many are out as the queue is deep: poll first.
+ * A request that the device refuses completes with an error. Never blocks.
  */
 int udm_queue_submit(udm_queue *queue, const struct udm_request *request);
 
