@@ -93,7 +93,7 @@ impl<'a> Cx<'a> {
 
     /// Whether a bio is of this channel.
     #[inline]
-    pub fn is_home(&self, bio: &Bio) -> bool {
+    pub(crate) fn is_home(&self, bio: &Bio) -> bool {
         std::ptr::eq(bio.record().channel.as_ptr(), self.0)
     }
 
@@ -300,7 +300,7 @@ impl<'a> Cx<'a> {
     /// Ends a bio of any channel with the status that it has noted: as [`Bio::end`], quicker for one of this channel.
     #[inline]
     pub(crate) fn end_noted(&self, bio: Bio) {
-        if std::ptr::eq(bio.record().channel.as_ptr(), self.0) { self.0.complete(bio) } else { bio.end(Status::Ok) }
+        if self.is_home(&bio) { self.0.complete(bio) } else { bio.end(Status::Ok) }
     }
 
     /// Ends a bio of this channel: as [`Bio::end`], without looking where it belongs.
