@@ -216,6 +216,12 @@ impl Store {
         assert!(self.out && batch.number == self.batches, "the batch that is out");
         self.out = false;
         self.poisoned |= !written;
+        if self.merging && written {
+            // As `persistent_commit_merge` (`drivers/md/dm-snap-persistent.c`, 6.12): the status, which alone looks at it
+            // during a merge, must not say that all is merged before that is on the device.
+            let area = self.geometry.area(self.area).expect("it was read");
+            self.next_free = area + self.entries.len() as u64 + 1;
+        }
     }
 
     /// Makes the snapshot invalid, for ever. Nothing can be committed any more.
@@ -275,9 +281,6 @@ impl Store {
         assert!(self.merging && merged > 0 && merged <= was, "exceptions of the window");
         self.entries.truncate(was - merged);
         let last = self.blocks(was - merged..was);
-        // As `persistent_commit_merge`: only the status looks at it from now on.
-        let area = self.geometry.area(self.area).expect("it was read");
-        self.next_free = area + self.entries.len() as u64 + 1;
         self.batch(Vec::new(), last)
     }
 

@@ -166,6 +166,7 @@ fn merging_shows_in_the_usage() {
     let Merge::Window(window) = store.merge(5).unwrap() else { panic!("there is something") };
     assert_eq!(window, &all[35..]);
     let batch = store.merge_commit(5);
+    assert_eq!(store.usage().to_string(), "43/100 3", "not on the device yet");
     disk.write(&batch);
     store.finish(&batch, true);
     assert_eq!(store.usage().to_string(), "38/100 3");
