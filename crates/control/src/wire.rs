@@ -5,7 +5,8 @@
 //!
 //! 1. The client connects; the daemon asks the kernel who it is (`SO_PEERCRED`).
 //! 2. The client sends a hello: [`HelloHead`], then its working directory, since paths in a table
-//!    are relative to the caller's.
+//!    are relative to the caller's. By the hello's flags it may ask to be shown what the kernel's
+//!    device mapper would show ([`KERNEL_VIEW`]).
 //! 3. Any number of times, the client sends [`RequestHead`] and the `dm_ioctl` buffer, and the
 //!    daemon answers with [`AnswerHead`], the buffer (empty where it failed before it had one),
 //!    and a text that says more than the error number can: UTF-8, possibly several lines.
@@ -25,6 +26,10 @@ use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 pub const MAGIC: [u8; 4] = *b"UDMC";
 /// The version of this framing.
 pub const VERSION: u16 = 1;
+/// The hello's flag of a client that stands for programs which take udm for the kernel's device mapper: every device is
+/// a block device of the host from its creation on, has that one's number in every answer, and no answer says what the
+/// kernel has no word for.
+pub const KERNEL_VIEW: u16 = 1;
 /// The longest `dm_ioctl` buffer, and the longest text, in bytes.
 pub const MAX_MESSAGE: usize = 16 << 20;
 /// The longest working directory, in bytes (`PATH_MAX`).
@@ -38,7 +43,7 @@ pub struct HelloHead {
     pub magic: [u8; 4],
     /// [`VERSION`].
     pub version: u16,
-    /// Zero.
+    /// [`KERNEL_VIEW`] or zero.
     pub flags: u16,
     /// Bytes of the working directory that follows.
     pub cwd_len: u32,
@@ -50,7 +55,7 @@ impl HelloHead {
     /// Check the head.
     ///
     /// # Errors
-    /// `InvalidData`: not a client of udm's, another version, or a directory that is too long.
+    /// `InvalidData`: not a client of udm's, another version, a flag that is not known, or a directory that is too long.
     pub fn check(&self) -> io::Result<()> {
         if self.magic != MAGIC {
             return Err(invalid(format!("the hello begins with {:02x?}: expected {:02x?}", self.magic, MAGIC)));
@@ -58,7 +63,26 @@ impl HelloHead {
         if self.version != VERSION {
             return Err(invalid(format!("the client speaks version {} of the protocol, udm {VERSION}", self.version)));
         }
+        if self.flags & !KERNEL_VIEW != 0 {
+            return Err(invalid(format!("the hello has the flags {:#x}: udm knows {KERNEL_VIEW:#x}", self.flags)));
+        }
         within("working directory", self.cwd_len, MAX_CWD)
+    }
+}
+
+/// What a client says of itself.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Hello {
+    /// Where relative paths in its tables begin.
+    pub cwd: Vec<u8>,
+    /// It asked for [`KERNEL_VIEW`].
+    pub kernel_view: bool,
+}
+
+impl Hello {
+    /// Of a client that knows that it talks to udm.
+    pub fn new(cwd: impl Into<Vec<u8>>) -> Self {
+        Self { cwd: cwd.into(), kernel_view: false }
     }
 }
 
@@ -133,20 +157,21 @@ pub struct WireAnswer {
 ///
 /// # Errors
 /// The stream's, and `InvalidInput` for a directory that is too long.
-pub fn write_hello(stream: &mut impl Write, cwd: &[u8]) -> io::Result<()> {
-    let cwd_len = length("working directory", cwd.len(), MAX_CWD)?;
-    let head = HelloHead { magic: MAGIC, version: VERSION, flags: 0, cwd_len, reserved: 0 };
-    send(stream, &[head.as_bytes(), cwd])
+pub fn write_hello(stream: &mut impl Write, hello: &Hello) -> io::Result<()> {
+    let cwd_len = length("working directory", hello.cwd.len(), MAX_CWD)?;
+    let flags = if hello.kernel_view { KERNEL_VIEW } else { 0 };
+    let head = HelloHead { magic: MAGIC, version: VERSION, flags, cwd_len, reserved: 0 };
+    send(stream, &[head.as_bytes(), &hello.cwd])
 }
 
-/// Receive the hello: the client's working directory.
+/// Receive the hello.
 ///
 /// # Errors
 /// The stream's, `UnexpectedEof`, and those of [`HelloHead::check`].
-pub fn read_hello(stream: &mut impl Read) -> io::Result<Vec<u8>> {
+pub fn read_hello(stream: &mut impl Read) -> io::Result<Hello> {
     let head: HelloHead = head(stream)?.ok_or(io::ErrorKind::UnexpectedEof)?;
     head.check()?;
-    body(stream, head.cwd_len)
+    Ok(Hello { cwd: body(stream, head.cwd_len)?, kernel_view: head.flags & KERNEL_VIEW != 0 })
 }
 
 /// How many bytes a hello still lacks, for who collects them as they come; 0: it is whole. At first only its head's are
@@ -299,11 +324,11 @@ mod tests {
     #[test]
     fn round_trip() {
         let mut wire = Vec::new();
-        write_hello(&mut wire, b"/home").unwrap();
+        write_hello(&mut wire, &Hello::new(*b"/home")).unwrap();
         write_request(&mut wire, 7, b"abc").unwrap();
         write_request(&mut wire, 8, b"").unwrap();
         let mut stream = &wire[..];
-        assert_eq!(read_hello(&mut stream).unwrap(), b"/home");
+        assert_eq!(read_hello(&mut stream).unwrap(), Hello::new(*b"/home"));
         assert_eq!(read_request(&mut stream).unwrap(), Some(WireRequest { ioctl_cmd: 7, buf: b"abc".into() }));
         assert_eq!(read_request(&mut stream).unwrap(), Some(WireRequest { ioctl_cmd: 8, buf: vec![] }));
         assert_eq!(read_request(&mut stream).unwrap(), None);
@@ -317,7 +342,7 @@ mod tests {
     #[test]
     fn collected_as_it_comes() {
         let (mut hello, mut request) = (Vec::new(), Vec::new());
-        write_hello(&mut hello, b"/home").unwrap();
+        write_hello(&mut hello, &Hello::new(*b"/home")).unwrap();
         write_request(&mut request, 7, b"abc").unwrap();
         for (wire, lacks, head) in [(hello, hello_lacks as fn(&[u8]) -> _, 16), (request, request_lacks, 8)] {
             for len in 0..=wire.len() {
@@ -342,7 +367,9 @@ mod tests {
             let wire = [head.as_bytes(), b"/"].concat();
             read_hello(&mut &wire[..]).map_err(|e| e.kind())
         };
-        assert_eq!(hello(|_| ()), Ok(b"/".into()));
+        assert_eq!(hello(|_| ()), Ok(Hello::new(*b"/")));
+        assert_eq!(hello(|h| h.flags = KERNEL_VIEW), Ok(Hello { cwd: b"/".into(), kernel_view: true }));
+        assert_eq!(hello(|h| h.flags = 2), Err(io::ErrorKind::InvalidData));
         assert_eq!(hello(|h| h.magic = *b"GET "), Err(io::ErrorKind::InvalidData));
         assert_eq!(hello(|h| h.version = 2), Err(io::ErrorKind::InvalidData));
         assert_eq!(hello(|h| h.cwd_len = 4097), Err(io::ErrorKind::InvalidData));

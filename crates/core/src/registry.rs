@@ -40,6 +40,8 @@ struct Devices {
     by_name: BTreeMap<String, Arc<MappedDevice>>,
     by_uuid: BTreeMap<String, Arc<MappedDevice>>,
     by_minor: BTreeMap<u32, Arc<MappedDevice>>,
+    /// By the numbers of their nodes, where these are block devices of the host.
+    by_node: BTreeMap<DevT, Weak<MappedDevice>>,
     /// Every number below is in use.
     used_below: u32,
     /// Those that are being removed, until their bios are done.
@@ -140,6 +142,26 @@ impl Registry {
         self.0.lock().by_minor.get(&devt.minor).cloned()
     }
 
+    /// The device whose node is that block device of the host.
+    pub fn by_node(&self, number: DevT) -> Option<Arc<MappedDevice>> {
+        self.0.lock().by_node.get(&number)?.upgrade()
+    }
+
+    /// Notes which block device of the host a device's node is, or that it is none any more. A table that names such a
+    /// number means the device.
+    pub fn set_node_number(&self, md: &Arc<MappedDevice>, number: Option<DevT>) {
+        let mut devices = self.0.lock();
+        if let Some(old) = md.node_number()
+            && devices.by_node.get(&old).is_some_and(|other| std::ptr::eq(other.as_ptr(), Arc::as_ptr(md)))
+        {
+            devices.by_node.remove(&old);
+        }
+        if let Some(number) = number {
+            devices.by_node.insert(number, Arc::downgrade(md));
+        }
+        md.set_node_number(number);
+    }
+
     /// Every device, in the order of their names.
     pub fn list(&self) -> Vec<Arc<MappedDevice>> {
         self.0.lock().by_name.values().cloned().collect()
@@ -179,7 +201,8 @@ impl Registry {
         self.0.remove(md, deferred)
     }
 
-    /// Opens a device for a table or an export: one of udm's own by `M:m` or `/dev/mapper/NAME`, else the host's.
+    /// Opens a device for a table or an export: one of udm's own by `M:m` (its own or its node's) or `/dev/mapper/NAME`,
+    /// else the host's.
     pub fn open(
         &self,
         spec: &str,
@@ -257,6 +280,9 @@ impl RegistryCore {
             devices.by_name.remove(&name);
             devices.by_uuid.remove(&uuid);
             devices.by_minor.remove(&minor);
+            if let Some(node) = md.node_number() {
+                devices.by_node.remove(&node);
+            }
             devices.used_below = devices.used_below.min(minor);
             devices.going.push(Arc::downgrade(md));
         }
@@ -395,7 +421,7 @@ impl LoadContext<'_> {
         let devices = self.registry.lock();
         if let Ok(devt) = spec.parse::<DevT>() {
             if devt.major != MAJOR {
-                return Ok(None);
+                return Ok(devices.by_node.get(&devt).and_then(Weak::upgrade));
             }
             let found = devices.by_minor.get(&devt.minor).cloned();
             let missing = || Error::new(Errno::ENXIO, format!("no mapped device has the number {devt}"));

@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use udm_base::DevT;
 use udm_client::dmsetup::{DmTransport, IoctlError, SocketTransport};
 use udm_control::second::{Client, ClientError, HostDevice, NodeKind, Request};
+use udm_exec::outside::Outside;
 
 /// The daemon's option that a client starts it with, next to the command's name.
 pub(crate) const DETACHED: &str = "--detached";
@@ -30,6 +31,11 @@ const LOG_LINES: usize = 8;
 /// Connects to `control.sock`, and starts a daemon when nobody answers there. Clients that do so at once end up with
 /// one daemon: the others find its lock and go.
 pub(crate) fn control(places: &Places) -> io::Result<UnixStream> {
+    control_from(places, None)
+}
+
+/// As [`control`]; a daemon that is started lives `outside`.
+pub(crate) fn control_from(places: &Places, outside: Option<&Outside>) -> io::Result<UnixStream> {
     let deadline = Instant::now() + START_TIMEOUT;
     let mut started: Option<Child> = None;
     loop {
@@ -50,7 +56,7 @@ pub(crate) fn control(places: &Places) -> io::Result<UnixStream> {
         let ended = match &mut started {
             Some(child) => child.try_wait()?,
             None => {
-                started = Some(start(places)?);
+                started = Some(start(places, outside)?);
                 None
             }
         };
@@ -94,10 +100,14 @@ pub(crate) fn nbd(places: &Places) -> io::Result<PathBuf> {
 }
 
 /// The daemon, detached: it makes a session of its own, and its output is the log.
-fn start(places: &Places) -> io::Result<Child> {
+fn start(places: &Places, outside: Option<&Outside>) -> io::Result<Child> {
     places.make().map_err(io::Error::other)?;
     let log = open_log(places)?;
-    daemon_command(places, &["daemon", DETACHED, "--dir"])?
+    let mut command = daemon_command(places, &["daemon", DETACHED, "--dir"])?;
+    if let Some(outside) = outside {
+        outside.run(&mut command);
+    }
+    command
         .stdout(log.try_clone()?)
         .stderr(log)
         .spawn()

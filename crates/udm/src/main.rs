@@ -5,6 +5,7 @@
 mod beside;
 mod connect;
 mod daemon;
+mod exec;
 mod exports;
 mod greet;
 mod own;
@@ -33,7 +34,7 @@ fn main() -> ExitCode {
     let is_udm = program != "dmsetup" && program != "devmap_name";
     let word = first_word(&argv).filter(|_| is_udm);
     // These have clients, which hang up as they like.
-    if !matches!(word, Some("daemon" | "run" | "bench")) {
+    if !matches!(word, Some("daemon" | "run" | "bench" | "exec")) {
         startup::restore_sigpipe();
     } else {
         startup::survive_file_limit();

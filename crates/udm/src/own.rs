@@ -3,6 +3,7 @@
 use crate::beside;
 use crate::connect;
 use crate::daemon::{self, Begin};
+use crate::exec::{self, ExecArgs};
 use crate::places::Places;
 use crate::run::{self, RunArgs};
 use crate::snapshot::{self, SnapshotArgs};
@@ -55,6 +56,8 @@ enum OwnCommand {
     Thin(ThinArgs),
     /// Look into the COW device of a snapshot: what changed, and how full it is; or take a snapshot back
     Snapshot(SnapshotArgs),
+    /// Run a program of the kernel's device mapper (lvm, dmsetup, cryptsetup), and all that it starts, on udm
+    Exec(ExecArgs),
     /// Measure how fast a device is; `udm bench --help` tells more
     #[command(disable_help_flag = true)]
     Bench(BenchArgs),
@@ -199,6 +202,7 @@ pub(crate) fn main(argv: Vec<OsString>) -> u8 {
         OwnCommand::Daemon(args) => return serve(places(), args),
         OwnCommand::Run(args) => run::run(args),
         OwnCommand::Export(args) => places().and_then(|places| export(&places, args)),
+        OwnCommand::Exec(args) => return exec::main(places(), &args),
         OwnCommand::Bench(args) => {
             // Without a directory there is no daemon, and its devices are the only ones that are out of reach.
             let socket = places().ok().and_then(|places| {

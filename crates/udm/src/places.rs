@@ -143,6 +143,15 @@ impl Places {
         self.dir.join("log")
     }
 
+    /// What belongs to the namespace of `udm exec`.
+    pub(crate) fn exec(&self) -> PathBuf {
+        self.dir.join("exec")
+    }
+
+    pub(crate) fn exec_socket(&self) -> PathBuf {
+        self.dir.join("exec.sock")
+    }
+
     pub(crate) fn lock(&self) -> PathBuf {
         self.dir.join("lock")
     }

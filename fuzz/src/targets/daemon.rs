@@ -33,7 +33,7 @@ fn registry() -> Registry {
 pub fn fuzz_session(data: &[u8]) {
     let registry = registry();
     // What waits finds that its client has gone.
-    let caller = Caller { cwd: Path::new("/"), cancel: &|| true, reap: &|| () };
+    let caller = Caller { cwd: Path::new("/"), cancel: &|| true, reap: &|| (), kernel_view: None };
     let mut stream = data;
     if read_hello(&mut stream).is_err() {
         return;

@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 use udm_base::{DevT, Errno};
-use udm_control::wire::{self, WireAnswer};
+use udm_control::wire::{self, Hello, WireAnswer};
 
 /// An ioctl failed.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -92,7 +92,7 @@ const TRIES: usize = 8;
 /// for the first ioctl, and again when a daemon has gone without having read a request.
 pub struct SocketTransport<C> {
     connect: C,
-    cwd: Vec<u8>,
+    hello: Hello,
     stream: Option<UnixStream>,
     waiting: Option<Waiting>,
     said: String,
@@ -104,7 +104,12 @@ type Waiting = (Duration, Box<dyn FnMut()>);
 impl<C: FnMut() -> io::Result<UnixStream>> SocketTransport<C> {
     /// A transport that opens no connection yet. `cwd` is what paths in tables are relative to.
     pub fn new(cwd: impl Into<Vec<u8>>, connect: C) -> Self {
-        Self { connect, cwd: cwd.into(), stream: None, waiting: None, said: String::new() }
+        Self::greeting(Hello::new(cwd), connect)
+    }
+
+    /// As [`new`](Self::new), with all that a hello says.
+    pub fn greeting(hello: Hello, connect: C) -> Self {
+        Self { connect, hello, stream: None, waiting: None, said: String::new() }
     }
 
     /// Calls `look` again and again, each time after so long, while an answer does not come.
@@ -133,7 +138,7 @@ impl<C: FnMut() -> io::Result<UnixStream>> SocketTransport<C> {
             Some(stream) => (stream, true),
             None => ((self.connect)().map_err(Broken::NoWay)?, false),
         };
-        let hello = if greeted { Ok(()) } else { wire::write_hello(&mut stream, &self.cwd) };
+        let hello = if greeted { Ok(()) } else { wire::write_hello(&mut stream, &self.hello) };
         let sent = hello.and_then(|()| wire::write_request(&mut stream, cmd, buf));
         if let Err(error) = sent {
             // A daemon that hung up before it had this may have said why, as one does that is being stopped.
@@ -215,7 +220,7 @@ mod tests {
 
     /// A daemon that answers `count` requests and hangs up.
     fn daemon(mut stream: UnixStream, count: usize) {
-        assert_eq!(wire::read_hello(&mut stream).unwrap(), b"/home");
+        assert_eq!(wire::read_hello(&mut stream).unwrap(), Hello::new(*b"/home"));
         for _ in 0..count {
             let Some(request) = wire::read_request(&mut stream).unwrap() else { return };
             let parsed = Request::parse(request.ioctl_cmd, &request.buf).unwrap();

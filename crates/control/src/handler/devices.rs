@@ -15,8 +15,18 @@ impl Handler<'_> {
         let persistent = self.request.flags().contains(Flags::PERSISTENT_DEV);
         // Only the minor number counts: the major is the registry's.
         let minor = persistent.then(|| self.request.header().device().map_or(0, |dev| dev.minor));
-        let md = self.registry.create(name, uuid, minor)?;
+        let Some(nodes) = self.caller.kernel_view else {
+            let md = self.registry.create(name, uuid, minor)?;
+            self.is_about(&md);
+            return Ok(self.reply_about(&md));
+        };
+        let md = self.registry.create(name, uuid, None)?;
         self.is_about(&md);
+        if let Err(error) = nodes.make(&md, minor) {
+            // It is as if it had never been: nobody has heard of it.
+            let _ = self.registry.remove(&md, false);
+            return Err(error.into());
+        }
         Ok(self.reply_about(&md))
     }
 
@@ -99,7 +109,7 @@ impl Handler<'_> {
                 && info.uuid.as_bytes().starts_with(self.request.uuid())
         });
         let entries = chosen.map(|info| NameEntry {
-            dev: info.devt,
+            dev: self.number_of(info),
             name: info.name.as_bytes(),
             event_nr: info.event_nr,
             uuid: Some(info.uuid.as_bytes()).filter(|uuid| !uuid.is_empty()),

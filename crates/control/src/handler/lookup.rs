@@ -20,7 +20,10 @@ impl Handler<'_> {
                 let found = std::str::from_utf8(uuid).ok().and_then(|uuid| self.registry.by_uuid(uuid));
                 found.ok_or_else(|| missing(format!("the uuid {:?}", String::from_utf8_lossy(uuid))))
             }
-            Some(DeviceKey::Dev(dev)) => self.registry.by_devt(dev).ok_or_else(|| missing(format!("the number {dev}"))),
+            Some(DeviceKey::Dev(dev)) => {
+                let found = self.registry.by_devt(dev).or_else(|| self.registry.by_node(dev));
+                found.ok_or_else(|| missing(format!("the number {dev}")))
+            }
             None => Err(Refusal::new(
                 Errno::ENXIO,
                 "no device is named: expected a name, a uuid or a number, and only one of them",
@@ -52,12 +55,14 @@ impl Handler<'_> {
         let info = md.info();
         let inactive = self.request.flags().contains(Flags::QUERY_INACTIVE_TABLE);
         let queried = if inactive { md.table(TableSlot::Inactive) } else { None };
+        let all = !self.request.flags().contains(Flags::SKIP_BDGET);
+        let (number, opens) = (self.number_of(&info), self.open_count(md, &info, all));
         let header = reply.header_mut();
         // Both fit: the registry keeps the limits of the fields.
         let named = header.set_name(info.name.as_bytes()) && header.set_uuid(info.uuid.as_bytes());
         debug_assert!(named, "a name fits its field");
-        header.set_device(Some(info.devt));
-        header.open_count = i32::try_from(info.open_count).unwrap_or(i32::MAX);
+        header.set_device(Some(number));
+        header.open_count = i32::try_from(opens).unwrap_or(i32::MAX);
         header.event_nr = info.event_nr;
         let read_only = if inactive { queried.as_ref().is_some_and(|t| t.read_only()) } else { info.read_only };
         header.target_count = match (inactive, &queried) {

@@ -13,6 +13,7 @@
 mod devices;
 mod error;
 mod events;
+mod kernel_view;
 mod lookup;
 mod suspend;
 mod tables;
@@ -20,6 +21,8 @@ mod targets;
 
 #[cfg(test)]
 mod tests;
+
+pub use kernel_view::{BlockNodes, Opens};
 
 use crate::codec::{Command, Reply, Request};
 use crate::wire::WireAnswer;
@@ -37,6 +40,8 @@ pub struct Caller<'a> {
     /// Lets exports close the devices of clients that have hung up. Called before a removal is refused with "busy";
     /// may block briefly.
     pub reap: &'a dyn Fn(),
+    /// The devices' nodes, for a caller that asked for [`KERNEL_VIEW`](crate::wire::KERNEL_VIEW).
+    pub kernel_view: Option<&'a dyn BlockNodes>,
 }
 
 /// An answer, and which devices may be others than before.

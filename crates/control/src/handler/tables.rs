@@ -41,7 +41,7 @@ impl Handler<'_> {
         let mut reply = self.reply_about(&md);
         if let Some(table) = self.queried_table(&md) {
             let devices = table.devices().iter().rev();
-            let numbers: Vec<DevT> = devices.map(|dev| self.registry.number_of(dev)).collect();
+            let numbers: Vec<DevT> = devices.map(|dev| self.number_beneath(dev)).collect();
             reply.deps(&numbers);
         }
         Ok(reply)
@@ -64,11 +64,11 @@ impl Handler<'_> {
             } else {
                 StatusKind::Info { noflush: flags.contains(Flags::NOFLUSH) }
             };
+            let lines = table.lines(kind);
+            let shown: Vec<_> = lines.iter().map(|line| self.with_numbers(&table, &line.params)).collect();
+            let specs = lines.iter().zip(&shown);
             reply.targets(
-                table
-                    .lines(kind)
-                    .iter()
-                    .map(|l| TargetSpec::new(l.start, l.len, l.target.as_bytes(), l.params.as_bytes())),
+                specs.map(|(l, params)| TargetSpec::new(l.start, l.len, l.target.as_bytes(), params.as_bytes())),
             );
         }
         reply

@@ -86,8 +86,12 @@ impl World {
 
     fn outcome(&self, command: Command, build: impl FnOnce(RequestBuilder) -> RequestBuilder) -> Outcome {
         let bytes = build(RequestBuilder::new(command)).build().unwrap();
-        let caller =
-            Caller { cwd: Path::new("/cwd"), cancel: &|| self.cancelled.get(), reap: &|| (self.reap.borrow())() };
+        let caller = Caller {
+            cwd: Path::new("/cwd"),
+            cancel: &|| self.cancelled.get(),
+            reap: &|| (self.reap.borrow())(),
+            kernel_view: None,
+        };
         handle(&self.registry, &caller, command.ioctl_number(), &bytes)
     }
 
@@ -135,8 +139,12 @@ fn version() {
     let world = World::new();
     let buf = world.ask(Command::Version, |r| r).unwrap();
     assert_eq!(Response::parse(&buf).unwrap().header().version, [4, 48, 0]);
-    let outcome =
-        handle(&world.registry, &Caller { cwd: Path::new("/"), cancel: &|| false, reap: &|| () }, 0xc138_fdff, &buf);
+    let outcome = handle(
+        &world.registry,
+        &Caller { cwd: Path::new("/"), cancel: &|| false, reap: &|| (), kernel_view: None },
+        0xc138_fdff,
+        &buf,
+    );
     assert_eq!(outcome.answer.errno, Errno::ENOTTY.get());
     assert_eq!(outcome.changed, Changed::Nothing);
 }
@@ -519,7 +527,7 @@ fn secrets_are_not_shown_while_they_are_opened() {
     for flags in [Flags::default(), Flags::SECURE_DATA] {
         let spec = TargetSpec::new(Sector::ZERO, Sectors::new(8), b"on", b"SECRET");
         let request = RequestBuilder::new(Command::TableLoad).name(b"a").flags(flags).targets([spec]).build().unwrap();
-        let caller = Caller { cwd: Path::new("/"), cancel: &ask, reap: &|| () };
+        let caller = Caller { cwd: Path::new("/"), cancel: &ask, reap: &|| (), kernel_view: None };
         assert_eq!(handle(&world.registry, &caller, Command::TableLoad.ioctl_number(), &request).answer.errno, 0);
     }
     assert_eq!(told.into_inner(), ["opens SECRET", "opens a device beneath"]);

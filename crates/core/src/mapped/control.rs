@@ -36,6 +36,8 @@ pub(super) struct Control {
     pub(super) deferred_remove: bool,
     pub(super) deleting: bool,
     pub(super) geometry: Geometry,
+    /// The number of the host's block device that its node is.
+    pub(super) node: Option<DevT>,
 }
 
 impl Control {
@@ -60,6 +62,7 @@ impl Control {
             deferred_remove: false,
             deleting: false,
             geometry: Geometry::default(),
+            node: None,
         }
     }
 }
@@ -73,6 +76,8 @@ pub struct Info {
     pub uuid: String,
     /// Its number.
     pub devt: DevT,
+    /// The number of the block device of the host that its node is.
+    pub node: Option<DevT>,
     /// How many hold it open: exports, tables above, nodes.
     pub open_count: u32,
     /// Events so far.
@@ -121,6 +126,15 @@ impl MappedDevice {
         control.uuid = uuid.unwrap_or_else(|| std::mem::take(&mut control.uuid));
     }
 
+    /// The number of the block device of the host that its node is, if it is one.
+    pub fn node_number(&self) -> Option<DevT> {
+        lock(&self.control).node
+    }
+
+    pub(crate) fn set_node_number(&self, number: Option<DevT>) {
+        lock(&self.control).node = number;
+    }
+
     /// What `dmsetup info` shows.
     pub fn info(&self) -> Info {
         self.settle();
@@ -129,6 +143,7 @@ impl MappedDevice {
             name: control.name.clone(),
             uuid: control.uuid.clone(),
             devt: self.devt,
+            node: control.node,
             open_count: control.open_count,
             event_nr: self.events.number(),
             suspended: control.suspended,

@@ -28,6 +28,9 @@ use udm_io::Domain;
 /// A device's node, before its number.
 const NODE: &str = "/dev/loop";
 const CONTROL: &str = "/dev/loop-control";
+/// The major number of loop devices (`include/uapi/linux/major.h`, 6.12), and how many minor numbers there are.
+pub const MAJOR: u32 = 7;
+const NUMBERS: u32 = 1 << 20;
 /// How often a free device is asked for, when others are as quick to take it.
 const TRIES: usize = 32;
 /// What it shows of the file of a mount that was taken out of sight.
@@ -41,6 +44,18 @@ const DELETED: &[u8] = b" (deleted)";
 pub struct LoopDevice {
     number: u32,
     file: PathBuf,
+}
+
+/// Which loop device to take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Choice {
+    /// Any that is free.
+    Free,
+    /// The one of this number, which is made if there is none.
+    Exactly(u32),
+    /// A new one, of this number or the next higher that there is none of. Numbers that are free are given to whoever
+    /// asks next; so one that was in use a moment ago may still be in somebody's mind.
+    New(u32),
 }
 
 /// What became of an attempt to detach.
@@ -86,12 +101,62 @@ fn control() -> io::Result<OwnedFd> {
 ///
 /// # Errors
 /// No right to, no loop device left, or a block size that the kernel does not take. Nothing is attached then.
-pub fn attach(domain: &Domain, file: &Path, read_only: bool, block_size: u32) -> io::Result<LoopDevice> {
+pub fn attach(
+    domain: &Domain,
+    file: &Path,
+    read_only: bool,
+    block_size: u32,
+    choice: Choice,
+) -> io::Result<LoopDevice> {
     let file = file.to_owned();
-    apart(domain, move || attach_here(&file, read_only, block_size))
+    apart(domain, move || attach_here(&file, read_only, block_size, choice))
 }
 
-fn attach_here(file: &Path, read_only: bool, block_size: u32) -> io::Result<LoopDevice> {
+/// The number to try next, which `tried` came to nothing.
+fn choose(control: &OwnedFd, choice: Choice, tried: Option<u32>) -> io::Result<u32> {
+    match choice {
+        Choice::Free => sys::loop_get_free(control).map_err(|e| said(e, "no loop device is left")),
+        Choice::Exactly(number) if tried.is_some() => {
+            Err(io::Error::new(io::ErrorKind::ResourceBusy, format!("{NODE}{number} is somebody else's")))
+        }
+        Choice::Exactly(number) => match sys::loop_add(control, number) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(said(error, format!("{NODE}{number}"))),
+            _ => Ok(number),
+        },
+        Choice::New(first) => {
+            for number in tried.map_or(first, |tried| tried + 1)..NUMBERS {
+                match sys::loop_add(control, number) {
+                    Ok(()) => return Ok(number),
+                    Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                    Err(error) => return Err(said(error, format!("{NODE}{number}"))),
+                }
+            }
+            Err(io::Error::new(io::ErrorKind::ResourceBusy, "no loop device is left"))
+        }
+    }
+}
+
+/// The device's node, which nobody makes for new numbers in most containers.
+fn node_of(number: u32) -> io::Result<PathBuf> {
+    use rustix::fs::{CWD, FileType, makedev, mknodat};
+    let path = PathBuf::from(format!("{NODE}{number}"));
+    if !path.exists() {
+        let made = mknodat(CWD, &path, FileType::BlockDevice, Mode::RUSR | Mode::WUSR, makedev(MAJOR, number));
+        if let Err(error) = made
+            && error != Errno::EXIST
+        {
+            return Err(io::Error::new(
+                io::ErrorKind::Unsupported,
+                format!(
+                    "no loop device is left that has a node: make one with `mknod {NODE}{number} b {MAJOR} {number}`"
+                ),
+            ));
+        }
+    }
+    Ok(path)
+}
+
+fn attach_here(file: &Path, read_only: bool, block_size: u32, choice: Choice) -> io::Result<LoopDevice> {
     let control = control()?;
     let access = if read_only { OFlags::RDONLY } else { OFlags::RDWR };
     let backing = open(file, access | OFlags::DIRECT).map_err(|e| said(e, file.display()))?;
@@ -102,17 +167,12 @@ fn attach_here(file: &Path, read_only: bool, block_size: u32) -> io::Result<Loop
     let file = fs::canonicalize(file).map_err(|e| said(e, file.display()))?;
     // Who is killed before all is done takes the device along.
     let flags = sys::LO_FLAGS_DIRECT_IO | sys::LO_FLAGS_AUTOCLEAR | if read_only { sys::LO_FLAGS_READ_ONLY } else { 0 };
+    let mut tried = None;
     for _ in 0..TRIES {
-        let number = sys::loop_get_free(&control).map_err(|e| said(e, "no loop device is left"))?;
+        let number = choose(&control, choice, tried)?;
+        tried = Some(number);
         let loopdev = LoopDevice { number, file: file.clone() };
-        let device = open(&loopdev.path(), access).map_err(|error| match error.kind() {
-            // Nobody makes nodes for new numbers in most containers.
-            io::ErrorKind::NotFound => io::Error::new(
-                io::ErrorKind::Unsupported,
-                format!("no loop device is left that has a node: make one with `mknod {NODE}{number} b 7 {number}`"),
-            ),
-            _ => said(error, loopdev.path().display()),
-        })?;
+        let device = open(&node_of(number)?, access).map_err(|error| said(error, loopdev.path().display()))?;
         match sys::loop_configure(&device, &backing, block_size, flags, file.as_os_str().as_bytes()) {
             Ok(()) => {
                 // The mark of who had the number before stays on it (BLKROSET is the block device's, not the loop
@@ -224,6 +284,29 @@ impl LoopDevice {
     /// Its node in /dev.
     pub fn path(&self) -> PathBuf {
         PathBuf::from(format!("{NODE}{}", self.number))
+    }
+
+    /// Its number.
+    pub fn number(&self) -> DevT {
+        DevT::new(MAJOR, self.number)
+    }
+
+    /// Takes it away from the system when it is free, so that the next with this number is a new device. It stays when
+    /// somebody has it open.
+    pub fn discard(&self, domain: &Domain) {
+        let _ = self.apart(domain, |device| sys::loop_remove(control()?, device.number));
+    }
+
+    /// Whether somebody has claimed it: a file system that is mounted, swap, an exclusive open.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn is_claimed(&self, domain: &Domain) -> io::Result<bool> {
+        self.apart(domain, |device| match open(&device.path(), OFlags::RDONLY | OFlags::EXCL) {
+            Ok(_) => Ok(false),
+            Err(error) if error.raw_os_error() == Some(Errno::BUSY.raw_os_error()) => Ok(true),
+            Err(error) => Err(said(error, device.path().display())),
+        })
     }
 
     fn apart<T: Send + 'static>(

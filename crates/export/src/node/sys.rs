@@ -9,6 +9,8 @@ const LOOP_SET_STATUS64: libc::Ioctl = 0x4c04;
 const LOOP_GET_STATUS64: libc::Ioctl = 0x4c05;
 const LOOP_SET_CAPACITY: libc::Ioctl = 0x4c07;
 const LOOP_CONFIGURE: libc::Ioctl = 0x4c0a;
+const LOOP_CTL_ADD: libc::Ioctl = 0x4c80;
+const LOOP_CTL_REMOVE: libc::Ioctl = 0x4c81;
 const LOOP_CTL_GET_FREE: libc::Ioctl = 0x4c82;
 /// `BLKROSET`, `_IO(0x12, 93)` (`include/uapi/linux/fs.h`, 6.12).
 const BLKROSET: libc::Ioctl = 0x125d;
@@ -92,6 +94,18 @@ fn checked(result: libc::c_int) -> io::Result<libc::c_int> {
 pub(super) fn loop_get_free(control: impl AsFd) -> io::Result<u32> {
     // SAFETY: the ioctl takes no argument.
     checked(unsafe { libc::ioctl(control.as_fd().as_raw_fd(), LOOP_CTL_GET_FREE) }).map(|n| n as u32)
+}
+
+/// Makes the device of that number. EEXIST: there is one.
+pub(super) fn loop_add(control: impl AsFd, number: u32) -> io::Result<()> {
+    // SAFETY: the ioctl takes a number.
+    checked(unsafe { libc::ioctl(control.as_fd().as_raw_fd(), LOOP_CTL_ADD, libc::c_ulong::from(number)) }).map(drop)
+}
+
+/// Takes the device of that number away, which is free and which nobody has open.
+pub(super) fn loop_remove(control: impl AsFd, number: u32) -> io::Result<()> {
+    // SAFETY: the ioctl takes a number.
+    checked(unsafe { libc::ioctl(control.as_fd().as_raw_fd(), LOOP_CTL_REMOVE, libc::c_ulong::from(number)) }).map(drop)
 }
 
 pub(super) fn loop_configure(

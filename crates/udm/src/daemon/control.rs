@@ -15,9 +15,9 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use tracing::{debug, info};
 use udm_base::Errno;
-use udm_control::codec::{Command, DeviceKey, Request};
-use udm_control::handler::{Caller, Changed, Outcome, changes, handle};
-use udm_control::wire::{WireAnswer, WireRequest, wipe};
+use udm_control::codec::{Command, DeviceKey, Flags, Request};
+use udm_control::handler::{BlockNodes, Caller, Changed, Outcome, changes, handle};
+use udm_control::wire::{Hello, WireAnswer, WireRequest, wipe};
 use udm_core::Error;
 
 /// Does a command.
@@ -25,14 +25,15 @@ pub(super) fn perform(
     daemon: &Daemon,
     stream: &UnixStream,
     peer: Peer,
-    cwd: Vec<u8>,
+    hello: Hello,
     mut request: WireRequest,
 ) -> Done {
     let answered = |answer: &WireAnswer, ends| Done::Answer { bytes: encoded(answer), ends, greeted: true };
     if !peer.is_allowed() {
         return answered(&refused(Errno::EACCES, refusal(peer.uid)), true);
     }
-    let cwd = PathBuf::from(OsString::from_vec(cwd));
+    let cwd = PathBuf::from(OsString::from_vec(hello.cwd));
+    let kernel_view = hello.kernel_view.then_some(&daemon.nodes as &dyn BlockNodes);
     let (command, device) = describe(&request);
     let underway = daemon.underway.begin(&command, &device, u32::try_from(peer.pid).ok());
     let kept = RefCell::new(Vec::new());
@@ -42,7 +43,7 @@ pub(super) fn perform(
         stopped.set(stopped.get() || daemon.stop.is_set());
         stopped.get()
     };
-    let caller = Caller { cwd: &cwd, cancel: &|| stops() || hung_up(stream), reap: &reap };
+    let caller = Caller { cwd: &cwd, cancel: &|| stops() || hung_up(stream), reap: &reap, kernel_view };
     let secret = secret_table(daemon, &request);
     let mut outcome = match ready(daemon, &request) {
         Ok(()) => handle(&daemon.registry, &caller, request.ioctl_cmd, &request.buf),
@@ -141,9 +142,14 @@ impl Daemon {
         self.reap_hangups();
         let Ok(parsed) = Request::parse(request.ioctl_cmd, &request.buf) else { return Vec::new() };
         let all = parsed.command() == Command::RemoveAll;
+        let deferred = parsed.flags().contains(Flags::DEFERRED_REMOVE);
         let (name, uuid, number) = (parsed.name(), parsed.uuid(), parsed.header().device());
-        self.nodes.release(|md| {
+        self.nodes.release(deferred, |md| {
             let info = md.info();
+            // What tables above hold is not removed, whoever lets go of it. All together, those may go first.
+            if !all && info.open_count > 1 {
+                return false;
+            }
             let named = !name.is_empty() && info.name.as_bytes() == name;
             let known = !uuid.is_empty() && info.uuid.as_bytes() == uuid;
             all || named || known || number.is_some_and(|number| number == info.devt)

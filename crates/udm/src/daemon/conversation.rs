@@ -8,7 +8,7 @@ use super::{control, second};
 use serde::{Deserialize, Serialize};
 use std::os::unix::net::UnixStream;
 use udm_control::codec::{Command, Flags, Request};
-use udm_control::wire::WireRequest;
+use udm_control::wire::{Hello, WireRequest};
 
 /// The word of its messages.
 pub(super) const KIND: &str = "conversation";
@@ -23,8 +23,8 @@ pub(super) const MAX_UNTAKEN: usize = 48 << 20;
 pub(super) enum Conversation {
     /// On `control.sock`.
     Control {
-        /// The caller's directory, once the hello has come.
-        cwd: Option<Vec<u8>>,
+        /// What the caller said of itself, once that has come.
+        hello: Option<Hello>,
         /// A command that was begun, and is to be begun again.
         pending: Option<WireRequest>,
     },
@@ -36,7 +36,7 @@ pub(super) enum Conversation {
 }
 
 impl Conversation {
-    pub(super) const CONTROL: Self = Self::Control { cwd: None, pending: None };
+    pub(super) const CONTROL: Self = Self::Control { hello: None, pending: None };
     pub(super) const SECOND: Self = Self::Second { greeted: false };
 }
 
@@ -44,8 +44,8 @@ impl Conversation {
     /// A command that was begun and is to be begun again.
     pub(super) fn take_pending(&mut self) -> Option<Task> {
         match self {
-            Self::Control { cwd: Some(cwd), pending } => {
-                pending.take().map(|request| Task::Ioctl { cwd: cwd.clone(), request })
+            Self::Control { hello: Some(hello), pending } => {
+                pending.take().map(|request| Task::Ioctl { hello: hello.clone(), request })
             }
             _ => None,
         }
@@ -54,8 +54,8 @@ impl Conversation {
 
 /// A request.
 pub(super) enum Task {
-    /// A command, and the caller's directory.
-    Ioctl { cwd: Vec<u8>, request: WireRequest },
+    /// A command, and what the caller said of itself.
+    Ioctl { hello: Hello, request: WireRequest },
     /// A line. `greeted`: the hello has come before.
     Line { line: Vec<u8>, greeted: bool },
 }
@@ -103,6 +103,8 @@ enum Passed {
     Control {
         cwd: Option<usize>,
         request: Option<u32>,
+        #[serde(default, skip_serializing_if = "is_false")]
+        kernel_view: bool,
         #[serde(default, skip_serializing_if = "is_zero")]
         input: usize,
         #[serde(default, skip_serializing_if = "is_zero")]
@@ -123,16 +125,21 @@ fn is_zero(number: &usize) -> bool {
     *number == 0
 }
 
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks for a reference")]
+fn is_false(value: &bool) -> bool {
+    !value
+}
+
 impl Left {
     pub(super) fn message(self) -> Result<HandOverMessage, String> {
         let (input, output) = (self.input.len(), self.output.len());
         let (passed, mut bytes) = match self.conversation {
             Conversation::Second { greeted } => (Passed::Second { greeted, input, output }, Vec::new()),
-            Conversation::Control { cwd, pending } => {
-                let (length, request) = (cwd.as_ref().map(Vec::len), pending.as_ref().map(|p| p.ioctl_cmd));
-                let mut bytes = cwd.unwrap_or_default();
+            Conversation::Control { hello, pending } => {
+                let (length, request) = (hello.as_ref().map(|h| h.cwd.len()), pending.as_ref().map(|p| p.ioctl_cmd));
+                let Hello { cwd: mut bytes, kernel_view } = hello.unwrap_or_default();
                 bytes.extend(pending.map(|p| p.buf).unwrap_or_default());
-                (Passed::Control { cwd: length, request, input, output }, bytes)
+                (Passed::Control { cwd: length, request, kernel_view, input, output }, bytes)
             }
         };
         bytes.extend(self.input);
@@ -154,14 +161,14 @@ impl Left {
         let input = bytes.split_off(input);
         let conversation = match passed {
             Passed::Second { greeted, .. } => Conversation::Second { greeted },
-            Passed::Control { cwd, request, .. } => {
+            Passed::Control { cwd, request, kernel_view, .. } => {
                 let length = cwd.unwrap_or_default();
                 if length > bytes.len() || cwd.is_none() && request.is_some() {
                     return Err(format!("a conversation with {} bytes, {length} of a directory", bytes.len()));
                 }
                 let buf = bytes.split_off(length);
                 let pending = request.map(|ioctl_cmd| WireRequest { ioctl_cmd, buf });
-                Conversation::Control { cwd: cwd.map(|_| bytes), pending }
+                Conversation::Control { hello: cwd.map(|_| Hello { cwd: bytes, kernel_view }), pending }
             }
         };
         Ok(Self { stream: message.fd()?.into(), conversation, input, output })
@@ -173,7 +180,7 @@ impl Daemon {
     /// up.
     pub(super) fn perform(&self, stream: &UnixStream, peer: Peer, task: Task) -> Done {
         match task {
-            Task::Ioctl { cwd, request } => control::perform(self, stream, peer, cwd, request),
+            Task::Ioctl { hello, request } => control::perform(self, stream, peer, hello, request),
             Task::Line { line, greeted } => second::perform(self, stream, peer, &line, greeted),
         }
     }
@@ -189,9 +196,9 @@ mod tests {
         for conversation in [
             Conversation::CONTROL,
             Conversation::Second { greeted: true },
-            Conversation::Control { cwd: Some(Vec::new()), pending: None },
-            Conversation::Control { cwd: Some(b"/here".to_vec()), pending: None },
-            Conversation::Control { cwd: Some(b"/here".to_vec()), pending: Some(request) },
+            Conversation::Control { hello: Some(Hello::default()), pending: None },
+            Conversation::Control { hello: Some(Hello { cwd: b"/here".to_vec(), kernel_view: true }), pending: None },
+            Conversation::Control { hello: Some(Hello::new(*b"/here")), pending: Some(request) },
         ] {
             let (stream, _other) = UnixStream::pair().unwrap();
             let left = Left { stream, conversation: conversation.clone(), input: b"half".to_vec(), output: vec![9; 3] };

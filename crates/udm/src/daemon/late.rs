@@ -234,7 +234,7 @@ impl Daemon {
             late.done(*minor);
             let name = md.device_name();
             if let Some(node) = state.node
-                && let Err(e) = self.nodes.bring_back(&name, node.kind, node.mapper)
+                && let Err(e) = self.nodes.bring_back(&name, node)
             {
                 error!("{name} has no node again: {}", e.message);
             }

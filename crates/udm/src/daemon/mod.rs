@@ -338,8 +338,8 @@ impl Successor {
         let budget = Duration::from_micros(poll_budget_us);
         self.registry.domain().poll_as(PollPolicy { budget, ..PollPolicy::default() });
         let nodes = Nodes::start(&self.registry, places, NodeSettings { node, rings }, self.mounted);
-        for (name, NodeState { kind, mapper }) in &self.nodes {
-            if let Err(e) = nodes.bring_back(name, *kind, *mapper) {
+        for (name, wanted) in &self.nodes {
+            if let Err(e) = nodes.bring_back(name, *wanted) {
                 error!("{name} has no node again: {}", e.message);
             }
         }
@@ -627,7 +627,7 @@ fn restore_last(
     let is_late = |minor| late.iter().flatten().any(|(_, state)| state.minor == minor);
     for device in state.devices.iter().filter(|device| !is_late(device.minor)) {
         let Some(node) = device.node else { continue };
-        if let Err(e) = nodes.bring_back(&device.name, node.kind, node.mapper) {
+        if let Err(e) = nodes.bring_back(&device.name, node) {
             let text = format!("{} has no node again: {}", device.name, e.message);
             error!("{text}");
             problems.push(Problem { text, known: false });

@@ -7,6 +7,7 @@
 //! The lock here is held while the mount's threads are asked for names of files. They take locks of the registry and of
 //! devices, never this one. It is not held for what may wait for a device: see [claims].
 
+mod block;
 mod claims;
 mod end;
 mod loops;
@@ -151,7 +152,7 @@ impl Nodes {
         }
         remove_links(&dir);
         let ublk = Ublks::new(registry, &dir);
-        let shared = Shared::new(registry.domain(), Inner::default());
+        let shared = Shared::new(registry, Inner::default());
         Self { registry: registry.clone(), dir, settings, ublk, shared }
     }
 
@@ -187,24 +188,23 @@ impl Nodes {
     /// ENXIO without such a device; EBUSY when its node is to be another and is in use; what the system says to
     /// mounting and to attaching a loop device.
     pub(crate) fn add(&self, name: &str, kind: NodeKind, mapper: bool) -> Result<Option<NodeEntry>, Error> {
-        self.add_and(name, kind, mapper, true)
+        self.add_and(name, NodeState { kind, mapper, number: None }, true)
     }
 
     /// The same for a daemon that starts: the block device of what is suspended comes with its resume.
     ///
     /// # Errors
     /// As there.
-    pub(crate) fn bring_back(&self, name: &str, kind: NodeKind, mapper: bool) -> Result<(), Error> {
+    pub(crate) fn bring_back(&self, name: &str, wanted: NodeState) -> Result<(), Error> {
         let waits = self.registry.by_name(name).is_some_and(|md| is_held(&md));
-        self.add_and(name, kind, mapper, !waits).map(drop)
+        self.add_and(name, wanted, !waits).map(drop)
     }
 
     /// `wait`: until it has its block device.
-    fn add_and(&self, name: &str, kind: NodeKind, mapper: bool, wait: bool) -> Result<Option<NodeEntry>, Error> {
+    fn add_and(&self, name: &str, wanted: NodeState, wait: bool) -> Result<Option<NodeEntry>, Error> {
         let missing = || failed(Errno::ENXIO, format!("no device has the name {name:?}"));
         let md = self.registry.by_name(name).ok_or_else(missing)?;
         let claim = self.shared.claim(&md, "made", PATIENCE)?;
-        let wanted = NodeState { kind, mapper };
         {
             let inner = self.lock();
             if let Some(node) = inner.position(&md).map(|at| &inner.nodes[at]) {
@@ -224,7 +224,7 @@ impl Nodes {
         }
         let mut inner = self.lock();
         inner.without.retain(|other| other.strong_count() > 0 && !is(other, &md));
-        if kind == NodeKind::None {
+        if wanted.kind == NodeKind::None {
             inner.without.push(Arc::downgrade(&md));
             return Ok(None);
         }
@@ -332,20 +332,21 @@ impl Nodes {
     }
 
     /// Lets go of devices, so that they can be removed, unless somebody uses their nodes: then the answer says who.
-    /// Blocks. [`sync`](Self::sync) brings back what was let go of for nothing.
-    pub(crate) fn release(&self, which: impl Fn(&MappedDevice) -> bool) -> Vec<String> {
+    /// Blocks. [`sync`](Self::sync) brings back what was let go of for nothing. `deferred`: a block device that is in use
+    /// lets go at its last close.
+    pub(crate) fn release(&self, deferred: bool, which: impl Fn(&MappedDevice) -> bool) -> Vec<String> {
         let mut kept = Vec::new();
         self.ublk.release(&which, &mut kept);
-        kept.extend(self.release_files(which));
+        kept.extend(self.release_files(deferred, which));
         kept
     }
 
-    fn release_files(&self, which: impl Fn(&MappedDevice) -> bool) -> Vec<String> {
+    fn release_files(&self, deferred: bool, which: impl Fn(&MappedDevice) -> bool) -> Vec<String> {
         let begun = Instant::now();
         let all: Vec<_> = self.lock().nodes.iter().map(|node| node.md.clone()).filter(|md| which(md)).collect();
         let release = |md| {
             let patience = PATIENCE.saturating_sub(begun.elapsed());
-            self.shared.claim(md, "released", patience).and_then(|claim| claim.detach())
+            self.shared.claim(md, "released", patience).and_then(|claim| claim.detach(deferred))
         };
         let kept = all.iter().filter_map(|md| release(md).err()).map(|error| error.message).collect();
         if let Some(server) = &self.lock().server {
@@ -436,7 +437,7 @@ impl Nodes {
     }
 
     fn add_default(&self, claim: Claim) -> Option<Due> {
-        let wanted = NodeState { kind: self.settings.node, mapper: false };
+        let wanted = NodeState { kind: self.settings.node, mapper: false, number: None };
         match self.make(&claim, wanted, false) {
             Ok(entry) if entry.kind == NodeKind::Loop && !is_held(&claim.md) => {
                 Some(Due { claim, change: Some(Change::default()) })

@@ -76,6 +76,9 @@ pub(crate) struct DeviceState {
 pub(crate) struct NodeState {
     pub(crate) kind: NodeKind,
     pub(crate) mapper: bool,
+    /// The minor number of the loop device, where programs know the device by that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) number: Option<u32>,
 }
 
 /// A table, in the words that load it again.

@@ -433,7 +433,7 @@ fn secret_tables_are_in_no_file() {
         let target = TargetSpec::new(Sector::ZERO, Sectors::new(SECTORS), b"linear", params.as_bytes());
         let request = RequestBuilder::new(Command::TableLoad).name(b"vol").flags(Flags::SECURE_DATA).targets([target]);
         let mut stream = std::os::unix::net::UnixStream::connect(place.dir().join("control.sock")).unwrap();
-        wire::write_hello(&mut stream, b"/").unwrap();
+        wire::write_hello(&mut stream, &wire::Hello::new(*b"/")).unwrap();
         wire::write_request(&mut stream, Command::TableLoad.ioctl_number(), &request.build().unwrap()).unwrap();
         stream.flush().unwrap();
         let answer = wire::read_answer(&mut stream).unwrap();

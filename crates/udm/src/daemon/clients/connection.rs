@@ -113,7 +113,7 @@ impl Connection {
     /// How many bytes more are known to belong to what comes next; 0: it is there.
     fn lacks(&mut self) -> io::Result<usize> {
         match &self.conversation {
-            Conversation::Control { cwd: None, .. } => wire::hello_lacks(&self.input),
+            Conversation::Control { hello: None, .. } => wire::hello_lacks(&self.input),
             Conversation::Control { .. } => wire::request_lacks(&self.input),
             Conversation::Second { .. } => {
                 let ended = self.input[self.scanned..].contains(&b'\n') || self.input.len() > MAX_LINE;
@@ -128,13 +128,13 @@ impl Connection {
     /// Takes what is there as a whole; `None` for a hello, which needs no answer.
     fn take(&mut self) -> io::Result<Option<Task>> {
         match &mut self.conversation {
-            Conversation::Control { cwd: cwd @ None, .. } => {
-                *cwd = Some(wire::read_hello(&mut &std::mem::take(&mut self.input)[..])?);
+            Conversation::Control { hello: hello @ None, .. } => {
+                *hello = Some(wire::read_hello(&mut &std::mem::take(&mut self.input)[..])?);
                 Ok(None)
             }
-            Conversation::Control { cwd: Some(cwd), .. } => {
+            Conversation::Control { hello: Some(hello), .. } => {
                 let request = wire::whole_request(std::mem::take(&mut self.input))?;
-                Ok(Some(Task::Ioctl { cwd: cwd.clone(), request }))
+                Ok(Some(Task::Ioctl { hello: hello.clone(), request }))
             }
             Conversation::Second { greeted } => {
                 let end = self.input.iter().position(|byte| *byte == b'\n').map_or(self.input.len(), |at| at + 1);
@@ -245,6 +245,7 @@ pub(in crate::daemon) fn encoded(answer: &WireAnswer) -> Vec<u8> {
 mod tests {
     use super::*;
     use std::io::{Read, Write};
+    use udm_control::wire::Hello;
 
     fn connection(conversation: Conversation) -> (Connection, UnixStream, Instant) {
         let (ours, theirs) = UnixStream::pair().unwrap();
@@ -254,7 +255,7 @@ mod tests {
 
     fn whole(client: &mut Connection, now: Instant) -> Option<Vec<u8>> {
         match client.collect(now) {
-            Collected::Whole(Task::Ioctl { cwd, request }) => Some([cwd, request.buf].concat()),
+            Collected::Whole(Task::Ioctl { hello, request }) => Some([hello.cwd, request.buf].concat()),
             Collected::Whole(Task::Line { line, .. }) => Some(line),
             _ => None,
         }
@@ -264,7 +265,7 @@ mod tests {
     fn requests_come_in_pieces_and_together() {
         let (mut client, mut theirs, now) = connection(Conversation::CONTROL);
         let mut wire = Vec::new();
-        wire::write_hello(&mut wire, b"/d/").unwrap();
+        wire::write_hello(&mut wire, &Hello::new(*b"/d/")).unwrap();
         wire::write_request(&mut wire, 7, b"one").unwrap();
         for (at, byte) in wire.iter().enumerate() {
             theirs.write_all(&[*byte]).unwrap();
@@ -310,7 +311,7 @@ mod tests {
         let theirs = reader.join().unwrap().unwrap();
         assert!(client.is_idle() && client.held() == 0);
         assert_eq!(client.is_late(after(1_000_000)), None, "one that is idle may be so");
-        wire::write_hello(&mut &theirs, b"/").unwrap();
+        wire::write_hello(&mut &theirs, &Hello::new(*b"/")).unwrap();
         (&theirs).write_all(&[1, 2, 3]).unwrap();
         assert_eq!(whole(&mut client, after(100)), None);
         assert_eq!(client.is_late(after(130)), None);

@@ -9,15 +9,23 @@
 //!   all: what he leaves out is done at the next look.
 
 use super::{Inner, failed};
+use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use udm_base::Errno;
-use udm_core::{Error, MappedDevice};
+use udm_core::{Error, MappedDevice, Registry};
 use udm_io::Domain;
+
+/// Where the numbers of loop devices begin that programs know devices by: above those that people use.
+const FIRST_NUMBER: u32 = 1000;
 
 /// The nodes, as their claims see them.
 pub(super) struct Shared {
     pub(super) domain: Domain,
+    pub(super) registry: Registry,
+    /// The number of the next loop device that is made for a device. It only grows: what has gone may still be in
+    /// somebody's mind.
+    pub(super) next_number: AtomicU32,
     inner: Mutex<Inner>,
     given_back: Condvar,
 }
@@ -53,8 +61,10 @@ fn busy(md: &MappedDevice, what: &str) -> String {
 }
 
 impl Shared {
-    pub(super) fn new(domain: &Domain, inner: Inner) -> Arc<Self> {
-        Arc::new(Self { domain: domain.clone(), inner: Mutex::new(inner), given_back: Condvar::new() })
+    pub(super) fn new(registry: &Registry, inner: Inner) -> Arc<Self> {
+        let (domain, registry) = (registry.domain().clone(), registry.clone());
+        let next_number = AtomicU32::new(FIRST_NUMBER);
+        Arc::new(Self { domain, registry, next_number, inner: Mutex::new(inner), given_back: Condvar::new() })
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, Inner> {

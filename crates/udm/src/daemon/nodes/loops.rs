@@ -7,12 +7,13 @@ use super::{Inner, MAPPER, Node, failed, is_held, of_io};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tracing::{info, warn};
 use udm_base::Errno;
 use udm_control::second::NodeKind;
 use udm_core::Error;
-use udm_export::node::loopdev::{self, Detached, LoopDevice};
+use udm_export::node::loopdev::{self, Choice, Detached, LoopDevice};
 
 /// How often a loop device is asked for whether somebody still has it open, and how long between: whoever looks at new
 /// devices, as udev does, opens them for a moment.
@@ -34,6 +35,7 @@ struct Order {
     block: u32,
     /// Bytes of data that may be under way afterwards.
     data: usize,
+    choice: Choice,
 }
 
 impl Claim {
@@ -44,12 +46,45 @@ impl Claim {
 
     /// Attaches the loop device of a node that is to have one, and makes its link. Blocks until the device has flushed.
     pub(super) fn equip(&self) -> Result<(), Error> {
-        if let Some(Order { file, read_only, block, data }) = self.order() {
-            own_writes::reserve(data);
-            let loopdev = loopdev::attach(&self.shared.domain, &file, read_only, block).map_err(|e| of_io(&e))?;
+        if let Some(order) = self.order() {
+            let loopdev = self.attach(&order).map_err(|e| of_io(&e))?;
             self.attached(loopdev)?;
         }
         self.link()
+    }
+
+    /// The same with a number that programs know the device by, and that it keeps.
+    ///
+    /// # Errors
+    /// EBUSY: the number that was asked for is taken.
+    pub(super) fn equip_with(&self, minor: Option<u32>) -> Result<(), Error> {
+        let next = &self.shared.next_number;
+        let choice = minor.map_or_else(|| Choice::New(next.load(Ordering::Relaxed)), Choice::Exactly);
+        let order = self.order().map(|order| Order { choice, ..order });
+        let order = order.ok_or_else(|| failed(Errno::ENODEV, "its mount has gone"))?;
+        let loopdev = self.attach(&order).map_err(|e| of_io(&e))?;
+        let number = loopdev.number().minor;
+        if minor.is_none() {
+            next.fetch_max(number + 1, Ordering::Relaxed);
+        }
+        self.with(|node| node.wanted.number = Some(number));
+        self.attached(loopdev)
+    }
+
+    fn attach(&self, order: &Order) -> io::Result<LoopDevice> {
+        let Order { file, read_only, block, data, choice } = order;
+        own_writes::reserve(*data);
+        let attach = |choice| loopdev::attach(&self.shared.domain, file, *read_only, *block, choice);
+        match attach(*choice) {
+            // Another number is better than none.
+            Err(error) if self.with(|node| node.wanted.number.is_some()) == Some(true) => {
+                warn!("{error}; it gets another number");
+                let loopdev = attach(Choice::New(self.shared.next_number.load(Ordering::Relaxed)))?;
+                self.with(|node| node.wanted.number = Some(loopdev.number().minor));
+                Ok(loopdev)
+            }
+            other => other,
+        }
     }
 
     fn order(&self) -> Option<Order> {
@@ -60,6 +95,7 @@ impl Claim {
             read_only: node.seen.read_only,
             block: node.seen.limits.logical_block_size,
             data: server.most_data(),
+            choice: node.wanted.number.map_or(Choice::Free, Choice::Exactly),
         })
     }
 
@@ -72,6 +108,7 @@ impl Claim {
             let (node, shown) = (&mut nodes[at], loopdev.path());
             server.set_link(&node.name, Some(&shown));
             info!("{} is the block device {}", node.name, shown.display());
+            self.shared.registry.set_node_number(&self.md, Some(loopdev.number()));
             node.loopdev = Some(loopdev);
             return Ok(());
         }
@@ -110,8 +147,9 @@ impl Claim {
     /// Detaches the loop device of a node that has one. Blocks until what the kernel still had to write is written.
     ///
     /// # Errors
-    /// EBUSY when somebody has it open, or when it would wait for a resume.
-    pub(super) fn detach(&self) -> Result<(), Error> {
+    /// EBUSY when somebody has it open, or when it would wait for a resume. `deferred`: then it is detached at the last
+    /// close.
+    pub(super) fn detach(&self, deferred: bool) -> Result<(), Error> {
         let Some((name, Some(loopdev))) = self.with(|node| (node.name.clone(), node.loopdev.clone())) else {
             return Ok(());
         };
@@ -124,11 +162,18 @@ impl Claim {
                 Detached::Yes => break,
                 Detached::InUse if attempt < TRIES => std::thread::sleep(PAUSE),
                 Detached::InUse => {
+                    if deferred {
+                        loopdev.detach_when_closed(&self.shared.domain).map_err(|e| of_io(&e))?;
+                    }
                     let shown = loopdev.path();
                     let message = format!("{name} is in use as {}: unmount or close it first", shown.display());
                     return Err(failed(Errno::EBUSY, message));
                 }
             }
+        }
+        if self.with(|node| node.wanted.number.is_some()) == Some(true) {
+            // The next with its number is to be a new device.
+            loopdev.discard(&self.shared.domain);
         }
         let mut inner = self.shared.lock();
         let at = inner.position(&self.md);
@@ -136,6 +181,10 @@ impl Claim {
         if let Some(at) = at {
             let node = &mut nodes[at];
             node.loopdev = None;
+            // One that programs know by its number keeps it: it comes back with the same.
+            if node.wanted.number.is_none() {
+                self.shared.registry.set_node_number(&self.md, None);
+            }
             server.iter().for_each(|server| _ = server.set_link(&node.name, None));
         }
         Ok(())
@@ -147,7 +196,7 @@ impl Claim {
     /// As [`detach`](Self::detach); unkindly none.
     pub(super) fn take_away(&self, kindly: bool) -> Result<(), Error> {
         if kindly {
-            self.detach()?;
+            self.detach(false)?;
         }
         let loopdev = self.with(|node| {
             node.unlink();

@@ -100,12 +100,13 @@ impl Nodes {
             let PassedNode { name, wanted, kind, loopdev, mapper, note } = passed;
             let md = registry.by_name(&name)?;
             let seen = Seen::of(&md);
+            registry.set_node_number(&md, loopdev.as_ref().map(LoopDevice::number));
             Some(Node { md, name, wanted, kind, loopdev, mapper, note, seen, lost: false })
         });
         let without = without.iter().filter_map(|name| Some(Arc::downgrade(&registry.by_name(name)?)));
         let (nodes, without) = (nodes.collect(), without.collect());
         let inner = Inner { server: Some(server), nodes, without, claims: Claims::default() };
-        let shared = Shared::new(registry.domain(), inner);
+        let shared = Shared::new(registry, inner);
         let ublk = Ublks::covered(registry, &dir);
         Self { registry: registry.clone(), dir, settings, ublk, shared }
     }
@@ -120,7 +121,7 @@ fn passes(server: &FuseServer) -> bool {
 impl Nodes {
     /// Lets go of all nodes: the next daemon makes them anew.
     fn let_go(&self) -> Result<(), String> {
-        let mut used = self.release_files(|_| true);
+        let mut used = self.release_files(false, |_| true);
         if used.is_empty() {
             let inner = self.lock();
             used = inner.server.as_ref().map_or_else(Vec::new, FuseServer::open_devices);

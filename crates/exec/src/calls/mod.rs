@@ -1,0 +1,80 @@
+//! What each system call that is asked about comes to.
+
+mod device_mapper;
+mod foreign;
+mod keys;
+mod loops;
+mod open;
+
+use crate::caller::Caller;
+use crate::daemon::Daemon;
+use crate::filter::{Abi, Call};
+use crate::notify::Answerer;
+use crate::sys::{self, Notification};
+use open::ControlFiles;
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::io::Errno;
+use tracing::debug;
+
+/// What is answered.
+pub(crate) enum Answer {
+    /// The call's value.
+    Value(i64),
+    /// The kernel goes on with the call: it is no business of ours.
+    GoOn,
+    /// A descriptor of the caller's own.
+    Descriptor { file: OwnedFd, close_on_exec: bool },
+}
+
+/// What is answered to the calls of all programs in a namespace.
+pub(crate) struct Answers {
+    daemon: Daemon,
+    controls: ControlFiles,
+}
+
+impl Answers {
+    pub(crate) fn new(daemon: Daemon) -> Self {
+        Self { daemon, controls: ControlFiles::default() }
+    }
+
+    /// Asks for something in nobody's name, and has `/dev` follow what is answered.
+    pub(crate) fn refresh(&self, request: &[u8]) {
+        let command = udm_control::codec::Command::ListDevices;
+        match self.daemon.ask(command.ioctl_number(), request, &|| false) {
+            Ok(answer) if answer.errno == 0 => device_mapper::show(command, &answer.buf),
+            other => debug!("the devices are not known: {other:?}"),
+        }
+    }
+
+    fn of(&self, caller: &Caller<'_>) -> Result<Answer, Errno> {
+        let call = Abi::of(caller.call.arch).and_then(|abi| abi.call(caller.call.number as u32));
+        match call {
+            Some(Call::Ioctl) if caller.call.args[1] as u32 & 0xff00 == 0xfd00 => self.device_mapper(caller),
+            Some(Call::Ioctl) => loops::control(caller),
+            Some(Call::OpenAt) => self.open(caller, caller.call.args[1], caller.call.args[2]),
+            Some(Call::Open) => self.open(caller, caller.call.args[0], caller.call.args[1]),
+            Some(Call::AddKey) => keys::add(caller),
+            None => Ok(Answer::GoOn),
+        }
+    }
+}
+
+impl Answerer for Answers {
+    fn answer(&self, listener: &OwnedFd, call: Notification) {
+        let answer = Caller::new(listener.as_fd(), call).and_then(|caller| self.of(&caller));
+        let sent = match answer {
+            Ok(Answer::Value(value)) => sys::answer(listener, call.id, Ok(value)),
+            Ok(Answer::GoOn) => sys::go_on(listener, call.id),
+            Ok(Answer::Descriptor { file, close_on_exec }) => {
+                let given = sys::answer_with_descriptor(listener, call.id, file, close_on_exec);
+                // It has no room for another descriptor.
+                given.or_else(|error| sys::answer(listener, call.id, Err(error.raw_os_error().unwrap_or(libc::EMFILE))))
+            }
+            Err(errno) => sys::answer(listener, call.id, Err(errno.raw_os_error())),
+        };
+        if let Err(error) = sent {
+            // It has been killed meanwhile.
+            debug!("thread {} gets no answer: {error}", call.tid);
+        }
+    }
+}

@@ -1,0 +1,65 @@
+//! Devices that are block devices of the host from their creation on, as the kernel's mapped devices are.
+
+use super::{Inner, Nodes, PATIENCE, of_io};
+use crate::daemon::state::NodeState;
+use rustix::fs::{AtFlags, CWD, statat};
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+use tracing::warn;
+use udm_base::DevT;
+use udm_control::handler::{BlockNodes, Opens};
+use udm_control::second::NodeKind;
+use udm_core::{Error, MappedDevice};
+use udm_export::node::loopdev;
+
+impl BlockNodes for Nodes {
+    fn make(&self, md: &Arc<MappedDevice>, minor: Option<u32>) -> Result<(), Error> {
+        loopdev::available().map_err(|e| of_io(&e))?;
+        let claim = self.shared.claim(md, "made", PATIENCE)?;
+        self.make_file(md, NodeState { kind: NodeKind::Loop, mapper: false, number: None }, NodeKind::Loop, None)?;
+        claim.equip_with(minor).inspect_err(|_| _ = claim.take_away(false))
+    }
+
+    fn opens(&self, md: &MappedDevice, all: bool) -> Opens {
+        let of_device = |inner: &Inner| {
+            let node = inner.nodes.iter().find(|node| std::ptr::eq(Arc::as_ptr(&node.md), md))?;
+            node.loopdev.clone()
+        };
+        let Some(loopdev) = of_device(&self.lock()) else { return Opens::default() };
+        let claimed = loopdev.is_claimed(self.registry.domain()).unwrap_or_else(|error| {
+            warn!("{error}");
+            false
+        });
+        let programs = if all { descriptors_of(loopdev.number()) } else { 0 };
+        Opens { programs: programs.max(u32::from(claimed)), node: 1 }
+    }
+}
+
+/// How many descriptors of other processes are that block device.
+fn descriptors_of(number: DevT) -> u32 {
+    let me = std::process::id().to_string();
+    let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let others = processes.filter(|entry| {
+        let name = entry.file_name();
+        name.as_encoded_bytes().first().is_some_and(u8::is_ascii_digit) && name != *me
+    });
+    others.map(|entry| of_process(&entry.path().join("fd"), number)).sum()
+}
+
+fn of_process(dir: &Path, number: DevT) -> u32 {
+    let is = |entry: &fs::DirEntry| {
+        // By its name first: to look at a file may wait for its server, to look at a name does not.
+        let path = entry.path();
+        let named = fs::read_link(&path).is_ok_and(|to| to.starts_with("/dev"));
+        named && device_at(&path) == Some(number)
+    };
+    fs::read_dir(dir).into_iter().flatten().flatten().filter(is).count() as u32
+}
+
+/// The number of the block device that a path leads to.
+fn device_at(path: &Path) -> Option<DevT> {
+    let stat = statat(CWD, path, AtFlags::empty()).ok()?;
+    let is_block = rustix::fs::FileType::from_raw_mode(stat.st_mode) == rustix::fs::FileType::BlockDevice;
+    is_block.then(|| DevT::new(rustix::fs::major(stat.st_rdev), rustix::fs::minor(stat.st_rdev)))
+}
