@@ -89,6 +89,12 @@ impl TableError {
         out
     }
 
+    /// As a control error about a table whose text is not at hand.
+    pub(crate) fn without_line(self) -> Error {
+        let hint = if self.hint.is_empty() { String::new() } else { format!(": {}", self.hint) };
+        Error::new(self.errno, format!("line {}: {}{hint}", self.line + 1, self.message))
+    }
+
     /// With its text rendered, as a control error.
     pub fn into_error(self, lines: &[TableLine]) -> Error {
         Error::new(self.errno, self.render(lines))

@@ -32,8 +32,14 @@ const LOOP_CONTROL: &str = "/dev/loop-control";
 const SHARED: &[&str] = &["pts", "shm", "mqueue", "hugepages"];
 /// Directories of the programs' own, in the namespace's place of the daemon's directory. One that does not exist is
 /// made where the program would make it.
-const PRIVATE: &[&str] =
-    &["/run/lvm", "/run/lock/lvm", "/run/udev", "/run/cryptsetup", "/etc/lvm/archive", "/etc/lvm/backup"];
+const PRIVATE: &[&str] = &["/etc/lvm/archive", "/etc/lvm/backup", "/etc/lvm/cache", "/etc/lvm/devices"];
+/// Where programs keep what lives as long as the system: locks, sockets, pipes. It is the namespace's own, and what the
+/// host has there is shown in it.
+const RUN: &str = "/run";
+/// What of it is not the host's business: of LVM, dmeventd, cryptsetup and udev, by the beginning of its name.
+const RUN_PRIVATE: &[&str] = &["lvm", "dmeventd", "cryptsetup", "udev", "blkid"];
+/// The same within `/run/lock`.
+const LOCK_PRIVATE: &[&str] = &["lvm", "dmeventd"];
 
 /// What a world is made of.
 #[derive(Clone, Debug)]
@@ -65,6 +71,9 @@ pub fn build(plan: &Plan) -> io::Result<()> {
     mount_bind_recursive(&dev, "/dev").map_err(|e| said(e, "/dev cannot be covered"))?;
     cover("/proc/devices", &plan.dir, with_block_major(&fs::read_to_string("/proc/devices")?))?;
     cover("/proc/misc", &plan.dir, with_control(&fs::read_to_string("/proc/misc")?))?;
+    if let Err(error) = cover_run(&plan.dir) {
+        warn!("{RUN} is shared with the host: {error}");
+    }
     for private in PRIVATE {
         if let Err(error) = make_private(Path::new(private), &plan.dir) {
             warn!("{private} is shared with the host: {error}");
@@ -173,14 +182,50 @@ fn with_control(text: &str) -> String {
     format!("{:3} device-mapper\n{}", CONTROL_NUMBER.1, kept.collect::<String>())
 }
 
+/// Covers `/run` with a directory in which everything of the host's is shown that is not private.
+fn cover_run(dir: &Path) -> io::Result<()> {
+    let own = dir.join("run");
+    fs::create_dir_all(&own)?;
+    mount("udm-exec", &own, "tmpfs", MountFlags::NOSUID | MountFlags::NODEV, Some(c"mode=755"))?;
+    show_all(Path::new(RUN), &own, RUN_PRIVATE)?;
+    if Path::new("/run/lock").is_dir() && fs::symlink_metadata("/run/lock")?.is_dir() {
+        mount("udm-exec", own.join("lock"), "tmpfs", MountFlags::NOSUID | MountFlags::NODEV, Some(c"mode=1777"))?;
+        show_all(Path::new("/run/lock"), &own.join("lock"), LOCK_PRIVATE)?;
+    }
+    mount_bind_recursive(&own, RUN)?;
+    Ok(())
+}
+
+/// Shows what is in a directory in another, but for what begins so.
+fn show_all(from: &Path, to: &Path, but: &[&str]) -> io::Result<()> {
+    for entry in fs::read_dir(from)? {
+        let entry = entry?;
+        let (name, kind, from) = (entry.file_name(), entry.file_type()?, entry.path());
+        let to = to.join(&name);
+        if but.iter().any(|begin| name.as_encoded_bytes().starts_with(begin.as_bytes())) {
+            continue;
+        }
+        if kind.is_symlink() {
+            symlink(fs::read_link(&from)?, &to)?;
+            continue;
+        }
+        if kind.is_dir() {
+            fs::create_dir(&to)?
+        } else {
+            drop(fs::File::create(&to)?)
+        }
+        if let Err(error) = mount_bind_recursive(&from, &to) {
+            debug!("{} is not shown: {error}", from.display());
+        }
+    }
+    Ok(())
+}
+
 /// Puts a directory of the namespace's own in the place of the host's.
 fn make_private(path: &Path, dir: &Path) -> io::Result<()> {
+    // Where a program would make it, there is nothing to hide.
     if !path.exists() {
-        // Where a program would make it, there is nothing to hide. `/run` is made, since locks are everywhere.
-        if !path.starts_with("/run") {
-            return Ok(());
-        }
-        fs::create_dir_all(path)?;
+        return Ok(());
     }
     let name = path.display().to_string().trim_start_matches('/').replace('/', "-");
     let own = dir.join(name);

@@ -59,7 +59,7 @@ impl MappedDevice {
         let mut old = None;
         if lock(&self.control).inactive.is_some() {
             self.suspend_locked(options, cancel, &doing)?;
-            old = self.swap_tables();
+            old = self.swap_tables()?;
         }
         let started = if lock(&self.control).suspended { self.start(&registry, &doing) } else { Ok(()) };
         doing.now("lets go of the table before");
@@ -111,7 +111,18 @@ impl MappedDevice {
         self.registry.upgrade().ok_or_else(|| Error::new(Errno::ENXIO, "udm is ending"))
     }
 
-    fn swap_tables(&self) -> Option<Arc<Table>> {
+    /// Makes the inactive table the active one. One that what lies beneath is too small for is dropped, and the device
+    /// stays suspended with the one before (`do_resume`, `drivers/md/dm-ioctl.c`, 6.12).
+    fn swap_tables(&self) -> Result<Option<Arc<Table>>, Error> {
+        let inactive = lock(&self.control).inactive.clone();
+        if let Some(Err(error)) = inactive.as_ref().map(|table| table.check_sizes()) {
+            let mut control = lock(&self.control);
+            let dropped = control.inactive.take_if(|now| inactive.as_ref().is_some_and(|was| Arc::ptr_eq(was, now)));
+            drop(control);
+            drop((dropped, inactive));
+            return Err(error.without_line());
+        }
+        drop(inactive);
         let mut control = lock(&self.control);
         let new = control.inactive.take();
         if let Some(table) = &new {
@@ -120,7 +131,7 @@ impl MappedDevice {
             }
             self.read_only.store(table.read_only(), Ordering::Release);
         }
-        std::mem::replace(&mut control.active, new)
+        Ok(std::mem::replace(&mut control.active, new))
     }
 
     fn suspend_locked(

@@ -98,8 +98,8 @@ pub(crate) struct TableContext<'a> {
 
 impl Table {
     /// Makes every target. May block. The checks and their order are those of `dm_table_add_target` and
-    /// `dm_table_complete` (`drivers/md/dm-table.c`, 6.12); sizes beneath are checked here already, which the
-    /// kernel does for a reload only at resume.
+    /// `dm_table_complete` (`drivers/md/dm-table.c`, 6.12). As there, sizes beneath are checked for a device's first
+    /// table, and for a reload only [at resume](Self::check_sizes): what lies beneath may be about to grow.
     pub(crate) fn build(lines: &[TableLine], cx: &TableContext<'_>) -> Result<Self, TableError> {
         if lines.is_empty() {
             return Err(TableError::new(0, "table load rejected: no targets").hint("expected at least one line"));
@@ -133,11 +133,14 @@ impl Table {
     ) -> Result<Self, TableError> {
         let mut limits = Limits { write_cache: false, ..Limits::default() };
         let mut devices: Vec<Arc<dyn BlockDevice>> = Vec::new();
+        let first_table = cx.owner.table(TableSlot::Active).is_none();
         for (number, p) in placed.iter_mut().enumerate() {
             let mut own = Limits::default();
             for d in &p.capabilities.devices {
                 own.stack(&d.dev.limits(), d.start);
-                check_range(number, d)?;
+                if first_table {
+                    check_range(number, d)?;
+                }
                 if !devices.iter().any(|known| known.id() == d.dev.id()) {
                     devices.push(d.dev.clone());
                 }
@@ -191,6 +194,15 @@ impl Table {
             check_devices(number, &placed.capabilities, owner.devt())?;
         }
         check_depth(self.placed.len() - 1, self.level(), depth::height(owner))
+    }
+
+    /// Checks that what lies beneath is as large as the targets need, as `dm_calculate_queue_limits` does when a table is
+    /// about to become the active one (`drivers/md/dm-table.c`, 6.12).
+    pub(crate) fn check_sizes(&self) -> Result<(), TableError> {
+        for (number, placed) in self.placed.iter().enumerate() {
+            placed.capabilities.devices.iter().try_for_each(|device| check_range(number, device))?;
+        }
+        Ok(())
     }
 
     /// How many mapped devices lie on the longest way down, the table's own included. Devices beneath may be reloaded,
@@ -411,8 +423,13 @@ fn check_depth(number: usize, level: usize, above: usize) -> Result<(), TableErr
 }
 
 /// `device_area_is_invalid` (`drivers/md/dm-table.c`, 6.12).
+/// `device_area_is_invalid`. A block device without a size, as a mapped device is before its first table, is taken:
+/// what is sent to it fails there.
 fn check_range(number: usize, d: &TargetDevice) -> Result<(), TableError> {
     let size = d.dev.sectors();
+    if size.is_zero() && matches!(d.dev.id(), DeviceId::Number(_)) {
+        return Ok(());
+    }
     let fits = d.start.checked_add(d.len).is_some_and(|end| end <= size.from_start());
     if !fits {
         let hint = format!("expected {} sectors from {}, found a device of {size} sectors", d.len, d.start);

@@ -156,7 +156,8 @@ impl Holding {
     pub(super) fn open(ctr: &mut Ctr<'_>, merge: bool) -> Result<Self, ArgError> {
         let Parsed { origin, cow, store, chunk, chunk_arg, features } = parse(ctr)?;
         let dev = open_both(ctr, |ctr| ctr.device(&origin, "Cannot get origin device"))?;
-        if dev.sectors() < ctr.len {
+        // One without a table yet is taken: it has its size when this table is resumed.
+        if !dev.sectors().is_zero() && dev.sectors() < ctr.len {
             let hint = format!("expected at least the {} sectors of the target, found {}", ctr.len, dev.sectors());
             return Err(ArgError::new("Cannot get origin device").errno(Errno::EINVAL).hint(hint).at(&origin));
         }

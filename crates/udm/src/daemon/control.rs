@@ -94,7 +94,7 @@ fn secret_table(daemon: &Daemon, request: &WireRequest) -> Option<Loading> {
     let md = match parsed.device_key()? {
         DeviceKey::Name(name) => daemon.registry.by_name(text(name)?),
         DeviceKey::Uuid(uuid) => daemon.registry.by_uuid(text(uuid)?),
-        DeviceKey::Dev(dev) => daemon.registry.by_devt(dev),
+        DeviceKey::Dev(dev) => daemon.registry.by_devt(dev).or_else(|| daemon.registry.by_node(dev)),
     };
     md.map(Loading::begin)
 }
@@ -152,7 +152,7 @@ impl Daemon {
             }
             let named = !name.is_empty() && info.name.as_bytes() == name;
             let known = !uuid.is_empty() && info.uuid.as_bytes() == uuid;
-            all || named || known || number.is_some_and(|number| number == info.devt)
+            all || named || known || number.is_some_and(|number| number == info.devt || Some(number) == info.node)
         })
     }
 }
