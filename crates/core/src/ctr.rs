@@ -59,6 +59,9 @@ pub struct Ctr<'a> {
     pub domain: &'a Domain,
     /// The device that the table is for.
     pub owner: &'a Arc<MappedDevice>,
+    /// The table comes from a program that takes udm for the kernel: what it does not ask for is as in the kernel, also
+    /// where udm does better by itself.
+    pub as_kernel: bool,
     pub(crate) opener: &'a dyn DeviceOpener,
 }
 

@@ -3,7 +3,7 @@
 use crate::activity::Activity;
 use crate::events::Events;
 use crate::opener::{Alone, HostNumbers, HostRequest, LoadedAlone, OpenHostDevices};
-use crate::{Cancel, DeviceOpener, Error, HostOpener, MappedDevice, TargetType};
+use crate::{Cancel, DeviceOpener, Error, FileSystems, HostOpener, MappedDevice, TargetType};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
@@ -63,6 +63,7 @@ pub(crate) struct RegistryCore {
     pub(crate) events: Events,
     /// Where nodes of these devices are.
     nodes: OnceLock<PathBuf>,
+    pub(crate) file_systems: OnceLock<Arc<dyn FileSystems>>,
 }
 
 /// The mapped devices of one udm. Clones are the same registry.
@@ -84,6 +85,7 @@ impl Registry {
             alone: Arc::default(),
             events: Events::default(),
             nodes: OnceLock::new(),
+            file_systems: OnceLock::new(),
         }))
     }
 

@@ -19,6 +19,11 @@ pub trait Target: Any + Send + Sync {
     /// The target's own part of a status or table line, after the name: empty when there is none. May block.
     fn status(&self, kind: StatusKind) -> String;
 
+    /// The same in the kernel's words only, for a target that has some of udm's own. May block.
+    fn kernel_status(&self, kind: StatusKind) -> String {
+        self.status(kind)
+    }
+
     /// A bio that [`map`](Self::map) sent on with a context has come home, `at` being where it lies in the target: its
     /// status and its data are the target's to change, and what is answered is done. [`Map::Ended`] gives it the status
     /// that it says; anything that sends it on makes its status good again. Must not block. Bios that a suspension

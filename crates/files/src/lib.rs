@@ -29,4 +29,4 @@ pub use claims::{Claim, Claims};
 pub use device::{FileDevice, FileEngine, FileOptions};
 pub use error::{OpenError, OpenErrorKind};
 pub use foreign::ForeignMemory;
-pub use mounts::{Mount, block_device, mounts};
+pub use mounts::{Mount, block_device, mounts, mounts_of};

@@ -30,7 +30,15 @@ pub struct Mount {
 /// # Errors
 /// Of reading the file: there may be no /proc.
 pub fn mounts() -> io::Result<Vec<Mount>> {
-    Ok(parse(&fs::read("/proc/self/mountinfo")?))
+    mounts_of(Path::new("/proc/self/mountinfo"))
+}
+
+/// All mounts that a process sees, by its `mountinfo` in `/proc`.
+///
+/// # Errors
+/// Of reading the file: the process may have gone.
+pub fn mounts_of(mountinfo: &Path) -> io::Result<Vec<Mount>> {
+    Ok(parse(&fs::read(mountinfo)?))
 }
 
 /// The number of the block device at a path, if one is there.

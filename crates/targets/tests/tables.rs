@@ -254,7 +254,13 @@ fn load_unless(
     table: &str,
     cancel: udm_core::Cancel<'_>,
 ) -> Result<(), udm_core::Error> {
-    let options = udm_core::LoadOptions { read_only: false, cwd: std::path::Path::new("/"), cancel, secret: false };
+    let options = udm_core::LoadOptions {
+        read_only: false,
+        cwd: std::path::Path::new("/"),
+        cancel,
+        secret: false,
+        as_kernel: false,
+    };
     md.load_as(&udm_core::TableLine::parse_all(table).unwrap(), &options)
 }
 

@@ -143,6 +143,11 @@ impl Places {
         self.dir.join("log")
     }
 
+    /// Which file systems on nodes are frozen.
+    pub(crate) fn frozen(&self) -> PathBuf {
+        self.dir.join("frozen")
+    }
+
     /// What belongs to the namespace of `udm exec`.
     pub(crate) fn exec(&self) -> PathBuf {
         self.dir.join("exec")

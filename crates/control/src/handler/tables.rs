@@ -20,7 +20,8 @@ impl Handler<'_> {
         let specs = self.request.targets()?;
         let mut lines = specs.iter().map(line_of).collect::<Result<Vec<_>, _>>()?;
         let (read_only, secret) = (self.request.flags().contains(Flags::READONLY), self.request.is_secure());
-        let options = LoadOptions { read_only, cwd: self.caller.cwd, cancel: self.caller.cancel, secret };
+        let as_kernel = self.caller.kernel_view.is_some();
+        let options = LoadOptions { read_only, cwd: self.caller.cwd, cancel: self.caller.cancel, secret, as_kernel };
         let loaded = md.load_as(&lines, &options);
         if secret {
             lines.iter_mut().for_each(|line| wipe(&mut std::mem::take(&mut line.params).into_bytes()));
@@ -64,7 +65,10 @@ impl Handler<'_> {
             } else {
                 StatusKind::Info { noflush: flags.contains(Flags::NOFLUSH) }
             };
-            let lines = table.lines(kind);
+            let lines = match self.caller.kernel_view {
+                Some(_) => table.kernel_lines(kind),
+                None => table.lines(kind),
+            };
             let shown: Vec<_> = lines.iter().map(|line| self.with_numbers(&table, &line.params)).collect();
             let specs = lines.iter().zip(&shown);
             reply.targets(

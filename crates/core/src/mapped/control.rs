@@ -107,6 +107,8 @@ pub struct LoadOptions<'a> {
     pub cancel: Cancel<'a>,
     /// What the table says is told to nobody who asks what the load waits for.
     pub secret: bool,
+    /// See [`Ctr::as_kernel`](crate::Ctr::as_kernel).
+    pub as_kernel: bool,
 }
 
 impl MappedDevice {
@@ -176,12 +178,12 @@ impl MappedDevice {
     /// Makes a table the inactive one, in place of what was there. May block: it opens devices. `cwd` is where relative
     /// paths begin.
     pub fn load(self: &Arc<Self>, lines: &[TableLine], read_only: bool, cwd: &Path) -> Result<(), Error> {
-        self.load_as(lines, &LoadOptions { read_only, cwd, cancel: &|| false, secret: false })
+        self.load_as(lines, &LoadOptions { read_only, cwd, cancel: &|| false, secret: false, as_kernel: false })
     }
 
     /// As [`load`](Self::load), with all that can be chosen.
     pub fn load_as(self: &Arc<Self>, lines: &[TableLine], options: &LoadOptions<'_>) -> Result<(), Error> {
-        let LoadOptions { read_only, cwd, cancel, secret } = *options;
+        let LoadOptions { read_only, cwd, cancel, secret, as_kernel } = *options;
         let registry = self.registry.upgrade().ok_or_else(|| Error::new(Errno::ENXIO, "udm is ending"))?;
         let doing = self.activities.begin("makes its targets");
         let opener = LoadContext { registry: &registry, cwd, cancel, doing: Some(&doing), secret };
@@ -190,6 +192,7 @@ impl MappedDevice {
             opener: &opener,
             domain: &registry.domain,
             read_only,
+            as_kernel,
             owner: self,
             above: depth::height(self),
         };

@@ -35,7 +35,7 @@ const LOOKS: u32 = 400;
 pub struct SuspendOptions {
     /// Targets push bios that they hold back to the device, rather than finish them.
     pub noflush: bool,
-    /// No file system is told (there is none to tell here; kept for targets and nodes).
+    /// File systems on the device's node are not frozen.
     pub nolockfs: bool,
 }
 
@@ -64,6 +64,9 @@ impl MappedDevice {
         let started = if lock(&self.control).suspended { self.start(&registry, &doing) } else { Ok(()) };
         doing.now("lets go of the table before");
         drop(old);
+        if started.is_ok() {
+            registry.thaw(self);
+        }
         started
     }
 
@@ -73,7 +76,11 @@ impl MappedDevice {
         let _operation = lock(&self.operation);
         self.check_alive()?;
         let registry = self.registry()?;
-        if lock(&self.control).suspended { self.start(&registry, &doing) } else { Ok(()) }
+        if lock(&self.control).suspended {
+            self.start(&registry, &doing)?;
+            registry.thaw(self);
+        }
+        Ok(())
     }
 
     /// Runs `work` while no bio is in flight in the device and none comes, without a word to its targets
@@ -148,6 +155,12 @@ impl MappedDevice {
             control.active.clone()
         };
         let registry = self.registry()?;
+        if active.is_some() && !options.noflush && !options.nolockfs {
+            // Before the targets are told: what is written now goes through them. The kernel tells them first
+            // (`__dm_suspend`, `drivers/md/dm.c`, 6.12), and its targets go on all the same.
+            doing.now("waits for the file systems on it to be frozen");
+            registry.freeze(self)?;
+        }
         // First, so that what targets push back is taken back.
         self.noflush.store(options.noflush, Ordering::Release);
         doing.now("waits for its targets to be still");
@@ -163,6 +176,7 @@ impl MappedDevice {
                 (control.suspended, control.unsettled) = (true, true);
             }
             self.start(&registry, doing)?;
+            registry.thaw(self);
             return Err(Error::new(Errno::EINTR, "the wait for bios in flight was interrupted; the device goes on"));
         }
         doing.now("waits for its targets to write what they keep");

@@ -90,6 +90,8 @@ pub(crate) struct TableContext<'a> {
     pub(crate) opener: &'a dyn DeviceOpener,
     pub(crate) domain: &'a Domain,
     pub(crate) read_only: bool,
+    /// See [`Ctr::as_kernel`].
+    pub(crate) as_kernel: bool,
     /// The device that the table is for, which must not be found beneath itself.
     pub(crate) owner: &'a Arc<MappedDevice>,
     /// How many mapped devices stand on that one already.
@@ -113,9 +115,9 @@ impl Table {
                 TableError::new(number, "Target offset + length overflows").hint(hint).span(line.len_span())
             })?;
             let args = Args::parse(&line.params);
-            let (begin, len, read_only) = (line.start, line.len, cx.read_only);
+            let (begin, len, read_only, as_kernel) = (line.start, line.len, cx.read_only, cx.as_kernel);
             let (domain, owner, opener) = (cx.domain, cx.owner, cx.opener);
-            let mut ctr = Ctr { begin, len, args, read_only, domain, owner, opener };
+            let mut ctr = Ctr { begin, len, args, read_only, domain, owner, as_kernel, opener };
             let made = (kind.ctr)(&mut ctr).map_err(|e| TableError::of_ctr(number, line, e))?;
             let NewTarget { target, capabilities } = made;
             check_devices(number, &capabilities, cx.owner.devt())?;
@@ -297,8 +299,17 @@ impl Table {
 
     /// The lines of a status, of a table, or of what `dmsetup measure` prints.
     pub fn lines(&self, kind: StatusKind) -> Vec<TableLine> {
+        self.lines_by(kind, |target| target.status(kind))
+    }
+
+    /// The same in the kernel's words only.
+    pub fn kernel_lines(&self, kind: StatusKind) -> Vec<TableLine> {
+        self.lines_by(kind, |target| target.kernel_status(kind))
+    }
+
+    fn lines_by(&self, kind: StatusKind, status: impl Fn(&dyn Target) -> String) -> Vec<TableLine> {
         let line = |p: &Placed| {
-            let own = p.target.status(kind);
+            let own = status(&*p.target);
             let params = if kind == StatusKind::Measurement { p.measured(own) } else { own };
             TableLine { start: p.begin, len: p.len, target: p.kind.name.to_owned(), params }
         };

@@ -374,6 +374,27 @@ impl LoopDevice {
         self.with_open(domain, sys::loop_set_capacity)
     }
 
+    /// Takes another logical block size, in bytes. Blocks until what is in the page cache is written.
+    ///
+    /// # Errors
+    /// What the system says: it is no power of two from 512 to a page, for one.
+    pub fn set_block_size(&self, domain: &Domain, bytes: u32) -> io::Result<()> {
+        self.with_open(domain, move |open| sys::loop_set_block_size(open, bytes))
+    }
+
+    /// Offers discards, or none. The driver offers them for every file that holes can be punched in, also where a device
+    /// beneath takes none.
+    ///
+    /// # Errors
+    /// What the system says: sysfs may be read-only.
+    pub fn offer_discards(&self, domain: &Domain, on: bool) -> io::Result<()> {
+        self.apart(domain, move |device| {
+            let queue = PathBuf::from(format!("/sys/block/loop{}/queue", device.number));
+            let most = if on { fs::read_to_string(queue.join("discard_max_hw_bytes"))? } else { "0".to_owned() };
+            fs::write(queue.join("discard_max_bytes"), most.trim())
+        })
+    }
+
     /// Refuses writes, or no longer.
     ///
     /// # Errors

@@ -10,6 +10,7 @@
 mod apart;
 pub mod fuse;
 pub mod loopdev;
+pub mod mounted;
 mod sys;
 
 pub(crate) use sys::set_read_only;

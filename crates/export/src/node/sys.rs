@@ -8,12 +8,17 @@ const LOOP_CLR_FD: libc::Ioctl = 0x4c01;
 const LOOP_SET_STATUS64: libc::Ioctl = 0x4c04;
 const LOOP_GET_STATUS64: libc::Ioctl = 0x4c05;
 const LOOP_SET_CAPACITY: libc::Ioctl = 0x4c07;
+const LOOP_SET_BLOCK_SIZE: libc::Ioctl = 0x4c09;
 const LOOP_CONFIGURE: libc::Ioctl = 0x4c0a;
 const LOOP_CTL_ADD: libc::Ioctl = 0x4c80;
 const LOOP_CTL_REMOVE: libc::Ioctl = 0x4c81;
 const LOOP_CTL_GET_FREE: libc::Ioctl = 0x4c82;
 /// `BLKROSET`, `_IO(0x12, 93)` (`include/uapi/linux/fs.h`, 6.12).
 const BLKROSET: libc::Ioctl = 0x125d;
+
+/// `FIFREEZE`, `FITHAW` (`include/uapi/linux/fs.h`, 6.12).
+const FIFREEZE: libc::Ioctl = 0xc004_5877_u32 as libc::Ioctl;
+const FITHAW: libc::Ioctl = 0xc004_5878_u32 as libc::Ioctl;
 
 /// Bytes of a name, with the zero at its end.
 pub(super) const LO_NAME_SIZE: usize = 64;
@@ -141,9 +146,27 @@ pub(super) fn loop_set_capacity(device: impl AsFd) -> io::Result<()> {
     checked(unsafe { libc::ioctl(device.as_fd().as_raw_fd(), LOOP_SET_CAPACITY, 0) }).map(drop)
 }
 
+pub(super) fn loop_set_block_size(device: impl AsFd, bytes: u32) -> io::Result<()> {
+    let (fd, bytes) = (device.as_fd().as_raw_fd(), libc::c_ulong::from(bytes));
+    // SAFETY: the ioctl takes a number.
+    checked(unsafe { libc::ioctl(fd, LOOP_SET_BLOCK_SIZE, bytes) }).map(drop)
+}
+
 pub(super) fn loop_clear(device: impl AsFd) -> io::Result<()> {
     // SAFETY: the ioctl takes no argument.
     checked(unsafe { libc::ioctl(device.as_fd().as_raw_fd(), LOOP_CLR_FD, 0) }).map(drop)
+}
+
+/// Freezes the file system that a directory is of.
+pub(super) fn freeze(dir: impl AsFd) -> io::Result<()> {
+    // SAFETY: the ioctl takes nothing.
+    checked(unsafe { libc::ioctl(dir.as_fd().as_raw_fd(), FIFREEZE, 0) }).map(drop)
+}
+
+/// Lets it go on.
+pub(super) fn thaw(dir: impl AsFd) -> io::Result<()> {
+    // SAFETY: the ioctl takes nothing.
+    checked(unsafe { libc::ioctl(dir.as_fd().as_raw_fd(), FITHAW, 0) }).map(drop)
 }
 
 pub(crate) fn set_read_only(device: impl AsFd, on: bool) -> io::Result<()> {

@@ -42,9 +42,9 @@ impl Default for Features {
 }
 
 impl Features {
-    /// Reads `[<n> <word>…]` (`parse_pool_features`).
-    pub(super) fn parse(args: &mut Args) -> Result<Self, ArgError> {
-        let mut features = Self::default();
+    /// Reads `[<n> <word>…]` (`parse_pool_features`). `as_kernel`: nothing is done that no word asks for.
+    pub(super) fn parse(args: &mut Args, as_kernel: bool) -> Result<Self, ArgError> {
+        let mut features = Self { skip_zero_writes: !as_kernel, ..Self::default() };
         if args.left() == 0 {
             return Ok(features);
         }
@@ -80,13 +80,22 @@ impl Features {
 
     /// The count and the words of a table line, as they load again.
     pub(super) fn words(&self) -> String {
+        self.words_of(!self.skip_zero_writes)
+    }
+
+    /// The same for who knows the kernel's only: that zero writes are not skipped goes without saying.
+    pub(super) fn kernel_words(&self) -> String {
+        self.words_of(false)
+    }
+
+    fn words_of(&self, enable_zero_writes: bool) -> String {
         let words = [
             (!self.zero_new_blocks, "skip_block_zeroing"),
             (!self.discard, "ignore_discard"),
             (!self.passdown, "no_discard_passdown"),
             (self.read_only, "read_only"),
             (self.error_if_no_space, "error_if_no_space"),
-            (!self.skip_zero_writes, "enable_zero_writes"),
+            (enable_zero_writes, "enable_zero_writes"),
             (self.skip_zero_writes && self.said_skip, "skip_zero_writes"),
             (self.unmap_zero_writes, "unmap_zero_writes"),
         ];
@@ -145,8 +154,9 @@ mod tests {
             ),
             ("2 read_only", Err("not enough arguments: expected 2 feature words after it, found 1")),
         ] {
-            let got = Features::parse(&mut Args::parse(input));
-            let again = got.as_ref().map(|f| Features::parse(&mut Args::parse(&f.words())).as_ref().ok() == Some(f));
+            let got = Features::parse(&mut Args::parse(input), false);
+            let again =
+                got.as_ref().map(|f| Features::parse(&mut Args::parse(&f.words()), false).as_ref().ok() == Some(f));
             assert!(again.unwrap_or(true), "{input:?} loads again");
             let got = got.map(|f| f.words()).map_err(|e| e.to_string());
             assert_eq!(got, expect.map(str::to_owned).map_err(str::to_owned), "{input:?}");
@@ -161,7 +171,7 @@ mod tests {
             ("1 enable_zero_writes", false, false),
             ("3 skip_block_zeroing skip_zero_writes unmap_zero_writes", false, false),
         ] {
-            let features = Features::parse(&mut Args::parse(words)).unwrap();
+            let features = Features::parse(&mut Args::parse(words), false).unwrap();
             assert_eq!((features.skips(), features.unmaps()), (skips, unmaps), "{words}");
         }
     }

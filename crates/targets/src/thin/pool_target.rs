@@ -55,7 +55,7 @@ fn ctr(ctr: &mut Ctr<'_>) -> Result<NewTarget, ArgError> {
     }
     let (block, block_arg) = ctr.args.number("Invalid block size", "a block size in sectors")?;
     let (low_water, _) = ctr.args.number("Invalid low water mark", "a number of blocks")?;
-    let features = Features::parse(&mut ctr.args)?;
+    let features = Features::parse(&mut ctr.args, ctr.as_kernel)?;
     let block = Sectors::new(block);
     if !is_data_block_size(block) {
         let hint = format!("expected a multiple of 128 sectors from 128 to 2097152, found {block}");
@@ -69,14 +69,14 @@ fn ctr(ctr: &mut Ctr<'_>) -> Result<NewTarget, ArgError> {
         let hint = format!("expected two devices, found one by two names: {}", data.name());
         return Err(ArgError::new("Error setting metadata or data device").hint(hint).at(&data_arg));
     }
-    if data.sectors() < ctr.len {
+    if before.is_none() && !data.sectors().is_zero() && data.sectors() < ctr.len {
         // Core would find it, but after the metadata have been opened, or made.
         let hint =
             format!("expected {} sectors, as the table has, found a device of {} sectors", ctr.len, data.sectors());
         return Err(ArgError::new("data device too small for target").hint(hint).at(&data_arg));
     }
     let handle = match before {
-        Some(handle) => same_pool(handle, &metadata, &data, block, &features, &data_arg)?,
+        Some(handle) => same_pool(handle, &metadata, &data, &features, &data_arg)?,
         None => open(ctr, metadata, data, block, &features, &metadata_arg)?,
     };
     let (metadata, dev) = (handle.0.metadata.clone(), handle.0.data.clone());
@@ -90,15 +90,22 @@ impl Target for PoolTarget {
     }
 
     fn status(&self, kind: StatusKind) -> String {
-        let pool = self.pool();
         match kind {
-            StatusKind::Table => {
-                let (metadata, data) = (pool.metadata.name(), pool.data.name());
-                // The kernel's line ends with a space, too.
-                format!("{metadata} {data} {} {} {} ", pool.block.get(), self.low_water, self.features.words())
-            }
+            StatusKind::Table => self.line(&self.features.words()),
             StatusKind::Info { noflush } => self.ask(!noflush),
             StatusKind::Measurement => String::new(),
+        }
+    }
+
+    fn kernel_status(&self, kind: StatusKind) -> String {
+        match kind {
+            StatusKind::Table => self.line(&self.features.kernel_words()),
+            // The last word is udm's own.
+            StatusKind::Info { .. } => {
+                let status = self.status(kind);
+                status.rsplit_once(' ').map_or_else(|| status.clone(), |(kernels, _)| kernels.to_owned())
+            }
+            StatusKind::Measurement => self.status(kind),
         }
     }
 
@@ -212,6 +219,12 @@ impl PoolTarget {
     }
 
     /// The status, with a commit before unless the pool is suspended: what was freed is free after one only.
+    fn line(&self, features: &str) -> String {
+        let pool = self.pool();
+        // The kernel's line ends with a space, too.
+        format!("{} {} {} {} {features} ", pool.metadata.name(), pool.data.name(), pool.block.get(), self.low_water)
+    }
+
     fn ask(&self, commit: bool) -> String {
         if self.pool().mode() == PoolMode::Fail {
             return "Fail".into();
@@ -230,7 +243,9 @@ impl PoolTarget {
             PoolMode::ReadOnly | PoolMode::OutOfMetadataSpace => "ro",
             PoolMode::Write => "rw",
         };
-        let discard = match (features.discard, features.passdown) {
+        // `disable_discard_passdown_if_not_supported`.
+        let passes = features.passdown && self.pool().data.limits().max_discard >= self.pool().block_len();
+        let discard = match (features.discard, passes) {
             (false, _) => "ignore_discard",
             (true, true) => "discard_passdown",
             (true, false) => "no_discard_passdown",
@@ -274,18 +289,14 @@ fn same_pool(
     handle: Arc<PoolHandle>,
     metadata: &Arc<dyn BlockDevice>,
     data: &Arc<dyn BlockDevice>,
-    block: Sectors,
     features: &Features,
     arg: &Arg,
 ) -> Result<Arc<PoolHandle>, ArgError> {
     let pool = &handle.0;
-    if metadata.id() != pool.metadata.id() || data.id() != pool.data.id() || block != pool.block_len() {
-        let hint = format!(
-            "expected {} {} {}, which the device has until it is removed",
-            pool.metadata.name(),
-            pool.data.name(),
-            pool.block.get()
-        );
+    // Another block size is no other pool, and is not used: as `__pool_find` has it, and the pool's table line shows.
+    if metadata.id() != pool.metadata.id() || data.id() != pool.data.id() {
+        let hint =
+            format!("expected {} {}, which the device has until it is removed", pool.metadata.name(), pool.data.name());
         return Err(ArgError::new("different pool cannot replace a pool").hint(hint).at(arg));
     }
     if features.discard != pool.discards {

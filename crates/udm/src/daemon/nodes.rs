@@ -10,6 +10,7 @@
 mod block;
 mod claims;
 mod end;
+mod frozen;
 mod loops;
 mod pass;
 
@@ -21,6 +22,7 @@ use super::ublk::Ublks;
 use crate::exports::{Mapped, is_read_only};
 use crate::places::Places;
 use claims::{Claim, Claims, Shared};
+use frozen::NodeFileSystems;
 use loops::Change;
 use rustix::process::geteuid;
 use std::fs;
@@ -119,6 +121,10 @@ impl Seen {
     pub(super) fn of(md: &MappedDevice) -> Self {
         Self { sectors: md.sectors().get(), read_only: is_read_only(md), limits: md.limits() }
     }
+
+    fn takes_discards(&self) -> bool {
+        !self.limits.max_discard.is_zero()
+    }
 }
 
 /// Threads of the mount.
@@ -153,6 +159,7 @@ impl Nodes {
         remove_links(&dir);
         let ublk = Ublks::new(registry, &dir);
         let shared = Shared::new(registry, Inner::default());
+        registry.set_file_systems(Arc::new(NodeFileSystems::new(&shared, places.frozen(), false)));
         Self { registry: registry.clone(), dir, settings, ublk, shared }
     }
 
@@ -557,11 +564,14 @@ impl Inner {
         if node.kind != NodeKind::Loop {
             return None;
         }
+        let blocks = (now.limits.logical_block_size, then.limits.logical_block_size);
         let change = Change {
             resized: now.sectors != then.sectors,
             moded: (now.read_only != then.read_only).then_some(now.read_only),
+            block: (blocks.0 != blocks.1).then_some(blocks.0),
+            discards: (now.takes_discards() != then.takes_discards()).then_some(now.takes_discards()),
         };
-        let follows = change.resized || change.moded.is_some();
+        let follows = change.resized || change.moded.is_some() || change.block.is_some() || change.discards.is_some();
         // Released for a removal that did not come about. One that is still to come does not want it back, and over
         // what is suspended it would wait.
         let lacks = node.loopdev.is_none() || node.wanted.mapper && node.mapper.is_none();

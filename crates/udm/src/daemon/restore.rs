@@ -72,7 +72,8 @@ impl Maker for FromDisk<'_> {
     fn load(&self, md: &Arc<MappedDevice>, lines: &[TableLine], read_only: bool, _: bool) -> Result<(), Error> {
         loop {
             // A secret table is not on disk.
-            let options = LoadOptions { read_only, cwd: Path::new("/"), cancel: &|| (self.cancel)(md), secret: false };
+            let cancel = &|| (self.cancel)(md);
+            let options = LoadOptions { read_only, cwd: Path::new("/"), cancel, secret: false, as_kernel: false };
             match md.load_as(lines, &options) {
                 Err(e) if e.errno == Errno::EBUSY && Instant::now() < self.deadline => {
                     std::thread::sleep(Duration::from_millis(10));

@@ -369,7 +369,7 @@ impl Maker for WithMemory {
         let for_targets = if live { self.arm(md.devt().minor) } else { Vec::new() };
         let secret = self.secret.contains(&(md.devt().minor, live));
         let cancel = || Instant::now() > *self.deadline.get_or_init(|| Instant::now() + BENEATH);
-        let options = LoadOptions { read_only, cwd: Path::new("/"), cancel: &cancel, secret };
+        let options = LoadOptions { read_only, cwd: Path::new("/"), cancel: &cancel, secret, as_kernel: false };
         let loaded = self.load_when_free(md, lines, &options);
         let mut unused = self.armed.clear();
         loaded?;

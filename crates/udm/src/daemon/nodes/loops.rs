@@ -26,6 +26,10 @@ pub(super) struct Change {
     pub(super) resized: bool,
     /// It is read-only now, or no longer.
     pub(super) moded: Option<bool>,
+    /// Its logical block size in bytes, if that is another.
+    pub(super) block: Option<u32>,
+    /// It takes discards now, or no longer.
+    pub(super) discards: Option<bool>,
 }
 
 /// What a block device is attached to, and how.
@@ -36,6 +40,7 @@ struct Order {
     /// Bytes of data that may be under way afterwards.
     data: usize,
     choice: Choice,
+    discards: bool,
 }
 
 impl Claim {
@@ -72,9 +77,16 @@ impl Claim {
     }
 
     fn attach(&self, order: &Order) -> io::Result<LoopDevice> {
-        let Order { file, read_only, block, data, choice } = order;
+        let Order { file, read_only, block, data, choice, discards } = order;
         own_writes::reserve(*data);
-        let attach = |choice| loopdev::attach(&self.shared.domain, file, *read_only, *block, choice);
+        let domain = &self.shared.domain;
+        let attach = |choice| {
+            let loopdev = loopdev::attach(domain, file, *read_only, *block, choice)?;
+            if !discards && let Err(error) = loopdev.offer_discards(domain, false) {
+                warn!("{} offers discards that nobody takes: {error}", loopdev.path().display());
+            }
+            Ok(loopdev)
+        };
         match attach(*choice) {
             // Another number is better than none.
             Err(error) if self.with(|node| node.wanted.number.is_some()) == Some(true) => {
@@ -96,6 +108,7 @@ impl Claim {
             block: node.seen.limits.logical_block_size,
             data: server.most_data(),
             choice: node.wanted.number.map_or(Choice::Free, Choice::Exactly),
+            discards: node.seen.takes_discards(),
         })
     }
 
@@ -218,7 +231,9 @@ impl Claim {
         if let Some(Some(loopdev)) = self.with(|node| node.loopdev.clone()) {
             let resized = if change.resized { loopdev.resize(domain) } else { Ok(()) };
             let moded = change.moded.map_or(Ok(()), |on| loopdev.set_read_only(domain, on));
-            for error in [resized, moded].into_iter().filter_map(Result::err) {
+            let block = change.block.map_or(Ok(()), |bytes| loopdev.set_block_size(domain, bytes));
+            let discards = change.discards.map_or(Ok(()), |on| loopdev.offer_discards(domain, on));
+            for error in [resized, moded, block, discards].into_iter().filter_map(Result::err) {
                 warn!("{error}");
             }
         }

@@ -6,6 +6,7 @@ use super::super::own_writes;
 use super::super::state::NodeState;
 use super::super::ublk::Ublks;
 use super::claims::{Claims, Shared};
+use super::frozen::NodeFileSystems;
 use super::{Inner, Node, NodeSettings, Nodes, PATIENCE, Seen, failed, threads};
 use crate::exports::Mapped;
 use crate::places::Places;
@@ -107,6 +108,7 @@ impl Nodes {
         let (nodes, without) = (nodes.collect(), without.collect());
         let inner = Inner { server: Some(server), nodes, without, claims: Claims::default() };
         let shared = Shared::new(registry, inner);
+        registry.set_file_systems(Arc::new(NodeFileSystems::new(&shared, places.frozen(), true)));
         let ublk = Ublks::covered(registry, &dir);
         Self { registry: registry.clone(), dir, settings, ublk, shared }
     }
