@@ -1,6 +1,7 @@
 //! The old daemon's side.
 
-use super::{CLAIM, HandOver, HandOverMessage, Link, Settings, VERSION};
+use super::message::{CLAIM, HandOver, HandOverMessage, Settings, VERSION};
+use super::wire::Link;
 use crate::daemon::nodes::NodeSettings;
 use crate::daemon::socket::Listener;
 use crate::daemon::state::State;
