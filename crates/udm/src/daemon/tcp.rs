@@ -2,6 +2,7 @@
 
 use super::handover::{HandOver, HandOverMessage};
 use super::nbd::{self, Ready};
+use super::state::ExportState;
 use crate::exports::MappedExports;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
@@ -108,6 +109,11 @@ impl TcpExports {
 
     pub(crate) fn list(&self) -> Vec<ExportEntry> {
         self.lock().iter().map(TcpExport::entry).collect()
+    }
+
+    /// What it takes to make them again.
+    pub(crate) fn states(&self) -> Vec<ExportState> {
+        self.lock().iter().map(|e| ExportState { name: e.name.clone(), tcp: e.address.to_string() }).collect()
     }
 
     pub(crate) fn reap_hangups(&self) {

@@ -119,9 +119,9 @@ impl VhostExports {
         self.lock().iter().map(Exported::entry).collect()
     }
 
-    /// What it takes to make them again: names, and how they are served.
-    pub(crate) fn described(&self) -> Vec<(String, VhostUserExport)> {
-        self.lock().iter().map(|e| (e.name.clone(), e.at.clone())).collect()
+    /// What it takes to make them again.
+    pub(crate) fn states(&self) -> Vec<VhostUserState> {
+        self.lock().iter().map(|e| VhostUserState { name: e.name.clone(), at: e.at.clone() }).collect()
     }
 
     pub(crate) fn reap_hangups(&self) {
