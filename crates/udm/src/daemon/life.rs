@@ -78,8 +78,8 @@ impl Life {
     }
 }
 
-/// Gives everything to another daemon. `Err`: nothing has changed. `left`: so many commands are not done. Where clients are
-/// is in `conversations`, for as long as they are here.
+/// Gives everything to another daemon. `Err`: nothing has changed. `left`: so many commands are not done. Where clients
+/// are is in `conversations`, for as long as they are here.
 fn give(
     devices: &Devices,
     clients: &mut Clients,
@@ -103,8 +103,8 @@ fn give(
     handover::give(devices, conversations, &clients.sockets(), lock, giving)
 }
 
-/// Blocks until the daemon is to end, or until another is ready to go on: then that. Devices whose removal was
-/// deferred go without a request, so the state is looked at now and then.
+/// Blocks until the daemon is to end, or until another is ready to go on: then that. Devices whose removal was deferred
+/// go without a request, so the state is looked at now and then.
 fn wait_for_end(daemon: &Daemon, lock: &Lock) -> Option<Giving> {
     loop {
         let woken = daemon.ending.stop().wait(Some(LOOK));

@@ -38,7 +38,6 @@ mod state;
 mod stop;
 mod successor;
 mod tcp;
-mod ublk;
 mod vhost;
 mod watchdog;
 

@@ -8,9 +8,11 @@
 //! The lock here is held while the kernel makes and ends devices, which may wait for requests to them. The threads that
 //! serve those take locks of the registry and of devices, never this one.
 
-use super::handover::{HandOver, HandOverMessage};
-use super::nodes::{Seen, failed, of_io};
-use super::state::NodeState;
+use super::error::{failed, of_io};
+use super::mapper;
+use super::seen::Seen;
+use crate::daemon::handover::{HandOver, HandOverMessage};
+use crate::daemon::state::NodeState;
 use crate::exports::{Mapped, keeps_in_memory};
 use rustix::fd::OwnedFd;
 use rustix::fs::{AtFlags, Mode, OFlags};
@@ -26,8 +28,6 @@ use udm_core::{Error, MappedDevice, Registry};
 use udm_export::ublk::{self, Mark, Removed, Resized, Ublk};
 use udm_io::BlockDevice;
 
-/// Where the host has the names of its mapped devices.
-const MAPPER: &str = "/dev/mapper";
 /// How long the driver may take to notice that the daemon before has gone. It looks every 30 s where every slot of a
 /// queue had a request; else it is a matter of milliseconds.
 const NOTICE: Duration = Duration::from_secs(70);
@@ -295,11 +295,7 @@ impl Ublks {
             }
         }
         if node.wanted.mapper && node.mapper.is_none() {
-            let link = Path::new(MAPPER).join(&node.name);
-            fs::create_dir_all(MAPPER)
-                .and_then(|()| std::os::unix::fs::symlink(self.dir.join(&node.name), &link))
-                .map_err(|e| io::Error::new(e.kind(), format!("{}: {e}", link.display())))?;
-            node.mapper = Some(link);
+            node.mapper = Some(mapper::link(&node.name, &self.dir.join(&node.name))?);
         }
         Ok(())
     }
@@ -308,11 +304,7 @@ impl Ublks {
         if let Some(dir) = &inner.beneath {
             let _ = rustix::fs::unlinkat(dir, &*node.name, AtFlags::empty());
         }
-        if let Some(link) = node.mapper.take()
-            && let Err(error) = fs::remove_file(&link)
-        {
-            warn!("{}: {error}", link.display());
-        }
+        mapper::unlink(&mut node.mapper);
     }
 
     /// Ends all that nobody uses; the others wait for the next daemon, unless there will be none (`forget`). Blocks.
