@@ -61,15 +61,17 @@ impl Devices {
         self.state.ready(self, bytes)
     }
 
-    /// Something may have changed: nodes follow, and the state is written. Blocks.
+    /// Something may have changed: whatever is served follows, and the state is written. Blocks.
     pub(crate) fn changed(&self, what: What) -> Result<(), Unsaved> {
         self.nodes.sync();
+        self.sync_exports();
         self.state.save(self, what)
     }
 
     /// Looks at what changes without a command, as a device does whose removal was deferred.
     pub(crate) fn look_around(&self) {
         self.nodes.look_around();
+        self.sync_exports();
         self.state.look_around(self);
     }
 
@@ -89,6 +91,11 @@ impl Devices {
             }
         }
         self.state.close();
+    }
+
+    fn sync_exports(&self) {
+        self.tcp.sync(&self.registry);
+        self.vhost.sync(&self.registry);
     }
 
     fn state_of(&self, md: &Arc<MappedDevice>) -> DeviceState {

@@ -32,6 +32,7 @@ mod resting;
 mod restore;
 mod second;
 mod secret;
+mod servers;
 mod socket;
 mod start;
 mod state;

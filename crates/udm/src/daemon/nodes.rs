@@ -11,10 +11,10 @@ mod claims;
 mod end;
 mod error;
 mod files;
+mod held;
 mod loops;
 mod mapper;
 mod pass;
-mod seen;
 mod shared;
 mod ublk;
 
@@ -27,8 +27,8 @@ use crate::places::Places;
 use end::end_files;
 use error::{failed, of_io};
 use files::{Change, Files, Node, is};
+use held::is_held;
 use rustix::process::geteuid;
-use seen::{Seen, is_held};
 use shared::{Claim, Shared};
 use std::path::PathBuf;
 use std::sync::{Arc, MutexGuard, mpsc};
@@ -38,6 +38,7 @@ use ublk::Ublks;
 use udm_base::Errno;
 use udm_control::second::{NodeEntry, NodeKind};
 use udm_core::{Error, MappedDevice, Registry};
+use udm_export::Export;
 use udm_export::node::fuse::{self, FuseServer, Owner};
 use udm_export::node::loopdev;
 
@@ -278,7 +279,7 @@ impl Nodes {
         let mut inner = self.lock();
         let server = self.started(&mut inner)?;
         server.add(&name, Box::new(Mapped(md.clone()))).map_err(|message| failed(Errno::EEXIST, message))?;
-        let (seen, md) = (Seen::of(md), md.clone());
+        let (seen, md) = (Mapped(md.clone()).parameters(), md.clone());
         inner.nodes.push(Node { md, name, wanted, kind, loopdev: None, mapper: None, note, seen, lost: false });
         Ok(())
     }

@@ -1,8 +1,8 @@
 //! The end of all nodes that need a file.
 
 use super::files::Files;
+use super::held::is_held;
 use super::mapper;
-use super::seen::is_held;
 use super::shared::Shared;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;

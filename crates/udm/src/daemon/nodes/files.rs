@@ -1,9 +1,10 @@
 //! Nodes that are files of the mount, with or without a loop device on top.
 
 use super::claims::Claims;
+use super::held::is_held;
 use super::mapper;
-use super::seen::{Seen, is_held};
 use crate::daemon::state::NodeState;
+use crate::exports::Mapped;
 use std::path::PathBuf;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -12,6 +13,7 @@ use udm_control::second::{NodeEntry, NodeKind};
 use udm_core::MappedDevice;
 use udm_export::node::fuse::{FuseServer, Transport};
 use udm_export::node::loopdev::LoopDevice;
+use udm_export::{Export, Parameters, Served};
 
 /// The mount, and what is in it.
 #[derive(Default)]
@@ -34,7 +36,7 @@ pub(super) struct Node {
     pub(super) loopdev: Option<LoopDevice>,
     pub(super) mapper: Option<PathBuf>,
     pub(super) note: Option<String>,
-    pub(super) seen: Seen,
+    pub(super) seen: Parameters,
     /// Its mount has gone.
     pub(super) lost: bool,
 }
@@ -102,10 +104,12 @@ impl Files {
                 Err(message) => warn!("the node of {} keeps its name: {message}", node.name),
             }
         }
-        let now = Seen::of(&node.md);
+        let now = Mapped(node.md.clone()).parameters();
         let then = std::mem::replace(&mut node.seen, now);
-        if now != then {
-            server.changed(&node.name);
+        if now != then
+            && let Err(error) = server.node(&node.name).changed(&then, &now)
+        {
+            warn!("{}: {error}", node.name);
         }
         if node.kind != NodeKind::Loop {
             return None;

@@ -3,8 +3,8 @@
 
 use super::error::{failed, of_io};
 use super::files::{Change, Files, Node};
+use super::held::is_held;
 use super::mapper;
-use super::seen::is_held;
 use super::shared::Claim;
 use crate::daemon::own_writes;
 use std::path::PathBuf;

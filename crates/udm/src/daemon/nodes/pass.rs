@@ -5,7 +5,6 @@ use super::claims::Claims;
 use super::end::end_files;
 use super::error::failed;
 use super::files::{Files, Node};
-use super::seen::Seen;
 use super::shared::Shared;
 use super::ublk::Ublks;
 use super::{NodeSettings, Nodes, PATIENCE, threads};
@@ -104,7 +103,7 @@ impl Nodes {
         let nodes = nodes.into_iter().filter_map(|passed| {
             let PassedNode { name, wanted, kind, loopdev, mapper, note } = passed;
             let md = registry.by_name(&name)?;
-            let seen = Seen::of(&md);
+            let seen = Mapped(md.clone()).parameters();
             Some(Node { md, name, wanted, kind, loopdev, mapper, note, seen, lost: false })
         });
         let without = without.iter().filter_map(|name| Some(Arc::downgrade(&registry.by_name(name)?)));
