@@ -9,5 +9,5 @@ pub mod ublk;
 pub mod vhost_user;
 mod worker;
 
-pub use exports::{Client, Export, Exports, NamedDevice, OpenError, OpenExport, Refused};
+pub use exports::{Client, Export, Exports, NamedDevice, OpenError, OpenExport, Parameters, Refused, Served, Told};
 pub use listener::Listen;

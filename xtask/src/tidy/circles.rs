@@ -74,7 +74,6 @@ const CIRCLES: &[Circle] = &[
         "what changes on an origin is one worker's, and each part of it begins the next",
     ),
     ("crates/targets/src/thin", &["*"], "the worker of a pool is polled by the pool that it is part of"),
-    ("crates/udm/src", &["*"], "the daemon, and the parts of it that commands reach by way of it"),
     ("crates/worker/src", &["outbox.rs", "worker.rs"], "a worker, and what it wants sent"),
     ("soak/src", &["load.rs", "world.rs"], "a world, and the load on it"),
     ("soak/src/operations", &["*"], "the list of operations, and what each one is"),

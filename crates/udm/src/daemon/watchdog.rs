@@ -1,9 +1,9 @@
 //! Tells the log, once, of what has been waiting for long: for who was not there when it happened.
 
 use super::Daemon;
+use super::resting::Resting;
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tracing::warn;
 use udm_control::second::{DebugDump, Service};
@@ -101,36 +101,9 @@ impl Daemon {
                 }
             }
         };
-        if let Err(e) = self.registry.domain().executor().spawn("udm-watchdog", Box::new(work)) {
+        if let Err(e) = self.devices.registry.domain().executor().spawn("udm-watchdog", Box::new(work)) {
             warn!("nobody looks for what waits: {e}");
         }
-    }
-}
-
-/// A daemon that is looked after now and then, and not held in between: one that gives everything to another lets go of
-/// it.
-pub(super) struct Resting {
-    daemon: Weak<Daemon>,
-    ended: Arc<AtomicBool>,
-}
-
-impl Resting {
-    pub(super) fn of(daemon: &Arc<Daemon>) -> Self {
-        Self { daemon: Arc::downgrade(daemon), ended: daemon.ended.clone() }
-    }
-
-    /// Lets time pass; `None` when the daemon is ending or has gone.
-    pub(super) fn rest(&self, time: Duration) -> Option<Arc<Daemon>> {
-        let mut left = time;
-        while !left.is_zero() {
-            if self.ended.load(Ordering::Acquire) || self.daemon.strong_count() == 0 {
-                return None;
-            }
-            let now = left.min(super::LOOK);
-            std::thread::sleep(now);
-            left -= now;
-        }
-        self.daemon.upgrade().filter(|daemon| !daemon.ended.load(Ordering::Acquire))
     }
 }
 

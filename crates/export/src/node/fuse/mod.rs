@@ -41,5 +41,5 @@ mod worker;
 
 pub use mount::{clear, mounted};
 pub use pass::{Adopted, Plan};
-pub use server::{FuseServer, Transport};
+pub use server::{FuseNode, FuseServer, Transport};
 pub use tree::{FILES, Owner};

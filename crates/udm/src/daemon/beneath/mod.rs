@@ -7,7 +7,8 @@
 
 mod walk;
 
-use super::tcp::Listening;
+use super::servers::Listening;
+use super::tcp::Tcp;
 use crate::places::Places;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs, UdpSocket};
 use std::os::unix::fs::MetadataExt;
@@ -26,12 +27,12 @@ pub(crate) struct Beneath {
     claims: Claims,
     nodes: PathBuf,
     nbd: PathBuf,
-    tcp: Listening,
+    tcp: Listening<Tcp>,
 }
 
 impl Beneath {
     /// Of the daemon in `places`, which listens on `tcp`, and has its block devices by `claims`.
-    pub(crate) fn new(domain: &Domain, claims: &Claims, places: &Places, tcp: Listening) -> Self {
+    pub(crate) fn new(domain: &Domain, claims: &Claims, places: &Places, tcp: Listening<Tcp>) -> Self {
         Self { domain: domain.clone(), claims: claims.clone(), nodes: places.nodes(), nbd: places.nbd(), tcp }
     }
 

@@ -16,7 +16,8 @@ const RESERVED: usize = 16;
 /// A thread beyond those that are kept ends when it has had nothing to do for so long.
 const LINGER: Duration = Duration::from_secs(5);
 
-type Work = Box<dyn FnOnce() + Send>;
+/// What a thread does.
+pub(super) type Work = Box<dyn FnOnce() + Send>;
 
 #[derive(Default)]
 struct State {

@@ -1,6 +1,8 @@
 //! Devices that are block devices of the host from their creation on, as the kernel's mapped devices are.
 
-use super::{Inner, Nodes, PATIENCE, of_io};
+use super::error::of_io;
+use super::files::Files;
+use super::{Nodes, PATIENCE};
 use crate::daemon::state::NodeState;
 use rustix::fs::{AtFlags, CWD, statat};
 use std::fs;
@@ -22,7 +24,7 @@ impl BlockNodes for Nodes {
     }
 
     fn opens(&self, md: &MappedDevice, all: bool) -> Opens {
-        let of_device = |inner: &Inner| {
+        let of_device = |inner: &Files| {
             let node = inner.nodes.iter().find(|node| std::ptr::eq(Arc::as_ptr(&node.md), md))?;
             node.loopdev.clone()
         };

@@ -3,7 +3,7 @@
 //! What is frozen is noted in a file of the daemon's directory before it is done, and thawed by the next daemon if this
 //! one is killed: nobody else would.
 
-use super::claims::Shared;
+use super::shared::Shared;
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,12 +1,14 @@
 //! The block devices of nodes that are loop devices: attached, adapted and detached by who has claimed the node,
 //! without the lock.
 
-use super::super::own_writes;
-use super::claims::Claim;
-use super::{Inner, MAPPER, Node, failed, is_held, of_io};
-use std::fs;
+use super::error::{failed, of_io};
+use super::files::{Change, Files, Node, takes_discards};
+use super::held::is_held;
+use super::mapper;
+use super::shared::Claim;
+use crate::daemon::own_writes;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tracing::{info, warn};
@@ -19,18 +21,6 @@ use udm_export::node::loopdev::{self, Choice, Detached, LoopDevice};
 /// devices, as udev does, opens them for a moment.
 const TRIES: u32 = 20;
 const PAUSE: Duration = Duration::from_millis(10);
-
-/// What of a device its block device has to follow.
-#[derive(Clone, Copy, Default)]
-pub(super) struct Change {
-    pub(super) resized: bool,
-    /// It is read-only now, or no longer.
-    pub(super) moded: Option<bool>,
-    /// Its logical block size in bytes, if that is another.
-    pub(super) block: Option<u32>,
-    /// It takes discards now, or no longer.
-    pub(super) discards: Option<bool>,
-}
 
 /// What a block device is attached to, and how.
 struct Order {
@@ -108,7 +98,7 @@ impl Claim {
             block: node.seen.limits.logical_block_size,
             data: server.most_data(),
             choice: node.wanted.number.map_or(Choice::Free, Choice::Exactly),
-            discards: node.seen.takes_discards(),
+            discards: takes_discards(&node.seen),
         })
     }
 
@@ -116,7 +106,7 @@ impl Claim {
     fn attached(&self, loopdev: LoopDevice) -> Result<(), Error> {
         let mut inner = self.shared.lock();
         let at = inner.position(&self.md).filter(|at| !inner.nodes[*at].lost);
-        let Inner { server, nodes, .. } = &mut *inner;
+        let Files { server, nodes, .. } = &mut *inner;
         if let (Some(server), Some(at)) = (server, at) {
             let (node, shown) = (&mut nodes[at], loopdev.path());
             server.set_link(&node.name, Some(&shown));
@@ -134,16 +124,12 @@ impl Claim {
     fn link(&self) -> Result<(), Error> {
         let mut inner = self.shared.lock();
         let Some(at) = inner.position(&self.md) else { return Ok(()) };
-        let Inner { server: Some(server), nodes, .. } = &mut *inner else { return Ok(()) };
+        let Files { server: Some(server), nodes, .. } = &mut *inner else { return Ok(()) };
         let node = &mut nodes[at];
         if node.kind == NodeKind::Loop && node.wanted.mapper && node.mapper.is_none() {
-            let link = Path::new(MAPPER).join(&node.name);
             // By way of the mount: a link to the loop device itself would outlive a daemon that is killed, and lead to
             // whoever has that number next.
-            let made =
-                fs::create_dir_all(MAPPER).and_then(|()| std::os::unix::fs::symlink(server.path(&node.name), &link));
-            made.map_err(|e| of_io(&io::Error::new(e.kind(), format!("{}: {e}", link.display()))))?;
-            node.mapper = Some(link);
+            node.mapper = Some(mapper::link(&node.name, &server.path(&node.name)).map_err(|e| of_io(&e))?);
         }
         Ok(())
     }
@@ -190,7 +176,7 @@ impl Claim {
         }
         let mut inner = self.shared.lock();
         let at = inner.position(&self.md);
-        let Inner { server, nodes, .. } = &mut *inner;
+        let Files { server, nodes, .. } = &mut *inner;
         if let Some(at) = at {
             let node = &mut nodes[at];
             node.loopdev = None;
@@ -212,7 +198,7 @@ impl Claim {
             self.detach(false)?;
         }
         let loopdev = self.with(|node| {
-            node.unlink();
+            mapper::unlink(&mut node.mapper);
             node.loopdev.take()
         });
         if let Some(Some(loopdev)) = loopdev {

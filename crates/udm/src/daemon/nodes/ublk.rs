@@ -8,10 +8,11 @@
 //! The lock here is held while the kernel makes and ends devices, which may wait for requests to them. The threads that
 //! serve those take locks of the registry and of devices, never this one.
 
-use super::handover::{HandOver, HandOverMessage};
-use super::nodes::{Seen, failed, of_io};
-use super::state::NodeState;
-use crate::exports::{Mapped, keeps_in_memory};
+use super::error::{failed, of_io};
+use super::mapper;
+use crate::daemon::handover::{HandOver, HandOverMessage};
+use crate::daemon::state::NodeState;
+use crate::exports::Mapped;
 use rustix::fd::OwnedFd;
 use rustix::fs::{AtFlags, Mode, OFlags};
 use std::fs;
@@ -23,11 +24,9 @@ use tracing::{info, warn};
 use udm_base::Errno;
 use udm_control::second::{NodeEntry, NodeKind};
 use udm_core::{Error, MappedDevice, Registry};
-use udm_export::ublk::{self, Mark, Removed, Resized, Ublk};
-use udm_io::BlockDevice;
+use udm_export::ublk::{self, Mark, Removed, Ublk};
+use udm_export::{Export, Parameters, Served, Told};
 
-/// Where the host has the names of its mapped devices.
-const MAPPER: &str = "/dev/mapper";
 /// How long the driver may take to notice that the daemon before has gone. It looks every 30 s where every slot of a
 /// queue had a request; else it is a matter of milliseconds.
 const NOTICE: Duration = Duration::from_secs(70);
@@ -69,7 +68,7 @@ struct Node {
     paused: bool,
     mapper: Option<PathBuf>,
     note: Option<String>,
-    seen: Seen,
+    seen: Parameters,
 }
 
 impl Ublks {
@@ -117,7 +116,7 @@ impl Ublks {
     /// Gives a device that has none a node of this kind. Blocks.
     pub(super) fn add(&self, md: &Arc<MappedDevice>, wanted: NodeState) -> Result<NodeEntry, Error> {
         let mut inner = self.lock();
-        let (name, seen) = (md.device_name(), Seen::of(md));
+        let (name, seen) = (md.device_name(), Mapped(md.clone()).parameters());
         let ublk = self.attach(md, &name).map_err(|e| of_io(&e))?;
         info!("{name} is {}", ublk.path().display());
         let mut node = Node {
@@ -159,9 +158,8 @@ impl Ublks {
                     }
                     Ok(ublk) => {
                         info!("{name} goes on as {}, after {} ms", ublk.path().display(), begun.elapsed().as_millis());
-                        if ublk.sectors()? != md.sectors() {
-                            ublk.resize()?;
-                        }
+                        let now = node.parameters();
+                        ublk.changed(&Parameters { sectors: ublk.sectors()?, ..now }, &now)?;
                         return Ok(ublk);
                     }
                     Err(e) => {
@@ -248,28 +246,22 @@ impl Ublks {
             self.unlink(inner, node);
             node.name = name;
         }
-        let now = Seen::of(&node.md);
+        let now = Mapped(node.md.clone()).parameters();
         let then = std::mem::replace(&mut node.seen, now);
         if let Some(ublk) = &node.ublk {
-            ublk.set_write_through(keeps_in_memory(&node.md));
-            if now.read_only != then.read_only {
-                ublk.set_read_only(now.read_only)?;
-            }
-            if now.sectors != then.sectors {
-                match ublk.resize()? {
-                    Resized::Yes => node.note = None,
-                    Resized::Never if node.detach().is_ok() => node.note = None,
-                    Resized::Never => {
-                        return Err(io::Error::new(
-                            io::ErrorKind::ResourceBusy,
-                            format!(
-                                "its node keeps the size of {} sectors while it is in use: this kernel cannot change it (6.16 \
-                                 can); unmount it, then `udm node remove` and `udm node add`",
-                                then.sectors
-                            ),
-                        ));
-                    }
+            match ublk.changed(&then, &now)? {
+                Told::Yes if now.sectors == then.sectors => {}
+                Told::KeepSize if node.detach().is_err() => {
+                    return Err(io::Error::new(
+                        io::ErrorKind::ResourceBusy,
+                        format!(
+                            "its node keeps the size of {} sectors while it is in use: this kernel cannot change it (6.16 can); \
+                             unmount it, then `udm node remove` and `udm node add`",
+                            then.sectors.get()
+                        ),
+                    ));
                 }
+                Told::Yes | Told::KeepSize => node.note = None,
             }
         }
         // Let go of for a removal that did not come about, or for another size.
@@ -295,11 +287,7 @@ impl Ublks {
             }
         }
         if node.wanted.mapper && node.mapper.is_none() {
-            let link = Path::new(MAPPER).join(&node.name);
-            fs::create_dir_all(MAPPER)
-                .and_then(|()| std::os::unix::fs::symlink(self.dir.join(&node.name), &link))
-                .map_err(|e| io::Error::new(e.kind(), format!("{}: {e}", link.display())))?;
-            node.mapper = Some(link);
+            node.mapper = Some(mapper::link(&node.name, &self.dir.join(&node.name))?);
         }
         Ok(())
     }
@@ -308,11 +296,7 @@ impl Ublks {
         if let Some(dir) = &inner.beneath {
             let _ = rustix::fs::unlinkat(dir, &*node.name, AtFlags::empty());
         }
-        if let Some(link) = node.mapper.take()
-            && let Err(error) = fs::remove_file(&link)
-        {
-            warn!("{}: {error}", link.display());
-        }
+        mapper::unlink(&mut node.mapper);
     }
 
     /// Ends all that nobody uses; the others wait for the next daemon, unless there will be none (`forget`). Blocks.
