@@ -9,7 +9,6 @@ use super::shared::{Admission, Handle, Load, Shared};
 use super::turns::Turns;
 use crate::exports::Client;
 use crate::listener::{Listener, hung_up};
-use crate::slots::Slots;
 use crate::worker::deadline::Due;
 use crate::worker::{Rest, Rested, Serve, Turn};
 use rustix::fd::OwnedFd;
@@ -17,6 +16,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
+use udm_base::Slots;
 use udm_io::{Channel, Domain, Extent, Nanos, Woken};
 
 /// Keys of listeners lie above those of connections.

@@ -2,8 +2,8 @@
 
 use std::ops::{Index, IndexMut};
 
-/// Numbered things. A number that is in use never moves; the last to become free is the next to be used.
-pub(crate) struct Slots<T> {
+/// Numbered things (a slab). A number that is in use never moves; the last to become free is the next to be used.
+pub struct Slots<T> {
     all: Vec<Option<T>>,
     free: Vec<u32>,
 }
@@ -16,17 +16,22 @@ impl<T> Default for Slots<T> {
 
 impl<T> Slots<T> {
     /// How many are in use.
-    pub(crate) fn len(&self) -> usize {
+    pub fn len(&self) -> usize {
         self.all.len() - self.free.len()
     }
 
+    /// Whether none is.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
     /// Puts one in. Allocates only when there are more than ever before.
-    pub(crate) fn insert(&mut self, one: T) -> u32 {
+    pub fn insert(&mut self, one: T) -> u32 {
         self.insert_with(|_| one)
     }
 
     /// Puts in what is made for a number.
-    pub(crate) fn insert_with(&mut self, make: impl FnOnce(u32) -> T) -> u32 {
+    pub fn insert_with(&mut self, make: impl FnOnce(u32) -> T) -> u32 {
         let number = self.free.pop().unwrap_or_else(|| {
             self.all.push(None);
             // What is numbered here is far less than 2^32: it has memory, or a descriptor.
@@ -37,27 +42,34 @@ impl<T> Slots<T> {
     }
 
     /// Takes one out; its number may be given to another.
-    pub(crate) fn remove(&mut self, number: u32) -> Option<T> {
+    pub fn remove(&mut self, number: u32) -> Option<T> {
         let one = self.all.get_mut(number as usize)?.take()?;
         self.free.push(number);
         Some(one)
     }
 
-    pub(crate) fn get(&self, number: u32) -> Option<&T> {
+    /// The one of that number, if it is in use.
+    pub fn get(&self, number: u32) -> Option<&T> {
         self.all.get(number as usize)?.as_ref()
     }
 
-    pub(crate) fn get_mut(&mut self, number: u32) -> Option<&mut T> {
+    /// The same, to change it.
+    pub fn get_mut(&mut self, number: u32) -> Option<&mut T> {
         self.all.get_mut(number as usize)?.as_mut()
     }
 
+    /// Takes all out, by number. Every number is free at once.
+    pub fn take_all(&mut self) -> impl Iterator<Item = T> + use<T> {
+        std::mem::take(self).all.into_iter().flatten()
+    }
+
     /// Those in use, by number.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
+    pub fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
         (0..).zip(&self.all).filter_map(|(number, one)| Some((number, one.as_ref()?)))
     }
 
     /// Numbers that have been in use.
-    pub(crate) fn numbers(&self) -> std::ops::Range<u32> {
+    pub fn numbers(&self) -> std::ops::Range<u32> {
         0..self.all.len() as u32
     }
 }
@@ -91,5 +103,10 @@ mod tests {
         assert_eq!((again, slots[again]), (b, "again"));
         slots[c] = "changed";
         assert_eq!(slots.iter().collect::<Vec<_>>(), [(a, &"a"), (b, &"again"), (c, &"changed")]);
+        slots.remove(a);
+        assert!(!slots.is_empty());
+        assert_eq!(slots.take_all().collect::<Vec<_>>(), ["again", "changed"]);
+        assert!(slots.is_empty());
+        assert_eq!(slots.insert("new"), 0);
     }
 }
