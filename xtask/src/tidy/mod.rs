@@ -19,6 +19,7 @@ mod markers;
 mod members;
 mod order;
 mod packages;
+mod path;
 mod reach;
 pub mod rust_file;
 mod strangers;

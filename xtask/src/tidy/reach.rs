@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use syn::{Item, ItemMod, Lit};
 
 use super::packages::{self, Package};
+use super::path::normal;
 use super::rust_file::{RustFile, is_test_item};
 
 /// Every file that some root leads to, and whether it does so for tests only.
@@ -96,19 +97,4 @@ fn path_attribute(module: &ItemMod) -> Option<String> {
         let Lit::Str(text) = &literal.lit else { return None };
         pair.path.is_ident("path").then(|| text.value())
     })
-}
-
-/// Resolves `.` and `..` in a path from the root.
-fn normal(path: &str) -> String {
-    let mut parts = Vec::new();
-    for part in path.split('/') {
-        match part {
-            "" | "." => {}
-            ".." => {
-                parts.pop();
-            }
-            part => parts.push(part),
-        }
-    }
-    parts.join("/")
 }
