@@ -63,8 +63,8 @@ impl Merging {
         self.on = false;
     }
 
-    /// The round's runs of neighbours, each of which has an end to come: where it lies on the COW device, in chunks, and
-    /// on the origin.
+    /// The round's runs of neighbours, each of which has an end to come: where it lies on the COW device, in chunks,
+    /// and on the origin.
     fn begin_runs(&mut self, it: &Snapshot) -> Vec<(u64, Sector, Sectors)> {
         let runs = runs(&mut self.round.clone());
         self.left = runs.len();
