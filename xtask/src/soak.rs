@@ -55,7 +55,7 @@ usage: cargo xtask soak --simulated [--seeds N] [--seed SEED] [--without NAMES]
 
   --seeds N        so many lives, each of the next seed [default: 1000]
   --seed SEED      the first seed [default: 1]
-  --without NAMES  leave these changes away: see CHANGES in crates/targets/tests/simulated_soak/life.rs, and suspend, suspend-noflush";
+  --without NAMES  leave these changes away: see CHANGES in crates/targets/tests/all/simulated_soak/life.rs, and suspend, suspend-noflush";
 
 /// Lives of a stack in the simulator, optimised and with every assertion on.
 fn simulated(root: &Path, options: &[String]) -> ExitCode {
@@ -82,7 +82,7 @@ fn simulated(root: &Path, options: &[String]) -> ExitCode {
     }
     let mut variables = vec![("UDM_CRASH_POINTS", seeds.to_string()), ("UDM_CRASH_SEED", (seed - 1).to_string())];
     variables.extend(without.map(|names| ("UDM_SOAK_WITHOUT", names.clone())));
-    let args = ["test", "--quiet", "--package", "udm-targets", "--profile", "fuzz", "--test", "simulated_soak"];
+    let args = ["test", "--quiet", "--package", "udm-targets", "--profile", "fuzz", "--test", "all", "simulated_soak::"];
     cargo::run(root, &args, &variables)
 }
 

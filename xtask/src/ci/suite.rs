@@ -20,7 +20,7 @@ const LONGEST: &[&str] = &[
     "crates/bench/tests/instructions.rs",
     "crates/udm/tests/real/main.rs",
     "crates/experiments/tests/seeds.rs",
-    "crates/capi/tests/c.rs",
+    "crates/capi/tests/all/main.rs",
 ];
 
 /// A test binary.
