@@ -1,5 +1,6 @@
 //! A soak from its start to its end.
 
+use crate::mix::Mix;
 use crate::operations::{OPERATIONS, Operation, Outcome, have_a_loop_device_once};
 use crate::options::Options;
 use crate::world::{Turn, World};
@@ -49,7 +50,8 @@ fn prepare(options: &Options) -> Result<(Vec<Operation>, tempfile::TempDir), Str
 fn soak(options: Options, operations: Vec<Operation>, root: tempfile::TempDir) -> ExitCode {
     let keep = options.keep;
     let json = options.json;
-    println!("soak: seed {}, {} s, {}", options.seed, options.seconds, options.udm.display());
+    let long = if options.once { "each operation once".into() } else { format!("{} s", options.seconds) };
+    println!("soak: seed {}, {long}, {}", options.seed, options.udm.display());
     let world = World::new(options, root.path().to_owned());
     let over = Arc::new(AtomicBool::new(false));
     told_of_panics(&world);
@@ -141,11 +143,11 @@ fn direct(world: &Arc<World>, operations: &[Operation]) -> Result<(), String> {
     let before = Measure::of(world).ok_or("the daemon cannot be looked at")?;
     stacks::build(&turn)?;
     director.idle();
-    let until = Instant::now() + Duration::from_secs(world.options.seconds);
+    let mix = &Mix::new(operations, &world.options, turn.rng);
     std::thread::scope(|scope| {
         for number in 0..world.options.operators {
             let seed = turn.rng.next();
-            scope.spawn(move || operate(world, operations, number, seed, until));
+            scope.spawn(move || operate(world, mix, number, seed));
         }
     });
     if world.has_failed() {
@@ -158,18 +160,11 @@ fn direct(world: &Arc<World>, operations: &[Operation]) -> Result<(), String> {
 }
 
 /// One thread of operations.
-fn operate(world: &Arc<World>, operations: &[Operation], number: u64, seed: u64, until: Instant) {
+fn operate(world: &Arc<World>, mix: &Mix, number: u64, seed: u64) {
     let actor = world.watch.actor(format!("operator {number}"));
     let mut rng = Rng::new(seed);
-    let weights: u64 = operations.iter().map(|op| op.weight).sum();
-    while Instant::now() < until && !world.has_failed() && weights > 0 {
-        let mut at = rng.below(weights);
-        let chosen = operations.iter().find(|op| {
-            let here = at < op.weight;
-            at = at.saturating_sub(op.weight);
-            here
-        });
-        let Some(op) = chosen else { continue };
+    while !world.has_failed() {
+        let Some((op, tried)) = mix.next(&mut rng) else { return };
         let begun = Instant::now();
         if world.options.verbose {
             println!("{} begins {}", actor.who(), op.name);
@@ -183,7 +178,12 @@ fn operate(world: &Arc<World>, operations: &[Operation], number: u64, seed: u64,
             (op.run)(&mut turn)
         };
         match outcome {
-            Ok(outcome) => world.stats.ended(op.name, outcome == Outcome::Done, begun.elapsed()),
+            Ok(outcome) => {
+                if outcome == Outcome::Skipped {
+                    mix.again(op, tried);
+                }
+                world.stats.ended(op.name, outcome == Outcome::Done, begun.elapsed());
+            }
             Err(text) => return world.fail(format!("{}: {text}", op.name)),
         }
         actor.idle();
