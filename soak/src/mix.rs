@@ -7,8 +7,13 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 use udm_sim::Rng;
 
-/// How often an operation is tried that finds nothing to do, when each is to be done once.
-const TRIES: u32 = 5;
+/// How often an operation is tried that finds nothing to do, when each is to be done once, and how many others are done
+/// before each attempt but the first.
+const TRIES: u32 = 8;
+const OTHERS: u32 = 2;
+/// What makes something to do for an operation. Before others it is any.
+const MAKERS: &[(&str, &str)] =
+    &[("merge", "snapshot"), ("merge-end", "merge"), ("snapshot-remove", "snapshot"), ("thin-delete", "thin-snapshot")];
 
 /// What operators do, and for how long.
 pub struct Mix {
@@ -18,15 +23,31 @@ pub struct Mix {
 
 enum End {
     At(Instant),
-    /// When these have been done: each with how often it has been tried.
-    Done(Mutex<Vec<(Operation, u32)>>),
+    /// When these have been done.
+    Done(Mutex<Vec<Left>>),
+}
+
+/// An operation that has not been done.
+struct Left {
+    op: Operation,
+    tried: u32,
+    /// How many others are to be done before.
+    others: u32,
+}
+
+/// What an operator is to do.
+pub struct Next {
+    /// The operation.
+    pub op: Operation,
+    /// How often it has been tried, when it has to be done.
+    tried: Option<u32>,
 }
 
 impl Mix {
     /// The mix that begins now.
     pub fn new(operations: &[Operation], options: &Options, rng: &mut Rng) -> Self {
         let end = if options.once {
-            let mut left: Vec<_> = operations.iter().map(|op| (*op, 0)).collect();
+            let mut left: Vec<_> = operations.iter().map(|op| Left { op: *op, tried: 0, others: 0 }).collect();
             for at in (1..left.len()).rev() {
                 left.swap(at, rng.below(at as u64 + 1) as usize);
             }
@@ -37,25 +58,39 @@ impl Mix {
         Self { operations: operations.to_vec(), end }
     }
 
-    /// The next operation for an operator, and how often it has been tried; `None` when it is over.
-    pub fn next(&self, rng: &mut Rng) -> Option<(Operation, u32)> {
+    /// The next operation for an operator; `None` when it is over.
+    pub fn next(&self, rng: &mut Rng) -> Option<Next> {
         match &self.end {
-            End::At(end) => (Instant::now() < *end).then(|| self.any(rng)).flatten().map(|op| (op, 0)),
-            End::Done(left) => lock(left).pop(),
+            End::At(end) => (Instant::now() < *end).then(|| self.any(rng)).flatten(),
+            End::Done(left) => {
+                let mut left = lock(left);
+                match left.last_mut()? {
+                    Left { op, others: others @ 1.., .. } => {
+                        *others -= 1;
+                        self.maker(op.name).map(|op| Next { op, tried: None }).or_else(|| self.any(rng))
+                    }
+                    _ => left.pop().map(|Left { op, tried, .. }| Next { op, tried: Some(tried) }),
+                }
+            }
         }
     }
 
-    /// An operation found nothing to do: perhaps later, when others have made something.
-    pub fn again(&self, op: Operation, tried: u32) {
-        if let End::Done(left) = &self.end
+    /// It found nothing to do: perhaps later, when others have made something.
+    pub fn again(&self, Next { op, tried }: Next) {
+        if let (End::Done(left), Some(tried)) = (&self.end, tried)
             && tried + 1 < TRIES
         {
-            lock(left).insert(0, (op, tried + 1));
+            lock(left).insert(0, Left { op, tried: tried + 1, others: OTHERS });
         }
+    }
+
+    fn maker(&self, name: &str) -> Option<Operation> {
+        let (_, maker) = MAKERS.iter().find(|(made_for, _)| *made_for == name)?;
+        self.operations.iter().find(|op| op.name == *maker).copied()
     }
 
     /// One by chance, as often as its weight says.
-    fn any(&self, rng: &mut Rng) -> Option<Operation> {
+    fn any(&self, rng: &mut Rng) -> Option<Next> {
         let weights = self.operations.iter().map(|op| op.weight).sum();
         let mut at = if weights > 0 { rng.below(weights) } else { return None };
         let chosen = self.operations.iter().find(|op| {
@@ -63,7 +98,7 @@ impl Mix {
             at = at.saturating_sub(op.weight);
             here
         });
-        chosen.copied()
+        chosen.map(|op| Next { op: *op, tried: None })
     }
 }
 
@@ -83,7 +118,7 @@ mod tests {
     fn once_is_each_operation_once() {
         let names = |seed| {
             let (mix, mut rng) = mix(&["--once"], seed);
-            std::iter::from_fn(|| mix.next(&mut rng)).map(|(op, _)| op.name).collect::<Vec<_>>()
+            std::iter::from_fn(|| mix.next(&mut rng)).map(|next| next.op.name).collect::<Vec<_>>()
         };
         let (mut one, other) = (names(1), names(2));
         assert_ne!(one, other, "the seed fixes the order");
@@ -97,12 +132,19 @@ mod tests {
     #[test]
     fn what_finds_nothing_to_do_is_tried_again_but_not_for_ever() {
         let (mix, mut rng) = mix(&["--once"], 1);
-        let mut turns = 0;
-        while let Some((op, tried)) = mix.next(&mut rng) {
-            turns += 1;
-            mix.again(op, tried);
+        let (mut tries, mut others) = (0, 0);
+        while let Some(next) = mix.next(&mut rng) {
+            *(if next.tried.is_some() { &mut tries } else { &mut others }) += 1;
+            mix.again(next);
         }
-        assert_eq!(turns, OPERATIONS.len() as u32 * TRIES);
+        let all = OPERATIONS.len() as u32;
+        assert_eq!((tries, others), (all * TRIES, all * (TRIES - 1) * OTHERS));
+    }
+
+    #[test]
+    fn makers_are_operations() {
+        let is_one = |name: &str| OPERATIONS.iter().any(|op| op.name == name);
+        assert!(MAKERS.iter().all(|(made_for, maker)| is_one(made_for) && is_one(maker)), "{MAKERS:?}");
     }
 
     #[test]
@@ -110,6 +152,6 @@ mod tests {
         let (mix, mut rng) = mix(&["--seconds", "0"], 1);
         assert!(mix.next(&mut rng).is_none());
         let any = mix.any(&mut rng).expect("there are some");
-        assert!(OPERATIONS.iter().any(|op| op.name == any.name));
+        assert!(OPERATIONS.iter().any(|op| op.name == any.op.name));
     }
 }

@@ -10,7 +10,8 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use udm_io::MAX_CHANNELS;
+use udm_export::node::loopdev;
+use udm_io::{Domain, MAX_CHANNELS};
 use udm_sim::Rng;
 
 /// KiB of memory that may be left at the end beside what was in use at the start.
@@ -123,10 +124,8 @@ fn told_of_panics(world: &Arc<World>) {
 /// Ends the daemon, whatever state it is in, and what would be left of it.
 fn end(world: &World) {
     world.daemon.kill();
-    // Known by their files, as long as these are to be seen.
-    for device in report::loops(&world.root) {
-        let _ = std::process::Command::new("losetup").arg("-d").arg(device).status();
-    }
+    // Known by their files, as long as these are to be seen. Not by their numbers, which others may have by now.
+    let _ = loopdev::detach_stale(&Domain::default(), &world.daemon.dir().join("dev"));
     let _ = rustix::mount::unmount(world.daemon.dir().join("dev"), rustix::mount::UnmountFlags::DETACH);
 }
 
@@ -164,7 +163,8 @@ fn operate(world: &Arc<World>, mix: &Mix, number: u64, seed: u64) {
     let actor = world.watch.actor(format!("operator {number}"));
     let mut rng = Rng::new(seed);
     while !world.has_failed() {
-        let Some((op, tried)) = mix.next(&mut rng) else { return };
+        let Some(next) = mix.next(&mut rng) else { return };
+        let op = next.op;
         let begun = Instant::now();
         if world.options.verbose {
             println!("{} begins {}", actor.who(), op.name);
@@ -180,7 +180,7 @@ fn operate(world: &Arc<World>, mix: &Mix, number: u64, seed: u64) {
         match outcome {
             Ok(outcome) => {
                 if outcome == Outcome::Skipped {
-                    mix.again(op, tried);
+                    mix.again(next);
                 }
                 world.stats.ended(op.name, outcome == Outcome::Done, begun.elapsed());
             }
