@@ -1,7 +1,8 @@
 //! What a target is.
 
-use crate::{Error, Held, Ticket, ZeroSkips};
+use crate::{Error, Held, Ticket};
 use std::any::Any;
+use std::ops::AddAssign;
 use udm_base::{Errno, Sectors};
 use udm_io::{Bio, BlockDevice, Cx, DeviceId, ExtentsReply, Limits, Nanos, Status};
 
@@ -99,6 +100,22 @@ pub trait Target: Any + Send + Sync {
     /// What people see and set of it beyond the kernel's interface, if there is anything.
     fn attributes(&self) -> Option<&dyn Attributes> {
         None
+    }
+}
+
+/// Writes of zeroes that were completed without allocating what they would have filled.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct ZeroSkips {
+    /// The bios.
+    pub bios: u64,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
+impl AddAssign for ZeroSkips {
+    fn add_assign(&mut self, other: Self) {
+        self.bios += other.bios;
+        self.bytes += other.bytes;
     }
 }
 

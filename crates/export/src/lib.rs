@@ -4,7 +4,6 @@ pub mod exports;
 mod listener;
 pub mod nbd;
 pub mod node;
-mod slots;
 pub mod ublk;
 pub mod vhost_user;
 mod worker;

@@ -217,8 +217,8 @@ impl Store {
         self.out = false;
         self.poisoned |= !written;
         if self.merging && written {
-            // As `persistent_commit_merge` (`drivers/md/dm-snap-persistent.c`, 6.12): the status, which alone looks at it
-            // during a merge, must not say that all is merged before that is on the device.
+            // As `persistent_commit_merge` (`drivers/md/dm-snap-persistent.c`, 6.12): the status, which alone looks at
+            // it during a merge, must not say that all is merged before that is on the device.
             let area = self.geometry.area(self.area).expect("it was read");
             self.next_free = area + self.entries.len() as u64 + 1;
         }

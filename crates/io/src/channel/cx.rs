@@ -291,12 +291,6 @@ impl<'a> Cx<'a> {
         unsafe { self.0.inner() }.unparking = false;
     }
 
-    /// How many clones of `level` are out.
-    pub fn clones_out(&self, level: usize) -> usize {
-        // SAFETY: inside; the reference ends with the expression.
-        unsafe { self.0.inner() }.slabs[level].out()
-    }
-
     /// Ends a bio of any channel with the status that it has noted: as [`Bio::end`], quicker for one of this channel.
     #[inline]
     pub(crate) fn end_noted(&self, bio: Bio) {

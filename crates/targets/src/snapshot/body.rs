@@ -3,13 +3,12 @@
 use super::commit::Commit;
 use super::merge::Merging;
 use super::shared::{COPIES, Snapshot};
-use super::slab::Slab;
 use super::table::Entry;
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, Weak};
-use udm_base::{Sector, Sectors};
+use udm_base::{Sector, Sectors, Slots};
 use udm_core::MappedDevice;
 use udm_formats::snapshot::{Exception, Full, Store, Transient, Usage};
 use udm_io::Bio;
@@ -73,7 +72,7 @@ pub(super) struct Run {
     /// The write that brought a whole chunk, done.
     pub(super) full: Option<Bio>,
     /// Who waits to write the origin's chunks.
-    pub(super) holds: Vec<usize>,
+    pub(super) holds: Vec<u32>,
 }
 
 impl Run {
@@ -103,7 +102,7 @@ pub(super) struct Waits {
     /// How many runs are waited for.
     pub(super) waits: usize,
     /// Those that are to be sent for.
-    pub(super) begun: Vec<usize>,
+    pub(super) begun: Vec<u32>,
     /// There is no room for more.
     pub(super) full: bool,
 }
@@ -117,9 +116,9 @@ pub(super) struct Body {
     pub(super) snapshot: Arc<Snapshot>,
     pub(super) keep: Keep,
     /// Its table of exceptions says of a chunk which run has it.
-    pub(super) pending: Slab<Run>,
+    pub(super) pending: Slots<Run>,
     /// Runs of a persistent store that are in no batch yet, in the order of their places.
-    order: VecDeque<usize>,
+    order: VecDeque<u32>,
     /// How many of them from the first on have been copied, and how many chunks these are.
     ready: usize,
     ready_chunks: u64,
@@ -128,7 +127,7 @@ pub(super) struct Body {
     pub(super) commit: Option<Commit>,
     pub(super) dropped: Dropped,
     /// Who waits for the header to say that the snapshot is invalid.
-    pub(super) drop_holds: Vec<usize>,
+    pub(super) drop_holds: Vec<u32>,
     /// Runs that are true, and wait for reads of the origin's chunks.
     pub(super) unsettled: Vec<Run>,
     pub(super) merging: Merging,
@@ -147,7 +146,7 @@ impl Body {
         let mut body = Self {
             snapshot,
             keep,
-            pending: Slab::default(),
+            pending: Slots::default(),
             order: VecDeque::new(),
             ready: 0,
             ready_chunks: 0,
@@ -255,7 +254,7 @@ impl Body {
 
     /// Makes a place for a chunk, whose data is on the way: in the run `last`, which has not been sent for yet, if it
     /// goes on with that, else in one of its own. Says in which.
-    pub(super) fn begin(&mut self, chunk: u64, last: Option<usize>) -> Result<usize, Full> {
+    pub(super) fn begin(&mut self, chunk: u64, last: Option<u32>) -> Result<u32, Full> {
         let is_edge = self.snapshot.chunk.start(chunk).get().is_multiple_of(RUN.get());
         let alone = is_edge || !self.snapshot.origin.copier(COPIES).merges();
         let new = self.allocate()?;
@@ -267,7 +266,7 @@ impl Body {
                 at
             }
             _ => {
-                let at = self.pending.put(Run { chunk, new, count: 1, ..Run::default() });
+                let at = self.pending.insert(Run { chunk, new, count: 1, ..Run::default() });
                 if matches!(self.keep, Keep::Persistent(_)) {
                     self.order.push_back(at);
                 }
@@ -284,7 +283,7 @@ impl Body {
 
     /// Has `hold` wait for all exceptions of `chunks` of the origin that are not settled, and begins those that there
     /// are not.
-    pub(super) fn wait_for(&mut self, chunks: Range<u64>, hold: usize) -> Waits {
+    pub(super) fn wait_for(&mut self, chunks: Range<u64>, hold: u32) -> Waits {
         let mut found = Waits::default();
         let mut chunk = chunks.start;
         while chunk < chunks.end {
@@ -316,7 +315,7 @@ impl Body {
     }
 
     /// The data of a run is at its place. False when it can become true at once.
-    pub(super) fn has_copied(&mut self, at: usize) -> bool {
+    pub(super) fn has_copied(&mut self, at: u32) -> bool {
         let Some(run) = self.pending.get_mut(at) else { return true };
         run.copied = true;
         while let Some(run) = self.order.get(self.ready).and_then(|at| self.pending.get(*at)).filter(|run| run.copied) {
@@ -332,7 +331,7 @@ impl Body {
     }
 
     /// The runs that can become true now.
-    pub(super) fn take_ready(&mut self) -> Vec<usize> {
+    pub(super) fn take_ready(&mut self) -> Vec<u32> {
         let ready = std::mem::take(&mut self.ready);
         self.ready_chunks = 0;
         self.order.drain(..ready).collect()

@@ -4,10 +4,9 @@ use super::body::{Body, Dropped, Keep, Run};
 use super::flight;
 use super::free::GRAIN;
 use super::shared::{COPIES, Event, Shared, Snapshot, ZEROES};
-use super::slab::Slab;
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, Weak};
-use udm_base::{Sector, Sectors};
+use udm_base::{Sector, Sectors, Slots};
 use udm_core::MappedDevice;
 use udm_io::{Bio, BlockDevice, Op, Status};
 use udm_kcopyd::{CopyFrom, CopyJob, CopyTo};
@@ -31,7 +30,7 @@ struct Hold {
 #[derive(Clone, Copy)]
 pub(super) struct Part {
     snapshot: u64,
-    run: usize,
+    run: u32,
     chunks: u64,
 }
 
@@ -63,8 +62,8 @@ pub(super) struct State {
     pub(super) claims: Vec<Claim>,
     /// Devices with a snapshot-origin target of it that are resumed, by target.
     pub(super) origins: Vec<(u64, Weak<MappedDevice>)>,
-    holds: Slab<Hold>,
-    copies: Slab<CopyOf>,
+    holds: Slots<Hold>,
+    copies: Slots<CopyOf>,
 }
 
 /// A range of the origin to be copied to a snapshot.
@@ -81,7 +80,7 @@ struct Need {
 
 impl Need {
     /// What has to be copied for a run: as far as the origin goes.
-    fn of(body: &Body, at: usize) -> Option<Self> {
+    fn of(body: &Body, at: u32) -> Option<Self> {
         let (it, run) = (&body.snapshot, body.pending.get(at)?);
         let sector = it.chunk.start(run.chunk);
         let left = it.origin.dev.sectors().from_start().checked_since(sector).unwrap_or(Sectors::ZERO);
@@ -100,7 +99,7 @@ impl Need {
 impl State {
     pub(super) fn new(worker: Arc<Worker<Shared>>) -> Self {
         let (bodies, claims, origins) = Default::default();
-        Self { worker, bodies, claims, origins, holds: Slab::default(), copies: Slab::default() }
+        Self { worker, bodies, claims, origins, holds: Slots::default(), copies: Slots::default() }
     }
 
     /// Serves the origin until the last target has let go of it.
@@ -182,7 +181,7 @@ impl State {
     /// Lets `held` go when every snapshot has its exceptions for the range of the origin, but those that are merged.
     pub(super) fn require(&mut self, sector: Sector, sectors: Sectors, held: Held) {
         // One for itself, so that it does not go before all are asked.
-        let hold = self.holds.put(Hold { held, waits: 1 });
+        let hold = self.holds.insert(Hold { held, waits: 1 });
         let mut needs = Vec::new();
         let mut broken = Vec::new();
         let mut waits = 0;
@@ -258,7 +257,7 @@ impl State {
 
     fn send(&mut self, mut job: Box<CopyJob>, of: CopyOf) {
         let by = if matches!(job.from, CopyFrom::Zeroes) { ZEROES } else { COPIES };
-        job.token = self.copies.put(of) as u64;
+        job.token = self.copies.insert(of).into();
         self.worker.copy(by, job);
     }
 
@@ -280,7 +279,7 @@ impl State {
     /// A copy is done.
     pub(super) fn copied(&mut self, job: &CopyJob) {
         let status = job.status();
-        match self.copies.take(job.token as usize) {
+        match self.copies.remove(job.token as u32) {
             Some(CopyOf::Exceptions(of)) if !job.read.is_ok() && !job.is_whole() => self.copy_apart(job, &of),
             Some(CopyOf::Exceptions(of)) => {
                 for (part, to) in of.iter().zip(&job.to) {
@@ -324,9 +323,9 @@ impl State {
     }
 
     /// Exceptions are true: reads and writes of the snapshot go to their places from now on, those first that wait.
-    pub(super) fn complete(&mut self, id: u64, at: usize) {
+    pub(super) fn complete(&mut self, id: u64, at: u32) {
         let Some(body) = self.body(id) else { return };
-        let Some(mut run) = body.pending.take(at) else { return };
+        let Some(mut run) = body.pending.remove(at) else { return };
         let it = body.snapshot.clone();
         body.set(&run, false);
         run.full.take().into_iter().for_each(|bio| bio.end(Status::Ok));
@@ -360,13 +359,13 @@ impl State {
     }
 
     /// One thing less that a hold waits for.
-    fn release(&mut self, number: usize) {
+    fn release(&mut self, number: u32) {
         let Some(hold) = self.holds.get_mut(number) else { return };
         hold.waits -= 1;
         if hold.waits > 0 {
             return;
         }
-        match self.holds.take(number).map(|hold| hold.held) {
+        match self.holds.remove(number).map(|hold| hold.held) {
             Some(Held::Bio(bio)) => {
                 self.free_up(bio.sector(), bio.sectors());
                 self.worker.forward(bio);

@@ -49,9 +49,9 @@ impl Exceptions {
     }
 
     /// The run that is to bring the chunk's exception, if there is one.
-    pub(super) fn pending(&self, chunk: u64) -> Option<usize> {
+    pub(super) fn pending(&self, chunk: u64) -> Option<u32> {
         let word = self.0.get(chunk)?.load(Ordering::SeqCst);
-        (word & PENDING != 0).then_some((word >> TAG_BITS) as usize)
+        (word & PENDING != 0).then_some((word >> TAG_BITS) as u32)
     }
 
     /// The highest chunk of the COW device that an exception has. Looks at all.
@@ -64,8 +64,8 @@ impl Exceptions {
     }
 
     /// Notes which run is to bring the chunk's exception. Until then it has none.
-    pub(super) fn set_pending(&self, chunk: u64, run: usize) {
-        let word = (run as u64) << TAG_BITS | PENDING;
+    pub(super) fn set_pending(&self, chunk: u64, run: u32) {
+        let word = u64::from(run) << TAG_BITS | PENDING;
         self.0.get_or_make(chunk).store(word, Ordering::SeqCst);
     }
 

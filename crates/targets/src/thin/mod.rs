@@ -2,7 +2,7 @@
 //!
 //! # Who does what
 //! A [`Pool`](pool::Pool) is what all tables of one pool device and all its volumes share. A [`Volume`](volume::Volume)
-//! maps what it can from the mapping cache, without a lock. Everything else is an [`Event`](worker::Event) in the
+//! maps what it can from the mapping cache, without a lock. Everything else is an [`Event`](event::Event) in the
 //! pool's inbox, and the [`Worker`](worker::Worker) takes these one after the other. Who polls it, and how it does I/O
 //! of its own, is `udm_worker`'s.
 //!
@@ -16,6 +16,7 @@
 //! - What is durable refers to no data block that is still being prepared, and to none that was not flushed.
 
 mod claims;
+mod event;
 mod features;
 mod flight;
 #[allow(dead_code, reason = "tests ask how large it is")]

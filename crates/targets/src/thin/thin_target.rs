@@ -12,10 +12,10 @@
 //! WRITE ZEROES is served: an unmapped block is left so, a mapped whole block is unmapped unless NO_UNMAP asks to keep
 //! it (`drivers/md/dm-thin.c`, 6.12, has it written out). A snapshot of a volume in use needs no suspension.
 
+use super::event::Command;
 use super::pool::{Gate, PoolMode, ask};
 use super::pool_target::{PoolHandle, PoolTarget, with_target};
 use super::volume::Volume;
-use super::worker::Command;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use udm_base::{Arg, ArgError, Errno, Sector, Sectors};

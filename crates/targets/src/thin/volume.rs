@@ -1,9 +1,9 @@
 //! A volume: how its bios find their data block, as long as the mapping cache knows it.
 
+use super::event::Event;
 use super::flight;
 use super::mapping::{Known, Mappings, Place};
 use super::pool::{Gate, Pool};
-use super::worker::Event;
 use std::any::Any;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};

@@ -8,11 +8,11 @@
 //! not.
 
 use super::connection::Connection;
-use crate::slots::Slots;
 use rustix::fd::AsFd;
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
+use udm_base::Slots;
 use udm_io::Channel;
 
 /// Bytes of data under way in one worker, apart from what connections that are at home there are sure of.
