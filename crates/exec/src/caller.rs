@@ -60,7 +60,8 @@ impl<'a> Caller<'a> {
         while done < buf.len() {
             let at = address.checked_add(done as u64).ok_or(Errno::FAULT)?;
             match rustix::io::pread(&self.memory, &mut buf[done..], at) {
-                Ok(0) | Err(Errno::IO) => return Err(Errno::FAULT),
+                // Past the end of what an address can be, the file says EINVAL.
+                Ok(0) | Err(Errno::IO | Errno::INVAL) => return Err(Errno::FAULT),
                 Ok(count) => done += count,
                 Err(Errno::INTR) => {}
                 Err(error) => return Err(error),
@@ -69,13 +70,14 @@ impl<'a> Caller<'a> {
         Ok(())
     }
 
-    /// Writes its memory. EFAULT where there is none that it may write itself.
+    /// Writes its memory. EFAULT where there is none. Unlike the kernel's copies, this reaches memory that the caller has
+    /// protected from itself.
     pub(crate) fn write(&self, address: u64, bytes: &[u8]) -> Result<(), Errno> {
         let mut done = 0;
         while done < bytes.len() {
             let at = address.checked_add(done as u64).ok_or(Errno::FAULT)?;
             match rustix::io::pwrite(&self.memory, &bytes[done..], at) {
-                Ok(0) | Err(Errno::IO) => return Err(Errno::FAULT),
+                Ok(0) | Err(Errno::IO | Errno::INVAL) => return Err(Errno::FAULT),
                 Ok(count) => done += count,
                 Err(Errno::INTR) => {}
                 Err(error) => return Err(error),
@@ -173,20 +175,6 @@ impl<'a> Caller<'a> {
         let name = rustix::fs::readlinkat(&self.process, format!("fd/{}", number as u32 as i32), Vec::new());
         name.map(|name| name.into_bytes()).map_err(|error| if error == Errno::NOENT { Errno::BADF } else { error })
     }
-
-    /// The number of the eventfd that a descriptor of the caller's is, if it is one (Linux 5.13).
-    pub(crate) fn event_id(&self, number: u64) -> Option<u64> {
-        let file = opened(&self.process, format!("fdinfo/{}", number as u32 as i32), OFlags::RDONLY).ok()?;
-        event_id_of(&file)
-    }
-}
-
-/// The number of an eventfd, from its `fdinfo`.
-pub(crate) fn event_id_of(fdinfo: &OwnedFd) -> Option<u64> {
-    let mut text = [0; 512];
-    let count = rustix::io::read(fdinfo, &mut text).ok()?;
-    let text = String::from_utf8_lossy(&text[..count]).into_owned();
-    text.lines().find_map(|line| line.strip_prefix("eventfd-id:")?.trim().parse().ok())
 }
 
 /// `/dev/mapper/control` (`MISC_MAJOR`, `MAPPER_CTRL_MINOR`, `include/linux/miscdevice.h`, 6.12).

@@ -185,3 +185,21 @@ pub(crate) fn in_namespace(command: &mut std::process::Command, namespace: std::
     // SAFETY: between fork and exec this is a system call and nothing else.
     unsafe { command.pre_exec(enter) };
 }
+
+/// A descriptor of another process's, as one of ours.
+pub(crate) fn descriptor_of(tid: u32, descriptor: i32) -> io::Result<OwnedFd> {
+    // SAFETY: the call takes numbers. PIDFD_THREAD (Linux 6.9) is what a thread that leads no group needs.
+    let mut pidfd = unsafe { libc::syscall(libc::SYS_pidfd_open, tid, libc::O_EXCL) };
+    if pidfd < 0 {
+        // SAFETY: the same.
+        pidfd = unsafe { libc::syscall(libc::SYS_pidfd_open, tid, 0) };
+    }
+    let pidfd = checked(pidfd as libc::c_int)?;
+    // SAFETY: the call has just made the descriptor, for us.
+    let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
+    // SAFETY: the call takes numbers.
+    let got = unsafe { libc::syscall(libc::SYS_pidfd_getfd, pidfd.as_raw_fd(), descriptor, 0) };
+    let got = checked(got as libc::c_int)?;
+    // SAFETY: the same.
+    Ok(unsafe { OwnedFd::from_raw_fd(got) })
+}

@@ -1,6 +1,7 @@
 //! The way to the daemon, which is started when there is none.
 
 use crate::daemon::{EXIT_HELD, EXIT_NONE, Lock, log_tail, open_log};
+use crate::exec::check_outside;
 use crate::greet::{TRIES, greeted, nobody_listens, reach};
 use crate::places::Places;
 use crate::waiting::Waiting;
@@ -42,7 +43,11 @@ pub(crate) fn control_from(places: &Places, outside: Option<&Outside>) -> io::Re
         match reach(places, &places.control()) {
             Ok(stream) => {
                 if let Some(child) = started {
-                    withdraw(child, &stream);
+                    let mut child = withdraw(child, &stream);
+                    if outside.is_some() {
+                        // This process may live longer than the daemon, and is its parent.
+                        let _ = std::thread::Builder::new().spawn(move || child.wait());
+                    }
                 }
                 return Ok(stream);
             }
@@ -101,10 +106,14 @@ pub(crate) fn nbd(places: &Places) -> io::Result<PathBuf> {
 
 /// The daemon, detached: it makes a session of its own, and its output is the log.
 fn start(places: &Places, outside: Option<&Outside>) -> io::Result<Child> {
+    if outside.is_none() {
+        check_outside().map_err(io::Error::other)?;
+    }
     places.make().map_err(io::Error::other)?;
     let log = open_log(places)?;
     let mut command = daemon_command(places, &["daemon", DETACHED, "--dir"])?;
     if let Some(outside) = outside {
+        command.env_remove(udm_exec::WITHIN);
         outside.run(&mut command);
     }
     command
@@ -122,6 +131,7 @@ const REPLACED: &str = "replaced\n";
 /// # Errors
 /// What the new one says: the old one goes on, unless it was killed.
 pub(crate) fn replace(places: &Places) -> io::Result<()> {
+    check_outside().map_err(io::Error::other)?;
     places.make().map_err(io::Error::other)?;
     let log = open_log(places)?;
     let mut child = daemon_command(places, &["daemon", DETACHED, "--replace", "--dir"])?
@@ -167,12 +177,13 @@ fn daemon_command(places: &Places, words: &[&str]) -> io::Result<Command> {
 
 /// Ends a daemon that was started when another was first. Else it would still be about to take the directory when that
 /// one ends, and nobody would know of it.
-fn withdraw(mut child: Child, stream: &UnixStream) {
+fn withdraw(mut child: Child, stream: &UnixStream) -> Child {
     let serves = sockopt::socket_peercred(stream).is_ok_and(|peer| peer.pid.as_raw_pid() as u32 == child.id());
     if !serves {
         let _ = child.kill();
         let _ = child.wait();
     }
+    child
 }
 
 fn with_log(places: &Places, message: &str) -> io::Error {

@@ -59,6 +59,20 @@ pub(crate) fn main(places: Result<Places, String>, args: &ExecArgs) -> u8 {
     })
 }
 
+/// Refuses to start a daemon within a namespace, where its devices would be seen by nobody else and end with it.
+///
+/// # Errors
+/// This process is in one.
+pub(crate) fn check_outside() -> Result<(), String> {
+    match std::env::var_os(WITHIN) {
+        None => Ok(()),
+        Some(dir) => Err(format!(
+            "this program runs within `udm exec`, on the daemon in {}: start a daemon from outside",
+            PathBuf::from(dir).display()
+        )),
+    }
+}
+
 struct Failure {
     code: u8,
     message: String,
@@ -89,6 +103,8 @@ fn run(places: &Places, args: &ExecArgs) -> Result<u8, Failure> {
         let mut child = match child {
             Ok(child) => child,
             Err(StartError::NoSupervisor(_)) => {
+                // Its parent is this process, which ends before it does.
+                drop(connect::control(places).map_err(|e| Failure::of_text(e.to_string()))?);
                 last = start_supervisor(places).err();
                 continue;
             }
@@ -180,8 +196,6 @@ fn be_supervisor(places: &Places) -> io::Result<()> {
     if nobody_meets(places) {
         let _ = rustix::process::setsid();
         let outside = Outside::here()?;
-        // A daemon is there before its devices are asked for.
-        drop(connect::control(places)?);
         let (of_connect, of_look) = (places.clone(), places.clone());
         let settings = Settings {
             socket: places.exec_socket(),

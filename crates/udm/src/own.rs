@@ -227,6 +227,10 @@ pub(crate) fn main(argv: Vec<OsString>) -> u8 {
 }
 
 fn serve(places: Result<Places, String>, args: &DaemonArgs) -> u8 {
+    if let (false, Err(message)) = (args.detached, exec::check_outside()) {
+        eprintln!("udm: {message}");
+        return 1;
+    }
     if args.replace {
         return match places.map_err(Into::into).and_then(|places| daemon::replace(places, connect::say_replaced)) {
             Ok(true) => 0,

@@ -17,16 +17,16 @@ pub trait BlockNodes {
     /// EBUSY: the number is taken. What the system says when there can be no block device.
     fn make(&self, md: &Arc<MappedDevice>, minor: Option<u32>) -> Result<(), Error>;
 
-    /// How often programs have the block device open, and how often the node itself holds the device. With `all` it is
-    /// looked for descriptors of every process; else a claim (a mounted file system, swap, an exclusive open) is all
-    /// that is known. May block briefly.
+    /// Whether programs have the block device open, as one that does, and how often the node itself holds the device.
+    /// With `all` it is looked for descriptors of every process; else a claim (a mounted file system, swap, an exclusive
+    /// open) is all that is known. May block briefly.
     fn opens(&self, md: &MappedDevice, all: bool) -> Opens;
 }
 
 /// Who has a device open by way of its node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Opens {
-    /// Programs and file systems.
+    /// Programs and file systems: one, if there are any.
     pub programs: u32,
     /// The node itself.
     pub node: u32,

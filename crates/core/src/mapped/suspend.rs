@@ -39,6 +39,11 @@ pub struct SuspendOptions {
     pub nolockfs: bool,
 }
 
+impl SuspendOptions {
+    /// For who suspends a device whose node does not serve: a file system could not write.
+    pub const WITHOUT_FREEZING: Self = Self { noflush: false, nolockfs: true };
+}
+
 impl MappedDevice {
     /// Holds bios back and waits until none is in flight. Blocks. A device that is suspended stays so.
     pub fn suspend(self: &Arc<Self>, options: SuspendOptions, cancel: Cancel<'_>) -> Result<(), Error> {

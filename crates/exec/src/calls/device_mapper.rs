@@ -7,11 +7,14 @@ use crate::caller::Caller;
 use crate::daemon::Unanswered;
 use crate::world;
 use rustix::io::Errno;
+use std::time::Duration;
 use tracing::{debug, warn};
 use udm_base::DevT;
 use udm_control::codec::{Command, DeviceKey, Flags, MIN_DATA_SIZE, Request, RequestBuilder, Response, TargetSpec};
 use udm_control::wire::{MAX_MESSAGE, WireAnswer, wipe};
 
+/// How often it is looked for events, while anybody waits for them by poll(2).
+const WATCH: Duration = Duration::from_millis(20);
 /// Bytes of the version, which is written back whatever comes of the rest.
 const VERSION_LEN: usize = 12;
 /// Where `data_size` is.
@@ -20,26 +23,28 @@ const DATA_SIZE: std::ops::Range<usize> = 12..16;
 impl Answers {
     pub(super) fn device_mapper(&self, caller: &Caller<'_>) -> Result<Answer, Errno> {
         let [descriptor, command, address, ..] = caller.call.args;
-        if !self.controls.is_one(caller, descriptor) {
-            return Ok(Answer::GoOn);
-        }
+        let Some(file) = self.controls.number_of(caller, descriptor) else { return Ok(Answer::GoOn) };
         if !caller.may_administrate() {
             return Err(Errno::ACCESS);
         }
         let mut request = copy_in(caller, address)?;
-        let result = self.perform(caller, command as u32, address, &request);
+        let result = self.perform(caller, command as u32, address, &request).map(|reply| {
+            if let Some(events) = reply {
+                self.arm(caller, file, events);
+            }
+        });
         if is_secure(command as u32, &request) {
             wipe(&mut request);
         }
         result.map(|()| Answer::Value(0))
     }
 
-    fn perform(&self, caller: &Caller<'_>, command: u32, address: u64, request: &[u8]) -> Result<(), Errno> {
+    fn perform(&self, caller: &Caller<'_>, command: u32, address: u64, request: &[u8]) -> Result<Option<u32>, Errno> {
         let parsed = Request::parse(command, request).ok();
         if let Some(parsed) = &parsed
             && let Some(reply) = super::foreign::reply(parsed)
         {
-            return caller.write(address, &reply?[..]);
+            return caller.write(address, &reply?[..]).map(|()| None);
         }
         let waits = parsed.as_ref().is_some_and(|parsed| parsed.command() == Command::DevWait);
         let gives_up = || !caller.is_waiting() || waits && caller.has_signal();
@@ -56,6 +61,8 @@ impl Answers {
                 return Err(Errno::IO);
             }
         };
+        let arms = parsed.as_ref().is_some_and(|parsed| parsed.command() == Command::DevArmPoll);
+        let events = Response::parse(&answer.buf).ok().filter(|_| arms).map(|reply| reply.header().event_nr);
         let written = copy_out(caller, address, request.len(), &answer);
         if let (Some(parsed), 0) = (&parsed, answer.errno) {
             show(parsed.command(), &answer.buf);
@@ -64,8 +71,35 @@ impl Answers {
         wipe(&mut answer.buf);
         written?;
         match answer.errno {
-            0 => Ok(()),
+            0 => Ok(events),
             errno => Err(Errno::from_raw_os_error(errno)),
+        }
+    }
+}
+
+impl Answers {
+    /// Has the caller's file become readable at the next event. One thread looks for events as long as anybody waits.
+    fn arm(&self, caller: &Caller<'_>, file: u64, events: u32) {
+        if !self.controls.arm(caller, caller.call.args[0], file, events) {
+            return;
+        }
+        let (daemon, controls) = (self.daemon.clone(), self.controls.clone());
+        let watch = move || {
+            let command = Command::DevArmPoll;
+            let Ok(request) = RequestBuilder::new(command).build() else { return };
+            while controls.any_armed() {
+                std::thread::sleep(WATCH);
+                match daemon.ask(command.ioctl_number(), &request, &|| false) {
+                    Ok(answer) => {
+                        let events = Response::parse(&answer.buf).map(|reply| reply.header().event_nr);
+                        events.into_iter().for_each(|events| controls.tell(events));
+                    }
+                    Err(why) => debug!("events are not known: {why:?}"),
+                }
+            }
+        };
+        if let Err(error) = std::thread::Builder::new().name("udm-exec-event".into()).spawn(watch) {
+            warn!("no thread looks for events: {error}");
         }
     }
 }

@@ -1,5 +1,6 @@
 //! What each system call that is asked about comes to.
 
+mod control_files;
 mod device_mapper;
 mod foreign;
 mod keys;
@@ -11,9 +12,10 @@ use crate::daemon::Daemon;
 use crate::filter::{Abi, Call};
 use crate::notify::Answerer;
 use crate::sys::{self, Notification};
-use open::ControlFiles;
+use control_files::ControlFiles;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
+use std::sync::Arc;
 use tracing::debug;
 
 /// What is answered.
@@ -28,13 +30,13 @@ pub(crate) enum Answer {
 
 /// What is answered to the calls of all programs in a namespace.
 pub(crate) struct Answers {
-    daemon: Daemon,
-    controls: ControlFiles,
+    daemon: Arc<Daemon>,
+    controls: Arc<ControlFiles>,
 }
 
 impl Answers {
     pub(crate) fn new(daemon: Daemon) -> Self {
-        Self { daemon, controls: ControlFiles::default() }
+        Self { daemon: Arc::new(daemon), controls: Arc::default() }
     }
 
     /// Asks for something in nobody's name, and has `/dev` follow what is answered.

@@ -316,7 +316,16 @@ impl Nodes {
         let all: Vec<_> = self.lock().nodes.iter().map(|node| node.md.clone()).filter(|md| which(md)).collect();
         let release = |md| {
             let patience = PATIENCE.saturating_sub(begun.elapsed());
-            self.shared.claim(md, "released", patience).and_then(|claim| claim.detach(deferred))
+            let claim = self.shared.claim(md, "released", patience)?;
+            let held = md.info().open_count;
+            if claim.detach(deferred)? {
+                // The kernel tells of a file's last close by a request that nobody waits for.
+                let gone = || md.info().open_count < held;
+                while !gone() && begun.elapsed() < SETTLE {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+            }
+            Ok::<_, Error>(())
         };
         let kept = all.iter().filter_map(|md| release(md).err()).map(|error| error.message).collect();
         if let Some(server) = &self.lock().server {

@@ -279,7 +279,7 @@ impl Bringing<'_> {
             let Some((md, device)) = made.get(minor) else { continue };
             if held.contains(minor)
                 && device.active.is_some()
-                && let Err(e) = md.suspend(SuspendOptions::default(), &|| false)
+                && let Err(e) = md.suspend(SuspendOptions::WITHOUT_FREEZING, &|| false)
             {
                 problems.push(Problem::new(format!("{} is not suspended again: {}", device.name, e.message)));
             }

@@ -5,6 +5,7 @@ mod bad_nodes;
 mod book;
 mod claims;
 mod disks;
+mod exec;
 mod experiments;
 mod ext4;
 mod hardship;

@@ -196,7 +196,7 @@ impl<'a> Still<'a> {
         // From the top: what is above may still have to write through what is beneath.
         left.sort_by_key(|md| std::cmp::Reverse(md.level()));
         for md in left.into_iter().filter(|md| md.info().active) {
-            md.suspend(SuspendOptions::default(), &|| Instant::now() > deadline)
+            md.suspend(SuspendOptions::WITHOUT_FREEZING, &|| Instant::now() > deadline)
                 .map_err(|e| format!("{} cannot be suspended: {}", md.device_name(), e.message))?;
             still.suspended.push(md);
         }

@@ -33,30 +33,31 @@ impl BlockNodes for Nodes {
             warn!("{error}");
             false
         });
-        let programs = if all { descriptors_of(loopdev.number()) } else { 0 };
-        Opens { programs: programs.max(u32::from(claimed)), node: 1 }
+        let programs = claimed || all && is_open_by_any(loopdev.number());
+        Opens { programs: u32::from(programs), node: 1 }
     }
 }
 
-/// How many descriptors of other processes are that block device.
-fn descriptors_of(number: DevT) -> u32 {
+/// Whether another process has that block device open. How often cannot be told: descriptors that were inherited are one
+/// open file.
+fn is_open_by_any(number: DevT) -> bool {
     let me = std::process::id().to_string();
     let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
-    let others = processes.filter(|entry| {
+    let mut others = processes.filter(|entry| {
         let name = entry.file_name();
         name.as_encoded_bytes().first().is_some_and(u8::is_ascii_digit) && name != *me
     });
-    others.map(|entry| of_process(&entry.path().join("fd"), number)).sum()
+    others.any(|entry| has_open(&entry.path().join("fd"), number))
 }
 
-fn of_process(dir: &Path, number: DevT) -> u32 {
-    let is = |entry: &fs::DirEntry| {
+fn has_open(dir: &Path, number: DevT) -> bool {
+    let is = |entry: fs::DirEntry| {
         // By its name first: to look at a file may wait for its server, to look at a name does not.
         let path = entry.path();
         let named = fs::read_link(&path).is_ok_and(|to| to.starts_with("/dev"));
         named && device_at(&path) == Some(number)
     };
-    fs::read_dir(dir).into_iter().flatten().flatten().filter(is).count() as u32
+    fs::read_dir(dir).into_iter().flatten().flatten().any(is)
 }
 
 /// The number of the block device that a path leads to.

@@ -144,13 +144,14 @@ impl Claim {
     }
 
     /// Detaches the loop device of a node that has one. Blocks until what the kernel still had to write is written.
+    /// Whether there was one.
     ///
     /// # Errors
     /// EBUSY when somebody has it open, or when it would wait for a resume. `deferred`: then it is detached at the last
     /// close.
-    pub(super) fn detach(&self, deferred: bool) -> Result<(), Error> {
+    pub(super) fn detach(&self, deferred: bool) -> Result<bool, Error> {
         let Some((name, Some(loopdev))) = self.with(|node| (node.name.clone(), node.loopdev.clone())) else {
-            return Ok(());
+            return Ok(false);
         };
         if is_held(&self.md) {
             let message = format!("{name} is suspended, or what it is on: resume it first");
@@ -186,7 +187,7 @@ impl Claim {
             }
             server.iter().for_each(|server| _ = server.set_link(&node.name, None));
         }
-        Ok(())
+        Ok(true)
     }
 
     /// Takes the node away. `kindly`: not while somebody has its block device open.
