@@ -93,7 +93,7 @@ impl<'a> Cx<'a> {
 
     /// Whether a bio is of this channel.
     #[inline]
-    pub(crate) fn is_home(&self, bio: &Bio) -> bool {
+    pub fn is_home(&self, bio: &Bio) -> bool {
         std::ptr::eq(bio.record().channel.as_ptr(), self.0)
     }
 
