@@ -1,6 +1,7 @@
 //! What is shown of a device and is not in the ioctls.
 
 use super::{MappedDevice, NO_BUDGET, lock};
+use crate::table::Table;
 use crate::{Error, TableSlot, Totals, ZeroSkips};
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
@@ -68,6 +69,16 @@ impl MappedDevice {
             lock(&self.target_options).insert(key.to_owned(), value.to_owned());
         }
         (set > 0).then_some(())
+    }
+
+    /// Sets in a table's targets what was set in those before: options last as long as the device.
+    pub(super) fn set_options_of(&self, table: &Table) {
+        for (key, value) in self.target_options() {
+            // Those that do not have it say so; nobody waits for their answer.
+            for attributes in table.attributes() {
+                let _ = attributes.set_option(&key, &value);
+            }
+        }
     }
 
     /// The options of targets that were set, the last value of each.

@@ -65,6 +65,12 @@ impl<'a> Cx<'a> {
         self.0.clock.now()
     }
 
+    /// The time some milliseconds ago at most, cheaper: see [`Clock::coarse`](crate::Clock::coarse).
+    #[inline]
+    pub fn coarse_now(&self) -> Nanos {
+        self.0.clock.coarse()
+    }
+
     /// Submits a bio to its device: at once, or after the one that is being submitted, in order.
     #[inline]
     pub fn submit(&self, bio: Bio) {
