@@ -33,6 +33,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "daemon-second", run: targets::daemon::fuzz_second, words: targets::daemon::WORDS },
     Target { name: "daemon-session", run: targets::daemon::fuzz_session, words: targets::ioctl::WORDS },
     Target { name: "ioctl", run: targets::ioctl::fuzz_ioctl, words: targets::ioctl::WORDS },
+    Target { name: "log-writes", run: targets::log_writes::fuzz_log_writes, words: targets::log_writes::WORDS },
     Target { name: "nbd-connection", run: targets::nbd::fuzz_connection, words: targets::nbd::WORDS },
     Target { name: "nbd-requests", run: targets::nbd::fuzz_requests, words: targets::nbd::WORDS },
     Target { name: "nbd-server", run: targets::nbd::fuzz_server, words: targets::nbd::WORDS },

@@ -2,6 +2,7 @@
 
 mod error;
 mod linear;
+mod log_writes;
 mod loop_file;
 mod ram;
 mod snapshot;
@@ -15,6 +16,7 @@ use udm_core::TargetType;
 pub static TARGETS: &[&TargetType] = &[
     &error::TYPE,
     &linear::TYPE,
+    &log_writes::TYPE,
     &loop_file::TYPE,
     &ram::TYPE,
     &snapshot::SNAPSHOT,

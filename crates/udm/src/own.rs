@@ -3,6 +3,7 @@
 use crate::beside;
 use crate::connect;
 use crate::daemon::{self, Begin};
+use crate::log_writes::{self, LogWritesArgs};
 use crate::places::Places;
 use crate::run::{self, RunArgs};
 use crate::snapshot::{self, SnapshotArgs};
@@ -55,6 +56,8 @@ enum OwnCommand {
     Thin(ThinArgs),
     /// Look into the COW device of a snapshot: what changed, and how full it is; or take a snapshot back
     Snapshot(SnapshotArgs),
+    /// Look into the log of a log-writes device, or replay it onto another
+    LogWrites(LogWritesArgs),
     /// Measure how fast a device is; `udm bench --help` tells more
     #[command(disable_help_flag = true)]
     Bench(BenchArgs),
@@ -210,6 +213,7 @@ pub(crate) fn main(argv: Vec<OsString>) -> u8 {
         }
         OwnCommand::Thin(args) => thin::run(args),
         OwnCommand::Snapshot(args) => snapshot::run(args, &places()),
+        OwnCommand::LogWrites(args) => log_writes::run(args, &places()),
         OwnCommand::Node(args) => places().and_then(|places| node(&places, args)),
         OwnCommand::Debug(DebugArgs { command: DebugCommand::Dump { json } }) => {
             places().and_then(|places| dump(&places, *json))

@@ -5,6 +5,7 @@ pub mod concise;
 pub mod control;
 pub mod daemon;
 pub mod ioctl;
+pub mod log_writes;
 pub mod nbd;
 pub mod pdata;
 pub mod snapshot;

@@ -1,6 +1,7 @@
 //! Bios that come back to their target: after I/O, at a later time, after an event, after work.
 
 mod every_second;
+mod log_writes;
 #[path = "../rig/mod.rs"]
 mod rig;
 

@@ -3,6 +3,7 @@
 //! statuses.
 #![allow(missing_docs)]
 
+mod log_writes;
 mod record;
 #[path = "../rig/mod.rs"]
 mod rig;

@@ -5,6 +5,7 @@ mod clients;
 mod common;
 mod golden;
 mod lifecycle;
+mod log_writes;
 mod merge;
 mod node;
 mod replace;
