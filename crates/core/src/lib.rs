@@ -36,4 +36,4 @@ pub use mapped::{Geometry, Info, LoadOptions, MappedDevice, Polls, SuspendOption
 pub use opener::{Alone, DeviceOpener, HostOpener, HostRequest};
 pub use registry::{HOST_MAJOR, MAJOR, NAME_MAX, Registry, Removal, UUID_MAX};
 pub use table::{Table, TableLine, TableSlot};
-pub use target::{Attributes, Failed, Map, StatusKind, Target, Until};
+pub use target::{Attributes, Failed, Map, PowerCut, StatusKind, Target, Until};

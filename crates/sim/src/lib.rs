@@ -21,7 +21,6 @@ mod fault;
 pub mod golden;
 pub mod history;
 mod image;
-mod rng;
 mod rotating;
 mod world;
 
@@ -29,6 +28,6 @@ pub use device::{SimDevice, SimOptions};
 pub use executor::SimExecutor;
 pub use fault::Fault;
 pub use image::Image;
-pub use rng::Rng;
 pub use rotating::{DiskModel, DiskStats, Head, Keep, RotatingDisk, RotatingOptions, Service};
+pub use udm_base::Rng;
 pub use world::{Sim, SimClock};

@@ -4,6 +4,7 @@ mod error;
 mod linear;
 mod log_writes;
 mod loop_file;
+pub mod power_cut;
 mod ram;
 mod snapshot;
 mod striped;
@@ -18,6 +19,7 @@ pub static TARGETS: &[&TargetType] = &[
     &linear::TYPE,
     &log_writes::TYPE,
     &loop_file::TYPE,
+    &power_cut::TYPE,
     &ram::TYPE,
     &snapshot::SNAPSHOT,
     &snapshot::MERGE,

@@ -4,6 +4,7 @@
 
 mod beside;
 mod connect;
+mod cut;
 mod daemon;
 mod exports;
 mod finder;

@@ -2,6 +2,7 @@
 
 use crate::beside;
 use crate::connect;
+use crate::cut::{self, CutArgs};
 use crate::daemon::{self, Begin};
 use crate::log_writes::{self, LogWritesArgs};
 use crate::places::Places;
@@ -50,6 +51,8 @@ enum OwnCommand {
     Node(NodeArgs),
     /// Change an option of a device
     Set(SetArgs),
+    /// Take the power from a device: what no flush has seen is lost as a disk loses it, by a seed
+    Cut(CutArgs),
     /// Tell who waits for what and since when
     Debug(DebugArgs),
     /// Check, dump, restore and look into a thin pool's metadata
@@ -213,6 +216,7 @@ pub(crate) fn main(argv: Vec<OsString>) -> u8 {
         }
         OwnCommand::Thin(args) => thin::run(args),
         OwnCommand::Snapshot(args) => snapshot::run(args, &places()),
+        OwnCommand::Cut(args) => cut::run(args, &places()),
         OwnCommand::LogWrites(args) => log_writes::run(args, &places()),
         OwnCommand::Node(args) => places().and_then(|places| node(&places, args)),
         OwnCommand::Debug(DebugArgs { command: DebugCommand::Dump { json } }) => {

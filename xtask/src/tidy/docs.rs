@@ -46,6 +46,7 @@ const COMMANDS: &[(&str, &str)] = &[
     ("set", "set"),
     ("debug dump", "debug"),
     ("snapshot", "snapshot"),
+    ("cut", "cut"),
     ("log-writes list", "log-writes"),
     ("log-writes find", "log-writes"),
     ("log-writes replay", "log-writes"),

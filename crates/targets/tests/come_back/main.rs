@@ -2,6 +2,7 @@
 
 mod every_second;
 mod log_writes;
+mod power_cut;
 #[path = "../rig/mod.rs"]
 mod rig;
 

@@ -14,6 +14,7 @@ mod beneath;
 mod clients;
 mod control;
 mod conversation;
+pub(crate) mod cut;
 mod flush;
 mod handover;
 mod late;

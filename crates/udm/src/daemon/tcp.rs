@@ -116,6 +116,11 @@ impl TcpExports {
         });
     }
 
+    /// Hangs up on the clients of a device. Returns how many there were.
+    pub(crate) fn disconnect(&self, name: &str) -> usize {
+        self.lock().iter().filter(|export| export.name == name).map(|export| export.server.disconnect(name)).sum()
+    }
+
     /// Ends all.
     pub(crate) fn shut_down(&self, patience: Duration) {
         let all = std::mem::take(&mut *self.lock());

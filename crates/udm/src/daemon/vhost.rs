@@ -130,6 +130,13 @@ impl VhostExports {
         reaping.wait();
     }
 
+    /// Hangs up on the front ends of a device. Returns how many there were.
+    pub(crate) fn disconnect(&self, name: &str) -> usize {
+        let all = self.lock();
+        let connected = all.iter().filter(|exported| exported.name == name && exported.server.is_connected());
+        connected.map(|exported| exported.server.disconnect()).count()
+    }
+
     /// Ends all.
     pub(crate) fn shut_down(&self, patience: Duration) {
         let all = std::mem::take(&mut *self.lock());

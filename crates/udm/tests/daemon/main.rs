@@ -3,6 +3,7 @@
 mod clients;
 #[path = "../common/mod.rs"]
 mod common;
+mod cut;
 mod golden;
 mod lifecycle;
 mod log_writes;
