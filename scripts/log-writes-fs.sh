@@ -13,6 +13,11 @@ program=$(realpath "${UDM:-target/release/udm}")
 kind=${1:?ext4 or xfs} rounds=${2:-20} each=flush
 [ "${3:-}" = every ] && each=1
 
+[ "$(id -u)" = 0 ] || { echo "SKIP only root can mount what is on a device"; exit 0; }
+for needed in "mkfs.$kind" e2fsck cmp; do
+    command -v "$needed" > /dev/null || { echo "SKIP $needed is not installed"; exit 0; }
+done
+grep -qw "$kind" /proc/filesystems || modprobe "$kind" 2> /dev/null || { echo "SKIP the kernel has no $kind"; exit 0; }
 DIR=$(mktemp -d "${TMPDIR:-/tmp}/udm-log.XXXXXX")
 export UDM_DIR=$DIR/run PROGRAM=$program DIR
 udm() { timeout 60 "$program" "$@"; }
@@ -29,7 +34,8 @@ size=$((128 << 20))
 truncate -s "$size" "$DIR/disk" "$DIR/replay"
 truncate -s 4G "$DIR/log"
 
-udm create fs --node=loop --table "0 $((size / 512)) log-writes $DIR/disk $DIR/log"
+why=$(udm create fs --node=loop --table "0 $((size / 512)) log-writes $DIR/disk $DIR/log" 2>&1) ||
+    { echo "SKIP $why"; exit 0; }
 node=$(udm node | awk -F '\t' '$1 == "fs" { print $4 }')
 case $kind in
     ext4) mkfs.ext4 -q -F "$node" ;;

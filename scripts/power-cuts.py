@@ -26,6 +26,7 @@ import sys
 import tempfile
 import threading
 import time
+import traceback
 import zlib
 
 SECTORS = 262144  # 128 MiB
@@ -211,7 +212,11 @@ class Bench:
         return run(self.args.udm, *words, env=self.env)
 
     def begin(self):
-        self.udm("create", "cut", "--node=loop", "--table", self.table)
+        made = subprocess.run([self.args.udm, "create", "cut", "--node=loop", "--table", self.table], env=self.env,
+                              stderr=subprocess.PIPE, text=True, check=False, timeout=60)
+        if made.returncode != 0:
+            print(f"SKIP {made.stderr.strip()}")
+            sys.exit(0)
         node = [line.split("\t") for line in self.udm("node").splitlines()]
         self.node = next(row[3] for row in node if row[0] == "cut")
         run("mkfs.ext4", "-q", "-F", "-E", "lazy_itable_init=0,lazy_journal_init=0,nodiscard", self.node)
@@ -250,12 +255,14 @@ class Bench:
         if pid == 0:
             try:
                 os.close(acks)
-                null = os.open(os.devnull, os.O_RDWR)
-                os.dup2(null, 2)
+                os.dup2(os.open(f"{self.dir}/said", os.O_CREAT | os.O_TRUNC | os.O_WRONLY), 2)
                 threading.Thread(target=self.noise, daemon=True).start()
                 self.program.write(self.mount, not self.args.no_sync, first,
                                    lambda number: os.write(answer, b"%d\n" % number))
+            except BaseException:  # pylint: disable=broad-except
+                traceback.print_exc()
             finally:
+                sys.stderr.flush()
                 os._exit(0)
         os.close(answer)
         return pid, acks
@@ -267,7 +274,9 @@ class Bench:
         while acknowledged.count(b"\n") < wanted:
             got = os.read(acks, 4096)
             if not got:
-                raise RuntimeError("the program ended before it was cut off")
+                with open(f"{self.dir}/said", encoding="utf-8") as said, open(f"{self.dir}/udm/log", encoding="utf-8") as log:
+                    told = said.read() + "".join(log.readlines()[-20:])
+                raise RuntimeError(f"the program ended before it was cut off, in round {number}: {told}")
             acknowledged += got
         time.sleep(rng.random() * 0.01)
         seed = rng.getrandbits(63)
@@ -327,6 +336,10 @@ def main():
     parser.add_argument("--no-sync", action="store_true")
     args = parser.parse_args()
     args.udm = os.path.abspath(args.udm)
+    missing = [name for name in ("mkfs.ext4", "mount") if not shutil.which(name)]
+    if os.geteuid() != 0 or missing:
+        print(f"SKIP {missing[0]} is not installed" if missing else "SKIP only root can mount what is on a device")
+        return 0
     bench, rng = Bench(args), random.Random(args.seed)
     began, known, next_number = time.time(), set(), 1
     totals = {"writes": 0, "whole": 0, "torn": 0, "lost": 0}

@@ -39,6 +39,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "nbd-server", run: targets::nbd::fuzz_server, words: targets::nbd::WORDS },
     Target { name: "nbd-uri", run: targets::nbd::fuzz_uri, words: targets::nbd::URI_WORDS },
     Target { name: "pdata", run: targets::pdata::fuzz_pdata, words: targets::pdata::WORDS },
+    Target { name: "power-cut", run: targets::power_cut::fuzz_record, words: targets::power_cut::WORDS },
     Target { name: "snapshot-areas", run: targets::snapshot::fuzz_areas, words: targets::snapshot::WORDS },
     Target { name: "snapshot-header", run: targets::snapshot::fuzz_header, words: targets::snapshot::WORDS },
     Target { name: "table", run: targets::table::fuzz_table, words: targets::table::WORDS },

@@ -6,9 +6,8 @@ use crate::places::Places;
 use clap::Args;
 use std::hash::{BuildHasher, RandomState};
 use std::path::PathBuf;
-use udm_base::{AlignedBuf, Sectors};
+use udm_base::Sectors;
 use udm_control::second::{CutAnswer, Request};
-use udm_io::{Op, OpFlags};
 
 #[derive(Args)]
 pub(crate) struct CutArgs {
@@ -71,20 +70,12 @@ fn replay(args: &CutArgs, record: &PathBuf, seed: u64, finder: &Finder) -> Resul
     }
     let count = survivors.len();
     for (at, data, len) in survivors {
-        let done = match data {
-            Some(data) => {
-                let mut memory = AlignedBuf::zeroed(data.len());
-                memory.copy_from_slice(&data);
-                device.io.write(at, &memory, OpFlags::NONE)
-            }
-            None if !device.limits.max_write_zeroes.is_zero() => {
-                device.io.range(Op::WriteZeroes, OpFlags::NONE, at, len)
-            }
-            None => device.io.write(at, &AlignedBuf::zeroed(len.as_len()), OpFlags::NONE),
-        };
-        done.map_err(|status| device.failed("writing", at, status))?;
+        match data {
+            Some(data) => device.write(at, &data)?,
+            None => device.zero(at, len)?,
+        }
     }
-    device.io.flush().map_err(|status| format!("{}: the flush failed: {status:?}", device.name))?;
+    device.flush()?;
     println!("seed {seed}: {count} ranges are written");
     Ok(0)
 }

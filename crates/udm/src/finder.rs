@@ -5,11 +5,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use udm_base::{AlignedBuf, SECTOR_SIZE, Sector, Sectors};
 use udm_files::OpenErrorKind;
-use udm_io::{BlockDevice, BlockingIo, Domain, Limits, Status};
+use udm_io::{BlockDevice, BlockingIo, Domain, Limits, Op, OpFlags, Status};
 use udm_nbd::uri::{Endpoint, Uri};
 use udm_stack::OpenOptions;
 
 use crate::places::Places;
+
+/// How much is written at once.
+const PIECE: Sectors = Sectors::in_bytes(1 << 20);
 
 pub(crate) struct Finder {
     domain: Domain,
@@ -92,6 +95,57 @@ impl Device {
         self.io.read(Sector::new(from), &mut buf).map_err(|status| self.failed("reading", sector, status))?;
         let skip = Sectors::new(sector.get() - from).as_len();
         Ok(buf[skip..skip + sectors.as_len()].to_vec())
+    }
+
+    /// Writes sectors, however many the device takes at once.
+    pub(crate) fn write(&self, sector: Sector, bytes: &[u8]) -> Result<(), String> {
+        let most = self.limits.max_sectors.min(PIECE);
+        let mut at = sector;
+        for piece in bytes.chunks(most.as_len()) {
+            let mut memory = AlignedBuf::zeroed(piece.len());
+            memory.copy_from_slice(piece);
+            self.io.write(at, &memory, OpFlags::NONE).map_err(|status| self.failed("writing", at, status))?;
+            at += Sectors::in_bytes(piece.len() as u64);
+        }
+        Ok(())
+    }
+
+    /// Makes sectors zeroes, by writing them where the device has no other way.
+    pub(crate) fn zero(&self, sector: Sector, sectors: Sectors) -> Result<(), String> {
+        let makes = self.limits.max_write_zeroes;
+        let most = if makes.is_zero() { self.limits.max_sectors.min(PIECE) } else { makes };
+        self.pieces(sector, sectors, most, "zeroing", |at, len| match makes.is_zero() {
+            true => self.io.write(at, &AlignedBuf::zeroed(len.as_len()), OpFlags::NONE),
+            false => self.io.range(Op::WriteZeroes, OpFlags::NONE, at, len),
+        })
+    }
+
+    /// Discards sectors, on a device that takes discards.
+    pub(crate) fn discard(&self, sector: Sector, sectors: Sectors) -> Result<(), String> {
+        let most = self.limits.max_discard;
+        self.pieces(sector, sectors, most, "discarding", |at, len| self.io.range(Op::Discard, OpFlags::NONE, at, len))
+    }
+
+    fn pieces(
+        &self,
+        sector: Sector,
+        sectors: Sectors,
+        most: Sectors,
+        doing: &str,
+        work: impl Fn(Sector, Sectors) -> Result<(), Status>,
+    ) -> Result<(), String> {
+        let mut done = Sectors::ZERO;
+        while done < sectors {
+            let (at, len) = (sector + done, most.min(sectors - done));
+            work(at, len).map_err(|status| self.failed(doing, at, status))?;
+            done += len;
+        }
+        Ok(())
+    }
+
+    /// Makes durable what was written.
+    pub(crate) fn flush(&self) -> Result<(), String> {
+        self.io.flush().map_err(|status| format!("{}: the flush failed: {status:?}", self.name))
     }
 
     /// What is said of an operation that failed.

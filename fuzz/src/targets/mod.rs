@@ -8,6 +8,7 @@ pub mod ioctl;
 pub mod log_writes;
 pub mod nbd;
 pub mod pdata;
+pub mod power_cut;
 pub mod snapshot;
 pub mod table;
 pub mod thin;

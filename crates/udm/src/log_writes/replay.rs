@@ -9,9 +9,8 @@ use clap::Args;
 use std::io::{self, Write};
 use std::process::Command;
 use std::str::FromStr;
-use udm_base::{AlignedBuf, SECTOR_SIZE, Sector, Sectors};
+use udm_base::{SECTOR_SIZE, Sector, Sectors};
 use udm_formats::log_writes::{Flags, Record};
-use udm_io::{Op, OpFlags};
 
 /// How much is copied at once.
 const PIECE: Sectors = Sectors::in_bytes(1 << 20);
@@ -93,7 +92,7 @@ pub(super) fn run(args: &ReplayArgs, finder: &Finder, out: &mut impl Write) -> R
         if let Some(command) = args.check.as_ref().filter(|_| args.each.iter().any(|when| when.is_now(&record, count)))
         {
             printed = printed.and_then(|()| out.flush());
-            flush(&device)?;
+            device.flush()?;
             check(command, args, record.index)?;
             checks += 1;
         }
@@ -101,7 +100,7 @@ pub(super) fn run(args: &ReplayArgs, finder: &Finder, out: &mut impl Write) -> R
             break;
         }
     }
-    flush(&device)?;
+    device.flush()?;
     if left_out > 0 {
         eprintln!("udm: {left_out} discards of more than {MOST_ZEROES} sectors were left out: the device has none");
     }
@@ -154,15 +153,10 @@ fn apply(log: &Log, record: &Record, device: &Device) -> Result<bool, String> {
         let block = device.limits.logical_block_size;
         return Err(format!("{}: it is of no whole blocks of {}, which have {block} bytes", place(), device.name));
     }
-    let most = device.limits.max_sectors.min(PIECE);
     let mut done = Sectors::ZERO;
     while done < record.data.1 {
-        let len = most.min(record.data.1 - done);
-        let bytes = log.device.read(record.data.0 + done, len)?;
-        let mut memory = AlignedBuf::zeroed(bytes.len());
-        memory.copy_from_slice(&bytes);
-        let at = record.sector + done;
-        device.io.write(at, &memory, OpFlags::NONE).map_err(|status| device.failed("writing", at, status))?;
+        let len = PIECE.min(record.data.1 - done);
+        device.write(record.sector + done, &log.device.read(record.data.0 + done, len)?)?;
         done += len;
     }
     Ok(true)
@@ -171,30 +165,14 @@ fn apply(log: &Log, record: &Record, device: &Device) -> Result<bool, String> {
 /// Makes the range zeroes, where the device can, so that a replay is the same every time; else discards it.
 fn discard(record: &Record, device: &Device) -> Result<bool, String> {
     let limits = &device.limits;
-    let (op, most) = if !limits.max_write_zeroes.is_zero() {
-        (Op::WriteZeroes, limits.max_write_zeroes)
-    } else if record.sectors <= MOST_ZEROES {
-        (Op::Write, limits.max_sectors.min(PIECE))
+    if !limits.max_write_zeroes.is_zero() || record.sectors <= MOST_ZEROES {
+        device.zero(record.sector, record.sectors)?;
     } else if !limits.max_discard.is_zero() {
-        (Op::Discard, limits.max_discard)
+        device.discard(record.sector, record.sectors)?;
     } else {
         return Ok(false);
-    };
-    let mut done = Sectors::ZERO;
-    while done < record.sectors {
-        let (at, len) = (record.sector + done, most.min(record.sectors - done));
-        let status = match op {
-            Op::Write => device.io.write(at, &AlignedBuf::zeroed(len.as_len()), OpFlags::NONE),
-            op => device.io.range(op, OpFlags::NONE, at, len),
-        };
-        status.map_err(|status| device.failed("discarding", at, status))?;
-        done += len;
     }
     Ok(true)
-}
-
-fn flush(device: &Device) -> Result<(), String> {
-    device.io.flush().map_err(|status| format!("{}: the flush failed: {status:?}", device.name))
 }
 
 fn check(command: &str, args: &ReplayArgs, entry: u64) -> Result<(), String> {
