@@ -20,7 +20,9 @@ import os
 import random
 import shutil
 import signal
+import socket
 import sqlite3
+import struct
 import subprocess
 import sys
 import tempfile
@@ -116,6 +118,44 @@ class Log:
         return numbers
 
 
+class Session:
+    """What it takes of PostgreSQL's protocol (version 3, simple queries): its own client need not be installed."""
+
+    def __init__(self, path, user):
+        self.socket = socket.socket(socket.AF_UNIX)
+        self.socket.connect(path)
+        self.stream = self.socket.makefile("rb")
+        words = b"user\0" + user.encode() + b"\0database\0postgres\0\0"
+        self.socket.sendall(struct.pack("!II", len(words) + 8, 196608) + words)
+        self.answer()
+
+    def answer(self):
+        """The first column of the rows, up to where the server wants the next query."""
+        rows = []
+        while True:
+            head = self.stream.read(5)
+            if len(head) < 5:
+                raise OSError("the server has hung up")
+            kind, length = struct.unpack("!cI", head)
+            body = self.stream.read(length - 4)
+            if kind == b"E":
+                raise OSError(body.replace(b"\0", b" ").decode(errors="replace"))
+            if kind == b"D":
+                (size,) = struct.unpack("!i", body[2:6])
+                rows.append(body[6:6 + size].decode())
+            if kind == b"Z":
+                return rows
+
+    def ask(self, text):
+        query = text.encode() + b"\0"
+        self.socket.sendall(b"Q" + struct.pack("!I", len(query) + 4) + query)
+        return self.answer()
+
+    def close(self):
+        self.stream.close()
+        self.socket.close()
+
+
 class Postgres:
     """A server of its own for each round; a transaction adds a number."""
 
@@ -127,7 +167,7 @@ class Postgres:
     def prepare(self, directory):
         os.mkdir(f"{directory}/pg")
         shutil.chown(f"{directory}/pg", self.user)
-        self.run(directory, "initdb", "-D", f"{directory}/pg", "-A", "trust", "--no-locale", "-E", "UTF8",
+        self.run(directory, "initdb", "-D", f"{directory}/pg", "-A", "trust", "--no-locale", "-E", "UTF8", "--wal-segsize=1",
                  stdout=subprocess.DEVNULL)
         self.start(directory, True)
         self.sql(directory, "CREATE TABLE t (n BIGINT PRIMARY KEY, pad TEXT)")
@@ -135,35 +175,34 @@ class Postgres:
         os.sync()
 
     def start(self, directory, sync):
-        self.socket = tempfile.mkdtemp(prefix="pc-pg-")
+        self.socket = f"{os.path.dirname(directory)}/pg"
+        os.makedirs(self.socket, exist_ok=True)
         shutil.chown(self.socket, self.user)
         options = (f"-k {self.socket} -c listen_addresses= -c fsync={'on' if sync else 'off'} -c shared_buffers=8MB "
                    f"-c max_connections=8 -c checkpoint_timeout=30s -c full_page_writes=on "
                    f"-c synchronous_commit=on -c wal_buffers=64kB -c min_wal_size=2MB -c max_wal_size=32MB")
-        self.run(directory, "pg_ctl", "-w", "-t", "60", "-D", f"{directory}/pg", "-o", options, "-l",
-                 f"{self.socket}/log", "start", stdout=subprocess.DEVNULL)
+        self.run(directory, "pg_ctl", "-s", "-w", "-t", "60", "-D", f"{directory}/pg", "-o", options, "-l",
+                 f"{self.socket}/log", "start", stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
     def stop(self, directory, how="fast"):
         subprocess.run(["runuser", "-u", self.user, "--", "pg_ctl", "-D", f"{directory}/pg", "-m", how, "stop"],
                        cwd="/", stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
-        shutil.rmtree(self.socket, ignore_errors=True)
 
-    def psql(self):
-        return ["psql", "-h", self.socket, "-U", self.user, "-XqAt", "-v", "ON_ERROR_STOP=1", "postgres"]
+    def connect(self):
+        return Session(f"{self.socket}/.s.PGSQL.5432", self.user)
 
-    def sql(self, directory, text):
-        return subprocess.run(self.psql(), input=text, text=True, check=True, stdout=subprocess.PIPE).stdout
+    def sql(self, _, text):
+        session = self.connect()
+        try:
+            return session.ask(text)
+        finally:
+            session.close()
 
     def write(self, directory, sync, first, ack):
         self.start(directory, sync)
-        session = subprocess.Popen(self.psql(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1)
-        number = first
+        session, number = self.connect(), first
         while True:
-            session.stdin.write(f"INSERT INTO t VALUES ({number}, repeat('p', {number % 500})) RETURNING n;\n")
-            session.stdin.flush()
-            line = session.stdout.readline()
-            if line.strip() != str(number):
-                raise OSError(f"psql: {line!r}")
+            session.ask(f"INSERT INTO t VALUES ({number}, repeat('p', {number % 500}))")
             ack(number)
             number += 1
 
@@ -182,7 +221,7 @@ class Postgres:
 
     def read(self, directory):
         self.start(directory, True)
-        numbers = {int(n) for n in self.sql(directory, "SELECT n FROM t").split()}
+        numbers = {int(n) for n in self.sql(directory, "SELECT n FROM t")}
         self.stop(directory)
         return numbers
 
