@@ -7,7 +7,9 @@ mod error;
 mod faults;
 mod flakey;
 mod linear;
+mod log_writes;
 mod loop_file;
+pub mod power_cut;
 mod ram;
 mod snapshot;
 mod striped;
@@ -26,7 +28,9 @@ pub static TARGETS: &[&TargetType] = &[
     &error::TYPE,
     &flakey::TYPE,
     &linear::TYPE,
+    &log_writes::TYPE,
     &loop_file::TYPE,
+    &power_cut::TYPE,
     &ram::TYPE,
     &snapshot::SNAPSHOT,
     &snapshot::MERGE,

@@ -4,9 +4,12 @@
 
 mod beside;
 mod connect;
+mod cut;
 mod daemon;
 mod exports;
+mod finder;
 mod greet;
+mod log_writes;
 mod own;
 mod places;
 mod progress;

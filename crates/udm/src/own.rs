@@ -2,7 +2,9 @@
 
 use crate::beside;
 use crate::connect;
+use crate::cut::{self, CutArgs};
 use crate::daemon::{self, Begin};
+use crate::log_writes::{self, LogWritesArgs};
 use crate::places::Places;
 use crate::run::{self, RunArgs};
 use crate::snapshot::{self, SnapshotArgs};
@@ -49,12 +51,16 @@ enum OwnCommand {
     Node(NodeArgs),
     /// Change an option of a device
     Set(SetArgs),
+    /// Take the power from a device: what no flush has seen is lost as a disk loses it, by a seed
+    Cut(CutArgs),
     /// Tell who waits for what and since when
     Debug(DebugArgs),
     /// Check, dump, restore and look into a thin pool's metadata
     Thin(ThinArgs),
     /// Look into the COW device of a snapshot: what changed, and how full it is; or take a snapshot back
     Snapshot(SnapshotArgs),
+    /// Look into the log of a log-writes device, or replay it onto another
+    LogWrites(LogWritesArgs),
     /// Measure how fast a device is; `udm bench --help` tells more
     #[command(disable_help_flag = true)]
     Bench(BenchArgs),
@@ -210,6 +216,8 @@ pub(crate) fn main(argv: Vec<OsString>) -> u8 {
         }
         OwnCommand::Thin(args) => thin::run(args),
         OwnCommand::Snapshot(args) => snapshot::run(args, &places()),
+        OwnCommand::Cut(args) => cut::run(args, &places()),
+        OwnCommand::LogWrites(args) => log_writes::run(args, &places()),
         OwnCommand::Node(args) => places().and_then(|places| node(&places, args)),
         OwnCommand::Debug(DebugArgs { command: DebugCommand::Dump { json } }) => {
             places().and_then(|places| dump(&places, *json))

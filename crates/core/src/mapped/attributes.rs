@@ -2,7 +2,7 @@
 
 use super::{MappedDevice, NO_BUDGET, lock};
 use crate::table::Table;
-use crate::{Error, TableSlot, Totals, ZeroSkips};
+use crate::{Error, PowerCut, TableSlot, Totals, ZeroSkips};
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 use udm_base::{Errno, SECTOR_SIZE};
@@ -59,6 +59,21 @@ impl MappedDevice {
     /// says.
     pub fn set_poll_budget(&self, us: Option<u32>) {
         self.poll_budget.store(us.map_or(NO_BUDGET, u64::from), Ordering::Relaxed);
+    }
+
+    /// Takes the power from a target of the active table: see [`Attributes::cut_power`](crate::Attributes::cut_power).
+    /// Fails when none was made for it. Blocks.
+    pub fn cut_power(&self, seed: u64, record: bool) -> Result<PowerCut, Error> {
+        let table = self.table(TableSlot::Active);
+        let cut = table.as_ref().and_then(|table| table.attributes().find_map(|a| a.cut_power(seed, record)));
+        let name = self.device_name();
+        let unarmed = || format!("{name} has no power to cut: expected a device with a target that is made for it");
+        cut.unwrap_or_else(|| Err(Error::new(Errno::EOPNOTSUPP, unarmed())))
+    }
+
+    /// Whether the power of a target of the active table is gone.
+    pub fn is_off(&self) -> bool {
+        self.table(TableSlot::Active).is_some_and(|table| table.attributes().any(crate::Attributes::is_off))
     }
 
     /// Changes an option of the active table's targets. `None`: none has it, or not with that value.

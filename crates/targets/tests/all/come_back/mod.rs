@@ -5,6 +5,8 @@ mod dust;
 mod ebs;
 mod every_second;
 mod flakey;
+mod log_writes;
+mod power_cut;
 
 use crate::rig::*;
 use std::sync::Arc;
