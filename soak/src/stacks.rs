@@ -76,8 +76,8 @@ fn plain(turn: &Turn<'_>) -> Result<(), String> {
     Ok(())
 }
 
-/// Targets that keep bios, copy them or send them elsewhere, and lose nothing as they are set here: slow, and above that
-/// one half by parts of blocks, the other through a flakey device that is up and a switch.
+/// Targets that keep bios, copy them or send them elsewhere, and lose nothing as they are set here: slow, and above
+/// that one half by parts of blocks, the other through a flakey device that is up and a switch.
 fn slow(turn: &Turn<'_>) -> Result<(), String> {
     let sectors = BLOCKS * SECTORS;
     let file = turn.world.file("slow", sectors * 512)?;

@@ -47,8 +47,14 @@ fn ctr(ctr: &mut Ctr<'_>) -> Result<NewTarget, ArgError> {
     ctr.args.expect_count(wanted..=wanted, "Requires exactly 3, 6 or 9 arguments", usage)?;
     let legs = (0..wanted / 3).map(|_| leg(ctr)).collect::<Result<Vec<_>, _>>()?;
     let devices: Vec<_> = legs.iter().map(|leg| leg.to.clone()).collect();
+    let is_none = legs.iter().all(|leg| leg.delay.is_none());
     let delay = Delay { legs, kept: Default::default(), draws: Draws::new(ctr) };
-    Ok(NewTarget::new(delay).maps_to(devices).takes_back().maps_flushes().in_place())
+    let made = NewTarget::new(delay);
+    match &devices[..] {
+        // No delay at all: as linear, so that it costs no more.
+        [to] if is_none => Ok(made.shifts_to(to.clone())),
+        _ => Ok(made.maps_to(devices).takes_back().maps_flushes().in_place()),
+    }
 }
 
 impl Target for Delay {
@@ -137,7 +143,7 @@ impl Delay {
         &self.legs[(way as usize).min(self.legs.len() - 1)]
     }
 
-    #[inline]
+    #[inline(always)]
     fn send(&self, mut bio: Bio, at: Sectors, way: Way) -> Map<'_> {
         let to = &self.leg(way).to;
         if way == Way::Flush {
