@@ -104,6 +104,8 @@ fn requests_and_answers() {
     check(r#"{"op":"stats","name":"vol"}"#, r#""polls":{"default":0,"fast":0,"sub":0}"#);
     check(r#"{"op":"stats"}"#, r#""name":"other""#);
     check(r#"{"op":"stats","name":"x"}"#, r#"{"error":{"errno":6,"message":"no device has the name \"x\""}}"#);
+    check(r#"{"op":"cut","name":"vol","seed":18446744073709551615}"#, "vol: there is no power to cut here");
+    check(r#"{"op":"cut","name":"vol"}"#, "the request cannot be understood: missing field `seed`");
     check(r#"{"op":"set","name":"vol","key":"clone_always","value":"1"}"#, r#"{"ok":null}"#);
     assert!(service.registry.by_name("vol").unwrap().clone_always());
     check(r#"{"op":"set","name":"vol","key":"compile","value":"0"}"#, r#"{"ok":null}"#);

@@ -1,9 +1,12 @@
 //! `udm cut` on a daemon's device, with clients of NBD on it and on one above it.
 
-use crate::common::{Place, stderr, stdout};
+use crate::common::{Place, stderr, stdout, until};
 use serde_json::Value;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
 use std::sync::Arc;
 use udm_base::Sector;
+use udm_export::vhost_user::front::{FrontEnd, FrontOptions};
 use udm_io::{BlockingIo, Domain, OpFlags};
 use udm_stack::OpenOptions;
 
@@ -112,4 +115,49 @@ fn a_daemon_that_ends_loses_nothing() {
         assert!(output.status.success(), "{words:?}: {}", stderr(&output));
         assert_eq!(std::fs::read(&disk).unwrap()[16 * 512], byte, "{words:?}");
     }
+}
+
+/// A virtual machine, a client over TCP and a node: each is cut off, and has the device again when it is loaded.
+#[test]
+fn every_way_out_is_cut() {
+    let place = Place::new();
+    place.file("disk", 2048 * 512);
+    place.create(&["x"], TABLE);
+    let output = place.udm(["node", "add", "x", "--kind", "fuse"]);
+    let node = output.status.success().then(|| PathBuf::from(stdout(&output).trim()));
+    if node.is_none() {
+        println!("SKIP {}", stderr(&output).trim());
+    }
+    place.ok("export x --vhost-user x.sock");
+    let uri = place.ok("export x --tcp 127.0.0.1:0").trim().to_owned();
+    let over_tcp = || {
+        let domain = Domain::default();
+        let dev = udm_stack::open_beneath(&uri, &OpenOptions::new(&domain)).map_err(|e| e.to_string())?;
+        BlockingIo::new(&domain, dev).map_err(|e| e.to_string())
+    };
+    let options = || FrontOptions { queue_size: 64, memory: 1 << 20, ..FrontOptions::default() };
+    let socket = place.root().join("x.sock");
+    let mut front = FrontEnd::connect(&socket, options()).unwrap().0;
+    let io = over_tcp().unwrap();
+    write(&io, 0, 1);
+    io.flush().unwrap();
+    assert!(cut(&place, &["x"]).unwrap().contains("2 clients were hung up on"));
+    until("the front end to be hung up on", || front.has_hung_up());
+    drop(front);
+    assert!(io.flush().is_err());
+    assert!(over_tcp().err().unwrap().contains("the power of x was cut"));
+    // It is let in by the socket, and hung up on at once.
+    assert!(FrontEnd::connect(&socket, options()).is_err());
+    let read = |path: &PathBuf| std::fs::File::open(path).and_then(|file| file.read_at(&mut [0; 512], 0));
+    if let Some(node) = &node {
+        assert_eq!(read(node).unwrap_err().raw_os_error(), Some(5));
+    }
+    place.ok("suspend x");
+    place.ok("resume x");
+    assert!(over_tcp().is_err(), "to be suspended brings no power");
+    assert!(place.udm(["reload", "x", "--table", TABLE]).status.success());
+    place.ok("resume x");
+    assert!(over_tcp().is_ok());
+    assert!(FrontEnd::connect(&socket, options()).is_ok());
+    assert!(node.is_none_or(|node| read(&node).unwrap() == 512));
 }

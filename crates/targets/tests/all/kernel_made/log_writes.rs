@@ -85,3 +85,31 @@ fn logs_are_equal() {
     }
     assert_eq!(logs, 3);
 }
+
+/// What the kernel takes and refuses is taken and refused here, with its words.
+#[test]
+fn refusals_are_equal() {
+    let record = Record::all("log-writes").into_iter().find(|record| record.name == "refusals").unwrap();
+    let world = World::new(1 << 20, 512);
+    let (mut ended, mut compared) = (None, 0);
+    for line in record.text.lines() {
+        let words: Vec<&str> = line.split(' ').collect();
+        match words[..] {
+            ["+", "create", ..] => {
+                let md = world.rig.registry.create("other", "", None).unwrap();
+                ended = Some(world.rig.load(&md, &words[2..].join(" "), false).map(|()| String::new()));
+                world.rig.registry.remove(&md, false).unwrap();
+            }
+            ["+", "message", ..] => ended = Some(world.md.message(Sector::ZERO, &words[2..])),
+            ["ok"] => assert!(ended.as_ref().unwrap().is_ok(), "{line}: {ended:?}"),
+            ["failed"] => assert!(ended.as_ref().unwrap().is_err(), "{line}: {ended:?}"),
+            ["said", "log-writes:", ..] => {
+                let ours = ended.as_ref().unwrap().as_ref().unwrap_err().to_string();
+                assert!(ours.contains(&words[2..].join(" ")), "{line}: {ours}");
+                compared += 1;
+            }
+            _ => {}
+        }
+    }
+    assert_eq!(compared, 3);
+}
