@@ -39,4 +39,4 @@ pub use mapped::{Geometry, Info, LoadOptions, MappedDevice, SuspendOptions};
 pub use opener::{Alone, DeviceOpener, HOST_MAJOR, HostOpener, HostRequest};
 pub use registry::{MAJOR, NAME_MAX, Registry, Removal, UUID_MAX};
 pub use table::{Table, TableLine, TableSlot};
-pub use target::{Attributes, Failed, Map, StatusKind, Target, Until, ZeroSkips};
+pub use target::{Attributes, Failed, Map, PowerCut, StatusKind, Target, Until, ZeroSkips};

@@ -139,9 +139,49 @@ pub trait Attributes {
         None
     }
 
+    /// Takes the power, if it is something whose power can be cut: what it keeps as a disk keeps its volatile cache is
+    /// lost as chance has it, by the seed, and every bio fails from then on. With `record` the answer has the writes
+    /// that no flush had seen. `None`: it is no such thing. May block.
+    fn cut_power(&self, seed: u64, record: bool) -> Option<Result<PowerCut, Error>> {
+        let _ = (seed, record);
+        None
+    }
+
+    /// Whether its power is gone.
+    fn is_off(&self) -> bool {
+        false
+    }
+
     /// Writes of zeroes that it completed without allocating, since it was made.
     fn zero_skips(&self) -> ZeroSkips {
         ZeroSkips::default()
+    }
+}
+
+/// What a power cut has made of the writes that no flush had seen.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PowerCut {
+    /// The seed that says it again.
+    pub seed: u64,
+    /// How many there were.
+    pub writes: u64,
+    /// Of these, so many reached the disk as a whole,
+    pub whole: u64,
+    /// in part,
+    pub torn: u64,
+    /// and not at all.
+    pub lost: u64,
+    /// What was written.
+    pub sectors: Sectors,
+    /// The writes, as a log that `udm log-writes` reads; if it was wanted.
+    pub record: Option<Vec<u8>>,
+}
+
+/// `seed 7: of 12 unflushed writes 4 are whole, 1 torn, 7 lost`.
+impl std::fmt::Display for PowerCut {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { seed, writes, whole, torn, lost, .. } = self;
+        write!(f, "seed {seed}: of {writes} unflushed writes {whole} are whole, {torn} torn, {lost} lost")
     }
 }
 

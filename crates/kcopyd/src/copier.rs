@@ -32,14 +32,26 @@ impl Kcopyd {
     /// Asks for a copy. Given back when as many jobs wait as may: who has none of its own waiting here never sees that;
     /// others ask again when one of theirs is done.
     pub fn copy(&self, cx: &Cx<'_>, job: Box<CopyJob>, asker: Arc<dyn Copied>) -> Result<(), Box<CopyJob>> {
-        self.0.add(job, asker)?;
+        self.add_for_run(job, asker).map_err(|(job, _)| job)?;
         self.0.run(cx);
         Ok(())
     }
 
     /// As [`copy`](Self::copy) without beginning yet: jobs that are added one after the other and begun together by
     /// [`run`](Self::run) can go as one.
-    pub fn add(&self, job: Box<CopyJob>, asker: Arc<dyn Copied>) -> Result<(), Box<CopyJob>> {
+    pub fn add(&self, job: Box<CopyJob>, asker: Arc<dyn Copied>) -> Result<(), (Box<CopyJob>, Arc<dyn Copied>)> {
+        self.0.add(job, asker)?;
+        self.0.kick();
+        Ok(())
+    }
+
+    /// As [`add`](Self::add), by a caller that calls [`run`](Self::run) before it leaves its section: the workqueue is
+    /// told only if something is left after that.
+    pub fn add_for_run(
+        &self,
+        job: Box<CopyJob>,
+        asker: Arc<dyn Copied>,
+    ) -> Result<(), (Box<CopyJob>, Arc<dyn Copied>)> {
         self.0.add(job, asker)
     }
 

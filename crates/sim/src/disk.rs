@@ -2,6 +2,7 @@
 
 use crate::{Fault, Image, Rng};
 use std::ops::Range;
+use udm_base::power_cut::survivors;
 use udm_base::{Sector, Sectors};
 use udm_io::{Bio, Limits, Op, OpFlags, Status};
 
@@ -125,18 +126,9 @@ impl Disk {
         let mut image = self.durable.clone();
         let flying: Vec<Write> =
             flight.filter(|bio| bio.op().is_write()).map(|bio| self.write_of(bio, u64::MAX, bio.sectors())).collect();
-        let mut writes: Vec<&Write> = self.cache.iter().chain(&flying).collect();
-        // Mostly in order; sometimes the cache was written back in another.
-        if rng.one_in(4) {
-            for i in (1..writes.len()).rev() {
-                writes.swap(i, rng.below(i as u64 + 1) as usize);
-            }
-        }
-        // How lucky this cut is: all, none, or any mix.
-        let luck = rng.below(5);
-        for write in writes {
-            write.survive(&mut image, luck, rng);
-        }
+        let writes: Vec<&Write> = self.cache.iter().chain(&flying).collect();
+        let places: Vec<_> = writes.iter().map(|write| (write.sector, write.sectors)).collect();
+        survivors(&places, Sectors::new(1), rng, |write, part| writes[write].apply(&mut image, part));
         image
     }
 
@@ -151,24 +143,6 @@ impl Disk {
 impl Write {
     fn overlaps(&self, range: &Range<u64>) -> bool {
         self.sector.get() < range.end && range.start < (self.sector + self.sectors).get()
-    }
-
-    /// Kept, lost, or torn.
-    fn survive(&self, image: &mut Image, luck: u64, rng: &mut Rng) {
-        let len = self.sectors.get();
-        match (luck, rng.below(4)) {
-            (0, _) | (2.., 0) => {}
-            (1, _) | (2.., 1) => self.apply(image, 0..u64::MAX),
-            // Torn: cut off after some sectors.
-            (_, 2) => self.apply(image, 0..rng.below(len + 1)),
-            // Torn: some sectors here and there. A long range is looked at in pieces, so that it costs little.
-            _ => {
-                let piece = len.div_ceil(1024).max(1);
-                for at in (0..len).step_by(piece as usize).filter(|_| rng.one_in(2)) {
-                    self.apply(image, at..at + piece);
-                }
-            }
-        }
     }
 
     /// Does the `part` of the write, in sectors from its start, that is not dead.

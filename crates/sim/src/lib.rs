@@ -22,7 +22,6 @@ mod fault;
 pub mod golden;
 pub mod history;
 mod image;
-mod rng;
 mod rotating;
 mod world;
 
@@ -31,6 +30,6 @@ pub use disk::SimOptions;
 pub use executor::SimExecutor;
 pub use fault::Fault;
 pub use image::Image;
-pub use rng::Rng;
 pub use rotating::{DiskModel, DiskStats, Head, Keep, RotatingDisk, RotatingOptions, Service};
+pub use udm_base::Rng;
 pub use world::{Sim, SimClock};

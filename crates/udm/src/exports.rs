@@ -1,5 +1,6 @@
 //! Mapped devices as exports.
 
+use crate::daemon::cut;
 use rustix::process::geteuid;
 use std::any::Any;
 use std::sync::Arc;
@@ -65,6 +66,9 @@ impl Exports for MappedExports {
         };
         if !md.info().active {
             return Err(OpenError::Refused(format!("{name} has no active table; load one and resume it")));
+        }
+        if cut::is_off(&md) {
+            return Err(OpenError::Refused(format!("the power of {name} was cut; load its table again and resume it")));
         }
         Ok(Arc::new(Mapped(md)))
     }

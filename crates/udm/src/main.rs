@@ -4,10 +4,13 @@
 
 mod beside;
 mod connect;
+mod cut;
 mod daemon;
 mod exec;
 mod exports;
+mod finder;
 mod greet;
+mod log_writes;
 mod own;
 mod places;
 mod progress;

@@ -2,8 +2,10 @@
 
 use crate::beside;
 use crate::connect;
+use crate::cut::{self, CutArgs};
 use crate::daemon::{self, Begin};
 use crate::exec::{self, ExecArgs};
+use crate::log_writes::{self, LogWritesArgs};
 use crate::places::Places;
 use crate::run::{self, RunArgs};
 use crate::snapshot::{self, SnapshotArgs};
@@ -50,6 +52,8 @@ enum OwnCommand {
     Node(NodeArgs),
     /// Change an option of a device
     Set(SetArgs),
+    /// Take the power from a device: what no flush has seen is lost as a disk loses it, by a seed
+    Cut(CutArgs),
     /// Tell who waits for what and since when
     Debug(DebugArgs),
     /// Check, dump, restore and look into a thin pool's metadata
@@ -58,6 +62,8 @@ enum OwnCommand {
     Snapshot(SnapshotArgs),
     /// Run a program of the kernel's device mapper (lvm, dmsetup, cryptsetup), and all that it starts, on udm
     Exec(ExecArgs),
+    /// Look into the log of a log-writes device, or replay it onto another
+    LogWrites(LogWritesArgs),
     /// Measure how fast a device is; `udm bench --help` tells more
     #[command(disable_help_flag = true)]
     Bench(BenchArgs),
@@ -214,6 +220,8 @@ pub(crate) fn main(argv: Vec<OsString>) -> u8 {
         }
         OwnCommand::Thin(args) => thin::run(args),
         OwnCommand::Snapshot(args) => snapshot::run(args, &places()),
+        OwnCommand::Cut(args) => cut::run(args, &places()),
+        OwnCommand::LogWrites(args) => log_writes::run(args, &places()),
         OwnCommand::Node(args) => places().and_then(|places| node(&places, args)),
         OwnCommand::Debug(DebugArgs { command: DebugCommand::Dump { json } }) => {
             places().and_then(|places| dump(&places, *json))

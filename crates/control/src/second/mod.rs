@@ -33,7 +33,7 @@ pub use debug::{DebugActivity, DebugBeneath, DebugBios, DebugChannel, DebugDevic
 pub use line::{MAX_LINE, read_line};
 pub use node::{NodeEntry, NodeKind};
 pub use options::{OPTIONS, set_option};
-pub use request::{ExportEntry, Hello, HostDevice, Request, VhostUserExport};
+pub use request::{CutAnswer, ExportEntry, Hello, HostDevice, Request, VhostUserExport};
 pub use serve::{Asker, Changed, Next, Service, refusal, respond};
 pub use stats::{DeviceStats, PollStats};
 pub use underway::{Underway, UnderwayGuard, UnderwayList};

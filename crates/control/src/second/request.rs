@@ -29,6 +29,17 @@ pub enum Request {
         /// Its new value.
         value: String,
     },
+    /// Takes the power from a device that was made for it, and hangs up on all who use it. Answer:
+    /// [`CutAnswer`](super::CutAnswer).
+    Cut {
+        /// The device.
+        name: String,
+        /// By which chance decides.
+        seed: u64,
+        /// A new file for the writes that no flush had seen: a path from the root on.
+        #[serde(default)]
+        record: Option<String>,
+    },
     /// What is behind the numbers that lists of dependencies have for files and the like. Answer:
     /// `{"devices": [`[`HostDevice`]`…]}`
     HostDevices,
@@ -107,6 +118,7 @@ impl Request {
         Some(match self {
             Self::Stats { name } => ("stats", name.as_deref().unwrap_or_default()),
             Self::Set { name, .. } => ("set", name),
+            Self::Cut { name, .. } => ("cut", name),
             Self::HostDevices => ("host-devices", ""),
             Self::ExportList => ("export-list", ""),
             Self::ExportAdd { name, .. } => ("export-add", name),
@@ -141,6 +153,25 @@ pub struct VhostUserExport {
     /// `interrupt`, `adaptive` or `polled`.
     #[serde(default)]
     pub mode: Option<String>,
+}
+
+/// What a power cut has left of the writes that no flush had seen.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct CutAnswer {
+    /// The seed that says it again.
+    pub seed: u64,
+    /// How many writes there were.
+    pub writes: u64,
+    /// Of these, so many are on the device as a whole,
+    pub whole: u64,
+    /// in part,
+    pub torn: u64,
+    /// and not at all.
+    pub lost: u64,
+    /// Sectors that were written.
+    pub sectors: u64,
+    /// Clients that were hung up on.
+    pub disconnected: u64,
 }
 
 /// The answer to `hello`.

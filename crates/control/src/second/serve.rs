@@ -1,8 +1,8 @@
 //! The daemon's side of a conversation.
 
 use super::{
-    DebugDump, DeviceStats, ExportEntry, Hello, HostDevice, MAX_LINE, NodeEntry, NodeKind, Request, Underway,
-    UnderwayGuard, VERSION, VhostUserExport, set_option,
+    CutAnswer, DebugDump, DeviceStats, ExportEntry, Hello, HostDevice, MAX_LINE, NodeEntry, NodeKind, Request,
+    Underway, UnderwayGuard, VERSION, VhostUserExport, set_option,
 };
 use serde_json::{Value, json};
 use udm_base::Errno;
@@ -41,6 +41,16 @@ pub trait Service: Send + Sync {
     /// # Errors
     /// ENXIO when there were none.
     fn remove_export(&self, name: &str, tcp: Option<&str>, vhost_user: Option<&str>) -> Result<usize, Error>;
+    /// Takes the power from a device: see [`MappedDevice::cut_power`]. All who use it, or a device above, are hung up
+    /// on. `record` is a new file for the writes that no flush had seen.
+    ///
+    /// # Errors
+    /// EOPNOTSUPP for a device that was not made for it; EBUSY when its power is off; what the system says to the file,
+    /// and then nothing has changed.
+    fn cut(&self, md: &MappedDevice, seed: u64, record: Option<&str>) -> Result<CutAnswer, Error> {
+        let _ = (seed, record);
+        Err(Error::new(Errno::EOPNOTSUPP, format!("{}: there is no power to cut here", md.device_name())))
+    }
     /// The devices that are in the file system.
     fn nodes(&self) -> Vec<NodeEntry> {
         Vec::new()
@@ -186,6 +196,7 @@ fn perform(request: &Request, service: &dyn Service) -> Result<Value, Error> {
             service.changed(Changed::Device(md.devt().minor))?;
             Ok(Value::Null)
         }
+        Request::Cut { name, seed, record } => Ok(json!(service.cut(&*device(name)?, *seed, record.as_deref())?)),
         Request::HostDevices => {
             let devices = service.registry().host_devices().into_iter();
             let devices: Vec<_> =

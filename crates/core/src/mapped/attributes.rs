@@ -1,7 +1,8 @@
 //! What is shown of a device and is not in the ioctls.
 
 use super::{MappedDevice, NO_BUDGET, lock};
-use crate::{Error, TableSlot, Totals, ZeroSkips};
+use crate::table::Table;
+use crate::{Error, PowerCut, TableSlot, Totals, ZeroSkips};
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 use udm_base::{Errno, SECTOR_SIZE};
@@ -60,6 +61,21 @@ impl MappedDevice {
         self.poll_budget.store(us.map_or(NO_BUDGET, u64::from), Ordering::Relaxed);
     }
 
+    /// Takes the power from a target of the active table: see [`Attributes::cut_power`](crate::Attributes::cut_power).
+    /// Fails when none was made for it. Blocks.
+    pub fn cut_power(&self, seed: u64, record: bool) -> Result<PowerCut, Error> {
+        let table = self.table(TableSlot::Active);
+        let cut = table.as_ref().and_then(|table| table.attributes().find_map(|a| a.cut_power(seed, record)));
+        let name = self.device_name();
+        let unarmed = || format!("{name} has no power to cut: expected a device with a target that is made for it");
+        cut.unwrap_or_else(|| Err(Error::new(Errno::EOPNOTSUPP, unarmed())))
+    }
+
+    /// Whether the power of a target of the active table is gone.
+    pub fn is_off(&self) -> bool {
+        self.table(TableSlot::Active).is_some_and(|table| table.attributes().any(crate::Attributes::is_off))
+    }
+
     /// Changes an option of the active table's targets. `None`: none has it, or not with that value.
     pub fn set_target_option(&self, key: &str, value: &str) -> Option<()> {
         let table = self.table(TableSlot::Active)?;
@@ -68,6 +84,16 @@ impl MappedDevice {
             lock(&self.target_options).insert(key.to_owned(), value.to_owned());
         }
         (set > 0).then_some(())
+    }
+
+    /// Sets in a table's targets what was set in those before: options last as long as the device.
+    pub(super) fn set_options_of(&self, table: &Table) {
+        for (key, value) in self.target_options() {
+            // Those that do not have it say so; nobody waits for their answer.
+            for attributes in table.attributes() {
+                let _ = attributes.set_option(&key, &value);
+            }
+        }
     }
 
     /// The options of targets that were set, the last value of each.

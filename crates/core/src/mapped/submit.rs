@@ -102,11 +102,21 @@ impl MappedDevice {
                 let at = at - Sector::ZERO;
                 // SAFETY: the plan keeps the table of the target.
                 let placed = unsafe { &*placed };
-                let map = placed.target.map(cx, bio, at);
-                if matches!(map, Map::Remapped(..) | Map::WithEndIo(..)) {
-                    counters.remapped();
+                match placed.target.map(cx, bio, at) {
+                    // What most bios of most such targets become: without a call more.
+                    Map::Remapped(mut bio, dev) => {
+                        counters.remapped();
+                        // SAFETY: the target's table holds the device while the bio is in flight.
+                        unsafe { bio.redirect(dev) };
+                        Some(bio)
+                    }
+                    map => {
+                        if matches!(map, Map::WithEndIo(..)) {
+                            counters.remapped();
+                        }
+                        back::answer(cx, placed, at, map)
+                    }
                 }
-                back::answer(cx, placed, at, map)
             }
             To::Memory(_) | To::Sync(_) | To::Stripes(_) => unreachable!("served above, and no leg"),
             To::Device(_) | To::Target(_) | To::Placed(_) | To::Clones => self.serve_in_parts(cx, bio, plan),

@@ -145,6 +145,13 @@ impl Server {
         self.shared.workers.reap(Command::Reap)
     }
 
+    /// Hangs up on the clients of an export, by its canonical name. What they have under way is finished and
+    /// answered. Returns how many there were; blocks until every thread knows, not until they have gone. Must not be
+    /// called under a lock that opening or closing an export takes.
+    pub fn disconnect(&self, export: &str) -> usize {
+        self.shared.workers.ask(|answer| Command::Disconnect(export.to_owned(), answer)).iter().sum()
+    }
+
     /// Takes nothing new, and waits until nothing is under way, at most so long. Whether that is so; if not, it goes on
     /// as before. A device that is suspended may keep requests for ever.
     pub fn pause(&self, patience: Duration) -> bool {

@@ -133,6 +133,8 @@ enum Wish {
     Pause(Deadline, mpsc::Sender<bool>),
     /// Go on after a pause.
     Resume,
+    /// Hang up on the front end.
+    Disconnect,
     /// Give everything away, and end.
     HandOver(mpsc::Sender<Handed>),
 }
@@ -202,6 +204,12 @@ impl Server {
             reaping.count += 1;
         }
         reaping
+    }
+
+    /// Hangs up on the front end, if there is one; it may connect again. What it has under way is finished, though not
+    /// shown to it. Does not wait for it.
+    pub fn disconnect(&self) {
+        self.shared.mailbox.send(Wish::Disconnect);
     }
 
     /// Takes nothing new from the front end, and waits until nothing is under way, at most so long. Whether that is so;
@@ -363,6 +371,7 @@ impl Control {
                     self.paused = false;
                     self.resume();
                 }
+                Wish::Disconnect => self.hang_up(),
                 Wish::HandOver(answer) => return Some(answer),
             }
         }

@@ -65,6 +65,12 @@ impl<'a> Cx<'a> {
         self.0.clock.now()
     }
 
+    /// The time some milliseconds ago at most, cheaper: see [`Clock::coarse`](crate::Clock::coarse).
+    #[inline]
+    pub fn coarse_now(&self) -> Nanos {
+        self.0.clock.coarse()
+    }
+
     /// Submits a bio to its device: at once, or after the one that is being submitted, in order.
     #[inline]
     pub fn submit(&self, bio: Bio) {
@@ -93,7 +99,7 @@ impl<'a> Cx<'a> {
 
     /// Whether a bio is of this channel.
     #[inline]
-    pub(crate) fn is_home(&self, bio: &Bio) -> bool {
+    pub fn is_home(&self, bio: &Bio) -> bool {
         std::ptr::eq(bio.record().channel.as_ptr(), self.0)
     }
 

@@ -347,10 +347,15 @@ impl Body {
         })
     }
 
-    /// Makes exceptions of a run. `settled`: no read of the origin's chunks is on its way.
-    pub(super) fn set(&self, run: &Run, settled: bool) {
+    /// Makes exceptions of a run. Reads of the origin's chunks may be on their way.
+    pub(super) fn set(&self, run: &Run) {
         for chunk in run.chunks() {
-            self.snapshot.exceptions.set(chunk, Some(Entry { new: run.place(chunk), settled }));
+            self.snapshot.exceptions.set(chunk, Some(Entry { new: run.place(chunk), settled: false }));
         }
+    }
+
+    /// No reads of the origin's chunks are any more.
+    pub(super) fn settle(&self, run: &Run) {
+        run.chunks().for_each(|chunk| self.snapshot.exceptions.settle(chunk, run.place(chunk)));
     }
 }

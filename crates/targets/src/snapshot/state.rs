@@ -4,7 +4,7 @@ use super::body::{Body, Dropped, Keep, Run};
 use super::flight;
 use super::free::GRAIN;
 use super::shared::{COPIES, Event, Shared, Snapshot, ZEROES};
-use std::sync::atomic::Ordering::SeqCst;
+use std::sync::atomic::Ordering::{Release, SeqCst};
 use std::sync::{Arc, Weak};
 use udm_base::{Sector, Sectors, Slots};
 use udm_core::MappedDevice;
@@ -108,7 +108,7 @@ impl State {
             while let Some(event) = events.next() {
                 self.handle(event);
             }
-            self.worker.busy.store(self.bodies.iter().any(Body::is_busy), SeqCst);
+            self.worker.busy.store(self.bodies.iter().any(Body::is_busy), Release);
             events.idle(None).await;
         }
     }
@@ -186,7 +186,7 @@ impl State {
         let mut broken = Vec::new();
         let mut waits = 0;
         for body in &mut self.bodies {
-            let it = body.snapshot.clone();
+            let it = &body.snapshot;
             if it.merging.load(SeqCst) || !it.active.load(SeqCst) {
                 continue;
             }
@@ -201,12 +201,12 @@ impl State {
             if sector >= end {
                 continue;
             }
-            let first = it.chunk.of(sector);
-            let found = body.wait_for(first..it.chunk.of(end - Sectors::new(1)) + 1, hold);
+            let (id, chunks) = (it.id, it.chunk.of(sector)..it.chunk.of(end - Sectors::new(1)) + 1);
+            let found = body.wait_for(chunks, hold);
             waits += found.waits;
             needs.extend(found.begun.into_iter().filter_map(|run| Need::of(body, run)));
             if found.full {
-                broken.push(it.id);
+                broken.push(id);
             }
         }
         if let Some(hold) = self.holds.get_mut(hold) {
@@ -326,19 +326,23 @@ impl State {
     pub(super) fn complete(&mut self, id: u64, at: u32) {
         let Some(body) = self.body(id) else { return };
         let Some(mut run) = body.pending.remove(at) else { return };
-        let it = body.snapshot.clone();
-        body.set(&run, false);
+        let it = &body.snapshot;
+        body.set(&run);
         run.full.take().into_iter().for_each(|bio| bio.end(Status::Ok));
         let bios = std::mem::take(&mut run.bios);
         for bio in bios {
-            it.origin.forward(to_cow(&it, run.place(it.chunk.of(bio.sector())), bio));
+            it.origin.forward(to_cow(it, run.place(it.chunk.of(bio.sector())), bio));
         }
-        // First it is said that somebody waits, then it is looked.
-        it.unsettled.fetch_add(1, SeqCst);
-        match run.chunks().any(|chunk| it.is_read(chunk)) {
-            true => body.unsettled.push(run),
-            false => self.settle_run(id, run),
+        let is_read = || run.chunks().any(|chunk| it.is_read(chunk));
+        if is_read() {
+            // First it is said that somebody waits, then it is looked again.
+            it.unsettled.fetch_add(1, SeqCst);
+            if is_read() {
+                return body.unsettled.push(run);
+            }
+            it.unsettled.fetch_sub(1, SeqCst);
         }
+        self.settle_run(id, run);
     }
 
     /// Looks at all exceptions of a snapshot that wait for reads.
@@ -347,14 +351,14 @@ impl State {
         let it = body.snapshot.clone();
         let free = |run: &mut Run| !run.chunks().any(|chunk| it.is_read(chunk));
         let runs: Vec<Run> = body.unsettled.extract_if(.., free).collect();
+        it.unsettled.fetch_sub(runs.len(), SeqCst);
         runs.into_iter().for_each(|run| self.settle_run(id, run));
     }
 
     /// No read of the origin's chunks is on its way any more: they may be written.
     fn settle_run(&mut self, id: u64, run: Run) {
         let Some(body) = self.body(id) else { return };
-        body.set(&run, true);
-        body.snapshot.unsettled.fetch_sub(1, SeqCst);
+        body.settle(&run);
         run.holds.into_iter().for_each(|hold| self.release(hold));
     }
 

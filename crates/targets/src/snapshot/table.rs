@@ -66,7 +66,14 @@ impl Exceptions {
     /// Notes which run is to bring the chunk's exception. Until then it has none.
     pub(super) fn set_pending(&self, chunk: u64, run: u32) {
         let word = u64::from(run) << TAG_BITS | PENDING;
-        self.0.get_or_make(chunk).store(word, Ordering::SeqCst);
+        // To others than the worker it says what was said before.
+        self.0.get_or_make(chunk).store(word, Ordering::Release);
+    }
+
+    /// Says of an exception that is there that no read is on its way to the origin's chunk any more.
+    pub(super) fn settle(&self, chunk: u64, new: u64) {
+        // Only the worker asks for that; to others it says what was said before.
+        self.0.get_or_make(chunk).store(pack(Some(Entry { new, settled: true })), Ordering::Release);
     }
 
     /// Changes a chunk's exception. Allocates, 160 KiB at worst for one far from all others: chunks are those of a
@@ -105,10 +112,12 @@ mod tests {
             }
             table.set(0, Some(Entry { new: 3, settled: false }));
             assert_eq!((table.get(0), table.pending(0)), (Some(Entry { new: 3, settled: false }), None));
+            table.settle(0, 3);
+            assert_eq!((table.get(0), table.pending(0)), (Some(Entry { new: 3, settled: true }), None));
             // Of an origin that has grown.
             table.set(chunks * 2000, Some(Entry { new: 1, settled: true }));
             assert_eq!(table.get(chunks * 2000), Some(Entry { new: 1, settled: true }));
-            assert_eq!(table.get(0), Some(Entry { new: 3, settled: false }));
+            assert_eq!(table.get(0), Some(Entry { new: 3, settled: true }));
         }
     }
 }

@@ -398,3 +398,19 @@ fn stripes_are_followed_down_and_still_count_fail_and_hold() {
         assert_eq!(channel.completed().map(|c| c.token), Some(1));
     }
 }
+
+#[test]
+fn error_fails_everything_whatever_its_device_offers() {
+    let rig = Rig::default();
+    let disk = rig.disk_with("/a", 1000, Limits { max_discard: Sectors::ZERO, ..Limits::default() });
+    for table in ["0 100 error", "0 100 error /a 8"] {
+        let name = table.replace(['/', ' '], "-");
+        let io = rig.io(&rig.device(&name, table));
+        assert_eq!(io.read(Sector::new(1), &mut [0; 512]), Err(Status::Io), "{table}");
+        assert_eq!(io.write(Sector::new(1), &[0; 512], OpFlags::NONE), Err(Status::Io), "{table}");
+        for op in [Op::Discard, Op::WriteZeroes] {
+            assert_eq!(range(&io, op, 1, 5), Err(Status::Io), "{table} {op:?}");
+        }
+    }
+    assert!(disk.log().is_empty());
+}

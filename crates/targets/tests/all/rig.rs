@@ -244,6 +244,11 @@ impl Client {
         Self { channel, dev, buffers: HashMap::new(), ended: HashMap::new(), next: 0 }
     }
 
+    /// Lets it have so many requests out.
+    pub fn deepen(&self, depth: usize) {
+        self.channel.set_depth(depth);
+    }
+
     pub fn write(&mut self, sector: u64, data: Vec<u8>, flags: OpFlags) -> u64 {
         self.submit(Op::Write, flags, sector, data)
     }

@@ -29,6 +29,20 @@ fn good_tables_print_as_they_load() {
         "0 96 striped 2 16 /a 0 /b 7",
         "0 96 striped 3 8 /a 0 /b 7 /a 500",
         "0 100 ram",
+        "0 100 delay /a 5 0",
+        "0 100 delay /a 5 10 /b 6 4294967295",
+        "0 100 delay /a 5 10 /b 6 uniform:0ns-5s /a 7 normal:1ms,3us",
+        "0 100 dust /a 5 512",
+        "0 100 dust /a 5 32768",
+        "0 100 ebs /a 0 1",
+        "0 96 ebs /a 8 8 4",
+        "0 100 error",
+        "0 100 flakey /a 5 1 0 2 error_reads error_writes",
+        "0 100 flakey /a 5 0 4294967295 2 error_reads drop_writes",
+        "0 100 flakey /a 5 10bios 1bios 1 error_writes",
+        "0 100 flakey /a 5 1 1 9 corrupt_bio_byte 4294967295 w 255 4294967295 random_read_corrupt 1 random_write_corrupt 1000000000",
+        "0 100 switch 2 7 0 /a 5 /b 900",
+        "0 96 unstriped 5 16 4 /a 3",
     ] {
         check(table, Ok(table));
     }
@@ -60,7 +74,7 @@ fn bad_tables_say_where_and_what() {
         ),
         (
             "0 10 qqqqqqqq",
-            "line 1: unknown target type: found \"qqqqqqqq\"; known are error, linear, loop, ram, snapshot, snapshot-merge, snapshot-origin, striped, thin, thin-pool, zero\n  0 10 qqqqqqqq\n       ^^^^^^^^",
+            "line 1: unknown target type: found \"qqqqqqqq\"; known are delay, dust, ebs, error, flakey, linear, loop, ram, snapshot, snapshot-merge, snapshot-origin, striped, switch, thin, thin-pool, unstriped, zero\n  0 10 qqqqqqqq\n       ^^^^^^^^",
         ),
         (
             "0 10 zero x",
@@ -117,6 +131,262 @@ fn bad_tables_say_where_and_what() {
         (
             "0 10 loop",
             "line 1: loop: Invalid argument count: expected <path> [<offset in sectors>], found 0 arguments\n  0 10 loop\n            ^",
+        ),
+    ] {
+        check(table, Err(expect));
+    }
+}
+
+#[test]
+fn bad_tables_of_targets_that_inject_faults_say_where_and_what() {
+    for (table, expect) in [
+        (
+            "0 10 delay",
+            "line 1: delay: Requires exactly 3, 6 or 9 arguments: expected <device> <start sector> <delay> for reads, or also for writes, or also for flushes, found 0 arguments\n  0 10 delay\n             ^",
+        ),
+        (
+            "0 10 delay /a 0 1 /b 0",
+            "line 1: delay: Requires exactly 3, 6 or 9 arguments: expected <device> <start sector> <delay> for reads, or also for writes, or also for flushes, found 5 arguments\n  0 10 delay /a 0 1 /b 0\n                        ^",
+        ),
+        (
+            "0 10 delay /a 0 1 /b 0 1 /b 0 1 1",
+            "line 1: delay: Requires exactly 3, 6 or 9 arguments: expected <device> <start sector> <delay> for reads, or also for writes, or also for flushes, found 10 arguments\n  0 10 delay /a 0 1 /b 0 1 /b 0 1 1\n                                  ^",
+        ),
+        (
+            "0 10 delay /a x 1",
+            "line 1: delay: Invalid device sector: expected a start sector as a decimal number, found \"x\"\n  0 10 delay /a x 1\n                ^",
+        ),
+        (
+            "0 10 delay /a 0 x",
+            "line 1: delay: Invalid delay: expected milliseconds up to 4294967295, uniform:1ms-5ms, normal:5ms,1ms or file:/path, found \"x\"\n  0 10 delay /a 0 x\n                  ^",
+        ),
+        (
+            "0 10 delay /a 0 4294967296",
+            "line 1: delay: Invalid delay: expected milliseconds up to 4294967295, uniform:1ms-5ms, normal:5ms,1ms or file:/path, found \"4294967296\"\n  0 10 delay /a 0 4294967296\n                  ^^^^^^^^^^",
+        ),
+        (
+            "0 10 delay /a 0 uniform:5ms-1ms",
+            "line 1: delay: Invalid delay: expected milliseconds up to 4294967295, uniform:1ms-5ms, normal:5ms,1ms or file:/path, found \"uniform:5ms-1ms\"\n  0 10 delay /a 0 uniform:5ms-1ms\n                  ^^^^^^^^^^^^^^^",
+        ),
+        (
+            "0 10 delay /a 0 file:x.json",
+            "line 1: delay: Invalid delay: x.json: expected a path from the root\n  0 10 delay /a 0 file:x.json\n                  ^^^^^^^^^^^",
+        ),
+        (
+            "0 10 delay /a 0 1 /nope 0 1",
+            "line 1: delay: Device lookup failed: /nope: no such file\n  0 10 delay /a 0 1 /nope 0 1\n                    ^^^^^",
+        ),
+        (
+            "0 10 delay /a 0 1 /b 991 1",
+            "line 1: /b too small for target: expected 10 sectors from 991, found a device of 1000 sectors\n  0 10 delay /a 0 1 /b 991 1",
+        ),
+        (
+            "0 10 dust /a 0",
+            "line 1: dust: Invalid argument count: expected <device> <start sector> <block size>, found 2 arguments\n  0 10 dust /a 0\n                ^",
+        ),
+        (
+            "0 10 dust /a 0 x",
+            "line 1: dust: Invalid block size parameter: expected a block size in bytes as a decimal number, found \"x\"\n  0 10 dust /a 0 x\n                 ^",
+        ),
+        (
+            "0 10 dust /a 0 256",
+            "line 1: dust: Block size must be at least 512: expected a power of two from 512 to 5120 bytes, found 256\n  0 10 dust /a 0 256\n                 ^^^",
+        ),
+        (
+            "0 10 dust /a 0 1536",
+            "line 1: dust: Block size must be a power of 2: expected a power of two from 512 to 5120 bytes, found 1536\n  0 10 dust /a 0 1536\n                 ^^^^",
+        ),
+        (
+            "0 10 dust /a 0 8192",
+            "line 1: dust: Block size is too large: expected a power of two from 512 to 5120 bytes, found 8192\n  0 10 dust /a 0 8192\n                 ^^^^",
+        ),
+        (
+            "0 10 dust /a x 512",
+            "line 1: dust: Invalid device offset sector: expected a start sector as a decimal number, found \"x\"\n  0 10 dust /a x 512\n               ^",
+        ),
+        (
+            "0 10 dust /nope 0 512",
+            "line 1: dust: Device lookup failed: /nope: no such file\n  0 10 dust /nope 0 512\n            ^^^^^",
+        ),
+        (
+            "0 10 ebs /a 0",
+            "line 1: ebs: Invalid argument count: expected <device> <start sector> <emulated block> [<block of the device>], found 2 arguments\n  0 10 ebs /a 0\n               ^",
+        ),
+        (
+            "0 10 ebs /a 10 1",
+            "line 1: ebs: Invalid device offset sector: expected a start sector from 0 to 9, found 10\n  0 10 ebs /a 10 1\n              ^^",
+        ),
+        (
+            "0 10 ebs /a 0 3",
+            "line 1: ebs: Invalid emulated block size: expected a power of two, found 3\n  0 10 ebs /a 0 3\n                ^",
+        ),
+        (
+            "0 10 ebs /a 0 16",
+            "line 1: ebs: Invalid emulated block size: expected a power of two, in sectors, from 1 to 8, found 16\n  0 10 ebs /a 0 16\n                ^^",
+        ),
+        (
+            "0 10 ebs /a 0 1 0",
+            "line 1: ebs: Invalid underlying block size: expected a power of two, in sectors, from 1 to 65535, found 0\n  0 10 ebs /a 0 1 0\n                  ^",
+        ),
+        (
+            "0 10 ebs /a 4 1 8",
+            "line 1: ebs: Device offset must be multiple of underlying block size: expected a multiple of 8 sectors, found 4\n  0 10 ebs /a 4 1 8\n              ^",
+        ),
+        (
+            "0 10 ebs /nope 0 1",
+            "line 1: ebs: Device lookup failed: /nope: no such file\n  0 10 ebs /nope 0 1\n           ^^^^^",
+        ),
+        (
+            "0 10 error /nope 0",
+            "line 1: error: Device lookup failed: /nope: no such file\n  0 10 error /nope 0\n             ^^^^^",
+        ),
+        (
+            "0 10 flakey /a 0 1",
+            "line 1: flakey: Invalid argument count: expected <device> <start sector> <up interval> <down interval>, and features, found 3 arguments\n  0 10 flakey /a 0 1\n                    ^",
+        ),
+        (
+            "0 10 flakey /a x 1 1",
+            "line 1: flakey: Invalid device sector: expected a start sector as a decimal number, found \"x\"\n  0 10 flakey /a x 1 1\n                 ^",
+        ),
+        (
+            "0 10 flakey /a 0 x 1",
+            "line 1: flakey: Invalid up interval: expected seconds up to 4294967295, or as many bios as in 100bios, found \"x\"\n  0 10 flakey /a 0 x 1\n                   ^",
+        ),
+        (
+            "0 10 flakey /a 0 1 1s",
+            "line 1: flakey: Invalid down interval: expected seconds up to 4294967295, or as many bios as in 100bios, found \"1s\"\n  0 10 flakey /a 0 1 1s\n                     ^^",
+        ),
+        (
+            "0 10 flakey /a 0 1 2bios",
+            "line 1: flakey: Invalid down interval: expected both intervals in seconds, or both in bios\n  0 10 flakey /a 0 1 2bios\n                     ^^^^^",
+        ),
+        (
+            "0 10 flakey /a 0 0bios 0bios",
+            "line 1: flakey: Total (up + down) interval is zero: expected one of the intervals to be at least 1\n  0 10 flakey /a 0 0bios 0bios\n                         ^^^^^",
+        ),
+        (
+            "0 10 flakey /a 0 4294967295 1",
+            "line 1: flakey: Interval overflow: expected two intervals of less than 4294967295 together, found 4294967295 and 1\n  0 10 flakey /a 0 4294967295 1\n                              ^",
+        ),
+        (
+            "0 10 flakey /nope 0 1 1",
+            "line 1: flakey: Device lookup failed: /nope: no such file\n  0 10 flakey /nope 0 1 1\n              ^^^^^",
+        ),
+        (
+            "0 10 flakey /a 0 1 1 12",
+            "line 1: flakey: Invalid number of feature args: expected a number of feature words from 0 to 11, found 12\n  0 10 flakey /a 0 1 1 12\n                       ^^",
+        ),
+        (
+            "0 10 flakey /a 0 1 1 2 drop_writes",
+            "line 1: flakey: Invalid number of feature args: expected 2 feature words after it, found 1\n  0 10 flakey /a 0 1 1 2 drop_writes\n                       ^",
+        ),
+        (
+            "0 10 flakey /a 0 1 1 1 sometimes",
+            "line 1: flakey: Unrecognised flakey feature requested: found \"sometimes\"; known are error_reads, drop_writes, error_writes, corrupt_bio_byte, random_read_corrupt, random_write_corrupt\n  0 10 flakey /a 0 1 1 1 sometimes\n                         ^^^^^^^^^",
+        ),
+        (
+            "0 10 flakey /a 0 1 1 2 drop_writes error_writes",
+            "line 1: flakey: Feature error_writes conflicts with feature drop_writes: expected one of the two\n  0 10 flakey /a 0 1 1 2 drop_writes error_writes\n                                     ^^^^^^^^^^^^",
+        ),
+        (
+            "0 10 flakey /a 0 1 1 2 drop_writes drop_writes",
+            "line 1: flakey: Feature drop_writes duplicated: expected each feature at most once\n  0 10 flakey /a 0 1 1 2 drop_writes drop_writes\n                                     ^^^^^^^^^^^",
+        ),
+        (
+            "0 10 flakey /a 0 1 1 4 corrupt_bio_byte 1 r 1",
+            "line 1: flakey: Feature corrupt_bio_byte requires parameters: expected <number> <r or w> <value> <flags> after it, found 3 of the words\n  0 10 flakey /a 0 1 1 4 corrupt_bio_byte 1 r 1\n                         ^^^^^^^^^^^^^^^^",
+        ),
+        (
+            "0 10 flakey /a 0 1 1 5 corrupt_bio_byte 0 r 1 0",
+            "line 1: flakey: Invalid corrupt bio byte: expected the number of a byte from 1 to 4294967295, found 0\n  0 10 flakey /a 0 1 1 5 corrupt_bio_byte 0 r 1 0\n                                          ^",
+        ),
+        (
+            "0 10 flakey /a 0 1 1 5 corrupt_bio_byte 1 x 1 0",
+            "line 1: flakey: Invalid corrupt bio direction (r or w): found \"x\"\n  0 10 flakey /a 0 1 1 5 corrupt_bio_byte 1 x 1 0\n                                            ^",
+        ),
+        (
+            "0 10 flakey /a 0 1 1 5 corrupt_bio_byte 1 r 256 0",
+            "line 1: flakey: Invalid corrupt value to write into bio byte (0-255): expected a value from 0 to 255, found 256\n  0 10 flakey /a 0 1 1 5 corrupt_bio_byte 1 r 256 0\n                                              ^^^",
+        ),
+        (
+            "0 10 flakey /a 0 1 1 5 corrupt_bio_byte 1 r 1 x",
+            "line 1: flakey: Invalid corrupt bio flags mask: expected a mask of flags as a decimal number, found \"x\"\n  0 10 flakey /a 0 1 1 5 corrupt_bio_byte 1 r 1 x\n                                                ^",
+        ),
+        (
+            "0 10 flakey /a 0 1 1 1 random_read_corrupt",
+            "line 1: flakey: Feature random_read_corrupt requires a parameter: expected a probability from 0 to 1000000000 after it, as one of the words\n  0 10 flakey /a 0 1 1 1 random_read_corrupt\n                         ^^^^^^^^^^^^^^^^^^^",
+        ),
+        (
+            "0 10 flakey /a 0 1 1 2 random_read_corrupt 1000000001",
+            "line 1: flakey: Invalid random corrupt argument: expected a probability from 0 to 1000000000, found 1000000001\n  0 10 flakey /a 0 1 1 2 random_read_corrupt 1000000001\n                                             ^^^^^^^^^^",
+        ),
+        (
+            "0 10 flakey /a 0 1 1 6 error_writes corrupt_bio_byte 1 w 1 0",
+            "line 1: flakey: error_writes is incompatible with corrupt_bio_byte with the WRITE flag set: expected one of the two\n  0 10 flakey /a 0 1 1 6 error_writes corrupt_bio_byte 1 w 1 0\n                                      ^^^^^^^^^^^^^^^^",
+        ),
+        (
+            "0 10 switch",
+            "line 1: switch: Invalid number of paths: expected a number of paths, found the end of the line\n  0 10 switch\n              ^",
+        ),
+        (
+            "0 10 switch 0 8 0",
+            "line 1: switch: Invalid number of paths: expected a number of paths from 1 to 262141, found 0\n  0 10 switch 0 8 0\n              ^",
+        ),
+        (
+            "0 10 switch 1 0 0 /a 0",
+            "line 1: switch: Invalid region size: expected a region size in sectors from 1 to 4294967295, found 0\n  0 10 switch 1 0 0 /a 0\n                ^",
+        ),
+        (
+            "0 10 switch 1 8 1 x /a 0",
+            "line 1: switch: Invalid number of optional args: expected a number of optional arguments, of which there are none, from 0 to 0, found 1\n  0 10 switch 1 8 1 x /a 0\n                  ^",
+        ),
+        (
+            "0 10 switch 2 8 0 /a 0",
+            "line 1: switch: Incorrect number of path arguments: expected 2 times <device> <start sector>, found 2 arguments\n  0 10 switch 2 8 0 /a 0\n              ^",
+        ),
+        (
+            "0 10 switch 1 8 0 /nope 0",
+            "line 1: switch: Device lookup failed: /nope: no such file\n  0 10 switch 1 8 0 /nope 0\n                    ^^^^^",
+        ),
+        (
+            "0 10 switch 1 8 0 /a x",
+            "line 1: switch: Invalid device starting offset: expected a start sector as a decimal number, found \"x\"\n  0 10 switch 1 8 0 /a x\n                       ^",
+        ),
+        (
+            "0 1000000000000 switch 1 1 0 /a 0",
+            "line 1: switch: Region table too large: expected at most 134217728 regions, found 1000000000000 of 1 sectors\n  0 1000000000000 switch 1 1 0 /a 0\n                           ^",
+        ),
+        (
+            "0 16 unstriped 2 8 0 /a",
+            "line 1: unstriped: Invalid number of arguments: expected <stripes> <chunk sectors> <stripe> <device> <start sector>, found 4 arguments\n  0 16 unstriped 2 8 0 /a\n                         ^",
+        ),
+        (
+            "0 16 unstriped 0 8 0 /a 0",
+            "line 1: unstriped: Invalid stripe count: expected a number of stripes from 1 to 4294967295, found 0\n  0 16 unstriped 0 8 0 /a 0\n                 ^",
+        ),
+        (
+            "0 16 unstriped 2 0 0 /a 0",
+            "line 1: unstriped: Invalid chunk_size: expected a chunk size in sectors from 1 to 4294967295, found 0\n  0 16 unstriped 2 0 0 /a 0\n                   ^",
+        ),
+        (
+            "0 16 unstriped 2 8 3 /a 0",
+            "line 1: unstriped: Please provide stripe between [0, # of stripes]: expected a stripe from 0 to 1, found 3\n  0 16 unstriped 2 8 3 /a 0\n                     ^",
+        ),
+        (
+            "0 16 unstriped 2 8 0 /nope 0",
+            "line 1: unstriped: Couldn't get striped device: /nope: no such file\n  0 16 unstriped 2 8 0 /nope 0\n                       ^^^^^",
+        ),
+        (
+            "0 16 unstriped 2 8 0 /a x",
+            "line 1: unstriped: Invalid striped device offset: expected a start sector as a decimal number, found \"x\"\n  0 16 unstriped 2 8 0 /a x\n                          ^",
+        ),
+        (
+            "0 12 unstriped 2 8 0 /a 0",
+            "line 1: unstriped: Target length not divisible by chunk size: expected a length that 8 divides, found 12\n  0 12 unstriped 2 8 0 /a 0\n                   ^",
+        ),
+        (
+            "0 512 unstriped 2 8 0 /a 0",
+            "line 1: /a too small for target: expected 1016 sectors from 0, found a device of 1000 sectors\n  0 512 unstriped 2 8 0 /a 0",
         ),
     ] {
         check(table, Err(expect));

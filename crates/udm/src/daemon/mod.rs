@@ -15,6 +15,7 @@ mod clients;
 mod commands;
 mod control;
 mod conversation;
+pub(crate) mod cut;
 mod devices;
 mod flush;
 mod handover;

@@ -3,15 +3,15 @@
 use super::conversation::Done;
 use super::socket::Peer;
 use super::state::What;
-use super::{Daemon, handover, log};
+use super::{Daemon, cut, handover, log};
 use crate::exports::refusal;
 use std::io::Write;
 use std::os::unix::net::UnixStream;
 use tracing::debug;
 use udm_base::Errno;
 use udm_control::second::{
-    self, Asker, Changed, ExportEntry, Hello, Next, NodeEntry, NodeKind, Service, Underway, UnderwayGuard, VERSION,
-    VhostUserExport, respond,
+    self, Asker, Changed, CutAnswer, ExportEntry, Hello, Next, NodeEntry, NodeKind, Service, Underway, UnderwayGuard,
+    VERSION, VhostUserExport, respond,
 };
 use udm_core::{Error, MappedDevice, Registry};
 use udm_nbd::uri::{Endpoint, Uri};
@@ -92,6 +92,10 @@ impl Service for Daemon {
 
     fn log_tail(&self, lines: usize) -> Vec<String> {
         log::tail(&self.places, lines)
+    }
+
+    fn cut(&self, md: &MappedDevice, seed: u64, record: Option<&str>) -> Result<CutAnswer, Error> {
+        cut::cut(&self.devices, md, seed, record)
     }
 
     fn nodes(&self) -> Vec<NodeEntry> {

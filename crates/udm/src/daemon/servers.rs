@@ -30,6 +30,9 @@ pub(crate) trait Speaks: Sized + 'static {
     /// The names of the devices that clients have open, each as often as that is so.
     fn open(one: &One<Self>) -> Vec<String>;
 
+    /// Hangs up on all clients. Returns how many there were.
+    fn disconnect(one: &One<Self>) -> usize;
+
     /// Goes on after a pause.
     fn resume(one: &One<Self>);
 
@@ -132,6 +135,11 @@ impl<K: Speaks> Servers<K> {
     /// Follows the devices: clients are told of a size that has changed.
     pub(crate) fn sync(&self, registry: &Registry) {
         self.all().iter().for_each(|one| one.follow(registry));
+    }
+
+    /// Hangs up on the clients of a device. Returns how many there were.
+    pub(crate) fn disconnect(&self, name: &str) -> usize {
+        self.all().iter().filter(|one| one.name == name).map(|one| K::disconnect(one)).sum()
     }
 
     /// Lets exports close the devices of clients that have hung up.

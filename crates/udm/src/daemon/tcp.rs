@@ -53,6 +53,10 @@ impl Speaks for Tcp {
         one.server.open_exports()
     }
 
+    fn disconnect(one: &One<Self>) -> usize {
+        one.server.disconnect(&one.name)
+    }
+
     fn resume(one: &One<Self>) {
         one.server.resume();
     }

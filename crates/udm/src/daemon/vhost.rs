@@ -63,6 +63,14 @@ impl Speaks for VhostUser {
         vec![one.name.clone(); one.server.clients()]
     }
 
+    fn disconnect(one: &One<Self>) -> usize {
+        let connected = one.server.is_connected();
+        if connected {
+            one.server.disconnect();
+        }
+        usize::from(connected)
+    }
+
     fn resume(one: &One<Self>) {
         one.server.resume();
     }

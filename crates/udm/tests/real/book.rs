@@ -19,8 +19,14 @@ const PAGES: &[(&str, &str)] = &[
     ("docs/src/polling.md", "udm create disk --table '0 131072 linear null:size=64M:poll_queues=1 0'"),
     ("docs/src/commands/bench.md", ""),
     ("docs/src/commands/create.md", ""),
+    ("docs/src/commands/cut.md", "truncate -s 1M /tmp/disk; udm create db --table '0 2048 power-cut /tmp/disk 0'"),
     ("docs/src/commands/export.md", ""),
     ("docs/src/commands/load.md", "truncate -s 2G big.img; udm create disk --table '0 2097152 linear /tmp/big.img 0'"),
+    (
+        "docs/src/commands/log-writes.md",
+        "truncate -s 1M /tmp/disk replay; truncate -s 4M /tmp/log; \
+         udm create x --table '0 2048 log-writes /tmp/disk /tmp/log'; udm message x 0 mark here; udm remove x",
+    ),
     (
         "docs/src/commands/remove.md",
         "udm create base --table '0 8 ram'; udm create top --table '0 8 linear /dev/mapper/base 0'",

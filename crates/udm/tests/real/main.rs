@@ -15,6 +15,7 @@ mod lab;
 mod matrix;
 mod own_writes;
 mod postgres;
+mod power_cuts;
 mod programs;
 mod refusals;
 mod replace;

@@ -73,6 +73,17 @@ fn a_client_that_went_is_remembered_until_its_bios_end() {
 }
 
 #[test]
+fn an_export_can_be_taken_away_from_its_clients() {
+    let served = Served::memory();
+    let mut gone: Vec<Raw> = (0..5).map(|_| Raw::go(&served.socket(), "mem", true)).collect();
+    let mut stays = Raw::go(&served.socket(), "ro", true);
+    assert_eq!(served.server.disconnect("mem"), 5);
+    assert!(gone.iter_mut().all(Raw::is_hung_up));
+    assert_eq!(stays.read(0, 512), vec![0; 512]);
+    assert_eq!(served.server.disconnect("nope"), 0);
+}
+
+#[test]
 fn a_shutdown_finishes_what_is_under_way_and_refuses_the_rest() {
     let device = Arc::new(Recorder::new(1 << 20, Limits::default()));
     let served = Served::device(device.clone());
@@ -93,6 +104,7 @@ fn a_shutdown_finishes_what_is_under_way_and_refuses_the_rest() {
     assert_eq!(served.open(), 0);
     assert!(!served.socket().exists(), "the socket's file goes with the server");
     assert!(served.server.reap_hangups(), "nothing is left to reap");
+    assert_eq!(served.server.disconnect("dev"), 0);
 }
 
 /// What a client sent before the server began to shut down, but the server did not get to, is refused by name.

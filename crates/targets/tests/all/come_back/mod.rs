@@ -1,6 +1,12 @@
 //! Bios that come back to their target: after I/O, at a later time, after an event, after work.
 
+mod delay;
+mod dust;
+mod ebs;
 mod every_second;
+mod flakey;
+mod log_writes;
+mod power_cut;
 
 use crate::rig::*;
 use std::sync::Arc;

@@ -2,6 +2,7 @@
 //! checksum that the kernel read, and its status; and the same commands, given here, come to the same volumes and
 //! statuses.
 
+mod log_writes;
 mod record;
 mod world;
 

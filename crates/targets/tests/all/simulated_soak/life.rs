@@ -137,10 +137,16 @@ pub(crate) fn run(seed: u64) -> Outcome {
 
 fn table(kind: &Kind, size: u64) -> String {
     match kind {
-        // Two pieces that lie the other way round beneath.
+        // Pieces by way of targets that keep bios, copy them or send them elsewhere; as they are, they lose nothing.
         Kind::Plain => {
-            let half = size / 2;
-            format!("0 {half} linear plain 0\n{half} {half} linear plain {half}")
+            let quarter = size / 4;
+            let (half, last) = (2 * quarter, 3 * quarter);
+            format!(
+                "0 {quarter} ebs plain 0 1 16\n\
+                 {quarter} {quarter} delay plain {quarter} 0 plain {quarter} uniform:0us-2ms plain {quarter} 1\n\
+                 {half} {quarter} flakey plain {half} 1 0 1 drop_writes\n\
+                 {last} {quarter} switch 2 24 0 plain {last} plain {last}"
+            )
         }
         Kind::Thin { id } => format!("0 {size} thin {{pool}} {id}"),
         Kind::Origin => format!("0 {size} snapshot-origin {{beneath}}"),

@@ -90,7 +90,7 @@ fn what_is_written_past_the_old_end_is_kept_for_a_snapshot_that_grew() {
             w.grow_snap(&snap, new, 0, store);
             let mut expect = pattern(0, old, 1);
             expect.extend(pattern(old, new - old, 4));
-            assert_eq!(differ(&w.read(&snap), &expect), [], "{store}: grown from {old} to {new}");
+            assert_eq!(differ(&w.read(&snap), &expect), [0; 0], "{store}: grown from {old} to {new}");
             // One place after the other, and the next at once after it.
             for at in (old..new - 8).step_by(((new - old) / 40).max(8) as usize) {
                 w.write(&w.origin, at, 3, 5);
@@ -98,15 +98,19 @@ fn what_is_written_past_the_old_end_is_kept_for_a_snapshot_that_grew() {
             }
             w.write(&snap, new - 1, 1, 7);
             put(&mut expect, new - 1, 1, 7);
-            assert_eq!(differ(&w.read(&snap), &expect), [], "{store}: written after it grew from {old} to {new}");
+            assert_eq!(differ(&w.read(&snap), &expect), [0; 0], "{store}: written after it grew from {old} to {new}");
             w.write(&w.origin, 0, new, 8);
-            assert_eq!(differ(&w.read(&snap), &expect), [], "{store}: all written after it grew from {old} to {new}");
-            assert_eq!(differ(&w.read(&fixed), &pattern(0, old, 1)), [], "one that has not grown");
+            assert_eq!(
+                differ(&w.read(&snap), &expect),
+                [0; 0],
+                "{store}: all written after it grew from {old} to {new}"
+            );
+            assert_eq!(differ(&w.read(&fixed), &pattern(0, old, 1)), [0; 0], "one that has not grown");
             assert!(status(&snap).contains('/'), "{store}: {}", status(&snap));
             if store.starts_with('P') {
                 w.rig.registry.remove(&snap, false).unwrap();
                 let again = w.snap("s2", new, 0, store);
-                assert_eq!(differ(&w.read(&again), &expect), [], "{store}: made again");
+                assert_eq!(differ(&w.read(&again), &expect), [0; 0], "{store}: made again");
             }
         }
     }
@@ -137,7 +141,7 @@ fn a_snapshot_that_ended_within_a_chunk_shows_what_the_origin_has_when_it_grows(
             let mut expect = pattern(0, old, 1);
             expect.extend(pattern(old, new - old, 4));
             put(&mut expect, new - 1, 1, 6);
-            assert_eq!(differ(&w.read(&snap), &expect), [], "{store} {old} {new} {early}");
+            assert_eq!(differ(&w.read(&snap), &expect), [0; 0], "{store} {old} {new} {early}");
         }
     }
 }
@@ -221,7 +225,7 @@ fn a_merge_leaves_what_lies_past_the_snapshot_alone() {
         expect.extend(pattern(100, 900, 3));
         put(&mut expect, 90, 10, 2);
         put(&mut expect, 3, 1, 2);
-        assert_eq!(differ(&w.read(&w.origin), &expect), [], "as {merged} sectors, chunks of {chunk}");
+        assert_eq!(differ(&w.read(&w.origin), &expect), [0; 0], "as {merged} sectors, chunks of {chunk}");
     }
 }
 
@@ -250,14 +254,14 @@ fn exceptions_past_the_end_wait_for_the_snapshot_to_grow() {
                 channel.poll();
                 std::thread::yield_now();
             }
-            assert_eq!(differ(&w.read(&w.origin), &pattern(0, 4000, 1)), []);
+            assert_eq!(differ(&w.read(&w.origin), &pattern(0, 4000, 1)), [0; 0]);
             continue;
         }
         w.grow_snap(&snap, 4000, 0, "P 8");
         let mut expect = pattern(0, 4000, 1);
         // The end of a chunk in which a snapshot ends is filled when it grows.
         put(&mut expect, short, short.next_multiple_of(8) - short, 2);
-        assert_eq!(differ(&w.read(&snap), &expect), [], "from {short}");
+        assert_eq!(differ(&w.read(&snap), &expect), [0; 0], "from {short}");
     }
 }
 
