@@ -1,4 +1,4 @@
-//! A copier, and the jobs that it could not take yet: they go before all that are asked for later.
+//! A copier, and the jobs that it could not take yet: they go before all later ones.
 
 use crate::lock;
 use std::collections::VecDeque;
@@ -19,7 +19,7 @@ impl CopyQueue {
         Ok(Self { copier: Kcopyd::new(domain, options)?, waiting: Mutex::default() })
     }
 
-    /// Asks for a copy, for `asker`; it is begun by [`begin`](Self::begin).
+    /// Adds a copy for `asker`; [`begin`](Self::begin) starts it.
     pub(crate) fn add(&self, job: Box<CopyJob>, asker: Arc<dyn Copied>) {
         let mut waiting = lock(&self.waiting);
         waiting.push_back((job, asker));
@@ -35,12 +35,12 @@ impl CopyQueue {
         }
     }
 
-    /// Begins what has been asked for.
+    /// Starts the copies that were added.
     pub(crate) fn begin(&self, cx: &Cx<'_>) {
         self.copier.run(cx);
     }
 
-    /// Asks again for what could not be taken.
+    /// Tries the jobs again that could not be taken.
     pub(crate) fn go_on(&self, cx: &Cx<'_>) {
         let mut waiting = lock(&self.waiting);
         if waiting.is_empty() {

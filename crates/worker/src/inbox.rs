@@ -1,14 +1,14 @@
-//! What is left for a worker, and the rule by which it never misses any of it.
+//! A worker's inbox, and the rule by which the worker never misses an event.
 //!
 //! # No kick is lost
 //! A thread that has something for the worker leaves it (in the inbox, in the slot of an operation) and *kicks*: it
 //! sets `wanted`, and tries the runner's lock. The thread that has the lock clears `wanted` before it polls the worker,
-//! and takes it once more after it has let go of the lock. So either the kicker gets the lock, or the holder sees
-//! `wanted`: both exchange it, and the later exchange sees what was before the earlier.
+//! and takes it once more after it has released the lock. So either the kicker gets the lock, or the holder sees
+//! `wanted`: both exchange it, and the later exchange sees everything before the earlier one.
 //!
-//! A kick says that something has happened, not what. A worker that awaits an operation may be polled for an event, and
-//! find that the operation is not done: that kick is spent, and the event lies in the inbox. So a worker can wait for
-//! events in one place only, [`Events::idle`], and that looks into the inbox first.
+//! A kick says that something has happened, but not what. A worker that awaits an operation may be polled for an event,
+//! and find that the operation is not done: that kick is used up, and the event lies in the inbox. So a worker can wait
+//! for events in one place only, [`Events::idle`], and that looks into the inbox first.
 
 use crate::lock;
 use crate::sync::{
@@ -24,19 +24,19 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::task::{Context, Poll};
 use udm_io::Nanos;
 
-/// Turns without a pause, while others leave more and more: what is in the outbox waits for a pause.
+/// The most turns without a pause, while threads leave more and more events: the outbox waits for a pause.
 const TURNS: usize = 16;
 /// No deadline.
 const NEVER: u64 = u64::MAX;
 
-/// What has been left for a worker.
+/// The events that have been left for a worker.
 pub(crate) struct Inbox<E> {
     left: std::sync::Mutex<Vec<E>>,
-    /// There is something in `left`. Written under its lock; whoever was kicked for it sees it.
+    /// There is something in `left`. Written under its lock; a poll after the kick for it sees it.
     any: AtomicBool,
-    /// Something was left since the worker was polled last.
+    /// The worker has been kicked since it was polled last.
     wanted: AtomicBool,
-    /// When the worker has something to do that no event brings.
+    /// When the worker has something to do even without an event.
     deadline: AtomicU64,
 }
 
@@ -53,7 +53,7 @@ impl<E> Inbox<E> {
         self.any.store(true, Release);
     }
 
-    /// Takes what has been left.
+    /// Takes the events that have been left.
     fn take(&self, into: &mut VecDeque<E>) {
         if self.any.load(Acquire) {
             let mut left = lock(&self.left);
@@ -65,11 +65,11 @@ impl<E> Inbox<E> {
     /// Drops events of a kind.
     pub(crate) fn forget(&self, what: impl Fn(&E) -> bool) {
         let forgotten: Vec<E> = lock(&self.left).extract_if(.., |event| what(event)).collect();
-        // Without the lock: whoever is answered by that may leave something.
+        // Without the lock: dropping an event may answer a caller, which may then leave another event.
         drop(forgotten);
     }
 
-    /// How many events wait, unless somebody has them in hand.
+    /// How many events wait; `None` if another thread has the lock.
     pub(crate) fn len(&self) -> Option<usize> {
         self.left.try_lock().ok().map(|left| left.len())
     }
@@ -78,7 +78,7 @@ impl<E> Inbox<E> {
         Some(self.deadline.load(Relaxed)).filter(|at| *at != NEVER).map(Nanos)
     }
 
-    /// Has the worker polled once more before it counts as idle.
+    /// Requests one more poll of the worker before it counts as idle.
     pub(crate) fn want(&self) {
         self.wanted.swap(true, SeqCst);
     }
@@ -87,22 +87,24 @@ impl<E> Inbox<E> {
         self.wanted.load(SeqCst)
     }
 
-    /// By the thread that has the runner, before it polls the worker: what is left from here on is for another time.
+    /// By the thread that has the runner, before it polls the worker: events that are left from here on request another
+    /// poll.
     pub(crate) fn begin(&self) {
-        // Not a store: one that had not seen a kick would take it back. Whoever swaps sees what was left before.
+        // Not a store, which could overwrite a kick that it has not seen. The swap sees everything that was left before
+        // the kick.
         self.wanted.swap(false, SeqCst);
     }
 
-    /// Does `work` with the runner, if nobody else does, until nothing more is wanted or `work` breaks off. `work`
-    /// calls [`begin`](Self::begin) before it looks at anything. None: somebody else has the runner, and will look
-    /// again.
+    /// Does `work` with the runner, if no other thread has it, until nothing more is wanted or `work` breaks off.
+    /// `work` calls [`begin`](Self::begin) before it looks at anything. `None`: another thread has the runner, and will
+    /// look again.
     pub(crate) fn run<R, B>(
         &self,
         runner: &Mutex<R>,
         mut work: impl FnMut(&mut R) -> ControlFlow<B>,
     ) -> Option<ControlFlow<B>> {
         loop {
-            // Also again: what was taken below may have been for a thread that has got the runner since.
+            // Repeated: the `wanted` taken below may have been for a thread that has got the runner since.
             self.want();
             let mut held = runner.try_lock().ok()?;
             let done = work(&mut held);
@@ -116,8 +118,8 @@ impl<E> Inbox<E> {
 
 /// A worker's end of its inbox: events, in turns.
 ///
-/// A turn is what was there when it began, and what the worker itself has put back since. After it the worker does what
-/// is due (a commit for all of the turn), and calls [`idle`](Self::idle).
+/// A turn consists of the events that were there when it began, and those that the worker has put back since. After a
+/// turn the worker does work that is due (a commit for all of the turn), and calls [`idle`](Self::idle).
 pub struct Events<E> {
     inbox: Arc<Inbox<E>>,
     turn: VecDeque<E>,
@@ -144,20 +146,20 @@ impl<E> Events<E> {
         next
     }
 
-    /// Puts events back, before all others and in their order: for this turn.
+    /// Puts events back into this turn, before all others and in their order.
     pub fn put_first(&mut self, events: impl IntoIterator<Item = E, IntoIter: DoubleEndedIterator>) {
         events.into_iter().rev().for_each(|event| self.turn.push_front(event));
     }
 
-    /// Puts events back, after all others of this turn.
+    /// Puts events back into this turn, after all others.
     pub fn put_last(&mut self, events: impl IntoIterator<Item = E>) {
         self.turn.extend(events);
     }
 
-    /// Ends the turn: waits for something to happen, at most until `deadline`, unless there is more to do already.
-    /// Whatever happens meanwhile begins another turn, also one without events.
+    /// Ends the turn: waits until something happens, at most until `deadline`, unless there is more to do already.
+    /// Anything that happens meanwhile begins another turn, even without events.
     pub async fn idle(&mut self, deadline: Option<Nanos>) {
-        // A kick while something else was awaited has only told that: what it was for is seen here.
+        // A kick that came while something else was awaited is used up: its event is seen here.
         self.take_in();
         self.turns += 1;
         let busy = std::mem::take(&mut self.busy) || !self.turn.is_empty();
@@ -172,7 +174,7 @@ impl<E> Events<E> {
         self.take_in();
     }
 
-    /// Has what is in the outbox sent before the worker goes on.
+    /// Makes the polling thread send the outbox before the worker goes on.
     pub async fn give_way(&mut self) {
         self.busy = true;
         self.inbox.want();
@@ -183,7 +185,7 @@ impl<E> Events<E> {
 /// Pending once.
 struct Pause(bool);
 
-/// Waits until the worker is polled again, for whatever reason: to look whether it was for what is waited for.
+/// Waits until the worker is polled again, for any reason; the caller then checks its condition.
 pub(crate) fn pause() -> impl Future<Output = ()> + Send {
     Pause(false)
 }

@@ -1,8 +1,8 @@
 //! Kicks against runs, in every order that the memory model allows. `cargo xtask loom` runs these; they drive the code
 //! that ships.
 
-/// The model checker's own mutex lets nobody in between the last access under it and its end, and holds back who tries
-/// it.
+/// The model checker's own mutex lets no thread in between the last access under it and its end, and makes a thread
+/// that tries it wait.
 pub(crate) mod try_lock {
     use loom::sync::atomic::{AtomicBool, Ordering};
     use std::ops::{Deref, DerefMut};
@@ -64,7 +64,7 @@ mod tests {
 
     type Main = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-    /// A worker without devices: what [`crate::Worker`] is but for those.
+    /// A worker without devices: otherwise like [`crate::Worker`].
     struct Model {
         inbox: Arc<Inbox<usize>>,
         runner: Mutex<Main>,
@@ -80,7 +80,7 @@ mod tests {
                 (Inbox::new(), Arc::new(AtomicBool::new(answered)), Arc::<AtomicUsize>::default());
             let (mut events, awaited, sum) = (Events::new(inbox.clone()), answered.clone(), handled.clone());
             let main = async move {
-                // As a commit of a turn without events.
+                // Like a commit of a turn without events.
                 poll_fn(|_| if awaited.load(SeqCst) { Poll::Ready(()) } else { Poll::Pending }).await;
                 loop {
                     while let Some(event) = events.next() {
@@ -117,7 +117,7 @@ mod tests {
         builder.check(model);
     }
 
-    /// Whatever is left and kicked for is handled when all who have kicked are done.
+    /// Every event that is left and kicked for is handled when all kickers are done.
     #[test]
     fn nothing_that_is_left_is_missed() {
         check(|| {
@@ -132,7 +132,7 @@ mod tests {
         });
     }
 
-    /// A kick that finds the worker waiting for an operation is spent, but what it was for is not missed.
+    /// A kick that finds the worker waiting for an operation is used up, but its event is not missed.
     #[test]
     fn an_event_that_comes_while_an_operation_is_awaited_is_not_missed() {
         check(|| {

@@ -1,5 +1,5 @@
-//! What a worker wants sent, and how it learns of it: the worker has no channel of its own, but the thread that polls
-//! it has.
+//! A worker's outbox, and the completions of what was sent from it: the worker has no channel of its own, but the
+//! thread that polls it has one.
 
 use crate::lock;
 use crate::worker::{Runner, Service, Worker};
@@ -13,7 +13,7 @@ use udm_io::{Bio, BlockDevice, Cx, InternalIo, InternalIoOwner, IoBuffer, IoMemo
 use udm_kcopyd::{Copied, CopyJob};
 use udm_pdata::Block;
 
-/// What is to be sent.
+/// An entry of the outbox.
 pub(crate) enum Outgoing<S: Service> {
     /// A client's bio, to the device that it points at.
     Bio(Bio),
@@ -21,9 +21,9 @@ pub(crate) enum Outgoing<S: Service> {
     Again(Bio),
     /// An operation of the worker's own.
     InternalIo(Box<InternalIo<Load<S::Event>>>),
-    /// A copy, by one of its copiers, and who is told.
+    /// A copy, by one of its copiers, and the receiver of its result.
     Copy(usize, Box<CopyJob>, Arc<dyn Copied>),
-    /// Something to be done beside the worker.
+    /// A task, to run beside the worker.
     Task(Pin<Box<dyn Future<Output = S::Event> + Send>>),
 }
 
@@ -37,7 +37,7 @@ pub enum Memory {
     Buffer(AlignedBuf),
 }
 
-/// The memory, and who waits for it.
+/// The memory of an operation, and the receiver of its result.
 pub(crate) struct Load<E> {
     memory: Memory,
     to: Destination<E>,
@@ -46,7 +46,7 @@ pub(crate) struct Load<E> {
 enum Destination<E> {
     /// It is awaited.
     Slot(Arc<Slot>),
-    /// An event, made of a job's number.
+    /// The end is an event, made of a job's number.
     Event(fn(u64, Status) -> E, u64),
 }
 
@@ -60,7 +60,7 @@ impl<E: 'static> IoMemory for Load<E> {
     }
 }
 
-/// Where an awaited operation leaves its result.
+/// The place for an awaited operation's result.
 #[derive(Default)]
 struct Slot(Mutex<Option<(Status, Memory)>>);
 
@@ -76,18 +76,18 @@ impl Future for Awaited {
 
 /// An operation on a device: what, how, where.
 pub struct Operation {
-    /// The device. The worker's service holds it too, so that the last hold is not let go of inside a channel.
+    /// The device. The worker's service holds it too, so that the last reference is not dropped inside a channel.
     pub dev: Arc<dyn BlockDevice>,
     /// What is asked for.
     pub op: Op,
     /// How.
     pub flags: OpFlags,
-    /// Where, and how much. Memory has at least as much.
+    /// The range. Memory is at least as long.
     pub range: (Sector, Sectors),
 }
 
 impl Operation {
-    /// An operation with nothing special about it.
+    /// An operation without flags.
     pub fn new(dev: &Arc<dyn BlockDevice>, op: Op, range: (Sector, Sectors)) -> Self {
         Self { dev: dev.clone(), op, flags: OpFlags::NONE, range }
     }
@@ -108,7 +108,7 @@ impl Operation {
 
 /// A service whose worker copies.
 pub trait Copies: Service {
-    /// What the worker is left when a job is done, or has failed.
+    /// The worker's event for a job that is done, or has failed.
     fn copied(job: Box<CopyJob>) -> Self::Event;
 }
 
@@ -136,7 +136,7 @@ impl<S: Service> Worker<S> {
         self.put_own(Outgoing::InternalIo(operation.io(load)));
     }
 
-    /// Copies, by the `at`-th of its copiers; the end is an event. What is asked for between two pauses can go as one.
+    /// Copies, by the `at`-th of its copiers; the end is an event. Copies requested between two pauses can be joined.
     pub fn copy(&self, at: usize, job: Box<CopyJob>)
     where
         S: Copies,
@@ -152,23 +152,23 @@ impl<S: Service> Worker<S> {
         Awaited(slot)
     }
 
-    /// Has something done beside the worker, which may await operations; its end is an event.
+    /// Runs a future beside the worker, which may await operations; its end is an event.
     pub fn spawn(&self, task: impl Future<Output = S::Event> + Send + 'static) {
         self.put(Outgoing::Task(Box::pin(task)));
     }
 
-    /// Sends a client's bio to the device that it points at: one that lies beneath that from which it came.
+    /// Sends a client's bio to the device that it points at, which must lie beneath the one that it came from.
     pub fn forward(&self, bio: Bio) {
         self.put(Outgoing::Bio(bio));
     }
 
-    /// Sends a client's bio to the device that it points at, in a later section, also on this channel. So one that
-    /// comes back to where it was does not keep a thread waiting for ever that waits for sections.
+    /// Sends a client's bio to the device that it points at, in a later section, even on this channel. So a bio that
+    /// goes back to where it was does not make a thread wait for ever that waits for sections.
     pub fn resubmit(&self, bio: Bio) {
         self.put(Outgoing::Again(bio));
     }
 
-    /// Sends what is in the outbox. False when the channel has no more bios for it.
+    /// Sends the entries of the outbox. False when the channel has no more internal bios.
     pub(crate) fn send_all(&self, cx: &Cx<'_>, runner: &mut Runner<S::Event>) -> bool {
         let mut copies = false;
         let all = loop {
@@ -213,7 +213,7 @@ impl<S: Service> Worker<S> {
 
     fn copy_returned(&self, cx: &Cx<'_>) {
         self.returned(cx);
-        // There may be room for what waits.
+        // There may be room for waiting entries.
         self.copies.iter().for_each(|queue| queue.go_on(cx));
     }
 }
@@ -225,7 +225,7 @@ impl<S: Copies> Copied for Worker<S> {
     }
 }
 
-/// Where the end of an awaited copy is told.
+/// The receiver of an awaited copy's result.
 struct AwaitedCopy<S: Service> {
     worker: Arc<Worker<S>>,
     slot: Arc<Slot>,

@@ -297,13 +297,14 @@ impl<'a> Cx<'a> {
         unsafe { self.0.inner() }.slabs[level].out()
     }
 
-    /// Ends a bio of any channel with the status that it has noted: as [`Bio::end`], quicker for one of this channel.
+    /// Ends a bio of any channel with the status that it has noted: as [`Bio::end`], but quicker for a bio of this
+    /// channel.
     #[inline]
     pub(crate) fn end_noted(&self, bio: Bio) {
         if self.is_home(&bio) { self.0.complete(bio) } else { bio.end(Status::Ok) }
     }
 
-    /// Ends a bio of this channel: as [`Bio::end`], without looking where it belongs.
+    /// Ends a bio of this channel: as [`Bio::end`], without checking which channel it belongs to.
     ///
     /// # Panics
     /// In debug builds, when it is of another channel.

@@ -38,7 +38,7 @@ pub(crate) struct Record {
     pub(crate) flags: OpFlags,
     pub(crate) status: Status,
     pub(crate) frames: u8,
-    /// The second half of `word`'s free space.
+    /// A half word for free use, beside `word`.
     pub(crate) note: u32,
     pub(crate) token: u64,
     // Where it belongs, and the list it waits in: free, pending, parked or mailbox.
