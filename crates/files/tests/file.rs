@@ -522,9 +522,9 @@ fn a_block_device_is_claimed_once_for_all_users_of_one_holder() {
     let (first, second) = (take(&ours, false).unwrap(), take(&ours, true).unwrap());
     drop(first);
     refused(&others);
-    // Looking is free.
+    // Opening without a claim is allowed.
     FileDevice::open(&node.0, FileOptions::default(), Arc::new(ThreadExecutor)).unwrap();
-    // The claim passes on, and there is no moment at which it is free.
+    // The claim passes on, and is free at no moment.
     let shared = ours.share().unwrap();
     drop(second);
     refused(&others);
@@ -542,7 +542,7 @@ fn a_block_device_is_claimed_once_for_all_users_of_one_holder() {
         }
     });
     assert!(ours.share().unwrap().is_empty());
-    // One that is exclusive for itself stands in the way of claims as well.
+    // An exclusive open of its own prevents claims as well.
     let options = FileOptions { exclusive: true, ..FileOptions::default() };
     let alone = FileDevice::open(&node.0, options, Arc::new(ThreadExecutor)).unwrap();
     refused(&ours);

@@ -3,13 +3,13 @@
 
 use udm_io::Nanos;
 
-/// Times are halved once they have come to this, so that what was long ago counts little.
+/// Times are halved when they reach this, so that the distant past counts little.
 const WINDOW_NS: u64 = 1_000_000_000;
 
 pub(super) struct Throttle {
     /// Of 100; 100 is no throttle.
     pub(super) percent: u32,
-    /// How many want all that is asked for done at once.
+    /// How many users want no throttle.
     pub(super) hurries: usize,
     seen: Nanos,
     busy_ns: u64,
@@ -30,7 +30,7 @@ impl Throttle {
         if self.busy {
             self.busy_ns += passed;
         }
-        // What is done in a hurry need not be waited for afterwards.
+        // Copies made in a hurry do not count against the share afterwards.
         self.busy = busy && self.hurries == 0;
         while self.all_ns > WINDOW_NS {
             (self.all_ns, self.busy_ns) = (self.all_ns / 2, self.busy_ns / 2);
@@ -42,7 +42,7 @@ impl Throttle {
         if self.percent >= 100 || self.hurries > 0 {
             return None;
         }
-        // So long that busy is the share of all: without any share, a thousandth.
+        // The time after which the busy time is its share of the total; a share of zero counts as a thousandth.
         let share = u64::from(self.percent.max(1));
         let due = self.busy_ns.saturating_mul(100) / share;
         (due > self.all_ns).then(|| now.after(due - self.all_ns))

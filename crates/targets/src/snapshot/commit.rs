@@ -1,4 +1,4 @@
-//! Making exceptions true: one batch at a time for each snapshot, each with as many as are ready.
+//! Committing exceptions: one batch at a time for each snapshot, each with as many as are ready.
 
 use super::body::{Dropped, Keep};
 use super::shared::{Event, Shared, ZEROES};
@@ -9,13 +9,13 @@ use udm_io::{BlockDevice, Op, OpFlags};
 use udm_kcopyd::{CopyFrom, CopyJob, CopyTo};
 use udm_worker::{Memory, Operation, Worker};
 
-/// So many exceptions do not wait for others when as many are ready as are not, and so many never do.
+/// This many exceptions do not wait for others once half of them are ready; the larger number never waits.
 const SOME: u64 = 64;
 const ENOUGH: u64 = 1024;
 
-/// What a batch makes true.
+/// The content of a batch.
 enum Makes {
-    /// Those of runs.
+    /// The exceptions of runs.
     Exceptions(Vec<usize>),
     /// The snapshot is invalid.
     Invalid,
@@ -30,10 +30,11 @@ pub(super) struct Commit {
 }
 
 impl State {
-    /// Begins a batch, if there is something for it.
+    /// Begins a batch, if there is anything for it.
     ///
-    /// Those that are ready go when no copy is out any more, as in the kernel, so that all who wait share a batch and a
-    /// single one waits for nobody; or when they are many, so that those who write much do not stop for each batch.
+    /// Ready exceptions are committed when no copy is out any more, as in the kernel: so all waiting writers share a
+    /// batch, and a single one waits for nobody. They are also committed when there are many, so that heavy writers do
+    /// not stop for each batch.
     pub(super) fn start_commit(&mut self, id: u64) {
         let Some(body) = self.body(id) else { return };
         let (Keep::Persistent(store), None) = (&mut body.keep, &body.commit) else { return };
@@ -55,7 +56,7 @@ impl State {
         self.begin_batch(id, batch, Makes::Exceptions(runs));
     }
 
-    /// The latest exceptions are in the origin: they are to go.
+    /// The latest exceptions have been merged into the origin, and are to be removed.
     pub(super) fn commit_merge(&mut self, id: u64, merged: usize) {
         let Some(body) = self.body(id) else { return };
         let Keep::Persistent(store) = &mut body.keep else { return };
@@ -92,7 +93,7 @@ impl State {
     }
 }
 
-/// Writes a batch, so that it becomes true with its last write. Whether that is on the device, and durable.
+/// Writes a batch so that it takes effect with its last write. Returns whether that write is durable on the device.
 async fn write(worker: &Worker<Shared>, cow: &Arc<dyn BlockDevice>, first: Vec<AreaWrite>, last: AreaWrite) -> bool {
     let (mut writes, mut zeroes) = (Vec::new(), Vec::new());
     for AreaWrite { sector, sectors, content } in first {
@@ -107,7 +108,7 @@ async fn write(worker: &Worker<Shared>, cow: &Arc<dyn BlockDevice>, first: Vec<A
             }
         }
     }
-    // Every one is awaited, whatever becomes of the others: nothing is out afterwards.
+    // Every write is awaited, even if another one fails, so nothing is out afterwards.
     let mut good = true;
     for write in writes {
         good &= write.await.0.is_ok();

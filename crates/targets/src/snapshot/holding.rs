@@ -1,4 +1,4 @@
-//! One target's hold on a snapshot: how it is opened, handed over from table to table, and let go of.
+//! One target's hold on a snapshot: how it is opened, handed over from table to table, and released.
 
 use super::body::{Body, Dropped, Keep};
 use super::hurry::Hurrying;
@@ -14,7 +14,7 @@ use udm_core::{Ctr, Error, MappedDevice, StatusKind};
 use udm_formats::snapshot::{ChunkSize, Transient};
 use udm_io::{BlockDevice, Limits};
 
-/// What a table says besides devices and chunk size.
+/// The arguments of a table besides devices and chunk size.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Features {
     pub(super) discard_zeroes_cow: bool,
@@ -29,7 +29,7 @@ pub(super) struct Holding {
     hurry: Hurrying,
 }
 
-/// What a target makes of its snapshot when it is resumed.
+/// The changes that a target makes to its snapshot when it is resumed.
 #[derive(Clone)]
 struct Heir {
     /// The target.
@@ -47,7 +47,7 @@ struct Parsed {
     origin: Arg,
     cow: Arg,
     store: &'static str,
-    /// `None`: the default, or what the header says.
+    /// `None`: the header's, or the default.
     chunk: Option<ChunkSize>,
     chunk_arg: Arg,
     features: Features,
@@ -61,7 +61,7 @@ fn parse(ctr: &mut Ctr<'_>) -> Result<Parsed, ArgError> {
     let no_store = "Couldn't create exception store";
     let kind = ctr.args.need(no_store, "a store: P, PO or N")?;
     let wrong = |hint: String| ArgError::new(no_store).errno(Errno::EINVAL).hint(hint);
-    // The first letter counts, and of a persistent store the second (`dm_exception_store_create`, 6.12).
+    // The first letter is significant, and for a persistent store the second (`dm_exception_store_create`, 6.12).
     let upper = kind.text.to_ascii_uppercase();
     let store = match upper.as_bytes() {
         [b'P'] => "P",
@@ -119,7 +119,7 @@ fn parse_features(ctr: &mut Ctr<'_>) -> Result<Features, ArgError> {
     Ok(features)
 }
 
-/// Opens a device to be written, though the table may be for a read-only one, or if it cannot be written, to be read.
+/// Opens a device for writing, even for a read-only table, or for reading if it cannot be written.
 fn open_both<T>(ctr: &mut Ctr<'_>, mut open: impl FnMut(&mut Ctr<'_>) -> Result<T, ArgError>) -> Result<T, ArgError> {
     let was = std::mem::replace(&mut ctr.read_only, false);
     let mut opened = open(ctr);
@@ -134,7 +134,7 @@ fn open_both<T>(ctr: &mut Ctr<'_>, mut open: impl FnMut(&mut Ctr<'_>) -> Result<
 /// A COW device, and the snapshot that has it already.
 type Cow = (Arc<dyn BlockDevice>, Option<Arc<Snapshot>>);
 
-/// The COW device; with the snapshot that has it already, if that is one of the origin's.
+/// The COW device, with the snapshot that has it already, if that is a snapshot of the same origin.
 fn open_cow(ctr: &mut Ctr<'_>, arg: &Arg, known: &[Arc<Snapshot>]) -> Result<Cow, ArgError> {
     let message = "Cannot get COW device";
     let mut opened = match known {
@@ -152,7 +152,7 @@ fn open_cow(ctr: &mut Ctr<'_>, arg: &Arg, known: &[Arc<Snapshot>]) -> Result<Cow
 }
 
 impl Holding {
-    /// Opens what a table line names. Blocks: it reads the store.
+    /// Opens the devices of a table line. Blocks: it reads the store.
     pub(super) fn open(ctr: &mut Ctr<'_>, merge: bool) -> Result<Self, ArgError> {
         let Parsed { origin, cow, store, chunk, chunk_arg, features } = parse(ctr)?;
         let dev = open_both(ctr, |ctr| ctr.device(&origin, "Cannot get origin device"))?;
@@ -175,7 +175,7 @@ impl Holding {
         if shared.is(cow_dev.id()) {
             return Err(same());
         }
-        // A store is read once, whoever loads: who comes second finds the snapshot that the first has made.
+        // A store is read only once: a second load finds the snapshot that the first has made.
         let _alone = ctr.alone_with(&cow_dev, &cow, "Cannot get COW device")?;
         let cow_id = cow_dev.id();
         let made = move |s: &mut State| Some(s.bodies.iter().find(|b| b.snapshot.cow.id() == cow_id)?.snapshot.clone());
@@ -211,7 +211,7 @@ impl Holding {
             state.claims.push(claim);
             Ok::<_, ArgError>(())
         })?;
-        // One that nobody has handed over is this target's from the beginning.
+        // A new snapshot belongs to this target from the beginning.
         let _ = snapshot.owner.compare_exchange(0, id, SeqCst, SeqCst);
         let heir = Heir { id, snapshot: snapshot.clone(), merge, store, len: ctr.len, md };
         Ok(Self { snapshot, features, heir, hurry: Hurrying::default() })
@@ -243,7 +243,7 @@ impl Holding {
         Ok(snapshot)
     }
 
-    /// Whether bios of this target are the snapshot's.
+    /// Whether this target owns the snapshot.
     #[inline]
     pub(super) fn is_owner(&self) -> bool {
         self.snapshot.owner.load(SeqCst) == self.heir.id
@@ -281,29 +281,29 @@ impl Holding {
             return Err(Error::new(Errno::EINVAL, message));
         }
         if !self.heir.merge && self.snapshot.merge_failed.load(SeqCst) {
-            // Nobody knows what its list on the device says.
+            // The content of its list on the device is unknown.
             let message =
                 "Unable to take a snapshot back whose merge has failed: remove what has it, and make it again";
             return Err(Error::new(Errno::EINVAL, message));
         }
-        // What the resume will want.
+        // The devices that the resume will hold.
         Tail::of(&self.snapshot, self.heir.len).map(drop).map_err(|e| {
             let message = format!("the snapshot cannot grow to {} sectors: {e}", self.heir.len);
             Error::new(Errno::of(&e), message)
         })
     }
 
-    /// `snapshot_resume`, ibid. Blocks while the origin's writes in flight end, on every device that shows it; a merge
-    /// freezes nothing, and waits for nobody.
+    /// `snapshot_resume`, ibid. Blocks until the origin's writes in flight have ended, on every device that maps it; a
+    /// merge holds no device, and waits for none.
     ///
-    /// Devices are held in the order of their numbers, and the origin's switching within: whoever resumes a merge holds
-    /// its device already when it comes to the switching.
+    /// Devices are held in the order of their numbers, and the origin's `switching` lock after that: a thread that
+    /// resumes a merge holds its device already when it takes that lock.
     pub(super) fn resume(&self) {
-        // After a suspension that was interrupted, too.
+        // Also after a suspension that was interrupted.
         self.hurry.end();
         let _hurry = self.snapshot.origin.copier(COPIES).hurry();
         let mut tail = Tail::of(&self.snapshot, self.heir.len);
-        // It could be had a moment ago.
+        // It could be allocated a moment ago.
         self.snapshot.origin.domain().drain(|| {
             if tail.is_err() {
                 tail = Tail::of(&self.snapshot, self.heir.len);
@@ -320,12 +320,12 @@ impl Holding {
         }
     }
 
-    /// Makes the snapshot this target's while nothing is in flight in any of the devices `above`, of which the first
-    /// are held already but for `rest`. False when there are others by now.
+    /// Gives the snapshot to this target while nothing is in flight in any of the devices `above`; all but `rest` are
+    /// held already. False when the set of devices has changed.
     fn switch_over(&self, above: &[Arc<MappedDevice>], rest: &[Arc<MappedDevice>], tail: Option<&Tail>) -> bool {
         if let Some((md, rest)) = rest.split_first() {
             let held = md.while_suspended(|| self.switch_over(above, rest, tail));
-            // In one that is being removed nothing is in flight.
+            // In a device that is being removed, nothing is in flight.
             return held.unwrap_or_else(|_| self.switch_over(above, rest, tail));
         }
         let origin = self.snapshot.origin.clone();
@@ -333,7 +333,7 @@ impl Holding {
         let merges = origin.with(stop_merges);
         origin.domain().drain(|| !origin.with(|state| is_merging(state)));
         let filled = tail.map_or(Ok(()), |tail| tail.fill(&self.snapshot));
-        // One that comes later finds the snapshot in the list before its first write.
+        // A device that comes later finds the snapshot in the list before its first write.
         let heir = self.heir.clone();
         let held: Vec<_> = above.iter().map(|md| md.devt()).collect();
         origin.with(move |state| {
@@ -350,7 +350,7 @@ impl Holding {
         })
     }
 
-    /// What is waited for from here on waits for no throttle, until the suspension is over.
+    /// From here on the throttle delays no copy, until the suspension is over.
     pub(super) fn presuspend(&self) {
         self.hurry.begin(&self.snapshot.origin);
         if self.heir.merge {
@@ -362,7 +362,7 @@ impl Holding {
         self.hurry.end();
     }
 
-    /// Has the merge stop, and waits until it has.
+    /// Stops the merge, and waits until it has stopped.
     fn stop_merge(&self) {
         if !self.is_owner() {
             return;
@@ -373,7 +373,7 @@ impl Holding {
         origin.domain().drain(|| origin.with(is_over));
     }
 
-    /// Has the merge go on.
+    /// Lets the merge go on.
     pub(super) fn start_merge(&self) {
         if self.is_owner() {
             let id = self.snapshot.id;
@@ -386,7 +386,7 @@ impl Holding {
         let it = &self.snapshot;
         match kind {
             StatusKind::Info { .. } if !self.has_a_hold() || !it.valid.load(SeqCst) => "Invalid".into(),
-            // One that waits for its exceptions has an empty store, of which not even the chunk is known.
+            // A target that waits to take over has an empty store, whose chunk size is not even known.
             StatusKind::Info { .. } if !self.is_owner() => format!("0/{} 0", it.cow.sectors()),
             StatusKind::Info { .. } if it.merge_failed.load(SeqCst) => "Merge failed".into(),
             StatusKind::Info { .. } if it.overflowed.load(SeqCst) => "Overflow".into(),
@@ -411,7 +411,7 @@ impl Holding {
         }
     }
 
-    /// Whether the snapshot is this target's, or will be.
+    /// Whether the snapshot belongs to this target, or will.
     fn has_a_hold(&self) -> bool {
         let id = self.heir.id;
         let active = self.snapshot.origin.with(move |s| s.claims.iter().any(|c| c.target == id && c.active));
@@ -479,7 +479,7 @@ impl Holding {
         }
     }
 
-    /// Narrows the limits: what is read comes from the origin too.
+    /// Narrows the limits: reads may come from the origin too.
     pub(super) fn limits(&self, limits: &mut Limits) {
         let (write_cache, fua) = (limits.write_cache, limits.fua);
         limits.stack(&self.snapshot.origin.dev.limits(), Sector::ZERO);
@@ -558,7 +558,7 @@ impl Drop for Holding {
         origin.domain().drain(|| origin.with(is_still));
         origin.with(move |state| {
             state.claims.retain(|c| c.target != target);
-            // An heir that waits is left with nothing: it is invalid.
+            // A target that waits to take over gets nothing: it is invalid.
             it.owner.store(0, SeqCst);
             state.bodies.retain(|body| body.snapshot.id != id);
         });
@@ -581,7 +581,7 @@ fn may_take_over(state: &State, snapshot: &Snapshot, merge: bool) -> Result<(), 
     Ok(())
 }
 
-/// Has all merges stop. Returns whose were running.
+/// Stops all merges. Returns the targets whose merges were running.
 fn stop_merges(state: &mut State) -> Vec<u64> {
     let running = state.bodies.iter_mut().filter(|body| body.merging.is_running());
     running

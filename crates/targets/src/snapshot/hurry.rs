@@ -1,4 +1,4 @@
-//! A suspension's hurry: it is not to wait for what the throttle of copies holds back.
+//! During a suspension the throttle must not delay the copies that the suspension waits for.
 
 use super::shared::{COPIES, Origin, lock};
 use std::sync::Mutex;

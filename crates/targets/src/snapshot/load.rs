@@ -1,4 +1,4 @@
-//! Reads a snapshot's store when a table is loaded, and makes one where there is none. Blocks.
+//! Reads a snapshot's store when a table is loaded, and makes one if there is none. Blocks.
 
 use super::body::Keep;
 use udm_base::{AlignedBuf, ArgError, Errno, Sector};
@@ -24,7 +24,7 @@ fn io_failed(what: &str, sector: Sector, status: Status) -> ArgError {
     failed(format!("{what} sector {sector} of the COW device: {errno}")).errno(errno)
 }
 
-/// The store on `cow`; `table` is the chunk size that the table says, of which the header's has precedence.
+/// The store on `cow`. `table` is the table's chunk size; the header's has precedence.
 pub(super) fn persistent(
     domain: &Domain,
     cow: &std::sync::Arc<dyn BlockDevice>,
@@ -51,7 +51,7 @@ pub(super) fn persistent(
         Probe::Store(header) => {
             let geometry = Geometry::new(header.chunk, cow.sectors(), block).map_err(failed)?;
             if !header.valid {
-                // Nothing of it is looked at; a store that is never used stands for it.
+                // Its content is not read; an unused store takes its place.
                 let keep = Keep::Transient(udm_formats::snapshot::Transient::new(header.chunk, cow.sectors()));
                 return Ok(Found { chunk: header.chunk, keep, exceptions: Vec::new(), valid: false });
             }
@@ -76,7 +76,7 @@ fn read(io: &BlockingIo, geometry: Geometry) -> Result<Loaded, ArgError> {
     reader.finish().map_err(wrong)
 }
 
-/// Zeroes that are written at a time.
+/// The bytes of zeroes that are written at a time.
 const ZEROES: usize = 1 << 20;
 
 fn write(io: &BlockingIo, batch: &Batch) -> Result<(), (Sector, Status)> {

@@ -1,5 +1,5 @@
 //! # Purpose
-//! A device with snapshots: what is written goes to them first.
+//! A device with snapshots: before a write, the snapshots get their copies.
 //! # Table
 //! `<start> <length> snapshot-origin <device>`
 //! # Status
@@ -7,7 +7,7 @@
 //! # Messages
 //! None.
 //! # Differences from the kernel
-//! Writes are not split at chunks: one that covers many waits for all of them, and they are copied at once.
+//! Writes are not split at chunks: a write that covers many waits for all of them, and they are copied at once.
 
 use super::hurry::Hurrying;
 use super::shared::{Origin, serial};
@@ -75,7 +75,7 @@ impl Target for OriginTarget {
     }
 
     fn preresume(&self) -> Result<(), udm_core::Error> {
-        // Before the first write: a snapshot that is made from now on waits for what is in flight here.
+        // Before the first write: a snapshot that is made from now on waits for bios in flight here.
         let (id, md) = (self.id, self.md.clone());
         self.origin.with(move |state| {
             state.origins.retain(|(other, _)| *other != id);

@@ -1,4 +1,4 @@
-//! Things by number: numbers are used again.
+//! Values by number: numbers are reused.
 
 pub(super) struct Slab<T> {
     slots: Vec<Option<T>>,

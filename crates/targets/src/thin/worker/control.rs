@@ -1,4 +1,4 @@
-//! What control threads ask of the worker: tables, messages, status, suspensions.
+//! Requests of control threads to the worker: tables, messages, status, suspensions.
 
 use super::{Event, Worker};
 use crate::thin::features::Features;
@@ -11,11 +11,11 @@ use udm_formats::thin::{self, Change};
 use udm_io::{Extent, ExtentKind, ExtentsReply, Status};
 use udm_worker::{MetadataIo, Reply, Ticket};
 
-/// What helps a pool that has run out of metadata blocks.
+/// The advice for a pool that has run out of metadata blocks.
 pub(in crate::thin) const OUT_OF_METADATA_SPACE: &str =
     "the pool is out of metadata space: let the metadata device grow, then suspend and resume the pool";
 
-/// What most commands answer.
+/// The answer of most commands.
 pub(in crate::thin) type Done = Result<(), Error>;
 
 /// A pool's numbers, as its status line has them.
@@ -37,7 +37,7 @@ pub(in crate::thin) struct VolumeStatus {
     pub(in crate::thin) highest: Option<u64>,
 }
 
-/// What a message asks for.
+/// A message to the pool.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::thin) enum MetadataOf {
     CreateThin(u32),
@@ -49,7 +49,7 @@ pub(in crate::thin) enum MetadataOf {
 }
 
 impl MetadataOf {
-    /// What there has to be room for; of a release it is the least.
+    /// The change that there has to be room for; for a release, the least room.
     const fn change(self) -> Change {
         match self {
             Self::Delete(_) => Change::Delete,
@@ -58,9 +58,9 @@ impl MetadataOf {
     }
 }
 
-/// What a control thread asks for.
+/// A request of a control thread.
 pub(in crate::thin) enum Command {
-    /// Take these features, and the sizes that table and devices have now (`pool_preresume`).
+    /// Use these features, and the present sizes of table and devices (`pool_preresume`).
     Bind {
         features: Features,
         low_water: u64,
@@ -70,7 +70,7 @@ pub(in crate::thin) enum Command {
     },
     /// Bios are served from now on.
     Resume(Reply<Done>),
-    /// Answered when nothing is in flight any more; bios wait.
+    /// Suspend: answered when nothing is in flight any more; new bios wait.
     Suspend(Reply<Done>),
     Commit(Reply<Done>),
     Message(MetadataOf, Reply<Done>),
@@ -82,7 +82,7 @@ pub(in crate::thin) enum Command {
     /// With a commit before, or without.
     Status(bool, Reply<PoolStatus>),
     VolumeStatus(u32, Reply<Result<VolumeStatus, Error>>),
-    /// How far from a block on blocks are mapped, or not. The answer begins at a sector of the first.
+    /// How many blocks from a block on are all mapped, or all unmapped. The answer begins at a sector of the first.
     Extent {
         id: u32,
         from: u64,
@@ -90,7 +90,7 @@ pub(in crate::thin) enum Command {
         into: u64,
         reply: ExtentsReply,
     },
-    /// Gives back what waits for a volume.
+    /// Give back the bios of a volume that wait.
     Requeue(Arc<Volume>, Reply<Done>),
     Close(Reply<Done>),
 }
@@ -101,7 +101,7 @@ impl From<Command> for Event {
     }
 }
 
-/// Opens the metadata, as a worker that will answer; then serves the pool until it is closed.
+/// Opens the metadata, answers with the result, and serves the pool until it is closed.
 pub(in crate::thin) fn open(
     pool: &Arc<Pool>,
     geometry: thin::Geometry,
@@ -139,7 +139,7 @@ pub(super) struct Suspending {
     ticket: Ticket,
 }
 
-/// The number that the kernel fails with, and what it only logs.
+/// The kernel's error number, and the text that it only logs.
 fn refused(error: &thin::Error) -> Error {
     use thin::Error as E;
     let errno = match error {
@@ -190,7 +190,7 @@ impl Worker {
                 reply.give(status.map_err(|e| refused(&e)));
             }
             Command::Extent { id, from, to, into, reply } => {
-                // What cannot be read is not known.
+                // A range that cannot be read is unknown.
                 if let Ok((mapped, end)) = self.extent(id, from, to).await {
                     let sectors = Sectors::new((end - from) * self.pool.block.get() - into);
                     reply
@@ -212,7 +212,7 @@ impl Worker {
         self.pool.unmaps.store(features.unmaps(), std::sync::atomic::Ordering::Relaxed);
         let wanted = match self.pool.mode() {
             _ if features.read_only => PoolMode::ReadOnly,
-            // A pool that was read-only for its table's sake, or has been repaired.
+            // A pool that was read-only because of its table, or has been repaired.
             PoolMode::ReadOnly if !self.metadata.needs_check() => PoolMode::Write,
             mode => mode,
         };
@@ -288,7 +288,7 @@ impl Worker {
         self.events.put_last(parked.into_iter().map(|(volume, bio)| Event::Bio(volume, bio)));
     }
 
-    /// Answers who waits for the pool to be still, once it is.
+    /// Answers the pending suspension once nothing is in flight.
     pub(super) fn check_suspended(&mut self) {
         if self.suspending.is_empty() || !self.jobs.is_empty() {
             return;
@@ -307,8 +307,9 @@ impl Worker {
             return reply.give(Err(Error::new(Errno::EOPNOTSUPP, message)));
         }
         if matches!(message, MetadataOf::ReleaseSnap) {
-            // How much it takes follows from all that the snapshot alone has, which nobody has counted. So it is always
-            // alone in its transaction: when it runs out, an abort loses nothing else, and what is under way goes on.
+            // The room that it takes depends on the blocks that only the snapshot has, and these are not counted. So it
+            // is always alone in its transaction: if blocks run out, an abort loses nothing else, and work under way
+            // goes on.
             self.commit().await;
         }
         if !self.make_room(message.change()).await {
@@ -343,9 +344,8 @@ impl Worker {
         reply.give(answer);
     }
 
-    /// Takes a snapshot, of a device in use too. Every mapping of the origin becomes a shared one for whoever looks it
-    /// up from here on, and who has looked one up before has to be done, before the snapshot is there: so it holds
-    /// still.
+    /// Takes a snapshot, also of a device in use. From here on every look-up finds the origin's mappings shared, and
+    /// bios that have looked one up before have to end before the snapshot is made. So its content does not change.
     async fn create_snap(&mut self, id: u32, origin: u32) -> Result<(), thin::Error> {
         if let Some(device) = self.devices.get(&origin).and_then(std::sync::Weak::upgrade) {
             device.mappings.share_all();
@@ -354,7 +354,7 @@ impl Worker {
         self.metadata.create_snap(id, origin).await
     }
 
-    /// Commits before, with all that belongs to a commit; the snapshot's own then finds nothing to do.
+    /// Commits first, with everything that belongs to a commit; the snapshot's own commit then has nothing else to do.
     async fn reserve_snap(&mut self) -> Result<(), thin::Error> {
         self.commit().await;
         self.metadata.reserve_snap().await
@@ -370,7 +370,7 @@ impl Worker {
         self.metadata.details(id).await.map_err(|e| refused(&e))?;
         let device = ThinDevice::new(self.pool.clone(), id, blocks);
         if self.metadata.changed_since_commit(id) {
-            // By those who had it open before.
+            // By bios of tables that had it open before.
             self.has_changed(&device);
         }
         self.devices.insert(id, Arc::downgrade(&device));
@@ -412,7 +412,7 @@ impl Worker {
         }
     }
 
-    /// Commits and ends, when that was asked for. Nobody has a volume any more then.
+    /// Commits and ends, if that was requested. Nobody has a volume open any more then.
     pub(super) async fn close_if_asked(&mut self) -> bool {
         let Some(reply) = self.closing.take() else { return false };
         self.commit().await;
