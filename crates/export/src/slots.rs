@@ -1,8 +1,8 @@
-//! Things that are known by numbers, which are given out again when they have gone.
+//! Values by number; the numbers of removed values are reused.
 
 use std::ops::{Index, IndexMut};
 
-/// Numbered things. A number that is in use never moves; the last to become free is the next to be used.
+/// Numbered values. A number in use never changes; the last one to become free is the next to be used.
 pub(crate) struct Slots<T> {
     all: Vec<Option<T>>,
     free: Vec<u32>,
@@ -20,23 +20,23 @@ impl<T> Slots<T> {
         self.all.len() - self.free.len()
     }
 
-    /// Puts one in. Allocates only when there are more than ever before.
+    /// Inserts a value. Allocates only when there are more than ever before.
     pub(crate) fn insert(&mut self, one: T) -> u32 {
         self.insert_with(|_| one)
     }
 
-    /// Puts in what is made for a number.
+    /// Inserts a value that is made for its number.
     pub(crate) fn insert_with(&mut self, make: impl FnOnce(u32) -> T) -> u32 {
         let number = self.free.pop().unwrap_or_else(|| {
             self.all.push(None);
-            // What is numbered here is far less than 2^32: it has memory, or a descriptor.
+            // There are far fewer than 2^32 values: each has memory or a descriptor.
             (self.all.len() - 1) as u32
         });
         self.all[number as usize] = Some(make(number));
         number
     }
 
-    /// Takes one out; its number may be given to another.
+    /// Removes a value; its number may be reused.
     pub(crate) fn remove(&mut self, number: u32) -> Option<T> {
         let one = self.all.get_mut(number as usize)?.take()?;
         self.free.push(number);

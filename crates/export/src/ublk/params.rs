@@ -1,4 +1,4 @@
-//! What the driver is told of a device.
+//! The parameters of a device for the driver.
 
 use super::uapi::{Params, param};
 use std::io;
@@ -28,8 +28,8 @@ pub(super) fn params(sectors: Sectors, limits: &Limits, read_only: bool, buffer:
     let physical = limits.physical_block_size.max(block).next_power_of_two();
     let per_block = u64::from(block / 512);
     let whole = |sectors: u64| (sectors.min(MOST) / per_block * per_block) as u32;
-    // The driver takes powers of two. Of a stripe's width it gets the largest that divides it, for what is aligned to
-    // more than there is would be in the wrong place.
+    // The driver takes powers of two. For a stripe's width it gets the largest power of two that divides it, because
+    // I/O aligned to more would be misaligned.
     let shift = |bytes: u32| match bytes {
         0 => physical.trailing_zeros(),
         bytes => bytes.trailing_zeros().max(block.trailing_zeros()),

@@ -4,8 +4,8 @@
 //! - A bio's memory is the guest's, by address, without a copy. The [`GuestMemory`] that the addresses were found in is
 //!   kept until the bio has completed, also when the front end has given the queue another one meanwhile, or has gone.
 //! - A head is in flight once at most; its slot does not change while it is.
-//! - After [`close`](Queue::close) nothing is written to the ring: who comes back finds its requests in the memory of
-//!   what is in flight.
+//! - After [`close`](Queue::close) nothing is written to the ring: a front end that comes back finds its requests in
+//!   the inflight region.
 
 use super::blk::{self, kind, status};
 use super::inflight::InflightQueue;
@@ -15,25 +15,25 @@ use std::sync::Arc;
 use udm_base::{SECTOR_SIZE, Sector, Sectors};
 use udm_io::{Attached, Channel, Completion, Op, OpFlags, Segment, Status};
 
-/// Bytes of one read or write at most. A driver's requests are far smaller; a chain can name a page many times.
+/// The most bytes of one read or write. A driver's requests are far smaller; a chain can name a page many times.
 const MAX_BYTES: u64 = 1 << 30;
 
-/// Chains that are taken in one look at most. What is done is published after each look: so the driver goes on with
-/// these while the next are done, and never has to wait with all that it has.
+/// The most chains of one look. Finished requests are published after each look, so the driver can go on with them
+/// while the next ones are done.
 const LOOK: u16 = 8;
 
-/// Where a queue's bios go.
+/// The device of a queue's bios.
 #[derive(Clone, Copy)]
 pub(super) struct Way<'a> {
     pub(super) channel: &'a Channel,
     pub(super) device: Attached,
 }
 
-/// What does not change while a queue runs. Drivers follow each other on a connection, each with features of its own:
-/// so what follows from them is the queue's, never the worker's or the connection's.
+/// The settings that do not change while a queue runs. Drivers follow each other on a connection, each with features of
+/// its own: so everything that follows from the features belongs to the queue, never to the worker or the connection.
 #[derive(Clone, Debug)]
 pub(super) struct Traits {
-    /// Of every bio.
+    /// The flags of every bio.
     pub(super) flags: OpFlags,
     /// The driver knows of no cache: writes are durable when they complete.
     pub(super) write_through: bool,
@@ -42,7 +42,7 @@ pub(super) struct Traits {
     pub(super) discard: bool,
     /// The driver may write zeroes.
     pub(super) write_zeroes: bool,
-    /// What `GET_ID` answers.
+    /// The answer to `GET_ID`.
     pub(super) id: [u8; blk::ID],
 }
 
@@ -54,12 +54,12 @@ struct Range {
     flags: OpFlags,
 }
 
-/// What belongs to a head in flight.
+/// The state of a head in flight.
 struct Slot {
     busy: bool,
-    /// Of which memory its addresses are.
+    /// The memory of its addresses.
     epoch: u32,
-    /// Where the status goes.
+    /// The place of its status.
     status: *mut u8,
     /// Bytes that are written when it goes well, the status included.
     written: u32,
@@ -102,15 +102,15 @@ pub(super) struct Queue {
     retired: Vec<Retired>,
     inflight: Option<InflightQueue>,
     slots: Box<[Slot]>,
-    /// Room for what is taken in one look.
+    /// Room for the chains of one look.
     taken: Vec<(u16, Chain)>,
     /// Heads that are done and not published.
     batch: Vec<u16>,
     closed: bool,
 }
 
-// SAFETY: the addresses are of mappings that `memory`, `retired` and `inflight` keep; who has the queue is alone with
-// them, as far as this process goes.
+// SAFETY: the addresses are of mappings that `memory`, `retired` and `inflight` keep; within this process only the
+// queue's owner uses them.
 unsafe impl Send for Queue {}
 
 impl Queue {
@@ -167,7 +167,7 @@ impl Queue {
         self.memory.is_torn() || self.inflight.as_ref().is_some_and(InflightQueue::is_torn)
     }
 
-    /// From now on the guest's memory is `memory`. What is in flight keeps the one before.
+    /// Replaces the guest's memory by `memory`. Bios in flight keep the old one.
     pub(super) fn change_memory(&mut self, memory: Arc<GuestMemory>) -> Result<(), Broken> {
         self.ring.move_to(&memory)?;
         let before = std::mem::replace(&mut self.memory, memory);
@@ -178,11 +178,11 @@ impl Queue {
         Ok(())
     }
 
-    /// Submits what was in flight when a back end before this one ended, oldest first.
+    /// Submits the requests that were in flight when an earlier back end ended, oldest first.
     pub(super) fn resume(&mut self, way: Way<'_>) -> Result<(), Broken> {
         let Some(inflight) = &mut self.inflight else { return Ok(()) };
         let heads = inflight.recover(self.ring.published())?;
-        // What was taken is in the used ring or in flight: so the front end need not know where to go on.
+        // Every taken chain is in the used ring or in flight, so the front end need not know the index.
         let taken = self.ring.published().wrapping_add(heads.len() as u16);
         self.ring.set_taken(taken);
         let chain = &mut Chain::default();
@@ -192,12 +192,12 @@ impl Queue {
         })
     }
 
-    /// Takes what the driver has made available, some chains at a time. Returns how many.
+    /// Takes available chains, several at a time. Returns how many.
     ///
     /// Memory that the driver has just written takes long to come from its CPU, and one part of a chain tells where the
-    /// next is. So all chains are known before the first bio goes out, and while bios go out the parts of the chains
-    /// behind them are asked for, one after the other. Between the copies of two bios little is done, and the CPU
-    /// begins the second while it waits for the first.
+    /// next is. So all chains are determined before the first bio is submitted, and while bios are submitted the parts
+    /// of the following chains are prefetched, one after the other. Little work is done between the copies of two bios,
+    /// and the CPU begins the second copy while it waits for the first.
     #[inline]
     pub(super) fn take(&mut self, way: Way<'_>) -> Result<usize, Broken> {
         let waiting = self.ring.waiting()?.min(LOOK);
@@ -212,7 +212,7 @@ impl Queue {
 
     #[inline(always)]
     fn take_into(&mut self, taken: &mut [(u16, Chain)], way: Way<'_>) -> Result<(), Broken> {
-        // What comes before nonsense is done.
+        // Chains before an invalid one are done.
         let mut known = 0;
         let mut result = Ok(());
         for (head, chain) in &mut *taken {
@@ -316,7 +316,7 @@ impl Queue {
         }
     }
 
-    /// Shows the driver what is done.
+    /// Publishes finished requests.
     #[inline]
     pub(super) fn publish(&mut self) {
         if self.ring.pending() == 0 || self.closed {
@@ -329,37 +329,37 @@ impl Queue {
         }
     }
 
-    /// How much was published since it was asked last whether the driver wants to be told.
+    /// How many requests were published since the last check whether the driver wants a notification.
     #[inline]
     pub(super) fn untold(&self) -> u16 {
         self.ring.untold()
     }
 
-    /// Whether the driver wants to be told of what was published.
+    /// Whether the driver wants a notification of the published requests.
     #[inline]
     pub(super) fn wants_to_be_told(&mut self) -> bool {
         self.untold() > 0 && !self.closed && self.ring.wants_to_be_told()
     }
 
-    /// Asks to be rung. Whether there is something already.
+    /// Asks for notifications. Returns whether there are chains already.
     pub(super) fn ask_for_kicks(&self) -> Result<bool, Broken> {
         self.ring.ask_for_kicks()
     }
 
-    /// Tells the driver not to ring.
+    /// Tells the driver not to notify.
     pub(super) fn decline_kicks(&self) {
         self.ring.decline_kicks();
     }
 }
 
-/// Of which queue and head a bio is.
+/// The queue and head of a bio.
 #[inline(always)]
 pub(super) fn token(index: usize, head: u16) -> u64 {
     (index as u64) << 16 | u64::from(head)
 }
 
-/// Begins a request whose chain has been found and whose status has been cut off. Fails with the status of one that is
-/// none.
+/// Begins a request whose chain was found and whose status byte was cut off. Fails with the status of an invalid
+/// request.
 #[inline(always)]
 fn begin(slot: &mut Slot, chain: &mut Chain, traits: &Traits, index: usize, head: u16, way: Way<'_>) -> Result<(), u8> {
     let mut bytes = [0; blk::HEAD];
@@ -391,7 +391,7 @@ fn begin(slot: &mut Slot, chain: &mut Chain, traits: &Traits, index: usize, head
             slot.written += unsafe { write_front(&chain.writable, &traits.id) } as u32;
             Err(status::OK)
         }
-        // What was not agreed upon is not known (virtio 1.2, 5.2.6.2).
+        // A feature that was not negotiated is unsupported (virtio 1.2, 5.2.6.2).
         kind::DISCARD if !traits.discard => Err(status::UNSUPP),
         kind::WRITE_ZEROES if !traits.write_zeroes => Err(status::UNSUPP),
         kind::DISCARD | kind::WRITE_ZEROES => {
@@ -431,7 +431,7 @@ fn read_write(
     let token = token(index, head);
     let taken = if let [piece] = pieces {
         // SAFETY: the piece lies in the memory of the slot's epoch, which is kept until the completion; the guest may
-        // change what is there meanwhile, and gets what it deserves: devices copy by raw pointers.
+        // change the data meanwhile, which harms only itself: devices copy by raw pointers.
         unsafe { way.channel.submit_at(way.device, op, flags, sector, (piece.ptr, piece.len), token) }
     } else {
         slot.segments.clear();
