@@ -1,4 +1,4 @@
-//! Who does what, since when, and whether it moves: the harness's own list of what is under way.
+//! The harness's own list of work under way: which thread does what, since when, and whether it makes progress.
 //!
 //! Nothing is judged by the time that it takes: an entry counts as stuck when it has not moved for so many *ticks*, and
 //! a tick is a second in which the watchdog itself came by in time. So a machine that stands still or has other work

@@ -62,7 +62,7 @@ pub struct Device {
     pub kind: Kind,
     /// The name of the device that it stands on, or needs.
     pub on: Option<String>,
-    /// Its table. Who has the lock may change it, suspend it, or remove the device.
+    /// Its table. The thread that has the lock may change it, suspend it, or remove the device.
     pub table: Mutex<String>,
     /// Its parts, one for each writer.
     pub volumes: Mutex<Vec<Arc<Volume>>>,
@@ -76,7 +76,7 @@ pub struct World {
     pub root: PathBuf,
     /// The daemon.
     pub daemon: Daemon,
-    /// Who does what.
+    /// The threads, and what each does.
     pub watch: Arc<Watch>,
     /// What was done.
     pub stats: Stats,
@@ -233,7 +233,7 @@ impl World {
             if let Err(text) = load::run(&world, &served, &actor, seed) {
                 world.fail(text);
             }
-            // Whoever waits for its rest shall not wait for ever.
+            // A thread that waits for its end must not wait for ever.
             served.leave();
             served.goes_on();
         });

@@ -72,7 +72,7 @@ pub(crate) fn run<T: Send + 'static>(
     for job in 0..jobs {
         let (work, send, ready) = (work.clone(), send.clone(), Ready(Some(gate.clone())));
         let thread = move || {
-            // Whoever listens is gone only after it has heard of an error.
+            // The listener goes away only after it has got an error.
             let _ = send.send(work(job, ready));
         };
         match domain.executor().spawn(&format!("bench-{job}"), Box::new(thread)) {

@@ -28,7 +28,7 @@ pub(crate) fn lock(fd: BorrowedFd<'_>, stat: &Stat, read_only: bool, spec: &str)
     Err(OpenError::new(OpenErrorKind::Busy, spec, format!("is in use by {holder}")))
 }
 
-/// Who holds a lock on a file, as `NAME (pid N)`.
+/// The holder of a lock on a file, as `NAME (pid N)`.
 ///
 /// `/proc/locks` names the owner of a POSIX lock; an OFD lock has none, so the descriptors of every accessible process
 /// are searched (`lock:` lines of `/proc/PID/fdinfo/FD`, `Documentation/filesystems/proc.rst`, 6.12).

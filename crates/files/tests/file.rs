@@ -565,7 +565,7 @@ fn a_claimed_block_device_takes_discards_over_what_is_not_written_yet() {
             let options = FileOptions { read_only, ring, ..FileOptions::default() };
             FileDevice::open_claimed(&node.0, options, &claims, Arc::new(ThreadExecutor)).unwrap()
         };
-        // Whoever was first, and how.
+        // Whichever was first, and in whatever way.
         let _reader = open(true);
         let io = BlockingIo::new(&Domain::default(), Arc::new(open(false))).unwrap();
         let (data, mut back) = (pattern(64 * KIB as usize, 1), vec![1; 64 * KIB as usize]);

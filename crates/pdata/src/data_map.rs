@@ -350,7 +350,7 @@ impl Transaction {
         }
         let whole = map.nr_blocks.next_multiple_of(ENTRIES_PER_BITMAP);
         if map.nr_blocks < whole {
-            // Whoever wrote the last entry may have counted only the blocks that existed as free.
+            // The program that wrote the last entry may have counted only the existing blocks as free.
             let index = map.nr_blocks / ENTRIES_PER_BITMAP;
             let entry = self.entry(index)?;
             let slot = self.cache.find(entry.blocknr.get(), Kind::Bitmap)?;

@@ -184,7 +184,7 @@ impl MetadataMap {
         if nr_blocks <= self.nr_blocks {
             return;
         }
-        // Whoever wrote the last entry may have counted only the blocks that existed as free.
+        // The program that wrote the last entry may have counted only the existing blocks as free.
         self.keep(last);
         let map = &mut self.maps[last];
         map.entry.nr_free = (zeroes(&map.now, ENTRIES_PER_BITMAP) as u32).into();

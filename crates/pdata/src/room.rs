@@ -73,7 +73,7 @@ impl Store {
     pub(crate) async fn measure(&mut self) {
         for space in [Space::Metadata, Space::Data] {
             if self.read(|t| t.measure(space)).await.is_err() {
-                // Who reads it for its counts will say what is wrong with it.
+                // The code that reads it for its counts will report the error.
                 self.transaction_mut().overflow(space).leaves = u64::MAX;
             }
         }

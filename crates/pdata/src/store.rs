@@ -155,7 +155,7 @@ impl Store {
     async fn change_uncrowded<T>(&mut self, attempt: impl FnMut(&mut Transaction) -> Attempt<T>) -> Result<T, Error> {
         self.prepared = false;
         self.changed = true;
-        // Who drops this future half-way may have been in the middle of several changes that belong together.
+        // A caller that drops this future half-way may have been in the middle of several changes that belong together.
         self.health = Health::Torn;
         let done = self.run(attempt).await;
         if matches!(&done, Ok(_) | Err(Error::Refused(_))) {

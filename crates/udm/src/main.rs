@@ -32,7 +32,7 @@ fn main() -> ExitCode {
     let program = argv.first().map(Path::new).and_then(Path::file_name).unwrap_or_default().to_owned();
     let is_udm = program != "dmsetup" && program != "devmap_name";
     let word = first_word(&argv).filter(|_| is_udm);
-    // These have clients, which hang up as they like.
+    // These have clients, which may hang up at any time.
     if !matches!(word, Some("daemon" | "run" | "bench")) {
         startup::restore_sigpipe();
     } else {

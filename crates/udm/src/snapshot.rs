@@ -1,7 +1,7 @@
-//! `udm snapshot`: what is on a COW device, and how it goes back to the origin ([`merge`]).
+//! `udm snapshot`: shows the content of a COW device, and merges it into the origin ([`merge`]).
 //!
-//! To look into it the device is opened for reading only, and never written. One that is in use is read all the same,
-//! and said to be.
+//! The device is opened for reading only, and never written. A device in use is read all the same, and the output says
+//! so.
 
 mod merge;
 
@@ -21,9 +21,9 @@ use udm_io::{BlockingIo, Domain, Status};
 use udm_nbd::uri::{Endpoint, Uri};
 use udm_stack::OpenOptions;
 
-/// How often a device that changes under the reader is begun again.
+/// How often to start again when the device changes while it is read.
 const TRIES: usize = 5;
-/// How much is compared at once.
+/// The length that is compared at once.
 const COMPARE: u64 = 1 << 20;
 
 #[derive(Args)]
@@ -107,7 +107,7 @@ struct Device {
     name: String,
     io: BlockingIo,
     block: u32,
-    /// Who writes to it meanwhile.
+    /// The process that writes to it meanwhile.
     in_use: Option<String>,
 }
 
@@ -116,7 +116,7 @@ struct Cow {
     device: Device,
     header: Header,
     geometry: Geometry,
-    /// What the areas hold. `None` for a snapshot that is invalid: the kernel does not look at them either.
+    /// The content of the areas. `None` for an invalid snapshot: the kernel does not read them either.
     content: Option<Content>,
 }
 
@@ -131,7 +131,7 @@ impl Finder {
         let cwd = std::env::current_dir().unwrap_or_default();
         let mut options = OpenOptions { read_only: true, exclusive: true, cwd, ..OpenOptions::new(&self.domain) };
         let (opened, in_use) = match udm_stack::open_beneath(&spec, &options) {
-            // Readers among themselves do not mind each other, so it is a writer.
+            // Readers do not exclude each other, so it is a writer.
             Err(e) if e.kind() == OpenErrorKind::Busy => {
                 options.exclusive = false;
                 (udm_stack::open_beneath(&spec, &options), Some(e.to_string()))
@@ -161,7 +161,7 @@ impl Finder {
         let device = self.open(name)?;
         for _ in 1..TRIES {
             match load(&device) {
-                // Who writes may have been between two writes.
+                // The writer may have been between two writes.
                 Err(_) if device.in_use.is_some() => {}
                 loaded => return loaded.map(|(header, geometry, content)| Cow { device, header, geometry, content }),
             }
@@ -197,7 +197,7 @@ fn load(device: &Device) -> Result<(Header, Geometry, Option<Content>), String> 
 }
 
 impl Device {
-    /// Reads sectors, however the device wants them aligned.
+    /// Reads sectors, with any alignment that the device needs.
     fn read(&self, piece: Piece) -> Result<Vec<u8>, String> {
         let block = u64::from(self.block.max(4096)) / udm_base::SECTOR_SIZE as u64;
         let from = piece.sector.get() / block * block;

@@ -101,7 +101,8 @@ fn with_device(
     let resting = volume.rest();
     let Some((client, undo)) = open(turn, &device.name)? else { return Ok(Outcome::Skipped) };
     load::burst(turn.world, &volume, turn.actor, turn.rng, client, BATCHES)?;
-    // Who has it open still uses it while it is taken away, or what it is on is suspended: some of the time.
+    // Some of the time, a program that has it open still uses it while it is removed, or while a device beneath is
+    // suspended.
     turn.until(&undo, &["Device or resource busy", "busy", "resume it first"])?;
     drop(resting);
     std::thread::sleep(Duration::from_millis(turn.rng.below(20)));

@@ -16,8 +16,8 @@ pub(super) const OPERATION: Operation = Operation {
     run,
 };
 
-/// Who reads and writes there meanwhile, and how much each. The kernel passes on one write of a file at a time, but all
-/// reads.
+/// The readers and writers there meanwhile, and the length of their requests. The kernel passes on one write of a file
+/// at a time, but all reads.
 const USERS: usize = 40;
 const BYTES: u32 = 1 << 20;
 

@@ -28,7 +28,7 @@ use std::cell::{Cell, RefCell};
 use std::path::Path;
 use udm_core::{Cancel, Registry};
 
-/// Who asks, and how it can be told to give up.
+/// The client of a request, and how the request can be told to give up.
 pub struct Caller<'a> {
     /// Where the relative paths of its tables begin.
     pub cwd: &'a Path,

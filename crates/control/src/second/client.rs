@@ -43,7 +43,7 @@ impl<S: Read + Write> Client<S> {
         Ok(this)
     }
 
-    /// Who answers.
+    /// The answering daemon.
     pub fn daemon(&self) -> &Hello {
         &self.hello
     }
@@ -58,7 +58,7 @@ impl<S: Read + Write> Client<S> {
         let sent = self.stream.get_mut().write_all(line.as_bytes());
         let line = match (sent, read_line(&mut self.stream, MAX_LINE)) {
             (_, Ok(Some(line))) => line,
-            // Who hung up before this was sent may have said why.
+            // A daemon that hung up before this was sent may have said why.
             (Err(unsent), _) => return Err(unsent.into()),
             (Ok(()), answer) => {
                 answer?;

@@ -1,4 +1,4 @@
-//! Who waits for what and since when, as `udm debug dump` shows it.
+//! What waits for what and since when, for `udm debug dump`.
 
 use super::Underway;
 use serde::{Deserialize, Serialize};

@@ -79,7 +79,7 @@ pub enum Request {
     },
     /// Commands under way. Answer: `{"underway": [`[`Underway`](super::Underway)`…]}`
     Progress,
-    /// Who waits for what and since when. Answer: [`DebugDump`](super::DebugDump). Takes some tenths of a second at
+    /// What waits for what and since when. Answer: [`DebugDump`](super::DebugDump). Takes some tenths of a second at
     /// most.
     Debug,
     /// The last lines of the daemon's log. Answer: `{"lines": ["…"]}`

@@ -21,7 +21,7 @@ pub enum Changed {
 pub trait Service: Send + Sync {
     /// The devices.
     fn registry(&self) -> &Registry;
-    /// Who answers.
+    /// The answering daemon.
     fn hello(&self) -> Hello;
     /// Where devices can be reached.
     fn exports(&self) -> Vec<ExportEntry>;
@@ -65,7 +65,7 @@ pub trait Service: Send + Sync {
     fn underway(&self) -> Vec<Underway>;
     /// A request begins, which is to be in that list as long as what is returned lives. `device` is empty for all.
     fn begin(&self, command: &str, device: &str, pid: Option<u32>) -> Option<UnderwayGuard<'_>>;
-    /// Who waits for what. Never waits for long itself.
+    /// What waits for what. Never waits for long itself.
     fn debug(&self) -> DebugDump {
         DebugDump::of(self.registry(), self.underway())
     }
@@ -92,7 +92,7 @@ pub trait Service: Send + Sync {
     fn shut_down(&self, forget: bool);
 }
 
-/// Who is at the other end.
+/// The client at the other end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Asker {
     /// Its hello has come.

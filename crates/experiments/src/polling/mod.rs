@@ -74,7 +74,7 @@ impl Stacked {
     }
 }
 
-/// Who measures.
+/// The measuring program.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Jobs {
     /// One, with one request out.

@@ -35,7 +35,7 @@ const NEAR: f64 = 0.9;
 /// Of the plain speed on real files.
 const REAL: f64 = 0.28;
 
-/// Who copies chunks, and how.
+/// The copier of chunks, and its options.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Policy {
     /// Linux 2.6.27: a job that finds no pages goes to the tail of its queue.

@@ -12,9 +12,9 @@ const LARGEST_BLOCK: u32 = 4096;
 
 /// Parameters of a device whose requests have at most `buffer` bytes.
 ///
-/// The disk always says that it has a cache and does FUA: so the kernel sends flushes, whatever lies beneath, and the
-/// device decides what there is to do. Zeroes are written by the device where those beneath cannot, which is less than
-/// the kernel would send.
+/// The disk always reports a cache and FUA: so the kernel sends flushes, and the device decides what to do with them.
+/// If the devices beneath have no write zeroes, udm writes them itself, which moves less data than the kernel would
+/// send.
 ///
 /// # Errors
 /// `InvalidInput` for blocks that the driver does not take.

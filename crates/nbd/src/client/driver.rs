@@ -45,7 +45,7 @@ impl Item {
             Self::Status(..) => {}
             Self::Report(answer) => {
                 let lost = Outstanding { requests: 0, queued: 0, oldest_ns: 0, silent_ns: 0, lost: true };
-                // Who asked may have stopped waiting.
+                // The asker may have stopped waiting.
                 let _ = answer.send(lost);
             }
         }
@@ -299,7 +299,7 @@ impl Driver {
             silent_ns,
             lost: false,
         };
-        // Who asked may have stopped waiting.
+        // The asker may have stopped waiting.
         for answer in asked {
             let _ = answer.send(report);
         }

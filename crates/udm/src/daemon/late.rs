@@ -1,16 +1,16 @@
-//! Devices that are made again after the daemon has begun: those above another machine or process, which may not
+//! Devices that are made again after the daemon has started: those above another machine or process, which may not
 //! answer.
 //!
-//! A client must not wait for a server that nobody has asked for, and the daemon not either. So what stands on a remote
-//! export is opened on threads beside; until then the device is there without a table, and the state keeps what it is
-//! to be. Devices that belong together are made by one thread, as [`restore`](super::restore) makes the others.
+//! Neither the daemon nor a client may wait for a server that does not concern it. So devices on remote exports are
+//! opened on separate threads. Until then such a device exists without a table, and the state keeps the table that it
+//! will get. Devices that belong together are made by one thread, as [`restore`](super::restore) makes the others.
 //!
 //! # Invariants
-//! - Nothing is served from a device before it is what it was: a client that is told other limits or flags keeps to
+//! - Nothing is served from a device before it has its table back: a client that is told other limits or flags keeps
 //!   them.
-//! - A snapshot and whoever writes to its origin are made together: what an origin is sent while a snapshot is away
-//!   would be missing there.
-//! - What a user does with such a device counts: one that is removed, or given a table, is left alone.
+//! - A snapshot and the writers to its origin are made together: the snapshot would miss writes to the origin made
+//!   before it exists.
+//! - A user's commands on such a device have precedence: a device that is removed, or given a table, is left alone.
 
 use super::Daemon;
 use super::lost::LostDevices;
@@ -26,7 +26,7 @@ use udm_base::Errno;
 use udm_core::{Error, MappedDevice, Registry, TableLine, TableSlot};
 use udm_nbd::uri::Uri;
 
-/// How often a device is tried again whose server did not answer.
+/// How often a device is tried again if its server did not answer.
 const AGAIN: Duration = Duration::from_secs(30);
 
 /// Devices that are made together, those beneath first.
@@ -55,12 +55,12 @@ pub(crate) fn groups(state: &State) -> Vec<BTreeSet<u32>> {
     groups
 }
 
-/// Which device leads to which.
+/// The relations between devices.
 struct Links {
     beneath: BTreeMap<u32, Vec<u32>>,
     above: BTreeMap<u32, Vec<u32>>,
-    /// The origins of a device's snapshots, or whose snapshots it has written to, as tables name them; and the way
-    /// back.
+    /// Relations through snapshots, as tables name them: from a device to the origins of its snapshots, and from an
+    /// origin back.
     origins: BTreeMap<u32, Vec<String>>,
     sharers: BTreeMap<String, Vec<u32>>,
 }
@@ -86,7 +86,7 @@ impl Links {
         links
     }
 
-    /// The devices that cannot be there before this one is.
+    /// The devices that need this one first.
     fn drawn_in(&self, minor: u32) -> impl Iterator<Item = u32> {
         let origins = self.origins.get(&minor).into_iter().flatten();
         let sharers = origins.filter_map(|origin| self.sharers.get(origin)).flatten();
@@ -109,14 +109,14 @@ pub(super) fn is_remote(device: &DeviceState) -> bool {
     lines_of(device).any(|line| line.params.split_ascii_whitespace().any(|word| word.parse::<Uri>().is_ok()))
 }
 
-/// The devices that are still to be made, by their minors: what the state has of them.
+/// The devices that are still to be made, by minor, with their entries in the state.
 #[derive(Default)]
 pub(crate) struct LateDevices(Mutex<BTreeMap<u32, Late>>);
 
 struct Late {
     md: Arc<MappedDevice>,
     state: DeviceState,
-    /// A table that it has is ours.
+    /// If it has a table, this thread has loaded it.
     making: bool,
 }
 
@@ -125,7 +125,7 @@ impl LateDevices {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What the device is to be, if that is still to come.
+    /// The device's entry, if it is still to be made.
     pub(crate) fn of(&self, md: &MappedDevice) -> Option<DeviceState> {
         let all = self.lock();
         let late = all.get(&md.devt().minor).filter(|late| std::ptr::eq(&raw const *late.md, md))?;
@@ -150,14 +150,14 @@ fn has_table(md: &MappedDevice) -> bool {
     [TableSlot::Active, TableSlot::Inactive].into_iter().any(|slot| md.table(slot).is_some())
 }
 
-/// Whether somebody has removed the device or given it a table meanwhile.
+/// Whether a user has removed the device or given it a table meanwhile.
 fn is_taken(registry: &Registry, md: &Arc<MappedDevice>) -> bool {
     let there = registry.by_devt(md.devt()).is_some_and(|other| Arc::ptr_eq(&other, md));
     !there || has_table(md)
 }
 
-/// Makes tables over devices that are not lost. One above a lost one is lost as well: else it would hold that one, with
-/// the limits of an error table, when it comes back.
+/// Makes tables over devices that are not lost. A device above a lost one is lost as well: otherwise it would hold the
+/// lost one with the limits of an error table, even after that one has come back.
 struct AboveOthers<'a> {
     daemon: &'a Daemon,
     from: FromDisk<'a>,
@@ -180,7 +180,7 @@ impl Maker for AboveOthers<'_> {
 }
 
 impl Daemon {
-    /// Makes the devices that were left, beside all else. Does not wait for it.
+    /// Makes the remaining devices in the background. Does not wait for that.
     pub(super) fn open_late(self: &Arc<Self>, groups: Vec<Group>) {
         let threads = groups.len().min(THREADS);
         let left = Arc::new(Mutex::new(VecDeque::from(groups)));
@@ -202,7 +202,7 @@ impl Daemon {
         }
     }
 
-    /// Makes a group. Returns what is to be tried again.
+    /// Makes a group. Returns the devices to be tried again.
     fn make_late(&self, group: &Group) -> Group {
         let late = self.lost.late();
         let ends = || self.ended.load(Ordering::Acquire);
@@ -247,14 +247,14 @@ impl Daemon {
         again
     }
 
-    /// Gives a lost device its table, if what lies beneath can be opened. Whether it is still lost; not one that has
-    /// got another table meanwhile.
+    /// Gives a lost device its table, if the devices beneath can be opened. Returns whether it is still lost; a device
+    /// that has got another table meanwhile is not.
     fn is_still_lost(&self, md: &Arc<MappedDevice>, state: &DeviceState) -> bool {
         let is_lost = |md: &Arc<MappedDevice>| self.lost.of(md).is_some() && md.table(TableSlot::Inactive).is_none();
         if !is_lost(md) {
             return false;
         }
-        // Who has it open was told the limits of an error table.
+        // Clients that have it open were told the limits of an error table.
         if md.info().open_count > 0 {
             return true;
         }
@@ -284,7 +284,7 @@ fn try_again(resting: &Resting, mut left: Group) {
     }
 }
 
-/// Notes what is to be made later, and returns it in groups.
+/// Notes the devices to be made later, and returns them in groups.
 pub(crate) fn put_off(lost: &LostDevices, made: &mut Made<'_>, order: &[u32], groups: &[BTreeSet<u32>]) -> Vec<Group> {
     let mut all = Vec::new();
     for group in groups {
@@ -324,13 +324,13 @@ mod tests {
             &[(0, "0 8 linear nbd://a/x 0"), (1, "0 8 zero"), (2, "0 8 linear nbd+unix:///x?socket=/s 0")],
             &[&[0], &[2]],
         );
-        // Whatever stands on it, and what that joins.
+        // Everything that stands on it, and the devices that are joined by that.
         check(&[(0, "0 8 linear 600:2 0"), (1, "0 8 linear 600:0 0"), (2, "0 8 linear nbd://a 0")], &[&[0, 1, 2]]);
         check(
             &[(0, "0 8 linear nbd://a 0"), (1, "0 8 linear nbd://b 0"), (2, "0 8 striped 2 8 600:0 0 600:1 0")],
             &[&[0, 1, 2]],
         );
-        // Beneath a late one there is nothing to wait for; but an origin's writers wait for its snapshots.
+        // The devices beneath a late one need not wait; but an origin's writers wait for its snapshots.
         check(&[(0, "0 8 linear /dev/x 0"), (1, "0 8 striped 2 8 600:0 0 nbd://a 0")], &[&[1]]);
         check(
             &[

@@ -1,14 +1,14 @@
-//! The daemon: the devices of one user, and the sockets that they are reached by.
+//! The daemon: the devices of one user, and the sockets to reach them.
 //!
 //! # How it starts
-//! It takes the lock of its directory, so that it is the only one there; sockets that it finds are then left from one
-//! that was killed. It makes the devices of the one before again. `control.sock` comes last: who reaches it reaches
-//! all.
+//! It takes the lock of its directory, so that it is the only one there; sockets that it finds are then left from a
+//! killed daemon. It makes the devices of the previous daemon again. `control.sock` comes last: a client that can
+//! connect to it can use everything.
 //!
 //! # How it ends
 //! On SIGTERM, SIGINT, SIGHUP, a client's request, or when its directory has been deleted: it takes no more requests,
-//! lets those under way finish, flushes the devices, and removes its sockets. Nothing else on disk goes: the next one
-//! has the same devices.
+//! lets those under way finish, flushes the devices, and removes its sockets. Nothing else on disk is removed: the next
+//! daemon has the same devices.
 
 mod beneath;
 mod clients;
@@ -74,22 +74,22 @@ use vhost::VhostExports;
 
 /// The exit code of a daemon that found another in its directory.
 pub(crate) const EXIT_HELD: u8 = 3;
-/// The exit code of one that was to go on in the place of another, and found none.
+/// The exit code of a daemon that was to take over from another, and found none.
 pub(crate) const EXIT_NONE: u8 = 4;
 /// How long requests under way and clients of exports may take when the daemon ends.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// How long the old daemon may take for its last word.
 const WORD: Duration = Duration::from_secs(60);
-/// How long one that has hung up may take to end.
+/// How long a daemon that has hung up may take to end.
 const ENDING: Duration = Duration::from_secs(5);
-/// How often it looks whether its directory is still there.
+/// How often it checks whether its directory still exists.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// What the daemon's threads share.
+/// The state shared by the daemon's threads.
 pub(crate) struct Daemon {
     places: Places,
     registry: Registry,
-    /// The block devices beneath, which this process has for itself.
+    /// The claims on block devices beneath.
     claims: Claims,
     nbd: MainServer,
     tcp: TcpExports,
@@ -98,22 +98,22 @@ pub(crate) struct Daemon {
     underway: UnderwayList,
     lost: LostDevices,
     state: StateWriter,
-    /// The devices are not to be made again.
+    /// The devices must not be made again.
     forget: AtomicBool,
-    /// Another daemon that is ready to go on.
+    /// Another daemon that is ready to take over.
     giving: Mutex<Option<Giving>>,
-    /// The ways to daemons that are still asked whether they are.
+    /// The connections to daemons that are still being asked whether they are.
     asking: Mutex<Vec<Arc<UnixStream>>>,
-    /// Another daemon is about to go on.
+    /// Another daemon is about to take over.
     replaced: AtomicBool,
     /// Conversations that go on there, or here when it does not.
     left: Mutex<Vec<Left>>,
-    /// The end was asked for, by a signal or a client.
+    /// The end was requested, by a signal or a client.
     ended: Arc<AtomicBool>,
     stop: Arc<Stop>,
 }
 
-/// The ways to its devices.
+/// The exports of its devices.
 struct Serving {
     nbd: MainServer,
     tcp: TcpExports,
@@ -135,16 +135,16 @@ impl From<String> for StartError {
     }
 }
 
-/// How a daemon is to begin.
+/// How a daemon starts.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Begin {
     /// A client has started it, with the log as standard output.
     pub(crate) detached: bool,
-    /// Without the devices of the one before.
+    /// Without the devices of the previous daemon.
     pub(crate) fresh: bool,
-    /// How long its threads poll before they sleep, in microseconds, if that was said.
+    /// How long its threads poll before they sleep, in microseconds, if that was given.
     pub(crate) poll_budget: Option<u32>,
-    /// What devices are in the file system unless they are told.
+    /// The default kind of node.
     pub(crate) node: NodeKind,
     /// Requests to nodes may come by io_uring.
     pub(crate) rings: bool,
@@ -174,7 +174,7 @@ pub(crate) fn run(places: Places, begin: Begin) -> Result<(), StartError> {
     let claims = Claims::default();
     let opener = Beneath::new(&domain, &claims, &places, tcp.listening()).opener();
     let registry = udm_stack::registry_over(domain.clone(), opener);
-    // Before anything is restored: loop devices of the daemon before still hold what they had.
+    // Before anything is restored: loop devices of the previous daemon still hold their files.
     let nodes = Nodes::new(&registry, &places, NodeSettings { node, rings });
     let late = if fresh {
         put_last_state_aside(&places, "it was asked not to restore them");
@@ -190,11 +190,11 @@ pub(crate) fn run(places: Places, begin: Begin) -> Result<(), StartError> {
     live(Life { daemon, control, second, event_loop, conversations: Vec::new() }, &lock)
 }
 
-/// Goes on in the place of the daemon that runs in the directory; `Ok(false)` when none does. `taken_over` is called
-/// once this one has everything. Standard output is the log.
+/// Takes over from the daemon that runs in the directory; `Ok(false)` when none does. `taken_over` is called once this
+/// one has everything. Standard output is the log.
 pub(crate) fn replace(places: Places, taken_over: impl FnOnce()) -> Result<bool, StartError> {
     detach();
-    // Before anything is asked of the other: what is wrong here is no reason to stop anybody.
+    // Before the other daemon is contacted: an error here is no reason to stop it.
     log::start(&places, false).map_err(|e| format!("{}: {e}", places.log().display()))?;
     raise_descriptor_limit();
     own_writes::keep_clear();
@@ -221,12 +221,12 @@ pub(crate) fn replace(places: Places, taken_over: impl FnOnce()) -> Result<bool,
         Ok(message) => return Err(format!("the daemon answers {:?}", message.kind).into()),
         Err(error) => return Err(format!("the daemon does not let go: {error}").into()),
     }
-    // Only now is it known that it serves nobody any more.
+    // Only now is it certain that it serves no client any more.
     lock.claim(ENDING).map_err(|e| match e.kind() {
         std::io::ErrorKind::WouldBlock => "the daemon before still lives, and goes on".to_owned(),
         _ => format!("the right to serve cannot be had: {}: {e}", places.dir().display()),
     })?;
-    // Nothing of what was between the two stays open.
+    // Closes everything between the two.
     drop(link);
     liveness.cut();
     lock.sign().map_err(|e| format!("{}: {e}", places.lock().display()))?;
@@ -242,7 +242,7 @@ fn live(mut life: Life, lock: &Lock) -> Result<(), StartError> {
         let daemon = &life.daemon;
         let (places, ended, stop) = (daemon.places.clone(), daemon.ended.clone(), daemon.stop.clone());
         let Some((messages, event_loop)) = life.serve(lock)? else { return Ok(()) };
-        // What was given away comes back. A device that cannot be opened again is lost; the others go on.
+        // Everything that was given away comes back. A device that cannot be opened again is lost; the others go on.
         let mut successor = Successor::new(&places, handover::take_over(messages, &places)?)?;
         successor.problems.drain(..).for_each(|problem| error!("{problem}"));
         stop.clear();
@@ -256,7 +256,7 @@ fn detach() {
     let _ = std::env::set_current_dir("/");
 }
 
-/// A daemon that has everything to serve with, and serves nobody yet.
+/// A daemon that is ready to serve, and does not serve yet.
 struct Successor {
     registry: Registry,
     claims: Claims,
@@ -350,7 +350,7 @@ impl Successor {
     }
 }
 
-/// A daemon and the sockets that it is spoken to by.
+/// A daemon and its control sockets.
 struct Life {
     daemon: Arc<Daemon>,
     control: Listener,
@@ -360,10 +360,10 @@ struct Life {
 }
 
 impl Life {
-    /// Serves until the end. `Some`: another daemon was to go on and did not; what it was given is here.
+    /// Serves until the end. `Some`: another daemon was to take over and did not; its messages are here.
     fn serve(self, lock: &Lock) -> Result<Option<(Vec<HandOverMessage>, EventLoop)>, StartError> {
         let Self { daemon, control, second, event_loop, conversations } = self;
-        // What is wrong is in the log; commands that change something are refused until it is written.
+        // The error is in the log; commands that change something are refused until the state is written.
         let _ = daemon.changed(What::Everything);
         daemon.watch();
         let mut clients = Clients::new(daemon.clone(), control, second, event_loop)?;
@@ -437,7 +437,7 @@ impl Daemon {
         }
     }
 
-    /// What goes on in the next daemon.
+    /// The parts that go on in the next daemon.
     fn givers(&self) -> [&dyn HandOver; 5] {
         [&self.nbd, &self.tcp, &self.vhost, &self.nodes, self.nodes.ublk()]
     }
@@ -450,12 +450,12 @@ impl Daemon {
         self.left.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Another daemon wants to go on here. Nothing stops before it has understood everything.
+    /// Another daemon wants to take over. Nothing stops before it has understood everything.
     fn prepare_replacement(&self, stream: &UnixStream, peer: Peer) {
         info!("process {} is to go on in the place of this one", peer.pid);
         match self.ask(stream, peer) {
             Ok(giving) => {
-                // Of two that want it at once the first is told by its end that it does not get it.
+                // If two want to at once, the first one's connection is closed.
                 *self.giving.lock().unwrap_or_else(PoisonError::into_inner) = Some(giving);
                 self.replaced.store(true, Ordering::Release);
                 self.stop.set();
@@ -464,13 +464,13 @@ impl Daemon {
         }
     }
 
-    /// Asks one that wants to go on. Blocks until it answers, or this one stops.
+    /// Asks a daemon that wants to take over. Blocks until it answers, or this one stops.
     fn ask(&self, stream: &UnixStream, peer: Peer) -> Result<Giving, String> {
         let asking = || self.asking.lock().unwrap_or_else(PoisonError::into_inner);
         let copy = || stream.try_clone().map_err(|e| e.to_string());
         let (way, held) = (copy()?, Arc::new(copy()?));
         asking().push(held.clone());
-        // Who stops after this look hangs up.
+        // A stop after this check hangs up.
         let result = match self.stop.is_set() {
             true => Err("this one stops already".into()),
             false => handover::first_words(self, Link::new(way), peer.pid),
@@ -479,14 +479,14 @@ impl Daemon {
         result
     }
 
-    /// One that does not answer keeps nobody from ending, nor from giving everything to another.
+    /// A daemon that does not answer must not prevent the end, or a hand-over to another one.
     fn hang_up_on_asked(&self) {
         for stream in &*self.asking.lock().unwrap_or_else(PoisonError::into_inner) {
             let _ = stream.shutdown(Shutdown::Both);
         }
     }
 
-    /// Gives everything to another daemon. `Err`: nothing has changed. `left`: so many commands are not done.
+    /// Gives everything to another daemon. `Err`: nothing has changed. `left`: the number of unfinished commands.
     fn give(&self, clients: &mut Clients, left: usize, lock: &Lock, giving: &Giving) -> Result<Given, String> {
         let late = self.lost.late().names();
         if !late.is_empty() {
@@ -503,8 +503,8 @@ impl Daemon {
         handover::give(self, &clients.sockets(), lock, giving)
     }
 
-    /// Blocks until the daemon is to end, or until another is ready to go on: then that. Devices whose removal was
-    /// deferred go without a request, so the state is looked at now and then.
+    /// Blocks until the daemon has to end, or until another one is ready to take over, which is returned. Devices whose
+    /// removal was deferred go without a request, so the state is checked now and then.
     fn wait_for_end(&self, lock: &Lock) -> Option<Giving> {
         loop {
             let woken = self.stop.wait(Some(LOOK));
@@ -512,7 +512,7 @@ impl Daemon {
                 info!("ending");
                 return None;
             }
-            // One that was ready while another was dealt with may have nobody to wake.
+            // A daemon that became ready while another one was being handled may have woken nobody.
             let giving = self.giving.lock().unwrap_or_else(PoisonError::into_inner).take();
             if giving.is_some() {
                 self.replaced.store(true, Ordering::Release);
@@ -532,12 +532,12 @@ impl Daemon {
         }
     }
 
-    /// Ends. `left`: so many commands are not done.
+    /// Ends. `left`: the number of unfinished commands.
     fn end(&self, clients: Clients, left: usize) {
         if left > 0 {
             warn!("{left} commands are still under way; not waiting for them");
         }
-        // Before anything goes: what clients are told is that the daemon ends, not that devices are missing.
+        // Before anything is removed: clients are told that the daemon ends, not that devices are missing.
         let why = format!("the daemon of {} is being stopped", self.places.dir().display());
         clients.refuse(&why, PATIENCE);
         let _ = self.state.save(self, What::Everything);
@@ -584,8 +584,8 @@ fn refused(places: &Places, error: LockError) -> StartError {
     }
 }
 
-/// Makes the devices of the daemon before again. What stands in the way of a device is told in the log, and its own
-/// table kept; a state that is not understood is put aside as a whole.
+/// Makes the devices of the previous daemon again. Errors of a device are logged, and its own table is kept; a state
+/// that is not understood is put aside as a whole.
 fn restore_last(
     places: &Places,
     registry: &Registry,
@@ -653,10 +653,10 @@ pub(crate) fn forget(places: &Places) -> Result<(), String> {
     state::forget(places.dir()).map_err(|e| format!("{}: {e}", places.state().display()))
 }
 
-/// Keeps for people what is not restored.
+/// Keeps the files that are not restored, for people.
 fn put_last_state_aside(places: &Places, why: &str) {
     let kept = places.last_state();
-    // The log first: without its state it says nothing.
+    // The log first: without its state it is useless.
     let moved = [(places.state_log(), places.last_log()), (places.state(), kept.clone())];
     for (from, to) in moved {
         match std::fs::rename(&from, &to) {

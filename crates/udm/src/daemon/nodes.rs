@@ -1,11 +1,11 @@
-//! Devices in the file system: which have a node, and what follows when they change.
+//! Devices in the file system: which of them have a node, and how nodes follow changes of their devices.
 //!
 //! The mount and its threads begin with the first node. [`Nodes::sync`] is called whenever something may have changed:
 //! it compares each node with its device, and does what is needed.
 //!
 //! # Locks
 //! The lock here is held while the mount's threads are asked for names of files. They take locks of the registry and of
-//! devices, never this one. It is not held for what may wait for a device: see [claims].
+//! devices, never this one. It is not held during calls that may wait for a device: see [claims].
 
 mod claims;
 mod end;
@@ -40,7 +40,7 @@ use udm_io::{BlockDevice, Limits};
 const MAPPER: &str = "/dev/mapper";
 /// How long the mount may take to end for another daemon.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How long a command waits for what follows from it: a block device adapts to its device, or comes back. Afterwards
+/// How long a command waits for its consequences: a block device that adapts to its device, or comes back. Afterwards
 /// that goes on by itself.
 const SETTLE: Duration = Duration::from_secs(5);
 /// How many nodes follow their devices at a time; others do so at the next look.
@@ -51,15 +51,15 @@ pub(crate) struct Nodes {
     registry: Registry,
     dir: PathBuf,
     settings: NodeSettings,
-    /// Those that need no file.
+    /// The nodes that need no file.
     ublk: Ublks,
     shared: Arc<Shared>,
 }
 
-/// What the daemon was told of its nodes.
+/// The daemon's options for nodes.
 #[derive(Clone, Copy)]
 pub(crate) struct NodeSettings {
-    /// For devices that nothing else was said of.
+    /// For devices without an explicit kind.
     pub(crate) node: NodeKind,
     /// Requests may come by io_uring.
     pub(crate) rings: bool,
@@ -77,7 +77,7 @@ struct Inner {
 struct Node {
     md: Arc<MappedDevice>,
     name: String,
-    /// As it was asked for.
+    /// The kind that was asked for.
     wanted: NodeState,
     /// `Fuse` or `Loop`.
     kind: NodeKind,
@@ -89,10 +89,10 @@ struct Node {
     lost: bool,
 }
 
-/// What is to be done for a node, without the lock.
+/// Work for a node, to be done without the lock.
 struct Due {
     claim: Claim,
-    /// `None`: it is to go.
+    /// `None`: the node has to be removed.
     change: Option<Change>,
 }
 
@@ -100,13 +100,13 @@ impl Due {
     fn perform(self) {
         match self.change {
             Some(change) => self.claim.follow(change),
-            // Who still has its block device open finds no device any more.
+            // Programs that still have its block device open find no device any more.
             None => _ = self.claim.take_away(false),
         }
     }
 }
 
-/// What of a device its node depends on.
+/// The properties of a device that its node depends on.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) struct Seen {
     pub(super) sectors: u64,
@@ -140,7 +140,8 @@ pub(super) fn of_io(error: &io::Error) -> Error {
 }
 
 impl Nodes {
-    /// No nodes yet. What a daemon before has left is ended, now: nobody shall use it for a device of this one.
+    /// No nodes yet. The remains of an earlier daemon are ended now, so that nobody takes them for a device of this
+    /// one.
     pub(crate) fn new(registry: &Registry, places: &Places, settings: NodeSettings) -> Self {
         let dir = places.nodes();
         registry.set_nodes(dir.clone());
@@ -175,7 +176,7 @@ impl Nodes {
         inner.nodes.iter().map(|node| inner.entry(node)).chain(self.ublk.list()).collect()
     }
 
-    /// What was asked for a device that has a node.
+    /// The kind that was asked for, of a device with a node.
     pub(crate) fn wanted(&self, md: &Arc<MappedDevice>) -> Option<NodeState> {
         let wanted = self.lock().nodes.iter().find(|node| Arc::ptr_eq(&node.md, md)).map(|node| node.wanted);
         wanted.or_else(|| self.ublk.wanted(md))
@@ -184,13 +185,13 @@ impl Nodes {
     /// Gives the device of that name a node, or another kind of it. Blocks.
     ///
     /// # Errors
-    /// ENXIO without such a device; EBUSY when its node is to be another and is in use; what the system says to
-    /// mounting and to attaching a loop device.
+    /// ENXIO without such a device; EBUSY when its node would change and is in use; the system's errors of mounting and
+    /// of attaching a loop device.
     pub(crate) fn add(&self, name: &str, kind: NodeKind, mapper: bool) -> Result<Option<NodeEntry>, Error> {
         self.add_and(name, kind, mapper, true)
     }
 
-    /// The same for a daemon that starts: the block device of what is suspended comes with its resume.
+    /// The same for a daemon that starts: the block device of a suspended device comes with its resume.
     ///
     /// # Errors
     /// As there.
@@ -232,10 +233,10 @@ impl Nodes {
         self.make(&claim, wanted, wait).map(Some)
     }
 
-    /// Takes the node of the device of that name away. A file that is open stays so for who has it. Blocks.
+    /// Removes the node of the device of that name. Open files keep working. Blocks.
     ///
     /// # Errors
-    /// ENXIO without such a node; EBUSY when somebody has its block device open.
+    /// ENXIO without such a node; EBUSY when its block device is open.
     pub(crate) fn remove(&self, name: &str) -> Result<(), Error> {
         if let Some(md) = self.remove_ublk(name)? {
             self.lock().without.push(Arc::downgrade(&md));
@@ -286,7 +287,7 @@ impl Nodes {
         self.make_file(md, wanted, kind, note)?;
         if wait && let Err(error) = claim.equip() {
             if wanted.kind != NodeKind::Auto || wanted.mapper {
-                // It was not there before, so that nobody has it open.
+                // It did not exist before, so nobody has it open.
                 let _ = claim.take_away(false);
                 return Err(error);
             }
@@ -299,11 +300,11 @@ impl Nodes {
         Ok(entry)
     }
 
-    /// Has the mount show what lies beneath it.
+    /// Makes the mount show the directory beneath it.
     fn show(&self, server: &FuseServer) {
         for (name, path) in self.ublk.links() {
             if let Some(md) = self.registry.by_name(&name) {
-                // It may be there from before.
+                // It may exist from before.
                 if server.add_link(&name, Box::new(Mapped(md)), &path).is_err() {
                     server.set_link(&name, Some(&path));
                 }
@@ -331,8 +332,8 @@ impl Nodes {
         Ok(())
     }
 
-    /// Lets go of devices, so that they can be removed, unless somebody uses their nodes: then the answer says who.
-    /// Blocks. [`sync`](Self::sync) brings back what was let go of for nothing.
+    /// Releases devices, so that they can be removed, unless their nodes are in use: then the answer says by whom.
+    /// Blocks. [`sync`](Self::sync) brings back nodes that were released for nothing.
     pub(crate) fn release(&self, which: impl Fn(&MappedDevice) -> bool) -> Vec<String> {
         let mut kept = Vec::new();
         self.ublk.release(&which, &mut kept);
@@ -354,12 +355,12 @@ impl Nodes {
         kept
     }
 
-    /// Follows the devices. Blocks, for [`SETTLE`] at most where block devices wait for what they are on.
+    /// Follows the devices. Blocks, for [`SETTLE`] at most if block devices wait for the devices beneath them.
     pub(crate) fn sync(&self) {
         self.follow(SETTLE);
     }
 
-    /// The same for who has others to look after: it waits for no device.
+    /// The same for callers that must not wait for a device.
     pub(crate) fn look_around(&self) {
         self.follow(Duration::ZERO);
     }
@@ -380,7 +381,7 @@ impl Nodes {
         let _ = is_done.recv_timeout(patience);
     }
 
-    /// Follows the devices as far as nothing waits for them, and claims the nodes for which there is more to do.
+    /// Follows the devices as far as that needs no waiting, and claims the nodes with more work.
     fn due(&self) -> Vec<Due> {
         self.ublk.sync();
         let mut guard = self.lock();
@@ -425,7 +426,7 @@ impl Nodes {
         due
     }
 
-    /// Devices that are to have a node because all are.
+    /// Devices that get a node because all do.
     fn without_node(&self, inner: &Inner) -> Vec<Arc<MappedDevice>> {
         let has = |md: &Arc<MappedDevice>| {
             inner.position(md).is_some()
@@ -450,25 +451,25 @@ impl Nodes {
         }
     }
 
-    /// Ends all nodes. Blocks at most `patience` for requests under way, and until the kernel has written what it keeps
-    /// of block devices. What waits for the resume of a suspended device fails.
+    /// Ends all nodes. Blocks at most `patience` for requests under way, and until the kernel has written back its
+    /// pages of block devices. Requests that wait for the resume of a suspended device fail.
     pub(crate) fn end(&self, patience: Duration, forget: bool) {
         self.ublk.end(patience, forget);
         self.end_files(patience);
     }
 }
 
-/// Whether requests to the device wait for a resume: its own, or of what is beneath.
+/// Whether requests to the device wait for a resume: its own, or of a device beneath.
 fn is_held(md: &MappedDevice) -> bool {
     let table = md.table(TableSlot::Active);
     let beneath = table.iter().flat_map(|table| table.devices().iter());
     md.info().suspended || beneath.filter_map(|dev| dev.as_any().downcast_ref()).any(is_held)
 }
 
-/// What a node is that is asked for so. Who cannot have a block device does not want to hear of it each time.
+/// The actual kind of a requested node. A user who cannot have a block device need not be told each time.
 ///
-/// Only root gets ublk without asking: the kernel kills the server of an unprivileged device when a request takes 30 s,
-/// as one to a suspended device may, and lets nobody go on with the device.
+/// Only root gets ublk by default: the kernel kills the server of an unprivileged device when a request takes 30 s, as
+/// one to a suspended device may, and no other server can take over the device.
 fn choose(wanted: NodeKind, root: bool, ublk: impl Fn() -> bool, loopdev: impl Fn() -> bool) -> NodeKind {
     match wanted {
         NodeKind::Auto if root && ublk() => NodeKind::Ublk,
@@ -524,7 +525,7 @@ impl Inner {
         }
     }
 
-    /// Takes a node without a block device away.
+    /// Removes a node without a block device.
     fn drop_node(&mut self, at: usize) {
         let mut node = self.nodes.remove(at);
         node.unlink();
@@ -534,8 +535,7 @@ impl Inner {
         }
     }
 
-    /// Does what follows from a change of the device. What remains to be done for its block device, if there is
-    /// anything.
+    /// Adapts a node to a change of its device. Returns the remaining work for its block device, if any.
     fn follow(&mut self, at: usize) -> Option<Change> {
         let (server, node) = (self.server.as_ref()?, &mut self.nodes[at]);
         let name = node.md.device_name();
@@ -561,8 +561,8 @@ impl Inner {
             moded: (now.read_only != then.read_only).then_some(now.read_only),
         };
         let follows = change.resized || change.moded.is_some();
-        // Released for a removal that did not come about. One that is still to come does not want it back, and over
-        // what is suspended it would wait.
+        // Released for a removal that did not happen. Not if the removal is still to come, or if attaching would wait
+        // for a suspended device.
         let lacks = node.loopdev.is_none() || node.wanted.mapper && node.mapper.is_none();
         let comes = lacks && !node.md.info().deferred_remove && !is_held(&node.md);
         (follows && node.loopdev.is_some() || comes).then_some(change)
@@ -602,7 +602,7 @@ mod tests {
             (Auto, true, false, true, Loop),
             (Auto, true, false, false, Fuse),
             (Auto, false, true, true, Fuse),
-            // What was asked for stays that, and is refused with a reason where it is not there.
+            // An explicit kind stays as it is, and is refused with a reason if it is not available.
             (Ublk, false, false, false, Ublk),
             (Loop, false, true, false, Loop),
             (Fuse, true, true, true, Fuse),

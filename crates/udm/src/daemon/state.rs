@@ -1,9 +1,9 @@
-//! `state.json` and `state.log`: what it takes to make the devices again.
+//! `state.json` and `state.log`: the state from which the devices are made again.
 //!
-//! What a command has changed is on disk before it is answered. It is read strictly: what this udm does not understand
-//! in full is not acted on in part.
+//! The changes of a command are on disk before it is answered. The files are read strictly: a state that this udm does
+//! not understand in full is not used in part.
 //!
-//! [`journal`] has how it lies on disk, [`writer`] what is written when.
+//! [`journal`] describes the files, [`writer`] what is written when.
 
 mod disk;
 mod journal;
@@ -24,7 +24,7 @@ use std::path::Path;
 use udm_control::second::{NodeKind, VhostUserExport};
 use udm_core::{Geometry, MappedDevice, Registry, StatusKind, Table, TableSlot};
 
-/// The version of the file. One of version 2 had no log beside it, and is read as well.
+/// The version of the file. A file of version 2 had no log beside it, and is read as well.
 const VERSION: u32 = 3;
 const WITHOUT_LOG: u32 = 2;
 
@@ -83,7 +83,7 @@ pub(crate) struct NodeState {
 #[serde(deny_unknown_fields)]
 pub(crate) struct TableState {
     pub(crate) read_only: bool,
-    /// What it holds ends with the process.
+    /// Its data ends with the process.
     pub(crate) transient: bool,
     pub(crate) lines: Vec<String>,
     /// On disk the lines lack their arguments.
@@ -134,8 +134,7 @@ impl State {
         (exports, vhost.described().into_iter().map(|(name, at)| VhostUserState { name, at }).collect())
     }
 
-    /// What a daemon before this one left; `None` when it left nothing. What was left out of the log is told in the
-    /// second.
+    /// The state of an earlier daemon; `None` when it left nothing. The second value says what was left out of the log.
     ///
     /// # Errors
     /// The files cannot be read, or are not understood in full: why, for people.
@@ -152,7 +151,7 @@ impl State {
         Ok(Some((state, found.left_out.map(|why| named(LOG, why)))))
     }
 
-    /// Does once more what was done after the checkpoint.
+    /// Applies the changes made after the checkpoint.
     fn replay(&mut self, records: &[String]) -> Result<(), String> {
         let mut kept = writer::Kept::of(std::mem::take(self));
         for record in records {
@@ -164,7 +163,7 @@ impl State {
 
     /// Reads the text of a file.
     pub(crate) fn parse(text: &[u8]) -> Result<Self, String> {
-        // The version first: of another one nothing else can be expected.
+        // The version first: nothing else can be expected of another version.
         #[derive(Deserialize)]
         struct Versioned {
             version: u32,
@@ -179,7 +178,7 @@ impl State {
         Ok(state)
     }
 
-    /// As another daemon of the same version tells it.
+    /// The state from another daemon of the same version.
     pub(crate) fn of_value(value: serde_json::Value) -> Result<Self, String> {
         let text = serde_json::to_vec(&value).map_err(|e| e.to_string())?;
         Self::parse(&text)
@@ -197,7 +196,7 @@ impl DeviceState {
     fn of(md: &std::sync::Arc<MappedDevice>, lost: &LostDevices, nodes: &Nodes) -> Self {
         let info = md.info();
         if let Some(late) = lost.late().of(md) {
-            // What it is to be; but its names are those that it has now.
+            // Its entry, but with the names that it has now.
             return Self { name: info.name, uuid: info.uuid, ..late };
         }
         let minor = info.devt.minor;
@@ -234,7 +233,7 @@ fn unless_told() -> bool {
     true
 }
 
-/// Older daemons know nothing of what is not so.
+/// Left out if false, for older daemons.
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks for a reference")]
 fn is_false(value: &bool) -> bool {
     !value
@@ -246,7 +245,7 @@ impl TableState {
         Self { read_only: table.read_only(), transient: table.is_transient(), lines, secret }
     }
 
-    /// Leaves of a secret table its shape.
+    /// Reduces a secret table to its shape.
     fn hide_secrets(&mut self) {
         if self.secret {
             for line in &mut self.lines {

@@ -1,4 +1,4 @@
-//! Devices exported as disks of virtual machines, when asked.
+//! Devices exported as disks of virtual machines, on request.
 
 use super::handover::{HandOver, HandOverMessage};
 use super::state::VhostUserState;
@@ -16,7 +16,7 @@ use udm_export::vhost_user::{Handed, HandedSession, Prepared, Server, ServerBuil
 /// One device on one socket.
 struct Exported {
     name: String,
-    /// As it was asked for, so that the next daemon chooses what was not said anew.
+    /// The options as given, so that the next daemon chooses its own defaults.
     at: VhostUserExport,
     server: Server,
 }
@@ -26,13 +26,13 @@ const KIND: &str = "vhost-user";
 /// Descriptors of one message, beside the listener.
 const FDS: usize = 60;
 
-/// What one message is.
+/// The kind of a message.
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 enum Piece {
     /// A server: the socket that it listens on, and the front end that is connected.
     Server { at: VhostUserExport, session: Option<SessionState> },
-    /// More descriptors of the front end before.
+    /// More descriptors of the front end in the message before.
     More,
 }
 
@@ -59,7 +59,7 @@ impl VhostExports {
         self.serve(registry, name, at, |builder| builder)
     }
 
-    /// Serves what was prepared, and anew what could not be passed on: their front ends connect again.
+    /// Serves the prepared exports, and makes those anew that could not be passed on: their front ends connect again.
     pub(crate) fn start(&self, registry: &Registry, ready: Vec<Ready>, described: &[VhostUserState]) {
         let is = |ready: &Ready, state: &VhostUserState| ready.name == state.name && ready.at.socket == state.at.socket;
         let anew = described.iter().filter(|state| !ready.iter().any(|ready| is(ready, state)));
@@ -106,8 +106,8 @@ impl VhostExports {
         Ok(entry)
     }
 
-    /// Ends those of a device, on one socket or at all; returns how many there were. Blocks until their front ends'
-    /// requests are done, some seconds at most.
+    /// Ends the exports of a device, on one socket or at all; returns how many there were. Blocks until their front
+    /// ends' requests are done, some seconds at most.
     pub(crate) fn remove(&self, name: &str, socket: Option<&str>) -> usize {
         let chosen = |e: &Exported| e.name == name && socket.is_none_or(|socket| socket == e.at.socket);
         let gone: Vec<_> = self.lock().extract_if(.., |e| chosen(e)).collect();
@@ -119,7 +119,7 @@ impl VhostExports {
         self.lock().iter().map(Exported::entry).collect()
     }
 
-    /// What it takes to make them again: names, and how they are served.
+    /// Their names and options, to make them again.
     pub(crate) fn described(&self) -> Vec<(String, VhostUserExport)> {
         self.lock().iter().map(|e| (e.name.clone(), e.at.clone())).collect()
     }
@@ -195,8 +195,8 @@ pub(crate) struct Ready {
     session: Option<Prepared>,
 }
 
-/// What goes on from the messages of another daemon, with the front ends' memory mapped and their devices open. Front
-/// ends that cannot go on are told in `problems`, and hung up on.
+/// The exports from the messages of another daemon, with the front ends' memory mapped and their devices open. Front
+/// ends that cannot go on are reported in `problems` and disconnected.
 pub(crate) fn prepare(registry: &Registry, messages: Vec<HandOverMessage>, problems: &mut Vec<String>) -> Vec<Ready> {
     let mut handed: Vec<(HandOverMessage, VhostUserExport, Option<SessionState>)> = Vec::new();
     for mut message in messages {

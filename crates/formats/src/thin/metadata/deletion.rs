@@ -15,8 +15,8 @@ pub const REMAINS: u32 = MAX_DEVICE + 1;
 
 /// What a deleted device has left, on its way out: so that a big one does not hold everybody else up.
 ///
-/// Between two steps the metadata are sound, and commits may come in between. Who gives it up half-way, or whose power
-/// goes, finds what is left with [`Metadata::remains`].
+/// Between two steps the metadata are sound, and commits may come in between. A caller that gives it up half-way, or
+/// whose power goes, finds what is left with [`Metadata::remains`].
 #[derive(Debug)]
 pub struct Deletion {
     /// Under which id it is kept; `None` when nothing is left.

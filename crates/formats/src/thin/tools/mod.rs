@@ -26,7 +26,7 @@ pub use emit::{Emit, Head, Human, Run, Xml};
 pub use error::Error;
 pub use view::{View, Which};
 
-/// Who wants to know how far it is.
+/// A receiver of progress reports.
 pub trait Progress {
     /// `done` of `total` units, which mean the same within one run; `total` may grow. Called often: it has to be cheap.
     fn at(&mut self, done: u64, total: u64);

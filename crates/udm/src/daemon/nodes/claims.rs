@@ -1,12 +1,12 @@
-//! Who has a device's node to himself.
+//! Claims on nodes: exclusive access to one device's node.
 //!
-//! What is done with a block device may wait in the kernel until the device beneath answers, and that may take somebody
-//! else's command: a resume, more space. So the lock of the nodes is not held meanwhile; that one node is claimed.
+//! An operation on a block device may wait in the kernel until the device beneath answers, and that may need another
+//! command: a resume, more space. So the lock of the nodes is not held meanwhile; only that one node is claimed.
 //!
 //! # Invariants
-//! - Only who has the claim attaches or detaches a node's block device, or takes away a node that has one.
-//! - Nobody waits for a claim while he has the lock or another claim. Who only follows what others did does not wait at
-//!   all: what he leaves out is done at the next look.
+//! - Only a thread with the claim attaches or detaches a node's block device, or removes a node that has one.
+//! - No thread waits for a claim while it has the lock or another claim. A thread that only follows changes does not
+//!   wait at all: skipped work is done at the next look.
 
 use super::{Inner, failed};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -22,18 +22,18 @@ pub(super) struct Shared {
     given_back: Condvar,
 }
 
-/// A device's node, whether there is one or not yet. Others go on when it is dropped.
+/// A claim on a device's node, which need not exist yet. Others go on when it is dropped.
 pub(super) struct Claim {
     pub(super) shared: Arc<Shared>,
     pub(super) md: Arc<MappedDevice>,
 }
 
-/// Those that are out.
+/// The claims that are out.
 #[derive(Default)]
 pub(super) struct Claims {
-    /// With what is being done.
+    /// With a text of what is being done.
     out: Vec<(Arc<MappedDevice>, &'static str)>,
-    /// There are no more.
+    /// No more claims are given.
     ended: bool,
 }
 
@@ -44,7 +44,7 @@ impl Claims {
     }
 }
 
-/// What is said of a node that somebody else has.
+/// The error for a node that is claimed by another thread.
 fn busy(md: &MappedDevice, what: &str) -> String {
     let name = md.device_name();
     format!(
@@ -66,10 +66,10 @@ impl Shared {
         waited.unwrap_or_else(PoisonError::into_inner).0
     }
 
-    /// Claims a node, when whoever has it is done. `what` is going to be done with it?
+    /// Claims a node, after waiting for its present claim. `what` describes the work.
     ///
     /// # Errors
-    /// EBUSY: he is not done after so long. ENODEV: the nodes are ending.
+    /// EBUSY: the present claim was not released in time. ENODEV: the nodes are ending.
     pub(super) fn claim(
         self: &Arc<Self>,
         md: &Arc<MappedDevice>,
@@ -83,7 +83,7 @@ impl Shared {
         self.claim_now(&mut inner, md, what).ok_or_else(|| failed(Errno::ENODEV, "the nodes are ending"))
     }
 
-    /// The same if nobody has it.
+    /// The same without waiting: `None` if the node is claimed.
     pub(super) fn claim_now(
         self: &Arc<Self>,
         inner: &mut Inner,
@@ -97,7 +97,7 @@ impl Shared {
         Some(Claim { shared: self.clone(), md: md.clone() })
     }
 
-    /// Waits until all claims are given back; `Err` says which is not, after so long.
+    /// Waits until all claims are released, for a limited time; `Err` says which one is not.
     pub(super) fn settle(&self, patience: Duration) -> Result<(), String> {
         let inner = self.wait_while(patience, |claims| !claims.out.is_empty());
         match inner.claims.out.first() {

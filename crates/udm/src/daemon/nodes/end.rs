@@ -7,7 +7,7 @@ use tracing::warn;
 use udm_export::node::loopdev::{Detached, HeldLoop, LoopDevice};
 use udm_io::Domain;
 
-/// How long requests under way may take where some of them wait for a resume that does not come.
+/// How long requests under way may take if some of them wait for a resume that does not come.
 const HELD: Duration = Duration::from_secs(1);
 
 impl Nodes {
@@ -15,7 +15,7 @@ impl Nodes {
     pub(super) fn end_files(&self, patience: Duration) {
         let domain = self.registry.domain();
         self.shared.end_claims();
-        // What is under way mostly is done soon; what is not ends with the mount.
+        // Most requests under way are done soon; the others end with the mount.
         let _ = self.shared.settle(HELD);
         let mut guard = self.lock();
         let Inner { nodes, claims, .. } = &mut *guard;
@@ -28,7 +28,7 @@ impl Nodes {
             if waits { held.extend(loopdev) } else { attached.extend(loopdev) }
         }
         drop(guard);
-        // Elsewhere: over a device that does not answer this takes as long as the mount lives.
+        // On another thread: over a device that does not answer this takes as long as the mount lives.
         let (done, is_done) = mpsc::channel();
         let any = !attached.is_empty();
         let of_work = domain.clone();
@@ -52,7 +52,7 @@ impl Nodes {
             None => {}
         }
         for (name, loopdev) in held {
-            // Only now: before, to close it would have waited for what it keeps.
+            // Only now: earlier, closing it would have waited for its pages to be written.
             if let Err(error) = loopdev.and_then(HeldLoop::detach_when_closed) {
                 warn!("{name}: {error}");
             }
@@ -63,10 +63,10 @@ impl Nodes {
     }
 }
 
-/// Has the kernel write what it keeps, and gives the block device back.
+/// Makes the kernel write back its pages, and releases the block device.
 fn end_block_device(domain: &Domain, name: &str, loopdev: &LoopDevice) {
     let shown = loopdev.path();
-    // What is in the page cache was acknowledged to nobody, but it need not be lost either.
+    // Data in the page cache was not acknowledged as durable, but need not be lost either.
     if let Err(error) = loopdev.flush(domain) {
         warn!("{name}, {}: {error}", shown.display());
     }

@@ -14,20 +14,20 @@ use udm_control::second::NodeKind;
 use udm_core::Error;
 use udm_export::node::loopdev::{self, Detached, LoopDevice};
 
-/// How often a loop device is asked for whether somebody still has it open, and how long between: whoever looks at new
-/// devices, as udev does, opens them for a moment.
+/// How often, and at which interval, to check whether a loop device is still open: programs that look at new devices,
+/// such as udev, open them for a moment.
 const TRIES: u32 = 20;
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// What of a device its block device has to follow.
+/// The properties of a device that its block device has to follow.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Change {
     pub(super) resized: bool,
-    /// It is read-only now, or no longer.
+    /// The device's read-only state.
     pub(super) moded: Option<bool>,
 }
 
-/// What a block device is attached to, and how.
+/// The file that a block device is attached to, and its options.
 struct Order {
     file: PathBuf,
     read_only: bool,
@@ -42,7 +42,8 @@ impl Claim {
         inner.position(&self.md).map(|at| work(&mut inner.nodes[at]))
     }
 
-    /// Attaches the loop device of a node that is to have one, and makes its link. Blocks until the device has flushed.
+    /// Attaches the loop device of a node that should have one, and makes its link. Blocks until the device has
+    /// flushed.
     pub(super) fn equip(&self) -> Result<(), Error> {
         if let Some(Order { file, read_only, block, data }) = self.order() {
             own_writes::reserve(data);
@@ -63,7 +64,7 @@ impl Claim {
         })
     }
 
-    /// It is the node's from now on, if that is still there.
+    /// It belongs to the node from now on, if the node still exists.
     fn attached(&self, loopdev: LoopDevice) -> Result<(), Error> {
         let mut inner = self.shared.lock();
         let at = inner.position(&self.md).filter(|at| !inner.nodes[*at].lost);
@@ -80,7 +81,7 @@ impl Claim {
         Err(failed(Errno::ENODEV, "its mount has gone meanwhile"))
     }
 
-    /// Makes the link in /dev/mapper of a node that is to have one.
+    /// Makes the link in /dev/mapper of a node that should have one.
     fn link(&self) -> Result<(), Error> {
         let mut inner = self.shared.lock();
         let Some(at) = inner.position(&self.md) else { return Ok(()) };
@@ -88,8 +89,8 @@ impl Claim {
         let node = &mut nodes[at];
         if node.kind == NodeKind::Loop && node.wanted.mapper && node.mapper.is_none() {
             let link = Path::new(MAPPER).join(&node.name);
-            // By way of the mount: a link to the loop device itself would outlive a daemon that is killed, and lead to
-            // whoever has that number next.
+            // Through the mount: a link to the loop device itself would outlive a killed daemon, and then lead to the
+            // next user of that number.
             let made =
                 fs::create_dir_all(MAPPER).and_then(|()| std::os::unix::fs::symlink(server.path(&node.name), &link));
             made.map_err(|e| of_io(&io::Error::new(e.kind(), format!("{}: {e}", link.display()))))?;
@@ -98,7 +99,7 @@ impl Claim {
         Ok(())
     }
 
-    /// Has the node be a file, since it cannot be a block device.
+    /// Makes the node a file, since it cannot be a block device.
     pub(super) fn make_do(&self, why: Error) {
         self.with(|node| {
             warn!("{}: {}; its node is a file", node.name, why.message);
@@ -107,10 +108,10 @@ impl Claim {
         });
     }
 
-    /// Detaches the loop device of a node that has one. Blocks until what the kernel still had to write is written.
+    /// Detaches the loop device of a node that has one. Blocks until the kernel has written its pages.
     ///
     /// # Errors
-    /// EBUSY when somebody has it open, or when it would wait for a resume.
+    /// EBUSY when it is open, or when detaching would wait for a resume.
     pub(super) fn detach(&self) -> Result<(), Error> {
         let Some((name, Some(loopdev))) = self.with(|node| (node.name.clone(), node.loopdev.clone())) else {
             return Ok(());
@@ -141,7 +142,7 @@ impl Claim {
         Ok(())
     }
 
-    /// Takes the node away. `kindly`: not while somebody has its block device open.
+    /// Removes the node. `kindly`: not while its block device is open.
     ///
     /// # Errors
     /// As [`detach`](Self::detach); unkindly none.
@@ -163,7 +164,7 @@ impl Claim {
         Ok(())
     }
 
-    /// Does what follows from a change of the device.
+    /// Adapts the block device to a change of its device.
     pub(super) fn follow(&self, change: Change) {
         let domain = &self.shared.domain;
         if let Some(Some(loopdev)) = self.with(|node| node.loopdev.clone()) {
@@ -179,7 +180,7 @@ impl Claim {
     }
 }
 
-/// Gives a block device back, in use or not.
+/// Releases a block device, in use or not.
 fn give_back(domain: &udm_io::Domain, loopdev: &LoopDevice) {
     if let Err(error) = loopdev.detach_when_closed(domain) {
         warn!("{error}");
