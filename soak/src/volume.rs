@@ -21,7 +21,7 @@ pub enum Way {
     Node(PathBuf),
 }
 
-/// What its writer is to do.
+/// The command to its writer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Wish {
     Run,
@@ -45,7 +45,7 @@ pub struct Volume {
     pub way: Way,
     /// It is only read.
     pub read_only: bool,
-    /// What may be read.
+    /// The model of its content.
     pub model: Mutex<Model>,
     state: Mutex<State>,
     changed: Condvar,
@@ -64,7 +64,7 @@ pub struct Excuse<'a>(&'a Volume);
 pub struct Resting<'a>(&'a Volume);
 
 impl Volume {
-    /// A part of a device of which the model tells.
+    /// A part of a device that the model covers.
     pub fn new(name: impl Into<String>, way: Way, model: Model) -> Self {
         Self {
             name: name.into(),
@@ -90,7 +90,7 @@ impl Volume {
         })
     }
 
-    /// The device has grown to so many blocks. NBD tells a size only to who connects.
+    /// The device has grown to this many blocks. NBD reports a size only at connection.
     pub fn grow(&self, blocks: u64) {
         let mut model = lock(&self.model);
         self.sizes.fetch_add(1, Ordering::SeqCst);
@@ -144,7 +144,7 @@ impl Volume {
         self.changed.notify_all();
     }
 
-    /// Has the writer rest; returns when nothing is in flight. One who asks at a time.
+    /// Pauses the writer; returns when nothing is in flight. One caller at a time.
     pub fn rest(&self) -> Resting<'_> {
         self.wish(Wish::Rest);
         let mut state = lock(&self.state);

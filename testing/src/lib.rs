@@ -1,5 +1,5 @@
-//! What the tests of every crate share: waiting for something to hold or somebody to sleep, programs that may not be
-//! installed, and a switch of the kernel's. It knows nothing of udm, so that the tests of any crate can have it.
+//! The support that the tests of every crate share: waiting for a condition or for a thread to sleep, programs that may
+//! not be installed, and a setting of the kernel. It does not depend on udm, so the tests of any crate can use it.
 
 mod asleep;
 mod fuse_uring;

@@ -34,7 +34,8 @@ impl Gate {
     }
 }
 
-/// A thread's place at the gate. Dropped without having waited, as on an error, it keeps nobody else waiting.
+/// A thread's place at the barrier. If it is dropped without having waited, for example after an error, it makes no
+/// other thread wait.
 pub(crate) struct Ready(Option<Arc<Gate>>);
 
 impl Ready {

@@ -26,7 +26,7 @@ const BLOCK: u64 = 64 << 10;
 /// Bytes of a request.
 const PAGE: u64 = 4 << 10;
 const DEPTH: usize = 32;
-/// What a first write may take longer than a rewrite, besides the memory that it moves.
+/// How much longer a first write may take than a rewrite, besides the memory that it moves.
 const EXTRA_NS: f64 = 3000.0;
 
 /// A pool over memory, and a linear device beside it.
@@ -139,7 +139,7 @@ impl Findings<'_> {
         self.ratios.push(Bar { label: row.to_owned(), value: ratio, tone: Tone::Ours });
     }
 
-    /// What is left of the figure without the baseline, in nanoseconds.
+    /// The figure without the baseline, in nanoseconds.
     fn extra(&mut self, row: &str, baseline: &[f64], figure: &[f64]) {
         let rounds: Vec<f64> = baseline.iter().zip(figure).map(|(b, f)| f - b).collect();
         let extra = Spread::of(&rounds).median;

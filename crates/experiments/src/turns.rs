@@ -18,8 +18,8 @@ impl<'a> Way<'a> {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Figures(Vec<(&'static str, Vec<f64>)>);
 
-/// Does each way once a round, each round beginning with another one. One round before them counts for nobody: it
-/// meets cold caches. `told` hears of each round.
+/// Measures each variant once per round, beginning each round with another one. One round before them is not counted:
+/// it meets cold caches. `told` is called for each round.
 pub(crate) fn turns(rounds: usize, ways: &mut [Way<'_>], mut told: impl FnMut(usize)) -> Result<Figures, Error> {
     let mut all: Vec<_> = ways.iter().map(|way| (way.name, Vec::with_capacity(rounds))).collect();
     let count = ways.len();

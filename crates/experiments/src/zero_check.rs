@@ -1,4 +1,4 @@
-//! `zero-check`: how fast it is told that a write is all zero, and what asking costs when it is not.
+//! `zero-check`: how fast a write of zeroes is recognised, and what the check costs for other writes.
 
 use crate::chart::{Bar, Chart, Group, Tone};
 use crate::experiment::{Experiment, Setting};
@@ -23,7 +23,7 @@ const IN_CACHE: usize = 4 * BLOCK;
 /// Bytes that are in no cache when they are read again, and bytes of them that a turn reads: about 1 ms.
 const BEYOND_CACHES: usize = 256 << 20;
 const PART: usize = 16 << 20;
-/// What the seed's author measured, in MB/s, and how much more that was than memcmp against a page of zeroes.
+/// The author's figure in MB/s, and its ratio to memcmp against a page of zeroes.
 const SEED: (f64, f64) = (8137.0, 5.0);
 
 fn run(setting: &Setting<'_>) -> Result<Report, Error> {
@@ -33,7 +33,7 @@ fn run(setting: &Setting<'_>) -> Result<Report, Error> {
     let (in_cache, beyond_caches) = (zeroes(IN_CACHE + PAGE), zeroes(BEYOND_CACHES + PAGE));
     let (in_cache, beyond_caches) = (pages(&in_cache, IN_CACHE), pages(&beyond_caches, BEYOND_CACHES));
     let took_turns = |place: &str, memory: &[u8], repeats: usize| {
-        // Each turn goes on where the last one ended: what it reads has left the caches since it was read before.
+        // Each turn goes on where the last one ended: its data has left the caches since it was last read.
         let next = Cell::new(0);
         let part = memory.len().min(PART);
         let way = |name, check: fn(&[u8]) -> bool| {
@@ -288,7 +288,7 @@ fn combined(chunk: &[u8]) -> u64 {
 mod tests {
     use super::*;
 
-    /// What is measured beside each other gives the same answers.
+    /// The measured variants give the same answers.
     #[test]
     fn all_ways_agree() {
         let mut memory = zeroes(BLOCK);

@@ -20,7 +20,7 @@ struct Entry {
     dirty: bool,
 }
 
-/// Which blocks of one bitmap can be given out.
+/// The blocks of one bitmap that can be allocated.
 struct Window {
     index: u64,
     /// One bit in two for each block.
@@ -85,7 +85,7 @@ impl DataMap {
         self.nr_blocks
     }
 
-    /// Blocks that nobody refers to now.
+    /// Blocks without references now.
     pub(crate) fn nr_free(&self) -> u64 {
         self.nr_blocks - self.nr_allocated
     }

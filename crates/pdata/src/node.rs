@@ -1,4 +1,4 @@
-//! A btree's node: reading it and changing it in place. What enters here was checked once, by [`check`].
+//! A btree's node: reading it and changing it in place. A node that gets here was checked once, by [`check`].
 
 use std::mem::size_of;
 
@@ -20,7 +20,7 @@ fn header(block: &Block) -> &NodeHeader {
     NodeHeader::ref_from_prefix(&block.0).expect("a block is longer than a head").0
 }
 
-/// What [`crate::layout::check`] asks of a node beyond checksum and place.
+/// The checks of a node for [`crate::layout::check`], beyond checksum and place.
 pub(crate) fn check(block: &Block, at: u64) -> Result<(), Error> {
     let bad = |field, found: u64, expected: String| Err(Error::damage(at, Kind::Node, field, found, expected));
     let head = header(block);
@@ -66,7 +66,7 @@ impl<'a> Node<'a> {
 
     /// `block`, of which [`read`](Self::read) has seen that it is a node, or that was made here.
     ///
-    /// Of any other block the methods may panic.
+    /// For any other block the methods may panic.
     #[must_use]
     pub fn checked(block: &'a Block) -> Self {
         Self { block }
@@ -130,7 +130,7 @@ impl<'a> Node<'a> {
 }
 
 /// Fewer entries than this are too few, for any node but a root (`merge_threshold`, `dm-btree-remove.c`; `thin_check`
-/// sees to it).
+/// checks it).
 pub(crate) fn least(max: usize) -> usize {
     max / 3
 }

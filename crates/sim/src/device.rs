@@ -7,14 +7,14 @@ use std::ops::Range;
 use udm_base::{Sector, Sectors};
 use udm_io::{Bio, BlockDevice, Cx, DeviceId, Limits, Op, OpFlags, Status};
 
-/// What a simulated device is like.
+/// The parameters of a simulated device.
 #[derive(Clone, Debug)]
 pub struct SimOptions {
     /// The size.
     pub size: Sectors,
     /// How long a bio takes, in nanoseconds: chance picks from this range. Equal ends keep the order.
     pub latency_ns: Range<u64>,
-    /// What it says that it can take. Without `write_cache`, every write is durable when it completes.
+    /// Its limits. Without `write_cache`, every write is durable when it completes.
     pub limits: Limits,
     /// Forgets what is written, but that it was: reads give zeroes. For the data of devices of which only the
     /// metadata counts.
@@ -45,9 +45,9 @@ pub(crate) struct Pending {
 
 /// The state of a device.
 pub(crate) struct Disk {
-    /// What would survive whatever happens.
+    /// The content that would survive in any case.
     durable: Image,
-    /// What reads see: `durable` and then every write of `cache`.
+    /// The content that reads see: `durable` and then every write of `cache`.
     current: Image,
     /// Writes that have completed and may still be lost, oldest first.
     cache: Vec<Write>,
@@ -100,12 +100,12 @@ impl SimDevice {
         self.disk(|disk| disk.faults.clear());
     }
 
-    /// What reads see now.
+    /// The content that reads see now.
     pub fn content(&self) -> Image {
         self.disk(|disk| disk.current.clone())
     }
 
-    /// What would survive a power cut whatever its luck.
+    /// The content that would survive any power cut.
     pub fn durable(&self) -> Image {
         self.disk(|disk| disk.durable.clone())
     }
@@ -228,8 +228,7 @@ impl Disk {
         Write { number, sector: bio.sector(), sectors: done, data, dead: Vec::new() }
     }
 
-    /// What is on the platters after the power has gone, as chance has it. Of the bios in `flight` part may have
-    /// arrived.
+    /// A random possible content after a power cut. A part of the bios in `flight` may have arrived.
     pub(crate) fn survive<'a>(&self, flight: impl Iterator<Item = &'a Bio>, rng: &mut Rng) -> Image {
         let mut image = self.durable.clone();
         let flying: Vec<Write> =

@@ -1,4 +1,4 @@
-//! What a daemon does with what its clients send: whole sessions on both of its sockets, with devices behind them.
+//! A daemon's handling of its clients' input: whole sessions on both of its sockets, with devices behind them.
 
 use std::path::Path;
 use udm_base::Errno;
@@ -32,7 +32,7 @@ fn registry() -> Registry {
 /// A connection to the control socket, whose requests are done.
 pub fn fuzz_session(data: &[u8]) {
     let registry = registry();
-    // What waits finds that its client has gone.
+    // Waiting commands find that their client has gone.
     let caller = Caller { cwd: Path::new("/"), cancel: &|| true, reap: &|| () };
     let mut stream = data;
     if read_hello(&mut stream).is_err() {

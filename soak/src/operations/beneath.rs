@@ -1,4 +1,4 @@
-//! Devices beneath that are slow, silent, or gone: who uses them waits, and nobody else.
+//! Devices beneath that are slow, silent, or gone: only their users wait.
 
 use super::{Operation, Outcome};
 use crate::liar::{Liar, Manner, USELESS};
@@ -77,7 +77,7 @@ fn slow(turn: &mut Turn<'_>) -> Result<Outcome, String> {
     let table = format!("0 {} linear {} 0", BYTES / 512, liar.uri());
     turn.ok(&["create", &name, "--table", &table])?;
     let volume = Arc::new(Volume::new(&name, Way::Unix, Model::zeroes(BYTES as u64 / 4096)));
-    // From a server that is confused nothing good is to be had, but no hang either.
+    // A confused server may give errors, but must not cause a hang.
     let excuse = (manner == Manner::Confused).then(|| volume.excuse());
     let client = volume.connect(&turn.world.daemon).map_err(|e| format!("{name}: {e}"))?;
     load::burst(turn.world, &volume, turn.actor, turn.rng, client, if excuse.is_some() { 1 } else { 5 })?;

@@ -20,7 +20,7 @@ const MIB: u64 = 1 << 20;
 /// Bytes of metadata at first: 32 blocks.
 const FEW: u64 = 128 << 10;
 const BLOCKS: u64 = 512;
-/// What a pool says that takes no changes.
+/// The errors of a pool that takes no changes.
 const READ_ONLY: &[&str] = &[
     "the pool is out of metadata space",
     "unable to service pool target messages in READ_ONLY",

@@ -1,4 +1,4 @@
-//! What is done to the daemon, by chance: one file an operation, and the list of them.
+//! The random operations on the daemon: one file for each, and the list of them.
 
 mod beneath;
 mod crowd;
@@ -32,7 +32,7 @@ pub(crate) use other_ways::have_a_loop_device_once;
 
 use crate::world::Turn;
 
-/// What became of it.
+/// Its result.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Outcome {
     /// It was done.
@@ -46,7 +46,7 @@ pub enum Outcome {
 pub struct Operation {
     /// As in `--only NAME`.
     pub name: &'static str,
-    /// What it does, in a line.
+    /// Its description, in one line.
     pub what: &'static str,
     /// How often, beside the others.
     pub weight: u64,
@@ -56,7 +56,7 @@ pub struct Operation {
     pub run: fn(&mut Turn<'_>) -> Result<Outcome, String>,
 }
 
-/// What is said of a thin device while its pool is suspended.
+/// The error for a thin device while its pool is suspended.
 const POOL_SUSPENDED: &[&str] = &["while pool is suspended"];
 
 /// The one list of operations.

@@ -36,10 +36,10 @@ pub(super) const LOOP: Operation = Operation {
 /// Batches of requests.
 const BATCHES: u64 = 30;
 
-/// What a system says that has no nodes of a kind, or none left.
+/// The errors of a system without nodes of a kind, or with none left.
 const NO_NODES: &[&str] =
     &["no FUSE", "needs root", "no loop devices here", "no loop device is left that has a node", "channels are in use"];
-/// What is said while somebody else has them all.
+/// The error while other processes have all of them.
 const NO_CHANNELS: &[&str] = &["channels are in use"];
 
 fn tcp(turn: &mut Turn<'_>) -> Result<Outcome, String> {
@@ -84,8 +84,8 @@ fn add_node<'a>(turn: &Turn<'_>, name: &'a str, kind: &str) -> Result<Option<Ope
 /// A client, and the command that takes its way to the device away.
 type Opened<'a> = (Box<dyn Client>, Vec<&'a str>);
 
-/// Has a device's writer rest, and uses it by the client that `open` makes, if there is such a way here. What `open`
-/// did is undone afterwards.
+/// Pauses a device's writer, and uses the device through the client that `open` makes, if available. The effects of
+/// `open` are undone afterwards.
 fn with_device(
     turn: &mut Turn<'_>,
     open: impl for<'a> FnOnce(&Turn<'_>, &'a str) -> Result<Option<Opened<'a>>, String>,

@@ -31,7 +31,7 @@ fn run(turn: &mut Turn<'_>) -> Result<Outcome, String> {
     let Some(_mine) = turn.world.hold(&device) else { return Ok(Outcome::Skipped) };
     let Some(volume) = lock(&device.volumes).first().cloned() else { return Ok(Outcome::Skipped) };
     let Way::Node(path) = volume.way.clone() else { return Ok(Outcome::Skipped) };
-    // These writes are nobody's: what they leave is made known afterwards.
+    // The model does not know these writes: their effect is determined afterwards.
     let resting = volume.rest();
     turn.ok(&["suspend", &device.name])?;
     let went_on = std::thread::scope(|scope| {

@@ -1,4 +1,4 @@
-//! What devices say of themselves is what it should be.
+//! The status of devices is correct.
 
 use super::{Operation, Outcome};
 use crate::world::Turn;

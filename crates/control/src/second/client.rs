@@ -5,7 +5,7 @@ use serde_json::Value;
 use std::io::{self, BufReader, Read, Write};
 use udm_base::Errno;
 
-/// Why a request came to nothing.
+/// Why a request failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     /// The daemon refused it.
@@ -19,7 +19,7 @@ pub enum ClientError {
     /// The conversation broke.
     #[error("the daemon cannot be talked to: {0}")]
     Io(#[from] io::Error),
-    /// The daemon answered what this client does not understand.
+    /// This client does not understand the daemon's answer.
     #[error("the daemon's answer cannot be understood: {0}")]
     Protocol(String),
 }

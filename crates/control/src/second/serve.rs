@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use udm_base::Errno;
 use udm_core::{Error, MappedDevice, Registry};
 
-/// What a request has changed.
+/// The devices that a request has changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Changed {
     /// The device of that minor number.
@@ -17,7 +17,7 @@ pub enum Changed {
     Exports,
 }
 
-/// What the daemon has to offer. Called from many threads; may block.
+/// The daemon's services. Called from many threads; may block.
 pub trait Service: Send + Sync {
     /// The devices.
     fn registry(&self) -> &Registry;
@@ -101,14 +101,14 @@ pub struct Asker {
     pub pid: Option<u32>,
 }
 
-/// What follows an answer.
+/// What the connection does after an answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Next {
     /// Another request.
     Request,
     /// Nothing: where the next request would begin is not known.
     HangUp,
-    /// The client is another daemon, which goes on in the place of this one: what follows on the stream is theirs.
+    /// The client is another daemon, which takes over from this one: the two use the stream from here on.
     Replace,
 }
 

@@ -25,7 +25,7 @@ pub(super) const EXPERIMENT: Experiment = Experiment {
     run,
 };
 
-/// Of devices, in words of this process's generator.
+/// Devices, in terms of this process's generator.
 const LOOP_TMPFS: &str = "loop on tmpfs";
 const LOOP_DISK: &str = "loop on a disk";
 const LOOP_BOTH: &str = "loop on both";
@@ -46,12 +46,12 @@ const FIO_FILE_DISK: &str = "fio, io_uring on the file, disk";
 const FIO_NBD_TMPFS: &str = "fio, udm over NBD, tmpfs";
 const FIO_NBD_DISK: &str = "fio, udm over NBD, disk";
 
-/// What `loop` has to reach.
+/// The limit for `loop`.
 const DRIVER_TMPFS_4K: f64 = 3.0;
 const DRIVER_TMPFS_32K: f64 = 2.0;
 const FILE_DISK: f64 = 0.97;
 const DRIVER_DISK_LIMIT: f64 = 1.15;
-/// What `ram` has to reach.
+/// The limit for `ram`.
 const NULL_32K: f64 = 1.06;
 const MEMCPY_LIMIT: f64 = 0.9;
 
@@ -79,7 +79,7 @@ impl Case {
         if self.bs < 32 << 10 { DRIVER_TMPFS_4K } else { DRIVER_TMPFS_32K }
     }
 
-    /// What the seed's author found, reads and writes together: the kernel's driver, dm-loop, dm-ram.
+    /// The author's results, reads and writes together: the kernel's driver, dm-loop, dm-ram.
     fn seed(self) -> Option<[f64; 3]> {
         match (self.bs >> 10, self.jobs) {
             (4, 99) => Some([451e3, 850e3, 1272e3]),
@@ -89,12 +89,12 @@ impl Case {
     }
 }
 
-/// What is there to be measured.
+/// The available subjects.
 struct World {
     stack: Stack,
     disk_kind: &'static str,
     subjects: Vec<(&'static str, Subject)>,
-    /// What is not there, and why.
+    /// The missing subjects, with reasons.
     missing: Vec<(&'static str, String)>,
     /// fio's ways.
     ways: Vec<(&'static str, Via)>,
@@ -145,7 +145,7 @@ impl World {
         Ok(world)
     }
 
-    /// What this process's generator measures.
+    /// The subjects of this process's generator.
     fn add_devices(&mut self, setting: &Setting<'_>, bytes: u64, tmpfs: bool) -> Result<(), Error> {
         let both = [(LOOP_TMPFS, "t"), (LOOP_BOTH, "b")].into_iter().filter(|_| tmpfs);
         for (name, device) in both.chain([(LOOP_DISK, "d"), (RAM, "r")]) {
@@ -246,7 +246,7 @@ impl World {
     }
 }
 
-/// What was found in a case: of the generator here, and of fio.
+/// The results of a case: of the generator here, and of fio.
 struct Found {
     case: Case,
     here: Figures,

@@ -29,8 +29,8 @@ const STRIPED: &str = "striped";
 const RAM: &str = "ram";
 const MEMCPY: &str = "plain copies";
 
-/// What is measured, what the seed's author found for it on x86-64 in MiB/s (sequential reads, 12 jobs), and which part
-/// of the ram disk's speed it has to have there.
+/// The cases, the author's results for them on x86-64 in MiB/s (sequential reads, 12 jobs), and the part of the ram
+/// disk's speed that each has to reach.
 const WAYS: [(&str, Option<f64>, Option<f64>); 5] = [
     (LINEAR, Some(2238.0), Some(0.97)),
     (CLONED, Some(1970.0), None),
@@ -39,7 +39,7 @@ const WAYS: [(&str, Option<f64>, Option<f64>); 5] = [
     (STRIPED, None, Some(0.9)),
 ];
 const SEED_RAM: f64 = 2449.0;
-/// What no clone gained him over cloning.
+/// The author's gain over cloning.
 const SEED_GAIN: f64 = 2238.0 / 1970.0;
 
 /// The devices of one size of ram disk, filled.

@@ -31,17 +31,17 @@ const LATENCIES: [u32; 3] = [JUDGED_US, 0, 20];
 /// Requests that are out where there are many.
 const DEEP: usize = 128;
 
-/// What polling has to gain at depth 1, which is what the seed gained.
+/// The gain that polling has to reach at depth 1: the author's.
 const LINEAR_GAIN: f64 = 1.32;
 const STRIPED_GAIN: f64 = 1.34;
 /// At depth 128: polling beside interrupts, interrupts beside adaptive, polled linear beside the polled null device.
 const DEEP_POLL: f64 = 1.0;
 const DEEP_INTERRUPT: f64 = 0.7;
 const DEEP_LINEAR: f64 = 0.95;
-/// What skipping queues that another holds has to gain where queues are shared.
+/// The gain that skipping held queues has to reach where queues are shared.
 const SKIP_GAIN: f64 = 1.2;
 
-/// What lies over the null devices.
+/// The stack over the null devices.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stacked {
     One,
@@ -111,7 +111,7 @@ impl Jobs {
         if matches!(self, Self::Own) { 3 } else { 1 }
     }
 
-    /// What the seed's author found with polling and without, in IOPS.
+    /// The author's results with polling and without, in IOPS.
     const fn seed(self, stacked: Stacked) -> Option<(f64, f64)> {
         match (self, stacked) {
             (Self::One, Stacked::Three) => Some((284e3, 212e3)),
@@ -273,7 +273,7 @@ impl Found {
         format!("{}, {}, {latency_us} µs: {way} beside {beside}", stacked.name(), jobs.name())
     }
 
-    /// What is held against what.
+    /// The comparisons.
     fn beside(stacked: Stacked) -> &'static [(&'static str, &'static str)] {
         let all: &[_] = &[(POLL, INTERRUPT), (INTERRUPT, ADAPTIVE), (POLL, BARE)];
         if stacked == Stacked::One { all } else { &all[..2] }
@@ -315,7 +315,7 @@ impl Found {
     }
 }
 
-/// What the fast path and the skipping of busy queues are worth: each off and on, three jobs on one queue.
+/// The benefit of the fast path and of skipping busy queues: each off and on, three jobs on one queue.
 fn switches(setting: &Setting<'_>, pace: &Pace) -> Result<(Vec<Row>, Vec<Group>), Error> {
     const ON: &str = "on";
     const OFF: &str = "off";

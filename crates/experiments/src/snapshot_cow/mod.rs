@@ -29,7 +29,7 @@ const CHUNKS: [u64; 2] = [8 << 10, 512 << 10];
 const PLACES: [Place; 2] = [Place::SameDisk, Place::OwnDisk];
 const POLICIES: [Policy; 3] = [Policy::Tail, Policy::Head, Policy::Udm];
 const SEED: u64 = 3;
-/// What the patch has to gain, and how near to the limit udm has to come.
+/// The gain that the patch has to reach, and how near to the limit udm has to come.
 const PATCH: f64 = 5.0;
 const NEAR: f64 = 0.9;
 /// Of the plain speed on real files.
@@ -56,7 +56,7 @@ impl Policy {
         }
     }
 
-    /// What it does otherwise than udm.
+    /// Its differences from udm.
     const fn copies(self) -> Option<CopyOptions> {
         match self {
             Self::Tail => Some(CopyOptions::linux_2_6_27(Requeue::Tail)),
@@ -138,7 +138,7 @@ fn method() -> Vec<String> {
     ]
 }
 
-/// What is written on modelled disks.
+/// The writes on modelled disks.
 fn jobs(quick: bool) -> Vec<Job> {
     let totals: &[u64] = if quick { &[10 * MIB, 100 * MIB] } else { &[10 * MIB, 100 * MIB, 1000 * MIB] };
     let kinds: &[Kind] = if quick { &[Kind::Update] } else { &[Kind::Create, Kind::Update] };

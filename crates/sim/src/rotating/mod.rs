@@ -1,8 +1,8 @@
 //! A modelled rotating disk: a sibling of [`SimDevice`](crate::SimDevice) for questions about order and seeks.
 //!
 //! Its times come from [`DiskModel`] and from an elevator, and from nothing else: no chance, no clock. The same
-//! requests at the same times take the same time, on every machine. What is submitted at one moment of simulated time
-//! is sorted together. A write is durable when it completes; there is no cache, and power cuts are `SimDevice`'s
+//! requests at the same times take the same time, on every machine. Requests submitted at one moment of simulated time
+//! are sorted together. A write is durable when it completes; there is no cache, and power cuts are `SimDevice`'s
 //! business.
 
 mod elevator;
@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use udm_base::{Sector, Sectors};
 use udm_io::{Bio, BlockDevice, Cx, DeviceId, Limits, Nanos, Op, Status};
 
-/// What of its content a disk keeps in memory. What it does not keep reads as zeroes.
+/// The part of its content that a disk keeps in memory. The rest reads as zeroes.
 #[derive(Clone)]
 pub enum Keep {
     /// Everything.
@@ -28,7 +28,7 @@ pub enum Keep {
     Only(Arc<dyn Fn(Sector) -> bool + Send + Sync>),
 }
 
-/// What a modelled disk is like.
+/// The parameters of a modelled disk.
 #[derive(Clone)]
 pub struct RotatingOptions {
     /// Its size.
@@ -39,7 +39,7 @@ pub struct RotatingOptions {
     pub requests: usize,
     /// The longest request that neighbours are merged into. 512 KiB, as `max_sectors_kb` of that kernel.
     pub merge: Sectors,
-    /// What it keeps.
+    /// The content that it keeps.
     pub keep: Keep,
 }
 
@@ -51,7 +51,7 @@ impl RotatingOptions {
     }
 }
 
-/// What a disk did.
+/// The statistics of a disk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct DiskStats {
     /// Bios.
@@ -107,12 +107,12 @@ impl RotatingDisk {
         disk
     }
 
-    /// What it did since it was made.
+    /// Its statistics since it was made.
     pub fn stats(&self) -> DiskStats {
         lock(&self.state).stats
     }
 
-    /// What it is like.
+    /// Its parameters.
     pub fn options(&self) -> &RotatingOptions {
         &self.options
     }
@@ -170,7 +170,7 @@ impl BlockDevice for RotatingDisk {
     }
 }
 
-/// What the world turns.
+/// The part that the world drives.
 pub(crate) struct Spindle {
     options: Arc<RotatingOptions>,
     state: Arc<Mutex<State>>,

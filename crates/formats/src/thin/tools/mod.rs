@@ -1,5 +1,5 @@
-//! What `udm thin …` does: metadata in, text out, and back. Pure functions over a [`BlockIo`](udm_pdata::BlockIo) whose
-//! futures are ready at once; who calls opens files, prints and shows progress.
+//! The work of `udm thin …`: metadata in, text out, and back. Pure functions over a [`BlockIo`](udm_pdata::BlockIo)
+//! whose futures are ready at once; the caller opens files, prints and shows progress.
 //!
 //! Only [`restore`], [`check::mend`] and [`check::clear_needs_check`] write. The others hold a few blocks for each
 //! level of a tree, and no more for a larger pool; [`check`] and [`ls`] hold two bits for each data block of those
