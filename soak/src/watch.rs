@@ -38,7 +38,7 @@ pub struct Watch {
 /// Something that has not moved for too long.
 #[derive(Clone, Debug)]
 pub struct Stuck {
-    /// Who it is.
+    /// The name of the thread.
     pub who: String,
     /// What it waits for.
     pub doing: String,
@@ -112,7 +112,7 @@ impl Actor {
         self.moved();
     }
 
-    /// Who it is.
+    /// The name of the thread.
     pub fn who(&self) -> &str {
         &self.entry.who
     }

@@ -231,7 +231,8 @@ pub unsafe extern "C" fn udm_queue_poll(queue: *mut UdmQueue, out: *mut UdmCompl
         return answer(Err(Failure::null("the queue, or where the completions go")));
     };
     let max = max.min(c_int::MAX as c_uint) as usize;
-    // A request that ended at its submission needs no poll. SAFETY: the caller's promise.
+    // A request that ended at its submission needs no poll.
+    // SAFETY: the caller's promise.
     let there = unsafe { queue.take(out, max) };
     if there > 0 {
         return there as c_int;

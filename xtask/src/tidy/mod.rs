@@ -20,6 +20,7 @@ mod order;
 mod packages;
 pub mod rust_file;
 mod strangers;
+mod subjects;
 mod targets;
 pub mod tree;
 mod unsafe_code;
@@ -79,6 +80,7 @@ pub const CHECKS: &[(&str, Check)] = &[
     ("members", members::check),
     ("unused", unused::check),
     ("width", width::check),
+    ("subjects", subjects::check),
 ];
 
 /// Runs every check on the files under `root`, sorted by place.

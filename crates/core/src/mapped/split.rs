@@ -36,8 +36,8 @@ impl MappedDevice {
         }
         self.counters.of(cx).arrived(&bio);
         if bio.flags().contains(OpFlags::HIPRI) {
-            // Without room for the frame, the bio is only not counted as polled for. SAFETY: the device is held by
-            // whoever submitted the bio.
+            // Without room for the frame, the bio is only not counted as polled for.
+            // SAFETY: the device is held by the submitter.
             unsafe { bio.push_frame(parts_done, std::ptr::from_ref(self).cast()) };
         }
         // SAFETY: as above.
@@ -87,7 +87,8 @@ impl MappedDevice {
         if flags.contains(OpFlags::FUA) && !does_fua(&part.placed.limits) && part.op.is_write() {
             clone.set_flags(flags.without(OpFlags::FUA));
             // Above the frame that counts, so that the clone stays in flight, and the table alive, until the flushes
-            // are done. SAFETY: the device is held by whoever submitted the parent.
+            // are done.
+            // SAFETY: the device is held by the submitter of the parent.
             unsafe { clone.push_frame(written, std::ptr::from_ref(self).cast()) };
         }
         let at = clone.sector() - part.placed.begin;
@@ -101,7 +102,7 @@ impl MappedDevice {
         let counters = self.counters.of(cx);
         counters.cloned();
         counters.begin();
-        // SAFETY: the device is held by whoever submitted the parent.
+        // SAFETY: the device is held by the submitter of the parent.
         let pushed = unsafe { clone.push_frame(clone_done, std::ptr::from_ref(self).cast()) };
         debug_assert!(pushed, "a clone has room for three frames");
     }

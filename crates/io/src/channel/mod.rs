@@ -427,7 +427,8 @@ impl Drop for Channel {
     fn drop(&mut self) {
         self.inside(|core, cx| {
             core.close_internal();
-            // Bios that targets delay go on at once. If a target delays one again, it ends with EIO. SAFETY: inside;
+            // Bios that targets delay go on at once. If a target delays one again, it ends with EIO.
+            // SAFETY: inside;
             // the reference ends with the expression.
             let delayed = unsafe { core.inner() }.timers.take_owned();
             delayed.into_iter().for_each(|(bio, func)| func(cx, bio));
