@@ -12,7 +12,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 /// How its client reaches it.
 #[derive(Clone, Debug)]
-pub enum Way {
+pub enum Access {
     /// The daemon's own socket.
     Unix,
     /// An export over TCP.
@@ -42,7 +42,7 @@ pub struct Volume {
     /// The first byte.
     pub start: u64,
     /// How it is reached.
-    pub way: Way,
+    pub access: Access,
     /// It is only read.
     pub read_only: bool,
     /// The model of its content.
@@ -65,11 +65,11 @@ pub struct Resting<'a>(&'a Volume);
 
 impl Volume {
     /// A part of a device that the model covers.
-    pub fn new(name: impl Into<String>, way: Way, model: Model) -> Self {
+    pub fn new(name: impl Into<String>, access: Access, model: Model) -> Self {
         Self {
             name: name.into(),
             start: 0,
-            way,
+            access,
             read_only: false,
             model: Mutex::new(model),
             state: Mutex::new(State { wish: Wish::Run, rests: false }),
@@ -83,10 +83,10 @@ impl Volume {
 
     /// A client's connection to it.
     pub fn connect(&self, daemon: &Daemon) -> io::Result<Box<dyn Client>> {
-        Ok(match &self.way {
-            Way::Unix => Box::new(Nbd::unix(&daemon.nbd(), &self.name)?),
-            Way::Tcp(address) => Box::new(Nbd::tcp(*address, &self.name)?),
-            Way::Node(path) => Box::new(Node::open(path)?),
+        Ok(match &self.access {
+            Access::Unix => Box::new(Nbd::unix(&daemon.nbd(), &self.name)?),
+            Access::Tcp(address) => Box::new(Nbd::tcp(*address, &self.name)?),
+            Access::Node(path) => Box::new(Node::open(path)?),
         })
     }
 

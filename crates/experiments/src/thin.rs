@@ -5,7 +5,7 @@ use crate::experiment::{Experiment, Setting};
 use crate::pass::{device, pass, refused};
 use crate::report::Report;
 use crate::row::{Limit, Row, Unit};
-use crate::turns::{Way, turns};
+use crate::turns::{Variant, turns};
 use std::hint::black_box;
 use std::sync::Arc;
 use udm_base::{AlignedBuf, Sector};
@@ -87,8 +87,8 @@ impl<'a> Pool<'a> {
     }
 
     /// [`pass`](Self::pass) over pages as one of several ways.
-    fn way<'b>(&'b self, name: &'static str, md: &'b Arc<MappedDevice>, op: Op, order: &'b [u64]) -> Way<'b> {
-        Way::new(name, move || self.pass(md, op, order, PAGE as usize))
+    fn variant<'b>(&'b self, name: &'static str, md: &'b Arc<MappedDevice>, op: Op, order: &'b [u64]) -> Variant<'b> {
+        Variant::new(name, move || self.pass(md, op, order, PAGE as usize))
     }
 
     /// The first page of every block, in an order that looks random or in theirs.
@@ -202,8 +202,8 @@ fn mapped(findings: &mut Findings<'_>, blocks: u64, rounds: usize) -> Result<(),
     let order = pool.pages();
     for (row, op) in [("mapped reads, beside linear", Op::Read), ("mapped writes, beside linear", Op::Write)] {
         (setting.progress)(row);
-        let mut ways = [pool.way("linear", &linear, op, &order), pool.way("thin", &thin, op, &order)];
-        let figures = turns(rounds, &mut ways, |_| ())?;
+        let mut variants = [pool.variant("linear", &linear, op, &order), pool.variant("thin", &thin, op, &order)];
+        let figures = turns(rounds, &mut variants, |_| ())?;
         findings.speed(row, figures.of("linear"), figures.of("thin"), Limit::AtLeast(0.85));
     }
     Ok(())
@@ -290,9 +290,9 @@ fn snapshots(findings: &mut Findings<'_>, blocks: u64, rounds: usize) -> Result<
     (setting.progress)("reading beside snapshots");
     let order = few.pages();
     let (op, [first, second]) = (Op::Read, [&volumes[0], &volumes[1]]);
-    let mut ways = [few.way("few", first, op, &order), many.way("many", second, op, &order)];
-    let figures = turns(rounds, &mut ways, |_| ())?;
-    drop(ways);
+    let mut variants = [few.variant("few", first, op, &order), many.variant("many", second, op, &order)];
+    let figures = turns(rounds, &mut variants, |_| ())?;
+    drop(variants);
     let limit = Limit::AtLeast(1.0 / 1.2);
     findings.speed("reads with 1000 snapshots, beside 10", figures.of("few"), figures.of("many"), limit);
     (setting.progress)("first writes beside snapshots");

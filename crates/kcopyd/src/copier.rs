@@ -49,15 +49,15 @@ impl Kcopyd {
     }
 
     /// The share of the time, in percent, in which copies may be out; 100 at first. 0 counts as 1. Has no effect while
-    /// there is a [`hurry`](Self::hurry).
+    /// there is a [`unthrottle`](Self::unthrottle).
     pub fn set_throttle(&self, percent: u32) {
         self.0.set_throttle(percent);
     }
 
     /// Disables the throttle as long as the returned value lives, for code that waits for copies. Blocks briefly.
-    pub fn hurry(&self) -> Hurry {
-        self.0.hurry();
-        Hurry(self.0.clone())
+    pub fn unthrottle(&self) -> Unthrottled {
+        self.0.unthrottle();
+        Unthrottled(self.0.clone())
     }
 
     /// Whether neighbouring jobs are joined: then a caller may as well request them as one.
@@ -76,12 +76,12 @@ impl Kcopyd {
     }
 }
 
-/// Disables the throttle as long as it lives; from [`Kcopyd::hurry`].
-pub struct Hurry(Arc<Inner>);
+/// Disables the throttle as long as it lives; from [`Kcopyd::unthrottle`].
+pub struct Unthrottled(Arc<Inner>);
 
-impl Drop for Hurry {
+impl Drop for Unthrottled {
     fn drop(&mut self) {
-        self.0.no_hurry();
+        self.0.rethrottle();
     }
 }
 

@@ -32,6 +32,6 @@ mod slots;
 mod throttle;
 mod workqueue;
 
-pub use copier::{Hurry, Kcopyd};
+pub use copier::{Kcopyd, Unthrottled};
 pub use job::{Copied, CopyFrom, CopyJob, CopyOptions, CopyStats, CopyTo, Requeue};
 pub use workqueue::{Work, WorkItem, Workqueue, WorkqueueReport};

@@ -151,14 +151,14 @@ impl Inner {
         self.item().kick_now();
     }
 
-    /// One more user of a hurry.
-    pub(super) fn hurry(&self) {
-        self.lock().throttle.hurries += 1;
+    /// One more reason to disable the throttle.
+    pub(super) fn unthrottle(&self) {
+        self.lock().throttle.unthrottled += 1;
         self.item().kick_now();
     }
 
-    pub(super) fn no_hurry(&self) {
-        self.lock().throttle.hurries -= 1;
+    pub(super) fn rethrottle(&self) {
+        self.lock().throttle.unthrottled -= 1;
     }
 
     pub(super) fn stats(&self) -> CopyStats {

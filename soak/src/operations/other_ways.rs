@@ -3,7 +3,7 @@
 use super::{Operation, Outcome};
 use crate::client::{Client, file::Node, nbd::Nbd};
 use crate::load;
-use crate::volume::Way;
+use crate::volume::Access;
 use crate::watch::lock;
 use crate::world::Turn;
 use std::net::SocketAddr;
@@ -92,7 +92,7 @@ fn with_device(
 ) -> Result<Outcome, String> {
     let device = turn.world.pick(turn.rng, |device| {
         let volumes = lock(&device.volumes);
-        volumes.len() == 1 && volumes.iter().all(|volume| matches!(volume.way, Way::Unix))
+        volumes.len() == 1 && volumes.iter().all(|volume| matches!(volume.access, Access::Unix))
     });
     let Some(device) = device else { return Ok(Outcome::Skipped) };
     let Some(_mine) = turn.world.hold(&device) else { return Ok(Outcome::Skipped) };

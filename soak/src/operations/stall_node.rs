@@ -2,7 +2,7 @@
 
 use super::{Operation, Outcome};
 use crate::client::{Client, Request, What, file::Node};
-use crate::volume::Way;
+use crate::volume::Access;
 use crate::watch::lock;
 use crate::world::Turn;
 use std::sync::Mutex;
@@ -25,12 +25,12 @@ fn run(turn: &mut Turn<'_>) -> Result<Outcome, String> {
     // Two at a time would excuse each other's nodes.
     static ONE: Mutex<()> = Mutex::new(());
     let Ok(_one) = ONE.try_lock() else { return Ok(Outcome::Skipped) };
-    let has_node = |volume: &crate::volume::Volume| matches!(volume.way, Way::Node(_));
+    let has_node = |volume: &crate::volume::Volume| matches!(volume.access, Access::Node(_));
     let device = turn.world.pick(turn.rng, |device| lock(&device.volumes).iter().any(|volume| has_node(volume)));
     let Some(device) = device else { return Ok(Outcome::Skipped) };
     let Some(_mine) = turn.world.hold(&device) else { return Ok(Outcome::Skipped) };
     let Some(volume) = lock(&device.volumes).first().cloned() else { return Ok(Outcome::Skipped) };
-    let Way::Node(path) = volume.way.clone() else { return Ok(Outcome::Skipped) };
+    let Access::Node(path) = volume.access.clone() else { return Ok(Outcome::Skipped) };
     // The model does not know these writes: their effect is determined afterwards.
     let resting = volume.rest();
     turn.ok(&["suspend", &device.name])?;

@@ -10,7 +10,7 @@ use crate::chart::{Bar, Chart, Group, Tone};
 use crate::experiment::{Experiment, Setting};
 use crate::report::Report;
 use crate::row::{Limit, Row, Unit};
-use crate::turns::{Way, turns};
+use crate::turns::{Variant, turns};
 use modelled::{Case, Measured, Place, Subject};
 use real::Files;
 use udm_bench::{Error, Spread};
@@ -109,7 +109,7 @@ fn method() -> Vec<String> {
             "A file is written to a volume, to an origin with one snapshot, and to the snapshot. *Modelled disk*: {}. A one-way \
              elevator sorts 128 reads and 128 writes and merges neighbours up to 512 KiB, the same for all policies. The times \
              are simulated, exact, and the same in every run. The file goes through a page cache of {} MiB that fills at {:.0} \
-             MB/s; {} MiB of writes are on their way to the device at most. `dd` is the time until the last write is in the \
+             MB/s; {} MiB of writes are on their variant to the device at most. `dd` is the time until the last write is in the \
              cache, `fsync` until file and journal are on the disk. A file that is created has more in the journal than one \
              that is updated.",
             modelled::disk(),
@@ -295,18 +295,18 @@ fn on_files(setting: &Setting<'_>) -> Result<Vec<Row>, Error> {
     let files = Files::new(folder, total)?;
     let mut rows = Vec::new();
     for size in [4096, MIB] {
-        let way = |name, subject, chunk| {
+        let variant = |name, subject, chunk| {
             let files = &files;
-            Way::new(name, move || files.speed(setting.domain, subject, chunk, size))
+            Variant::new(name, move || files.speed(setting.domain, subject, chunk, size))
         };
-        let mut ways = [
-            way("plain", Subject::Plain, CHUNKS[0]),
-            way("origin 8K", Subject::Origin, CHUNKS[0]),
-            way("origin 512K", Subject::Origin, CHUNKS[1]),
-            way("snapshot 8K", Subject::Snapshot, CHUNKS[0]),
-            way("snapshot 512K", Subject::Snapshot, CHUNKS[1]),
+        let mut variants = [
+            variant("plain", Subject::Plain, CHUNKS[0]),
+            variant("origin 8K", Subject::Origin, CHUNKS[0]),
+            variant("origin 512K", Subject::Origin, CHUNKS[1]),
+            variant("snapshot 8K", Subject::Snapshot, CHUNKS[0]),
+            variant("snapshot 512K", Subject::Snapshot, CHUNKS[1]),
         ];
-        let found = turns(rounds, &mut ways, |round| {
+        let found = turns(rounds, &mut variants, |round| {
             (setting.progress)(&format!("snapshot-cow on files, writes of {size}, round {round} of {rounds}"));
         })?;
         for (name, chunk) in [

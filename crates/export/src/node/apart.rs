@@ -43,7 +43,7 @@ pub(super) fn apart<T: Send + 'static>(
     answer.map_err(died)?
 }
 
-/// The descriptor that an errand has open, if any.
+/// The descriptor that a staged call has open, if any.
 pub(super) trait AsOpen {
     /// A path to it through this thread, for other threads; empty without one.
     fn path(&self) -> String;
@@ -63,14 +63,14 @@ impl AsOpen for Option<OwnedFd> {
 }
 
 /// Work in two parts: the file that the first part has opened stays open until the second part is requested.
-pub(super) struct Errand<T> {
+pub(super) struct StagedCall<T> {
     path: String,
     go: Sender<()>,
     answers: Receiver<io::Result<T>>,
     thread: Joiner,
 }
 
-impl<T: Send + 'static> Errand<T> {
+impl<T: Send + 'static> StagedCall<T> {
     /// Does the first part, and waits for it. If the value is dropped, the opened file is closed.
     pub(super) fn begin<O: AsOpen>(
         domain: &Domain,

@@ -11,7 +11,7 @@
 //! Attaching, detaching, even closing a loop device may write and flush its file, which this process serves. So every
 //! such call is made [apart](super::apart).
 
-use super::apart::{Errand, apart};
+use super::apart::{StagedCall, apart};
 use super::fuse::{FILES, mount};
 use super::sys;
 use rustix::fd::OwnedFd;
@@ -209,7 +209,7 @@ pub fn file_system(domain: &Domain, number: u32) -> Option<DevT> {
 }
 
 /// An open loop device that is known to be ours.
-pub struct HeldLoop(Errand<()>);
+pub struct HeldLoop(StagedCall<()>);
 
 impl HeldLoop {
     /// As [`LoopDevice::detach_when_closed`].
@@ -282,7 +282,7 @@ impl LoopDevice {
     pub fn hold(&self, domain: &Domain) -> io::Result<HeldLoop> {
         let device = self.clone();
         let clear = self.clone();
-        Errand::begin(domain, move || device.open(), move |open| clear.clear(open)).map(HeldLoop)
+        StagedCall::begin(domain, move || device.open(), move |open| clear.clear(open)).map(HeldLoop)
     }
 
     /// Takes over the file's size.

@@ -24,7 +24,7 @@ const LOOK: u16 = 8;
 
 /// The device of a queue's bios.
 #[derive(Clone, Copy)]
-pub(super) struct Way<'a> {
+pub(super) struct Submitter<'a> {
     pub(super) channel: &'a Channel,
     pub(super) device: Attached,
 }
@@ -179,7 +179,7 @@ impl Queue {
     }
 
     /// Submits the requests that were in flight when an earlier back end ended, oldest first.
-    pub(super) fn resume(&mut self, way: Way<'_>) -> Result<(), Broken> {
+    pub(super) fn resume(&mut self, submitter: Submitter<'_>) -> Result<(), Broken> {
         let Some(inflight) = &mut self.inflight else { return Ok(()) };
         let heads = inflight.recover(self.ring.published())?;
         // Every taken chain is in the used ring or in flight, so the front end need not know the index.
@@ -188,7 +188,7 @@ impl Queue {
         let chain = &mut Chain::default();
         heads.into_iter().try_for_each(|head| {
             self.ring.chain(head, chain)?;
-            self.start(head, chain, way)
+            self.start(head, chain, submitter)
         })
     }
 
@@ -199,19 +199,19 @@ impl Queue {
     /// of the following chains are prefetched, one after the other. Little work is done between the copies of two bios,
     /// and the CPU begins the second copy while it waits for the first.
     #[inline]
-    pub(super) fn take(&mut self, way: Way<'_>) -> Result<usize, Broken> {
+    pub(super) fn take(&mut self, submitter: Submitter<'_>) -> Result<usize, Broken> {
         let waiting = self.ring.waiting()?.min(LOOK);
         if waiting == 0 {
             return Ok(0);
         }
         let mut taken = std::mem::take(&mut self.taken);
-        let result = self.take_into(&mut taken[..waiting.into()], way);
+        let result = self.take_into(&mut taken[..waiting.into()], submitter);
         self.taken = taken;
         result.map(|()| waiting.into())
     }
 
     #[inline(always)]
-    fn take_into(&mut self, taken: &mut [(u16, Chain)], way: Way<'_>) -> Result<(), Broken> {
+    fn take_into(&mut self, taken: &mut [(u16, Chain)], submitter: Submitter<'_>) -> Result<(), Broken> {
         // Chains before an invalid one are done.
         let mut known = 0;
         let mut result = Ok(());
@@ -235,13 +235,13 @@ impl Queue {
                 4 => self.ring.fetch_heads(LOOK),
                 _ => {}
             }
-            self.start(*head, chain, way)?;
+            self.start(*head, chain, submitter)?;
         }
         result
     }
 
     #[inline(always)]
-    fn start(&mut self, head: u16, chain: &mut Chain, way: Way<'_>) -> Result<(), Broken> {
+    fn start(&mut self, head: u16, chain: &mut Chain, submitter: Submitter<'_>) -> Result<(), Broken> {
         let slot = &mut self.slots[usize::from(head)];
         if slot.busy {
             return Err(Broken(format!("descriptor {head} is made available again while it is in flight")));
@@ -257,7 +257,7 @@ impl Queue {
         slot.busy = true;
         slot.epoch = self.epoch;
         self.here += 1;
-        if let Err(status) = begin(slot, chain, &self.traits, self.index, head, way) {
+        if let Err(status) = begin(slot, chain, &self.traits, self.index, head, submitter) {
             self.end(head, status);
         }
         Ok(())
@@ -265,9 +265,9 @@ impl Queue {
 
     /// A bio of the queue has completed.
     #[inline]
-    pub(super) fn completed(&mut self, head: u16, done: Completion, way: Way<'_>) {
+    pub(super) fn completed(&mut self, head: u16, done: Completion, submitter: Submitter<'_>) {
         let slot = &mut self.slots[usize::from(head)];
-        if done.status.is_ok() && !self.closed && next_range(slot, self.index, head, way) {
+        if done.status.is_ok() && !self.closed && next_range(slot, self.index, head, submitter) {
             return;
         }
         let status = match done.status {
@@ -361,7 +361,14 @@ pub(super) fn token(index: usize, head: u16) -> u64 {
 /// Begins a request whose chain was found and whose status byte was cut off. Fails with the status of an invalid
 /// request.
 #[inline(always)]
-fn begin(slot: &mut Slot, chain: &mut Chain, traits: &Traits, index: usize, head: u16, way: Way<'_>) -> Result<(), u8> {
+fn begin(
+    slot: &mut Slot,
+    chain: &mut Chain,
+    traits: &Traits,
+    index: usize,
+    head: u16,
+    submitter: Submitter<'_>,
+) -> Result<(), u8> {
     let mut bytes = [0; blk::HEAD];
     // SAFETY: the pieces were found in the memory of the slot's epoch, which is kept.
     if !unsafe { read_front(&chain.readable, &mut bytes) } {
@@ -376,14 +383,20 @@ fn begin(slot: &mut Slot, chain: &mut Chain, traits: &Traits, index: usize, head
         return Err(status::IOERR);
     }
     match kind {
-        kind::IN => read_write(slot, &chain.writable, Op::Read, flags, sector, index, head, way),
+        kind::IN => read_write(slot, &chain.writable, Op::Read, flags, sector, index, head, submitter),
         kind::OUT => {
             skip_front(&mut chain.readable, blk::HEAD);
-            read_write(slot, &chain.readable, Op::Write, durable, sector, index, head, way)
+            read_write(slot, &chain.readable, Op::Write, durable, sector, index, head, submitter)
         }
         kind::FLUSH => {
             slot.op = Op::Flush;
-            submit_range(Op::Flush, Range { sector: Sector::ZERO, sectors: Sectors::ZERO, flags }, index, head, way);
+            submit_range(
+                Op::Flush,
+                Range { sector: Sector::ZERO, sectors: Sectors::ZERO, flags },
+                index,
+                head,
+                submitter,
+            );
             Ok(())
         }
         kind::GET_ID => {
@@ -398,7 +411,7 @@ fn begin(slot: &mut Slot, chain: &mut Chain, traits: &Traits, index: usize, head
             skip_front(&mut chain.readable, blk::HEAD);
             slot.op = if kind == kind::DISCARD { Op::Discard } else { Op::WriteZeroes };
             ranges(slot, &chain.readable, if kind == kind::DISCARD { flags } else { durable })?;
-            match next_range(slot, index, head, way) {
+            match next_range(slot, index, head, submitter) {
                 true => Ok(()),
                 false => Err(status::OK),
             }
@@ -417,7 +430,7 @@ fn read_write(
     sector: u64,
     index: usize,
     head: u16,
-    way: Way<'_>,
+    submitter: Submitter<'_>,
 ) -> Result<(), u8> {
     let bytes: u64 = pieces.iter().map(|piece| piece.len as u64).sum();
     if bytes == 0 || !bytes.is_multiple_of(SECTOR_SIZE as u64) || bytes > MAX_BYTES {
@@ -432,14 +445,16 @@ fn read_write(
     let taken = if let [piece] = pieces {
         // SAFETY: the piece lies in the memory of the slot's epoch, which is kept until the completion; the guest may
         // change the data meanwhile, which harms only itself: devices copy by raw pointers.
-        unsafe { way.channel.submit_at(way.device, op, flags, sector, (piece.ptr, piece.len), token) }
+        unsafe { submitter.channel.submit_at(submitter.device, op, flags, sector, (piece.ptr, piece.len), token) }
     } else {
         slot.segments.clear();
         // SAFETY: as above.
         slot.segments.extend(pieces.iter().map(|piece| unsafe { Segment::new(piece.ptr, piece.len) }));
         let sectors = Sectors::in_bytes(bytes);
         // SAFETY: as above; the list stays, since the slot is busy until the completion.
-        unsafe { way.channel.submit_vectored(way.device, op, flags, sector, sectors, &slot.segments, token) }
+        unsafe {
+            submitter.channel.submit_vectored(submitter.device, op, flags, sector, sectors, &slot.segments, token)
+        }
     };
     assert!(taken, "the channel has room for every descriptor");
     Ok(())
@@ -484,17 +499,17 @@ fn ranges(slot: &mut Slot, pieces: &[Piece], flags: OpFlags) -> Result<(), u8> {
 
 /// Submits the next range of a request, one after the other: so a head has one bio out at most. False when none is
 /// left.
-fn next_range(slot: &mut Slot, index: usize, head: u16, way: Way<'_>) -> bool {
+fn next_range(slot: &mut Slot, index: usize, head: u16, submitter: Submitter<'_>) -> bool {
     if !matches!(slot.op, Op::Discard | Op::WriteZeroes) {
         return false;
     }
     let Some(range) = slot.ranges.pop() else { return false };
-    submit_range(slot.op, range, index, head, way);
+    submit_range(slot.op, range, index, head, submitter);
     true
 }
 
-fn submit_range(op: Op, range: Range, index: usize, head: u16, way: Way<'_>) {
+fn submit_range(op: Op, range: Range, index: usize, head: u16, submitter: Submitter<'_>) {
     let Range { sector, sectors, flags } = range;
-    let taken = way.channel.submit_range(way.device, op, flags, sector, sectors, token(index, head));
+    let taken = submitter.channel.submit_range(submitter.device, op, flags, sector, sectors, token(index, head));
     assert!(taken, "the channel has room for every descriptor");
 }

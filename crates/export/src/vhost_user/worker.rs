@@ -5,7 +5,7 @@
 //! - A queue that is to stop takes nothing new, and has stopped when its last bio is back.
 //! - Before it sleeps, it asks each driver for notifications and looks once more: one of the two sees the other.
 
-use super::queue::{Queue, Way};
+use super::queue::{Queue, Submitter};
 use super::ring::Broken;
 use super::{GuestMemory, Mode};
 use crate::worker::mailbox::{self, Notifier, Notify};
@@ -180,11 +180,11 @@ impl Worker {
     #[inline]
     fn work(&mut self) -> usize {
         let mut moved = 0;
-        let way = Way { channel: &self.channel, device: self.device };
+        let submitter = Submitter { channel: &self.channel, device: self.device };
         let mut fault = None;
         let takes = !self.paused;
         for served in self.queues.iter_mut().flatten().filter(|served| takes && served.takes()) {
-            match served.queue.take(way) {
+            match served.queue.take(submitter) {
                 Ok(n) => moved += n,
                 Err(broken) => fault = Some(broken),
             }
@@ -197,7 +197,7 @@ impl Worker {
             finished += 1;
             let (index, head) = ((done.token >> 16) as usize, done.token as u16);
             let served = self.queues.get_mut(index).and_then(Option::as_mut).expect("a queue outlives its bios");
-            served.queue.completed(head, done, way);
+            served.queue.completed(head, done, submitter);
         }
         moved += finished;
         if moved > 0 {
@@ -263,9 +263,9 @@ impl Worker {
         served.queue.decline_kicks();
         let depth = self.queues.iter().flatten().map(|served| served.queue.depth()).sum();
         self.channel.set_depth(depth);
-        let way = Way { channel: &self.channel, device: self.device };
+        let submitter = Submitter { channel: &self.channel, device: self.device };
         let served = self.queues[index].as_mut().expect("put there above");
-        let result = served.queue.resume(way);
+        let result = served.queue.resume(submitter);
         // An earlier back end may have ended between publishing a request and notifying the driver.
         if let Some(call) = &served.call {
             let _ = rustix::io::write(call, &1u64.to_ne_bytes());

@@ -19,12 +19,12 @@ use udm_io::Bio;
 const RUN: Sectors = Sectors::in_bytes(1 << 20);
 
 /// The store of a snapshot.
-pub(super) enum Keep {
+pub(super) enum CowStore {
     Persistent(Store),
     Transient(Transient),
 }
 
-impl Keep {
+impl CowStore {
     fn allocate(&mut self) -> Result<u64, Full> {
         match self {
             Self::Persistent(store) => store.allocate(),
@@ -114,7 +114,7 @@ fn percent(usage: Usage) -> u64 {
 /// A snapshot, as far as it changes.
 pub(super) struct Body {
     pub(super) snapshot: Arc<Snapshot>,
-    pub(super) keep: Keep,
+    pub(super) cow_store: CowStore,
     /// The table of exceptions says which run a chunk belongs to.
     pub(super) pending: Slab<Run>,
     /// Runs of a persistent store that are in no batch yet, in the order of their places.
@@ -142,10 +142,10 @@ pub(super) struct Body {
 
 impl Body {
     /// The state for a store. `exceptions` are committed.
-    pub(super) fn new(snapshot: Arc<Snapshot>, keep: Keep, exceptions: &[Exception]) -> Self {
+    pub(super) fn new(snapshot: Arc<Snapshot>, cow_store: CowStore, exceptions: &[Exception]) -> Self {
         let mut body = Self {
             snapshot,
-            keep,
+            cow_store,
             pending: Slab::default(),
             order: VecDeque::new(),
             ready: 0,
@@ -188,7 +188,7 @@ impl Body {
             return;
         }
         let highest = self.beyond.values().copied().max().unwrap_or(0).max(self.snapshot.exceptions.highest());
-        if let Keep::Persistent(store) = &mut self.keep {
+        if let CowStore::Persistent(store) = &mut self.cow_store {
             store.stop_merging(highest);
         }
     }
@@ -196,7 +196,7 @@ impl Body {
     /// How full the COW device is, at its present size.
     pub(super) fn usage(&mut self) -> Usage {
         self.grow();
-        self.keep.usage()
+        self.cow_store.usage()
     }
 
     /// Sets the percentages of use at which there is an event, lowest first.
@@ -206,17 +206,17 @@ impl Body {
     }
 
     fn count_passed(&self) -> usize {
-        let percent = percent(self.keep.usage());
+        let percent = percent(self.cow_store.usage());
         self.levels.iter().filter(|level| percent >= **level).count()
     }
 
     /// Checks whether the COW device has grown. May ask the system.
     fn grow(&mut self) -> bool {
-        let (before, now) = (self.keep.usage().total, self.snapshot.cow.sectors());
+        let (before, now) = (self.cow_store.usage().total, self.snapshot.cow.sectors());
         if now <= before {
             return false;
         }
-        self.keep.grow(now);
+        self.cow_store.grow(now);
         self.passed = self.passed.min(self.count_passed());
         true
     }
@@ -238,12 +238,12 @@ impl Body {
     }
 
     fn allocate(&mut self) -> Result<u64, Full> {
-        let new = match self.keep.allocate() {
-            Err(Full) if self.grow() => self.keep.allocate()?,
+        let new = match self.cow_store.allocate() {
+            Err(Full) if self.grow() => self.cow_store.allocate()?,
             given => given?,
         };
         let is_passed =
-            |body: &Self| body.levels.get(body.passed).is_some_and(|level| percent(body.keep.usage()) >= *level);
+            |body: &Self| body.levels.get(body.passed).is_some_and(|level| percent(body.cow_store.usage()) >= *level);
         // The device's size is asked only when it matters.
         while is_passed(self) && (!self.grow() || is_passed(self)) {
             self.passed += 1;
@@ -267,13 +267,13 @@ impl Body {
             }
             _ => {
                 let at = self.pending.put(Run { chunk, new, count: 1, ..Run::default() });
-                if matches!(self.keep, Keep::Persistent(_)) {
+                if matches!(self.cow_store, CowStore::Persistent(_)) {
                     self.order.push_back(at);
                 }
                 at
             }
         };
-        let gap = self.keep.gap();
+        let gap = self.cow_store.gap();
         if let Some(run) = self.pending.get_mut(at) {
             run.gap = gap;
         }
@@ -321,7 +321,7 @@ impl Body {
             self.ready += 1;
             self.ready_chunks += run.count;
         }
-        matches!(self.keep, Keep::Persistent(_))
+        matches!(self.cow_store, CowStore::Persistent(_))
     }
 
     /// How many chunks could be committed now.

@@ -1,6 +1,6 @@
 //! Committing exceptions: one batch at a time for each snapshot, each with as many as are ready.
 
-use super::body::{Dropped, Keep};
+use super::body::{CowStore, Dropped};
 use super::shared::{Event, Shared, ZEROES};
 use super::state::State;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ const SOME: u64 = 64;
 const ENOUGH: u64 = 1024;
 
 /// The content of a batch.
-enum Makes {
+enum BatchKind {
     /// The exceptions of runs.
     Exceptions(Vec<usize>),
     /// The snapshot is invalid.
@@ -26,7 +26,7 @@ enum Makes {
 /// A batch on its way to the COW device.
 pub(super) struct Commit {
     batch: Batch,
-    makes: Makes,
+    kind: BatchKind,
 }
 
 impl State {
@@ -37,10 +37,10 @@ impl State {
     /// not stop for each batch.
     pub(super) fn start_commit(&mut self, id: u64) {
         let Some(body) = self.body(id) else { return };
-        let (Keep::Persistent(store), None) = (&mut body.keep, &body.commit) else { return };
+        let (CowStore::Persistent(store), None) = (&mut body.cow_store, &body.commit) else { return };
         if body.dropped == Dropped::Wanted {
             let batch = store.invalidate();
-            return self.begin_batch(id, batch, Makes::Invalid);
+            return self.begin_batch(id, batch, BatchKind::Invalid);
         }
         let ready = body.ready_chunks();
         let many = ready >= ENOUGH || (ready >= SOME && ready >= body.copies);
@@ -51,27 +51,27 @@ impl State {
         let exceptions: Vec<Exception> = (runs.iter().filter_map(|at| body.pending.get(*at)))
             .flat_map(|run| run.chunks().map(|old| Exception { old, new: run.place(old) }))
             .collect();
-        let Keep::Persistent(store) = &mut body.keep else { return };
+        let CowStore::Persistent(store) = &mut body.cow_store else { return };
         let batch = store.commit(&exceptions);
-        self.begin_batch(id, batch, Makes::Exceptions(runs));
+        self.begin_batch(id, batch, BatchKind::Exceptions(runs));
     }
 
     /// The latest exceptions have been merged into the origin, and are to be removed.
     pub(super) fn commit_merge(&mut self, id: u64, merged: usize) {
         let Some(body) = self.body(id) else { return };
-        let Keep::Persistent(store) = &mut body.keep else { return };
+        let CowStore::Persistent(store) = &mut body.cow_store else { return };
         let batch = store.merge_commit(merged);
-        self.begin_batch(id, batch, Makes::Merged);
+        self.begin_batch(id, batch, BatchKind::Merged);
     }
 
-    fn begin_batch(&mut self, id: u64, mut batch: Batch, makes: Makes) {
+    fn begin_batch(&mut self, id: u64, mut batch: Batch, kind: BatchKind) {
         let Some(body) = self.body(id) else { return };
         let cow = body.snapshot.cow.clone();
         let first = std::mem::take(&mut batch.first);
         let AreaWrite { sector, sectors, content } = &mut batch.last;
         let content = std::mem::replace(content, Content::Zeroes);
         let last = AreaWrite { sector: *sector, sectors: *sectors, content };
-        body.commit = Some(Commit { batch, makes });
+        body.commit = Some(Commit { batch, kind });
         let worker = self.worker.clone();
         self.worker.spawn(async move { Event::Committed(id, write(&worker, &cow, first, last).await) });
     }
@@ -79,15 +79,15 @@ impl State {
     /// A batch is on the device, or could not be written.
     pub(super) fn committed(&mut self, id: u64, good: bool) {
         let Some(body) = self.body(id) else { return };
-        let Some(Commit { batch, makes }) = body.commit.take() else { return };
-        if let Keep::Persistent(store) = &mut body.keep {
+        let Some(Commit { batch, kind }) = body.commit.take() else { return };
+        if let CowStore::Persistent(store) = &mut body.cow_store {
             store.finish(&batch, good);
         }
-        match makes {
-            Makes::Invalid => self.has_dropped(id),
-            Makes::Merged => self.merged(id, good),
-            Makes::Exceptions(_) if !good => self.invalidate(id),
-            Makes::Exceptions(runs) => runs.into_iter().for_each(|run| self.complete(id, run)),
+        match kind {
+            BatchKind::Invalid => self.has_dropped(id),
+            BatchKind::Merged => self.merged(id, good),
+            BatchKind::Exceptions(_) if !good => self.invalidate(id),
+            BatchKind::Exceptions(runs) => runs.into_iter().for_each(|run| self.complete(id, run)),
         }
         self.advance(id);
     }

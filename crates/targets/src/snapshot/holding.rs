@@ -1,11 +1,11 @@
 //! One target's hold on a snapshot: how it is opened, handed over from table to table, and released.
 
-use super::body::{Body, Dropped, Keep};
-use super::hurry::Hurrying;
+use super::body::{Body, CowStore, Dropped};
+use super::last_chunk::LastChunk;
 use super::load::{self, Found};
 use super::shared::{COPIES, Origin, Snapshot, lock, serial};
 use super::state::{Claim, State};
-use super::tail::Tail;
+use super::unthrottled::Unthrottling;
 use std::fmt::Write;
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, Weak};
@@ -25,13 +25,13 @@ pub(super) struct Features {
 pub(super) struct Holding {
     pub(super) snapshot: Arc<Snapshot>,
     pub(super) features: Features,
-    heir: Heir,
-    hurry: Hurrying,
+    takeover: Takeover,
+    unthrottled: Unthrottling,
 }
 
 /// The changes that a target makes to its snapshot when it is resumed.
 #[derive(Clone)]
-struct Heir {
+struct Takeover {
     /// The target.
     id: u64,
     snapshot: Arc<Snapshot>,
@@ -213,8 +213,8 @@ impl Holding {
         })?;
         // A new snapshot belongs to this target from the beginning.
         let _ = snapshot.owner.compare_exchange(0, id, SeqCst, SeqCst);
-        let heir = Heir { id, snapshot: snapshot.clone(), merge, store, len: ctr.len, md };
-        Ok(Self { snapshot, features, heir, hurry: Hurrying::default() })
+        let takeover = Takeover { id, snapshot: snapshot.clone(), merge, store, len: ctr.len, md };
+        Ok(Self { snapshot, features, takeover, unthrottled: Unthrottling::default() })
     }
 
     fn load(
@@ -227,13 +227,13 @@ impl Holding {
         let persistent = store != "N";
         let found = match chunk {
             Some(chunk) if !persistent => {
-                let keep = Keep::Transient(Transient::new(chunk, cow.sectors()));
-                Found { chunk, keep, exceptions: Vec::new(), valid: true }
+                let cow_store = CowStore::Transient(Transient::new(chunk, cow.sectors()));
+                Found { chunk, cow_store, exceptions: Vec::new(), valid: true }
             }
             chunk => load::persistent(ctr.domain, &cow, chunk)?,
         };
         let snapshot = Arc::new(Snapshot::new(origin.clone(), cow, found.chunk, persistent, ctr.len));
-        let mut body = Body::new(snapshot.clone(), found.keep, &found.exceptions);
+        let mut body = Body::new(snapshot.clone(), found.cow_store, &found.exceptions);
         if !found.valid {
             snapshot.valid.store(false, SeqCst);
             snapshot.dropped.store(true, SeqCst);
@@ -246,7 +246,7 @@ impl Holding {
     /// Whether this target owns the snapshot.
     #[inline]
     pub(super) fn is_owner(&self) -> bool {
-        self.snapshot.owner.load(SeqCst) == self.heir.id
+        self.snapshot.owner.load(SeqCst) == self.takeover.id
     }
 
     /// Whether bios of this target can be served from the snapshot.
@@ -260,15 +260,15 @@ impl Holding {
         self.snapshot.origin.with(move |state| {
             let mine = |c: &&Claim| c.snapshot == id;
             let source = state.claims.iter().filter(mine).rfind(|c| c.active).cloned();
-            let heir = state.claims.iter().filter(mine).rfind(|c| !c.active).cloned();
-            (source, heir)
+            let successor = state.claims.iter().filter(mine).rfind(|c| !c.active).cloned();
+            (source, successor)
         })
     }
 
     /// `snapshot_preresume`, `drivers/md/dm-snap.c`, 6.12.
     pub(super) fn preresume(&self) -> Result<(), Error> {
         let (Some(source), Some(_)) = self.claims() else { return Ok(()) };
-        if source.target == self.heir.id {
+        if source.target == self.takeover.id {
             let message =
                 "Unable to resume snapshot source until handover completes: resume the new table's device first";
             return Err(Error::new(Errno::EINVAL, message));
@@ -280,15 +280,15 @@ impl Holding {
                 format!("Unable to perform snapshot handover until source is suspended: suspend {name} first");
             return Err(Error::new(Errno::EINVAL, message));
         }
-        if !self.heir.merge && self.snapshot.merge_failed.load(SeqCst) {
+        if !self.takeover.merge && self.snapshot.merge_failed.load(SeqCst) {
             // The content of its list on the device is unknown.
             let message =
                 "Unable to take a snapshot back whose merge has failed: remove what has it, and make it again";
             return Err(Error::new(Errno::EINVAL, message));
         }
         // The devices that the resume will hold.
-        Tail::of(&self.snapshot, self.heir.len).map(drop).map_err(|e| {
-            let message = format!("the snapshot cannot grow to {} sectors: {e}", self.heir.len);
+        LastChunk::of(&self.snapshot, self.takeover.len).map(drop).map_err(|e| {
+            let message = format!("the snapshot cannot grow to {} sectors: {e}", self.takeover.len);
             Error::new(Errno::of(&e), message)
         })
     }
@@ -300,21 +300,21 @@ impl Holding {
     /// resumes a merge holds its device already when it takes that lock.
     pub(super) fn resume(&self) {
         // Also after a suspension that was interrupted.
-        self.hurry.end();
-        let _hurry = self.snapshot.origin.copier(COPIES).hurry();
-        let mut tail = Tail::of(&self.snapshot, self.heir.len);
+        self.unthrottled.end();
+        let _unthrottled = self.snapshot.origin.copier(COPIES).unthrottle();
+        let mut last_chunk = LastChunk::of(&self.snapshot, self.takeover.len);
         // It could be allocated a moment ago.
         self.snapshot.origin.domain().drain(|| {
-            if tail.is_err() {
-                tail = Tail::of(&self.snapshot, self.heir.len);
+            if last_chunk.is_err() {
+                last_chunk = LastChunk::of(&self.snapshot, self.takeover.len);
             }
-            tail.is_ok()
+            last_chunk.is_ok()
         });
-        let tail = tail.ok().flatten();
+        let last_chunk = last_chunk.ok().flatten();
         loop {
-            let heir = self.heir.clone();
-            let above = self.snapshot.origin.with(move |state| heir.above(state));
-            if self.switch_over(&above, &above, tail.as_ref()) {
+            let takeover = self.takeover.clone();
+            let above = self.snapshot.origin.with(move |state| takeover.above(state));
+            if self.switch_over(&above, &above, last_chunk.as_ref()) {
                 return;
             }
         }
@@ -322,28 +322,33 @@ impl Holding {
 
     /// Gives the snapshot to this target while nothing is in flight in any of the devices `above`; all but `rest` are
     /// held already. False when the set of devices has changed.
-    fn switch_over(&self, above: &[Arc<MappedDevice>], rest: &[Arc<MappedDevice>], tail: Option<&Tail>) -> bool {
+    fn switch_over(
+        &self,
+        above: &[Arc<MappedDevice>],
+        rest: &[Arc<MappedDevice>],
+        last_chunk: Option<&LastChunk>,
+    ) -> bool {
         if let Some((md, rest)) = rest.split_first() {
-            let held = md.while_suspended(|| self.switch_over(above, rest, tail));
+            let held = md.while_suspended(|| self.switch_over(above, rest, last_chunk));
             // In a device that is being removed, nothing is in flight.
-            return held.unwrap_or_else(|_| self.switch_over(above, rest, tail));
+            return held.unwrap_or_else(|_| self.switch_over(above, rest, last_chunk));
         }
         let origin = self.snapshot.origin.clone();
         let _switching = lock(&origin.switching);
         let merges = origin.with(stop_merges);
         origin.domain().drain(|| !origin.with(|state| is_merging(state)));
-        let filled = tail.map_or(Ok(()), |tail| tail.fill(&self.snapshot));
+        let filled = last_chunk.map_or(Ok(()), |last_chunk| last_chunk.fill(&self.snapshot));
         // A device that comes later finds the snapshot in the list before its first write.
-        let heir = self.heir.clone();
+        let takeover = self.takeover.clone();
         let held: Vec<_> = above.iter().map(|md| md.devt()).collect();
         origin.with(move |state| {
-            let same = heir.above(state).iter().map(|md| md.devt()).eq(held);
+            let same = takeover.above(state).iter().map(|md| md.devt()).eq(held);
             if same {
-                heir.activate(state);
+                takeover.activate(state);
             }
             if let Err(status) = filled {
                 tracing::error!("snapshot: the end of the snapshot cannot grow: {status:?}");
-                state.invalidate(heir.snapshot.id);
+                state.invalidate(takeover.snapshot.id);
             }
             merges.into_iter().for_each(|id| state.start_merge(id));
             same
@@ -352,14 +357,14 @@ impl Holding {
 
     /// From here on the throttle delays no copy, until the suspension is over.
     pub(super) fn presuspend(&self) {
-        self.hurry.begin(&self.snapshot.origin);
-        if self.heir.merge {
+        self.unthrottled.begin(&self.snapshot.origin);
+        if self.takeover.merge {
             self.stop_merge();
         }
     }
 
     pub(super) fn postsuspend(&self) {
-        self.hurry.end();
+        self.unthrottled.end();
     }
 
     /// Stops the merge, and waits until it has stopped.
@@ -397,7 +402,7 @@ impl Holding {
             }
             StatusKind::Table => {
                 let (origin, cow) = (it.origin.dev.name(), it.cow.name());
-                let mut out = format!("{origin} {cow} {} {}", self.heir.store, it.chunk.sectors());
+                let mut out = format!("{origin} {cow} {} {}", self.takeover.store, it.chunk.sectors());
                 let Features { discard_zeroes_cow, discard_passdown_origin } = self.features;
                 let count = u8::from(discard_zeroes_cow) + u8::from(discard_passdown_origin);
                 if count > 0 {
@@ -413,7 +418,7 @@ impl Holding {
 
     /// Whether the snapshot belongs to this target, or will.
     fn has_a_hold(&self) -> bool {
-        let id = self.heir.id;
+        let id = self.takeover.id;
         let active = self.snapshot.origin.with(move |s| s.claims.iter().any(|c| c.target == id && c.active));
         self.is_owner() || (!active && self.snapshot.owner.load(SeqCst) != 0)
     }
@@ -483,7 +488,7 @@ impl Holding {
     pub(super) fn limits(&self, limits: &mut Limits) {
         let (write_cache, fua) = (limits.write_cache, limits.fua);
         limits.stack(&self.snapshot.origin.dev.limits(), Sector::ZERO);
-        if !self.heir.merge {
+        if !self.takeover.merge {
             // Flushes are for the COW device only.
             (limits.write_cache, limits.fua) = (write_cache, fua);
         }
@@ -497,7 +502,7 @@ impl Holding {
     }
 }
 
-impl Heir {
+impl Takeover {
     /// Devices that may have writes to the origin in flight.
     fn above(&self, state: &State) -> Vec<Arc<MappedDevice>> {
         if self.merge {
@@ -543,12 +548,12 @@ impl Heir {
 impl Drop for Holding {
     fn drop(&mut self) {
         let it = self.snapshot.clone();
-        let _hurry = it.origin.copier(COPIES).hurry();
-        let (origin, id, target) = (it.origin.clone(), it.id, self.heir.id);
+        let _unthrottled = it.origin.copier(COPIES).unthrottle();
+        let (origin, id, target) = (it.origin.clone(), it.id, self.takeover.id);
         if !self.is_owner() {
             return origin.with(move |state| state.claims.retain(|c| c.target != target));
         }
-        if self.heir.merge {
+        if self.takeover.merge {
             self.stop_merge();
         }
         // From here on writes to the origin make no exceptions for it.

@@ -1,6 +1,6 @@
 //! Reads a snapshot's store when a table is loaded, and makes one if there is none. Blocks.
 
-use super::body::Keep;
+use super::body::CowStore;
 use udm_base::{AlignedBuf, ArgError, Errno, Sector};
 use udm_formats::snapshot::{
     Batch, ChunkSize, Content, Error, Exception, Geometry, HEADER_BYTES, Header, Loaded, Probe, Reader, Store,
@@ -10,7 +10,7 @@ use udm_io::{BlockDevice, BlockingIo, Domain, OpFlags, Status};
 /// What was found on a COW device.
 pub(super) struct Found {
     pub(super) chunk: ChunkSize,
-    pub(super) keep: Keep,
+    pub(super) cow_store: CowStore,
     pub(super) exceptions: Vec<Exception>,
     pub(super) valid: bool,
 }
@@ -46,17 +46,17 @@ pub(super) fn persistent(
             let (mut store, batch) = Store::format(geometry);
             write(&io, &batch).map_err(|(sector, s)| io_failed("cannot write", sector, s))?;
             store.finish(&batch, true);
-            Ok(Found { chunk, keep: Keep::Persistent(store), exceptions: Vec::new(), valid: true })
+            Ok(Found { chunk, cow_store: CowStore::Persistent(store), exceptions: Vec::new(), valid: true })
         }
         Probe::Store(header) => {
             let geometry = Geometry::new(header.chunk, cow.sectors(), block).map_err(failed)?;
             if !header.valid {
                 // Its content is not read; an unused store takes its place.
-                let keep = Keep::Transient(udm_formats::snapshot::Transient::new(header.chunk, cow.sectors()));
-                return Ok(Found { chunk: header.chunk, keep, exceptions: Vec::new(), valid: false });
+                let cow_store = CowStore::Transient(udm_formats::snapshot::Transient::new(header.chunk, cow.sectors()));
+                return Ok(Found { chunk: header.chunk, cow_store, exceptions: Vec::new(), valid: false });
             }
             let Loaded { exceptions, store } = read(&io, geometry)?;
-            Ok(Found { chunk: header.chunk, keep: Keep::Persistent(store), exceptions, valid: true })
+            Ok(Found { chunk: header.chunk, cow_store: CowStore::Persistent(store), exceptions, valid: true })
         }
     }
 }

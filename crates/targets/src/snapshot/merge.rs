@@ -5,7 +5,7 @@
 //! to the origin, which is flushed. The exceptions are removed on the device, then in memory. Then the queued writes go
 //! to the origin. At any power cut the chunk is whole in one place or both, so that the next merge goes on.
 
-use super::body::Keep;
+use super::body::CowStore;
 use super::flight;
 use super::shared::{Event, Shared, Snapshot};
 use super::state::{Held, State, to_cow};
@@ -91,7 +91,7 @@ impl State {
         if !body.pending.is_empty() || body.commit.is_some() || body.copies > 0 {
             return;
         }
-        let Keep::Persistent(store) = &mut body.keep else { return };
+        let CowStore::Persistent(store) = &mut body.cow_store else { return };
         let most = ROUND.min((ROUND_BYTES / it.chunk.sectors().bytes()).max(1) as usize);
         match store.merge(most) {
             Err(_) => self.merge_fails(id),
@@ -123,7 +123,7 @@ impl State {
     /// An area has been read, or cannot be read.
     pub(super) fn merge_loaded(&mut self, id: u64, area: Option<AreaReader>) {
         let Some(body) = self.body(id) else { return };
-        let Keep::Persistent(store) = &mut body.keep else { return };
+        let CowStore::Persistent(store) = &mut body.cow_store else { return };
         body.merging.phase = Phase::Idle;
         if area.is_none_or(|area| store.merge_loaded(area).is_err()) {
             self.merge_fails(id);
@@ -208,7 +208,7 @@ impl State {
         }
         body.merging.chunks.clear();
         body.merging.phase = Phase::Idle;
-        if matches!(&body.keep, Keep::Persistent(store) if store.committed() == 0) {
+        if matches!(&body.cow_store, CowStore::Persistent(store) if store.committed() == 0) {
             // Reported now: a program that has seen it in the status may suspend the device at once, and there is no
             // next round.
             body.merging.on = false;

@@ -17,7 +17,7 @@ mod commit;
 mod flight;
 mod free;
 mod holding;
-mod hurry;
+mod last_chunk;
 mod load;
 mod merge;
 mod merge_target;
@@ -28,7 +28,7 @@ mod slab;
 mod snapshot_target;
 mod state;
 mod table;
-mod tail;
+mod unthrottled;
 
 pub(crate) use merge_target::TYPE as MERGE;
 pub(crate) use origin_target::TYPE as ORIGIN;

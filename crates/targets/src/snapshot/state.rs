@@ -1,6 +1,6 @@
 //! The private state of an origin's worker: exceptions in the making, and waits for them.
 
-use super::body::{Body, Dropped, Keep, Run};
+use super::body::{Body, CowStore, Dropped, Run};
 use super::flight;
 use super::free::GRAIN;
 use super::shared::{COPIES, Event, Shared, Snapshot, ZEROES};
@@ -380,7 +380,7 @@ impl State {
     /// Makes a snapshot invalid, for ever. The origin's writers wait until its header says so.
     pub(super) fn invalidate(&mut self, id: u64) {
         let Some(body) = self.body(id) else { return };
-        let persistent = matches!(body.keep, Keep::Persistent(_));
+        let persistent = matches!(body.cow_store, CowStore::Persistent(_));
         if body.snapshot.valid.swap(false, SeqCst) {
             body.event();
             body.dropped = if persistent { Dropped::Wanted } else { Dropped::Done };

@@ -85,8 +85,8 @@ struct Job {
     search: Option<Search>,
     /// The block of which a part changes.
     block: Option<AlignedBuf>,
-    /// Whether it has entered its node's gate, and whether alone.
-    gate: Option<bool>,
+    /// Whether it has entered its node's write lock, and whether alone.
+    write_lock: Option<bool>,
     /// Bytes of memory that it counts for.
     held: usize,
     answer: Answer,
@@ -120,7 +120,7 @@ pub(super) struct Engine {
     pub(super) links: Links,
     /// Requests by io_uring, if available.
     pub(super) uring: Option<Uring>,
-    /// The worker's number, for gates.
+    /// The worker's number, for write locks.
     number: usize,
     devices: Slots<Use>,
     jobs: Slots<Job>,
@@ -338,7 +338,7 @@ impl Engine {
         shape: Shape,
         steps: (Step, Vec<Step>),
         buf: Option<Buf>,
-        gate: Option<bool>,
+        write_lock: Option<bool>,
         answer: Answer,
     ) {
         let (device, (step, rest)) = (shape.device, steps);
@@ -355,17 +355,17 @@ impl Engine {
             buf,
             search: None,
             block: None,
-            gate,
+            write_lock,
             held,
             answer,
         });
-        let admitted = gate.is_none_or(|alone| lock(&node.gate).enter(alone, (self.number, slot)));
+        let admitted = write_lock.is_none_or(|alone| lock(&node.write_lock).enter(alone, (self.number, slot)));
         if admitted {
             self.submit(slot);
         }
     }
 
-    /// Begins a job that has waited at its gate.
+    /// Begins a job that has waited for its write lock.
     pub(super) fn admit(&mut self, slot: u32) {
         self.submit(slot);
     }
@@ -498,9 +498,9 @@ impl Engine {
 
     fn finish(&mut self, slot: u32, result: Result<(), Errno>) {
         let job = self.jobs.remove(slot).expect("a job that ends");
-        if let Some(alone) = job.gate {
+        if let Some(alone) = job.write_lock {
             // Before the answer: after it the caller may write the same place again.
-            let next = lock(&job.node.gate).leave(alone);
+            let next = lock(&job.node.write_lock).leave(alone);
             self.admitted.extend(next);
         }
         let mut buf = job.buf;

@@ -4,7 +4,7 @@
 //! - `wire`, `request`: the kernel's protocol
 //! - `tree`: names, inodes, open files
 //! - `connection`, `links`: connections to the kernel, and how much of the memory each may hold
-//! - `steps`, `gate`, `search`: the bios of a request, writes that must be alone, and questions to devices
+//! - `steps`, `write_lock`, `search`: the bios of a request, writes that must be alone, and questions to devices
 //! - `uring`: requests by io_uring
 //! - `engine`, `worker`, `serve`: requests under way, a thread's event loop, and what each request does
 //! - `mount`, [`server`]: mounting, threads, start and stop
@@ -26,7 +26,6 @@
 
 mod connection;
 mod engine;
-mod gate;
 mod links;
 pub(crate) mod mount;
 mod pass;
@@ -39,6 +38,7 @@ mod tree;
 mod uring;
 mod wire;
 mod worker;
+mod write_lock;
 
 pub use mount::{clear, mounted};
 pub use pass::{Adopted, Plan};

@@ -4,7 +4,7 @@
 //! descriptor over a socket (`_FUSE_COMMFD`, as libfuse's `util/fusermount.c` describes).
 
 use super::tree::FILES;
-use crate::node::apart::{Errand, apart};
+use crate::node::apart::{StagedCall, apart};
 use rustix::fd::OwnedFd;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -73,7 +73,7 @@ pub(super) fn mount_file(domain: &Domain, path: &Path, helper: bool) -> io::Resu
     }
     let file = path.clone();
     let open = move || Ok(rustix::fs::open(&file, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?);
-    let found = Errand::begin(domain, open, |file: OwnedFd| {
+    let found = StagedCall::begin(domain, open, |file: OwnedFd| {
         drop(file);
         Ok(())
     })?;

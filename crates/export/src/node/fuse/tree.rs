@@ -10,8 +10,8 @@
 //! - An inode's number is never reused within a mount, so a handle of a removed node reaches nothing else.
 //! - A removed node stays as long as it is open or the kernel refers to it.
 
-use super::gate::Gate;
 use super::wire::{Attr, ROOT};
+use super::write_lock::WriteLock;
 use crate::exports::Export;
 use serde::{Deserialize, Serialize};
 use std::any::Any;
@@ -56,7 +56,7 @@ pub(super) struct Node {
     /// How many handles there are.
     open: AtomicUsize,
     lookups: Mutex<u64>,
-    pub(super) gate: Mutex<Gate>,
+    pub(super) write_lock: Mutex<WriteLock>,
     /// Changes with the device's table, so that cached limits are read again.
     version: AtomicU64,
 }
@@ -231,7 +231,7 @@ impl Tree {
                 open: AtomicUsize::new(opened.len()),
                 handles: Mutex::new(opened),
                 lookups: Mutex::new(lookups),
-                gate: Mutex::default(),
+                write_lock: Mutex::default(),
                 version: AtomicU64::new(0),
             });
             if let Some(name) = name {
@@ -267,7 +267,7 @@ impl Tree {
             handles: Mutex::default(),
             open: AtomicUsize::new(0),
             lookups: Mutex::default(),
-            gate: Mutex::default(),
+            write_lock: Mutex::default(),
             version: AtomicU64::new(0),
         });
         inner.names.insert(name.to_owned(), node.clone());

@@ -55,20 +55,20 @@ impl Walk<'_> {
     /// The layers between here and the target, from the top; `None` if the target is not beneath. May block on these
     /// layers.
     pub(super) fn from(&self, place: &Place) -> Option<Vec<String>> {
-        let way = Way { walk: self, seen: RefCell::default() };
-        let mut found = way.place(place, DEPTH)?;
+        let descent = Descent { walk: self, seen: RefCell::default() };
+        let mut found = descent.place(place, DEPTH)?;
         found.reverse();
         Some(found)
     }
 }
 
 /// One walk. Its result is collected from the bottom.
-struct Way<'a> {
+struct Descent<'a> {
     walk: &'a Walk<'a>,
     seen: RefCell<BTreeSet<DevT>>,
 }
 
-impl Way<'_> {
+impl Descent<'_> {
     fn place(&self, place: &Place, depth: usize) -> Option<Vec<String>> {
         match place {
             Place::Device(dev) => self.device(*dev, depth),

@@ -10,14 +10,14 @@ pub(super) type Waiter = (usize, u32);
 
 /// The writes that are in, and those that wait.
 #[derive(Default)]
-pub(super) struct Gate {
+pub(super) struct WriteLock {
     shared: usize,
     alone: bool,
     /// For each waiting write, whether it has to be alone, in the order of arrival.
     queue: VecDeque<(bool, Waiter)>,
 }
 
-impl Gate {
+impl WriteLock {
     /// Returns whether the write may begin at once; else a later [`leave`](Self::leave) returns it.
     pub(super) fn enter(&mut self, alone: bool, who: Waiter) -> bool {
         // Behind waiting writes, so that writes of whole blocks cannot starve those of parts.
@@ -60,17 +60,19 @@ mod tests {
 
     #[test]
     fn parts_are_alone_and_in_order() {
-        let mut gate = Gate::default();
-        assert!(gate.enter(false, (0, 1)) && gate.enter(false, (1, 2)));
-        assert!(!gate.enter(true, (0, 3)));
-        assert!(!gate.enter(false, (0, 4)) && !gate.enter(false, (1, 5)) && !gate.enter(true, (0, 6)));
-        assert_eq!(gate.leave(false), []);
-        assert_eq!(gate.leave(false), [(0, 3)]);
-        assert_eq!(gate.leave(true), [(0, 4), (1, 5)]);
-        assert_eq!(gate.leave(false), []);
-        assert_eq!(gate.leave(false), [(0, 6)]);
-        assert_eq!(gate.leave(true), []);
-        assert!(gate.enter(true, (0, 7)) && !gate.enter(false, (0, 8)));
-        assert_eq!(gate.leave(true), [(0, 8)]);
+        let mut write_lock = WriteLock::default();
+        assert!(write_lock.enter(false, (0, 1)) && write_lock.enter(false, (1, 2)));
+        assert!(!write_lock.enter(true, (0, 3)));
+        assert!(
+            !write_lock.enter(false, (0, 4)) && !write_lock.enter(false, (1, 5)) && !write_lock.enter(true, (0, 6))
+        );
+        assert_eq!(write_lock.leave(false), []);
+        assert_eq!(write_lock.leave(false), [(0, 3)]);
+        assert_eq!(write_lock.leave(true), [(0, 4), (1, 5)]);
+        assert_eq!(write_lock.leave(false), []);
+        assert_eq!(write_lock.leave(false), [(0, 6)]);
+        assert_eq!(write_lock.leave(true), []);
+        assert!(write_lock.enter(true, (0, 7)) && !write_lock.enter(false, (0, 8)));
+        assert_eq!(write_lock.leave(true), [(0, 8)]);
     }
 }

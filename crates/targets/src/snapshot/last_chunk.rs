@@ -14,12 +14,12 @@ use udm_io::{BlockDevice, BlockingIo, OpFlags, Status};
 const PIECE: Sectors = Sectors::in_bytes(1 << 20);
 
 /// The resources to fill it, which are allocated before anybody waits, because that may fail.
-pub(super) struct Tail {
+pub(super) struct LastChunk {
     origin: BlockingIo,
     cow: BlockingIo,
 }
 
-impl Tail {
+impl LastChunk {
     /// For a snapshot that grows to `len`; `None` if it does not grow, or ends at the end of a chunk.
     pub(super) fn of(it: &Snapshot, len: Sectors) -> io::Result<Option<Self>> {
         let end = Sector::new(it.sectors.load(SeqCst));
