@@ -9,6 +9,7 @@ pub mod content;
 pub mod daemon;
 pub mod liar;
 pub mod load;
+pub mod mix;
 pub mod model;
 pub mod operations;
 pub mod options;

@@ -13,6 +13,9 @@ pub struct Options {
     /// How long operations go on
     #[arg(long, default_value_t = 60)]
     pub seconds: u64,
+    /// Each operation once, in an order of the seed, however long that takes, instead of --seconds
+    #[arg(long, conflicts_with = "seconds")]
+    pub once: bool,
     /// The mix
     #[arg(long, default_value_t = 1)]
     pub seed: u64,

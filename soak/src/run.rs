@@ -1,5 +1,6 @@
 //! A soak from its start to its end.
 
+use crate::mix::Mix;
 use crate::operations::{OPERATIONS, Operation, Outcome, have_a_loop_device_once};
 use crate::options::Options;
 use crate::world::{Turn, World};
@@ -9,7 +10,8 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use udm_io::MAX_CHANNELS;
+use udm_export::node::loopdev;
+use udm_io::{Domain, MAX_CHANNELS};
 use udm_sim::Rng;
 
 /// KiB of memory that may be left at the end beside what was in use at the start.
@@ -49,7 +51,8 @@ fn prepare(options: &Options) -> Result<(Vec<Operation>, tempfile::TempDir), Str
 fn soak(options: Options, operations: Vec<Operation>, root: tempfile::TempDir) -> ExitCode {
     let keep = options.keep;
     let json = options.json;
-    println!("soak: seed {}, {} s, {}", options.seed, options.seconds, options.udm.display());
+    let long = if options.once { "each operation once".into() } else { format!("{} s", options.seconds) };
+    println!("soak: seed {}, {long}, {}", options.seed, options.udm.display());
     let world = World::new(options, root.path().to_owned());
     let over = Arc::new(AtomicBool::new(false));
     told_of_panics(&world);
@@ -121,10 +124,8 @@ fn told_of_panics(world: &Arc<World>) {
 /// Ends the daemon, whatever state it is in, and what would be left of it.
 fn end(world: &World) {
     world.daemon.kill();
-    // Known by their files, as long as these are to be seen.
-    for device in report::loops(&world.root) {
-        let _ = std::process::Command::new("losetup").arg("-d").arg(device).status();
-    }
+    // Known by their files, as long as these are to be seen. Not by their numbers, which others may have by now.
+    let _ = loopdev::detach_stale(&Domain::default(), &world.daemon.dir().join("dev"));
     let _ = rustix::mount::unmount(world.daemon.dir().join("dev"), rustix::mount::UnmountFlags::DETACH);
 }
 
@@ -141,11 +142,11 @@ fn direct(world: &Arc<World>, operations: &[Operation]) -> Result<(), String> {
     let before = Measure::of(world).ok_or("the daemon cannot be looked at")?;
     stacks::build(&turn)?;
     director.idle();
-    let until = Instant::now() + Duration::from_secs(world.options.seconds);
+    let mix = &Mix::new(operations, &world.options, turn.rng);
     std::thread::scope(|scope| {
         for number in 0..world.options.operators {
             let seed = turn.rng.next();
-            scope.spawn(move || operate(world, operations, number, seed, until));
+            scope.spawn(move || operate(world, mix, number, seed));
         }
     });
     if world.has_failed() {
@@ -158,18 +159,12 @@ fn direct(world: &Arc<World>, operations: &[Operation]) -> Result<(), String> {
 }
 
 /// One thread of operations.
-fn operate(world: &Arc<World>, operations: &[Operation], number: u64, seed: u64, until: Instant) {
+fn operate(world: &Arc<World>, mix: &Mix, number: u64, seed: u64) {
     let actor = world.watch.actor(format!("operator {number}"));
     let mut rng = Rng::new(seed);
-    let weights: u64 = operations.iter().map(|op| op.weight).sum();
-    while Instant::now() < until && !world.has_failed() && weights > 0 {
-        let mut at = rng.below(weights);
-        let chosen = operations.iter().find(|op| {
-            let here = at < op.weight;
-            at = at.saturating_sub(op.weight);
-            here
-        });
-        let Some(op) = chosen else { continue };
+    while !world.has_failed() {
+        let Some(next) = mix.next(&mut rng) else { return };
+        let op = next.op;
         let begun = Instant::now();
         if world.options.verbose {
             println!("{} begins {}", actor.who(), op.name);
@@ -183,7 +178,12 @@ fn operate(world: &Arc<World>, operations: &[Operation], number: u64, seed: u64,
             (op.run)(&mut turn)
         };
         match outcome {
-            Ok(outcome) => world.stats.ended(op.name, outcome == Outcome::Done, begun.elapsed()),
+            Ok(outcome) => {
+                if outcome == Outcome::Skipped {
+                    mix.again(next);
+                }
+                world.stats.ended(op.name, outcome == Outcome::Done, begun.elapsed());
+            }
             Err(text) => return world.fail(format!("{}: {text}", op.name)),
         }
         actor.idle();

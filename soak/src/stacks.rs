@@ -16,7 +16,7 @@ const MIB: u64 = 1 << 20;
 
 /// Makes all of them, with their writers.
 pub fn build(turn: &Turn<'_>) -> Result<(), String> {
-    for build in [pool, plain, origin, nodes] {
+    for build in [pool, plain, slow, origin, nodes] {
         build(turn)?;
     }
     Ok(())
@@ -73,6 +73,29 @@ fn plain(turn: &Turn<'_>) -> Result<(), String> {
     let volumes = parts("stacked", 2);
     volumes.iter().for_each(|volume| turn.world.start(volume));
     turn.world.add("stacked", Kind::Plain, Some("linear"), &table, volumes);
+    Ok(())
+}
+
+/// Targets that keep bios, copy them or send them elsewhere, and lose nothing as they are set here: slow, and above
+/// that one half by parts of blocks, the other through a flakey device that is up and a switch.
+fn slow(turn: &Turn<'_>) -> Result<(), String> {
+    let sectors = BLOCKS * SECTORS;
+    let file = turn.world.file("slow", sectors * 512)?;
+    let table = format!("0 {sectors} delay {} 0 uniform:0us-3ms", file.display());
+    turn.ok(&["create", "slow", "--table", &table])?;
+    turn.world.add("slow", Kind::Plain, None, &table, Vec::new());
+    let (half, slow) = (sectors / 2, "/dev/mapper/slow");
+    let quarter = half / 2;
+    let table = format!(
+        "0 {half} ebs {slow} 0 1 16\n{half} {quarter} flakey {slow} {half} 1 0 1 drop_writes\n\
+         {} {quarter} switch 2 24 0 {slow} {1} {slow} {1}",
+        half + quarter,
+        half + quarter
+    );
+    turn.ok(&["create", "faulty", "--table", &table])?;
+    let volumes = parts("faulty", 2);
+    volumes.iter().for_each(|volume| turn.world.start(volume));
+    turn.world.add("faulty", Kind::Plain, Some("slow"), &table, volumes);
     Ok(())
 }
 

@@ -153,6 +153,35 @@ impl Args {
         }
     }
 
+    /// The next argument as a decimal number of a range; an error with the kernel's `message` otherwise.
+    pub fn number_within(
+        &mut self,
+        range: std::ops::RangeInclusive<u64>,
+        message: &str,
+        what: &str,
+    ) -> Result<(u64, Arg), ArgError> {
+        let (n, arg) = self.number(message, what)?;
+        if range.contains(&n) {
+            return Ok((n, arg));
+        }
+        let hint = format!("expected {what} from {} to {}, found {n}", range.start(), range.end());
+        Err(ArgError::new(message).hint(hint).at(&arg))
+    }
+
+    /// The next argument as the count of a group of words, of which as many follow (`dm_read_arg_group`,
+    /// `drivers/md/dm-table.c`, 6.12). Nothing is a group of none.
+    pub fn group(&mut self, most: u64, message: &str, what: &str) -> Result<u64, ArgError> {
+        if self.left() == 0 {
+            return Ok(0);
+        }
+        let (count, arg) = self.number_within(0..=most, message, &format!("a number of {what}"))?;
+        if count > self.left() as u64 {
+            let hint = format!("expected {count} {what} after it, found {}", self.left());
+            return Err(ArgError::new(message).hint(hint).at(&arg));
+        }
+        Ok(count)
+    }
+
     /// An error unless the count of all arguments lies in `range`, as a constructor's first check.
     pub fn expect_count(
         &self,

@@ -8,6 +8,7 @@ mod args;
 pub mod concise;
 mod devt;
 mod errno;
+mod slots;
 mod stripes;
 mod units;
 
@@ -15,5 +16,6 @@ pub use aligned::AlignedBuf;
 pub use args::{Arg, ArgError, Args};
 pub use devt::{DevT, ParseDevTError};
 pub use errno::Errno;
+pub use slots::Slots;
 pub use stripes::{Divisor, Stripes};
 pub use units::{SECTOR_SHIFT, SECTOR_SIZE, Sector, Sectors};

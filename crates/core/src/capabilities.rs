@@ -35,6 +35,7 @@ pub(crate) struct Capabilities {
     pub(crate) takes_back: bool,
     pub(crate) whole_discards: bool,
     pub(crate) sees_flushes: bool,
+    pub(crate) maps_flushes: bool,
     pub(crate) flushes_beneath: bool,
     pub(crate) transient: bool,
 }
@@ -136,8 +137,16 @@ impl NewTarget {
         self.with(|c| c.sees_flushes = true)
     }
 
-    /// Flushes come to `map` only: the target itself makes sure that they reach the devices beneath. It also has to
-    /// serve FUA by itself, and to say so in its limits.
+    /// Flushes come to `map` instead of going to the devices beneath: it sends each on to the one that it chooses, or
+    /// not at all. As in the kernel, which hands each target a flush to map (`num_flush_bios`). The devices are flushed
+    /// by core all the same after a write with FUA, where they lack that.
+    #[must_use]
+    pub fn maps_flushes(self) -> Self {
+        self.sees_flushes().with(|c| c.maps_flushes = true)
+    }
+
+    /// Flushes come to `map`, and to nobody else: the target sees to it that they reach the devices beneath. It has to
+    /// serve FUA by itself as well, and to say so in its limits.
     #[must_use]
     pub fn flushes_beneath(self) -> Self {
         self.sees_flushes().with(|c| c.flushes_beneath = true)

@@ -1,6 +1,5 @@
 //! Counters that only their channel writes.
 
-use crate::Polls;
 use std::ops::AddAssign;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -175,6 +174,25 @@ impl PerChannel {
             };
         }
         sum
+    }
+}
+
+/// Bios of a device that were polled for, by which queues were looked into.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Polls {
+    /// The one queue that the cookie names: the bio was not split.
+    pub fast: u64,
+    /// The queues of its channel: it was split, and its submitter stayed where it was.
+    pub sub: u64,
+    /// All queues.
+    pub default: u64,
+}
+
+impl AddAssign for Polls {
+    fn add_assign(&mut self, other: Self) {
+        self.fast += other.fast;
+        self.sub += other.sub;
+        self.default += other.default;
     }
 }
 

@@ -1,11 +1,11 @@
 //! A report for people of what waits for what: devices, what they are busy with, and the bios in the channels. It adds
 //! no cost to the path of a bio, and nothing here waits for a lock that may be held for long.
 
+use crate::patient::patiently;
 use crate::registry::RegistryCore;
 use crate::{MappedDevice, Registry};
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
-use std::time::Duration;
+use std::sync::Arc;
 use udm_base::{DevT, Sector, Sectors};
 use udm_io::{BlockDevice, ChannelReport, Op, Outstanding};
 use udm_kcopyd::{Workqueue, WorkqueueReport};
@@ -74,22 +74,6 @@ pub struct BioGroup {
     pub count: usize,
     /// Where the first of them begins, and its length.
     pub first: (Sector, Sectors),
-}
-
-/// How often a lock is tried, and how long it is left alone in between.
-const TRIES: u32 = 100;
-const PAUSE: Duration = Duration::from_millis(1);
-
-/// A lock that is held for moments only, unless something is wrong.
-pub(crate) fn patiently<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
-    for _ in 0..TRIES {
-        match mutex.try_lock() {
-            Ok(guard) => return Some(guard),
-            Err(TryLockError::Poisoned(poisoned)) => return Some(poisoned.into_inner()),
-            Err(TryLockError::WouldBlock) => std::thread::sleep(PAUSE),
-        }
-    }
-    None
 }
 
 impl Registry {

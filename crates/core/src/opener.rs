@@ -1,10 +1,14 @@
 //! How a table's device names become devices.
 
-use crate::{Error, HOST_MAJOR};
+use crate::Error;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use udm_base::{DevT, Errno};
 use udm_io::{BlockDevice, DeviceId};
+
+/// The major of the numbers that stand for what is beneath and has none: files, remote exports, `null:` devices. Lists
+/// of dependencies have room for numbers only. A table names such a device by its path or URI, never by this number.
+pub const HOST_MAJOR: u32 = 601;
 
 /// Opens the device that a table names. Mapped devices are looked up before the host's, see `Registry`.
 pub trait DeviceOpener {

@@ -15,10 +15,6 @@ use udm_io::{BlockDevice, DeviceId, Domain};
 /// kernel's usual 253, for which dmsetup's columns are made.
 pub const MAJOR: u32 = 600;
 
-/// The major number for devices beneath that have no number of their own: files, remote exports, `null:` devices. Lists
-/// of dependencies have room for numbers only. A table names such a device by its path or URI, never by this number.
-pub const HOST_MAJOR: u32 = 601;
-
 /// The longest name in bytes (`DM_NAME_LEN` less its zero).
 pub const NAME_MAX: usize = 127;
 /// The longest uuid in bytes (`DM_UUID_LEN` less its zero).
@@ -191,13 +187,14 @@ impl Registry {
             .open(spec, read_only, exclusive)
     }
 
-    /// The number that stands for a device beneath in a list of dependencies: its own, or one of [`HOST_MAJOR`] that it
-    /// keeps while it is open.
+    /// The number that stands for a device beneath in a list of dependencies: its own, or one of
+    /// [`HOST_MAJOR`](crate::HOST_MAJOR) that it keeps while it is open.
     pub fn number_of(&self, dev: &Arc<dyn BlockDevice>) -> DevT {
         self.0.numbers.number_of(dev)
     }
 
-    /// The open devices that have numbers of [`HOST_MAJOR`], with their names in tables.
+    /// What is behind the numbers of [`HOST_MAJOR`](crate::HOST_MAJOR) that have been given to devices which are
+    /// open: the names that tables have for them.
     pub fn host_devices(&self) -> Vec<(DevT, String)> {
         self.0.numbers.list()
     }
@@ -230,7 +227,7 @@ impl RegistryCore {
 
     /// Every device, those that are being removed last; `None` if the lock cannot be taken.
     pub(crate) fn devices_now(&self) -> Option<Vec<Arc<MappedDevice>>> {
-        let devices = crate::inspect::patiently(&self.devices)?;
+        let devices = crate::patient::patiently(&self.devices)?;
         let going = devices.going.iter().filter_map(Weak::upgrade);
         Some(devices.by_name.values().cloned().chain(going).collect())
     }

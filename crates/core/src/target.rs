@@ -1,7 +1,8 @@
 //! The interface of targets.
 
-use crate::{Error, Held, Ticket, ZeroSkips};
+use crate::{Error, Held, Ticket};
 use std::any::Any;
+use std::ops::AddAssign;
 use udm_base::{Errno, Sectors};
 use udm_io::{Bio, BlockDevice, Cx, DeviceId, ExtentsReply, Limits, Nanos, Status};
 
@@ -94,6 +95,22 @@ pub trait Target: Any + Send + Sync {
     /// Attributes for people beyond the kernel's interface, if it has any.
     fn attributes(&self) -> Option<&dyn Attributes> {
         None
+    }
+}
+
+/// Writes of zeroes that were completed without allocating what they would have filled.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct ZeroSkips {
+    /// The bios.
+    pub bios: u64,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
+impl AddAssign for ZeroSkips {
+    fn add_assign(&mut self, other: Self) {
+        self.bios += other.bios;
+        self.bytes += other.bytes;
     }
 }
 

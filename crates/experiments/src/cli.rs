@@ -31,7 +31,7 @@ struct Options {
     /// udm's fio engine, for the experiments that use fio [default: out/fio-engine/libudm_fio.so, if it is there]
     #[arg(long, value_name = "FILE")]
     fio_engine: Option<PathBuf>,
-    /// Only the rows whose name has TEXT in it; `polling` measures no others
+    /// Only the rows whose name has TEXT in it; `polling`, `snapshot` and `thin` measure no others
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
 }

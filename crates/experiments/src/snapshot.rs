@@ -122,11 +122,19 @@ fn run(setting: &Setting<'_>) -> Result<Report, Error> {
             ("read of the snapshot, copied", "snap1", Op::Read, true),
             ("rewrite of the snapshot", "snap1", Op::Write, true),
         ];
+        let name_of = |what: &str| format!("{what}, depth {depth}");
+        if !STEPS.iter().any(|(what, ..)| setting.wants(&name_of(what))) {
+            continue;
+        }
         let mut figures = vec![(Vec::new(), Vec::new()); STEPS.len()];
         for round in 0..=rounds {
             (setting.progress)(&format!("depth {depth}, round {round} of {rounds}"));
             let world = World::new(setting, bytes, 1)?;
-            for ((_, name, op, _), (linear, found)) in STEPS.iter().zip(&mut figures) {
+            for ((what, name, op, copied), (linear, found)) in STEPS.iter().zip(&mut figures) {
+                // What copies is done in any case: the steps after it need it.
+                if *copied && !setting.wants(&name_of(what)) {
+                    continue;
+                }
                 let (beside, figure) = (world.pass("linear", *op, depth)?, world.pass(name, *op, depth)?);
                 if round > 0 {
                     linear.push(beside);
@@ -136,6 +144,9 @@ fn run(setting: &Setting<'_>) -> Result<Report, Error> {
             world.end()?;
         }
         for ((what, _, _, copied), (linear, found)) in STEPS.iter().zip(&figures) {
+            if found.is_empty() {
+                continue;
+            }
             let ratios: Vec<f64> = linear.iter().zip(found).map(|(l, f)| f / l).collect();
             let ratio = Spread::of(&ratios).median;
             let row = Row {
@@ -143,14 +154,18 @@ fn run(setting: &Setting<'_>) -> Result<Report, Error> {
                 figure: Some(Spread::of(found).median),
                 ratio: Some(ratio),
                 rounds: ratios,
-                ..row(format!("{what}, depth {depth}"), depth)
+                ..row(name_of(what), depth)
             };
-            costs.push(Bar { label: format!("{what}, depth {depth}"), value: ratio, tone: Tone::Ours });
+            costs.push(Bar { label: name_of(what), value: ratio, tone: Tone::Ours });
             rows.push(if *copied { row.judged(Limit::AtMost(LIMIT)) } else { row });
         }
     }
     for count in [1, 2, 4, 8] {
-        (setting.progress)(&format!("{count} snapshots"));
+        let name = format!("first write to the origin, {count} snapshots");
+        if !setting.wants(&name) {
+            continue;
+        }
+        (setting.progress)(&name);
         let mut found = Vec::new();
         for round in 0..=rounds.min(3) {
             let world = World::new(setting, bytes / 4, count)?;
@@ -162,11 +177,7 @@ fn run(setting: &Setting<'_>) -> Result<Report, Error> {
         }
         let figure = Spread::of(&found).median;
         growth.push(Bar { label: format!("{count} snapshots"), value: figure, tone: Tone::Ours });
-        rows.push(Row {
-            figure: Some(figure),
-            rounds: found,
-            ..row(format!("first write to the origin, {count} snapshots"), 32)
-        });
+        rows.push(Row { figure: Some(figure), rounds: found, ..row(name, 32) });
     }
     Ok(Report {
         name: EXPERIMENT.name,

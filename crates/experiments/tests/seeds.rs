@@ -50,7 +50,10 @@ fn all_experiments_in_a_small_way() {
         if row["limit_is"] == "exactly" {
             assert_eq!(row["verdict"], "pass", "{row}");
         }
-        assert!(row["verdict"] != "SKIP" || row["reason"].is_string(), "{row}");
+        if row["verdict"] == "SKIP" {
+            let reason = row["reason"].as_str().unwrap_or_else(|| panic!("{row}: without a reason"));
+            println!("SKIP {}: {reason}", row["experiment"].as_str().expect("an experiment has a name"));
+        }
     }
     for name in EXPERIMENTS {
         let of = rows.iter().filter(|row| row["experiment"] == name).count();

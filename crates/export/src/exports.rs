@@ -5,10 +5,11 @@ use rustix::net::sockopt;
 use serde::{Deserialize, Serialize};
 use std::any::Any;
 use std::fmt;
+use std::io;
 use std::ops::Deref;
 use std::sync::Arc;
-use udm_base::Errno;
-use udm_io::BlockDevice;
+use udm_base::{Errno, Sectors};
+use udm_io::{BlockDevice, Limits};
 
 /// An exported device, as NBD, nodes, vhost-user and ublk see it. Called from their threads; may block briefly.
 pub trait Export: Send + Sync {
@@ -34,6 +35,17 @@ pub trait Export: Send + Sync {
         false
     }
 
+    /// What clients are told of it now.
+    fn parameters(&self) -> Parameters {
+        let device = self.device();
+        Parameters {
+            sectors: device.sectors(),
+            limits: device.limits(),
+            read_only: self.read_only() || device.read_only(),
+            write_through: self.write_through(),
+        }
+    }
+
     /// Counts the device as open until the answer is dropped.
     ///
     /// # Errors
@@ -41,6 +53,45 @@ pub trait Export: Send + Sync {
     fn open(&self) -> Result<Box<dyn Any + Send>, Refused> {
         Ok(Box::new(()))
     }
+}
+
+/// What the clients of a device are told of it. It changes when the device gets another table.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Parameters {
+    /// The size.
+    pub sectors: Sectors,
+    /// What requests have to keep to.
+    pub limits: Limits,
+    /// Writes are refused.
+    pub read_only: bool,
+    /// See [`Export::write_through`].
+    pub write_through: bool,
+}
+
+/// A device that is served, as whoever has exported it sees it, whichever the way: NBD, a node of FUSE or ublk,
+/// vhost-user.
+pub trait Served {
+    /// How clients reach it: `unix`, `tcp`, `vhost-user`, `fuse`, `fuse-io_uring` or `ublk`.
+    fn transport(&self) -> &'static str;
+
+    /// How many clients have it. What the kernel has counts as one, whoever uses that.
+    fn clients(&self) -> usize;
+
+    /// The device has other parameters: clients are told, as far as their protocol has a word for it. Blocks for what
+    /// the kernel takes to change a block device.
+    ///
+    /// # Errors
+    /// The kernel's.
+    fn changed(&self, then: &Parameters, now: &Parameters) -> io::Result<Told>;
+}
+
+/// Whether clients learn of a change.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Told {
+    /// They do.
+    Yes,
+    /// Those that have the device go by its old size for as long as they have it.
+    KeepSize,
 }
 
 /// Why an export cannot be opened now.

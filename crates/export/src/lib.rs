@@ -4,10 +4,9 @@ pub mod exports;
 mod listener;
 pub mod nbd;
 pub mod node;
-mod slots;
 pub mod ublk;
 pub mod vhost_user;
 mod worker;
 
-pub use exports::{Client, Export, Exports, NamedDevice, OpenError, OpenExport, Refused};
+pub use exports::{Client, Export, Exports, NamedDevice, OpenError, OpenExport, Parameters, Refused, Served, Told};
 pub use listener::Listen;

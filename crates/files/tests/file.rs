@@ -610,18 +610,11 @@ fn a_mounted_block_device_is_not_claimed() {
     open_claimed(&node.0, &claims, false).unwrap();
 }
 
-/// Set for the child that has no descriptors left.
-const SHORT: &str = "UDM_TEST_WITHOUT_DESCRIPTORS";
-
 #[test]
 fn without_a_descriptor_for_a_ring_io_goes_by_system_calls() {
     use rustix::process::{Resource, getrlimit, setrlimit};
-    if std::env::var_os(SHORT).is_none() {
-        // The limit is a process's.
-        let mut child = std::process::Command::new(std::env::current_exe().unwrap());
-        child.args(["--exact", "without_a_descriptor_for_a_ring_io_goes_by_system_calls"]).env(SHORT, "1");
-        let said = child.output().unwrap();
-        assert!(said.status.success(), "{}", String::from_utf8_lossy(&said.stdout));
+    // The limit is a process's.
+    if !udm_testing::alone(module_path!(), "without_a_descriptor_for_a_ring_io_goes_by_system_calls") {
         return;
     }
     let Some(place) = places().into_iter().find(|place| place.engine == FileEngine::Direct) else {

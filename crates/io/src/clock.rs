@@ -1,5 +1,6 @@
 //! Time, as an interface that the simulator can implement.
 
+use rustix::time::{ClockId, clock_gettime};
 use std::time::Instant;
 
 /// Nanoseconds since the clock was made.
@@ -25,22 +26,63 @@ impl Nanos {
 pub trait Clock: Send + Sync {
     /// The time now.
     fn now(&self) -> Nanos;
+
+    /// The time some milliseconds ago at most, for who asks for each bio and need not be exact: about 5 ns. It never
+    /// goes back, but may lie behind what [`now`](Self::now) gave before.
+    fn coarse(&self) -> Nanos {
+        self.now()
+    }
 }
 
 /// The system's monotonic clock. About 25 ns a reading.
 #[derive(Debug)]
-pub struct MonotonicClock(Instant);
+pub struct MonotonicClock {
+    start: Instant,
+    /// The same by the system's coarse clock, which has the same zero.
+    coarse_start: u64,
+}
 
 impl MonotonicClock {
     /// A clock that starts at 0 now.
     pub fn start() -> Self {
-        Self(Instant::now())
+        Self { start: Instant::now(), coarse_start: ns_of(ClockId::Monotonic) }
     }
 }
 
 impl Clock for MonotonicClock {
     #[inline]
     fn now(&self) -> Nanos {
-        Nanos(self.0.elapsed().as_nanos() as u64)
+        Nanos(self.start.elapsed().as_nanos() as u64)
+    }
+
+    #[inline]
+    fn coarse(&self) -> Nanos {
+        Nanos(ns_of(ClockId::MonotonicCoarse).saturating_sub(self.coarse_start))
+    }
+}
+
+fn ns_of(clock: ClockId) -> u64 {
+    let time = clock_gettime(clock);
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_coarse_clock_follows_the_other() {
+        let clock = MonotonicClock::start();
+        let mut last = clock.coarse();
+        assert!(last <= clock.now());
+        // It moves on, in its own steps.
+        while last == clock.coarse() {
+            std::thread::yield_now();
+        }
+        for _ in 0..1000 {
+            let next = clock.coarse();
+            assert!(last <= next && next <= clock.now());
+            last = next;
+        }
     }
 }

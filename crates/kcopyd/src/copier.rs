@@ -32,14 +32,26 @@ impl Kcopyd {
     /// Requests a copy. Returned when the queue is full; a caller without waiting jobs never sees that, and others try
     /// again when one of their jobs is done.
     pub fn copy(&self, cx: &Cx<'_>, job: Box<CopyJob>, asker: Arc<dyn Copied>) -> Result<(), Box<CopyJob>> {
-        self.0.add(job, asker)?;
+        self.add_for_run(job, asker).map_err(|(job, _)| job)?;
         self.0.run(cx);
         Ok(())
     }
 
     /// As [`copy`](Self::copy), but does not start it: jobs that are added one after the other and started together by
     /// [`run`](Self::run) can be joined.
-    pub fn add(&self, job: Box<CopyJob>, asker: Arc<dyn Copied>) -> Result<(), Box<CopyJob>> {
+    pub fn add(&self, job: Box<CopyJob>, asker: Arc<dyn Copied>) -> Result<(), (Box<CopyJob>, Arc<dyn Copied>)> {
+        self.0.add(job, asker)?;
+        self.0.kick();
+        Ok(())
+    }
+
+    /// As [`add`](Self::add), by a caller that calls [`run`](Self::run) before it leaves its section: the workqueue is
+    /// told only if something is left after that.
+    pub fn add_for_run(
+        &self,
+        job: Box<CopyJob>,
+        asker: Arc<dyn Copied>,
+    ) -> Result<(), (Box<CopyJob>, Arc<dyn Copied>)> {
         self.0.add(job, asker)
     }
 

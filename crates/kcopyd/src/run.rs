@@ -2,6 +2,8 @@
 //!
 //! The state's lock is held for bookkeeping only; nothing is submitted or called under it.
 
+mod at_once;
+
 use crate::job::{Copied, CopyFrom, CopyJob, CopyOptions, CopyStats, CopyTo, Progress};
 use crate::pages::{PAGE, Pages};
 use crate::piece::Piece;
@@ -61,6 +63,8 @@ struct State {
     /// The highest number of a job that has begun.
     begun: u64,
     last_busy: Nanos,
+    /// The workqueue is about to look, or was kicked for that.
+    told: bool,
     /// The section that the budget is for, and what it has used.
     section: (usize, u64),
     used: u32,
@@ -89,14 +93,6 @@ struct Departure {
     landing: Box<Landing>,
 }
 
-/// The destination of a part of a piece.
-struct Place {
-    dev: Arc<dyn BlockDevice>,
-    range: (Sector, Sectors),
-    /// How much of the piece comes before it.
-    skip: Sectors,
-}
-
 impl Inner {
     pub(super) fn new(options: CopyOptions) -> std::io::Result<Self> {
         let pages = u32::try_from(options.pool.div_ceil(PAGE)).unwrap_or(u32::MAX).max(1);
@@ -116,6 +112,7 @@ impl Inner {
             stats: CopyStats::default(),
             begun: 0,
             last_busy: Nanos(0),
+            told: false,
             section: (usize::MAX, 0),
             used: 0,
         };
@@ -167,9 +164,13 @@ impl Inner {
         CopyStats { pool_peak: u64::from(state.pages.peak()) * PAGE as u64, outstanding, ..state.stats }
     }
 
-    pub(super) fn add(&self, mut job: Box<CopyJob>, asker: Arc<dyn Copied>) -> Result<(), Box<CopyJob>> {
+    pub(super) fn add(
+        &self,
+        mut job: Box<CopyJob>,
+        asker: Arc<dyn Copied>,
+    ) -> Result<(), (Box<CopyJob>, Arc<dyn Copied>)> {
         // Outside the lock: a mapped device reads its table.
-        job.progress = Progress { asker: Some(asker), most: self.longest(&job, false), ..Default::default() };
+        job.progress = Progress { most: self.longest(&job, false), ..Default::default() };
         job.read = Status::Ok;
         if job.is_whole() {
             // Also the places of the jobs that it is joined with.
@@ -178,9 +179,9 @@ impl Inner {
         job.to.iter_mut().for_each(|to| to.status = Status::Ok);
         let mut state = self.lock();
         if state.queue.jobs.len() >= self.options.jobs {
-            job.progress.asker = None;
-            return Err(job);
+            return Err((job, asker));
         }
+        job.progress.asker = Some(asker);
         state.stats.jobs += 1;
         job.progress.number = state.stats.jobs;
         if job.sectors.is_zero() {
@@ -188,9 +189,13 @@ impl Inner {
         } else {
             state.queue.jobs.push_back(job);
         }
-        drop(state);
-        self.item().kick();
         Ok(())
+    }
+
+    /// Has the workqueue look, which has a job to look after.
+    pub(super) fn kick(&self) {
+        self.lock().told = true;
+        self.item().kick();
     }
 
     /// The longest piece that the devices of a job take, in whole pages if that can be.
@@ -214,14 +219,9 @@ impl Inner {
     /// When the workqueue has to look again.
     pub(super) fn next_attention(&self, now: Nanos) -> Option<Nanos> {
         let mut state = self.lock();
-        if state.outstanding() > 0 {
-            state.last_busy = now;
-            let soon = now.after(ATTENTION_NS);
-            let waits = !state.queue.jobs.is_empty() || state.current.is_some();
-            let throttled = state.throttle.not_before(now).filter(|_| waits && state.pieces.len() == 0);
-            return Some(throttled.unwrap_or(soon));
-        }
-        (now.since(state.last_busy) < LINGER_NS).then(|| now.after(ATTENTION_NS))
+        let next = state.next_attention(now);
+        state.told = next.is_some();
+        next
     }
 
     /// Does the work that can be done, if no other thread is doing it; otherwise that thread does it.
@@ -247,10 +247,11 @@ impl Inner {
 
     /// Works until nothing is left that can be done. False when this section has done enough: a call will come back.
     fn work(self: &Arc<Self>, cx: &Cx<'_>) -> bool {
+        let mut state = self.lock();
         loop {
-            let mut state = self.lock();
             state.note(cx);
             if state.used >= BUDGET {
+                state.told = true;
                 drop(state);
                 self.item().kick_now();
                 return false;
@@ -259,49 +260,45 @@ impl Inner {
                 state.used += 1;
                 let departure = state.departure(self, io);
                 drop(state);
-                if let Some(left) = self.copy_at_once(cx, departure)
-                    && !self.depart(cx, left)
-                {
-                    return false;
-                }
+                state = match self.copy_at_once(cx, departure) {
+                    Ok(copied) => copied,
+                    Err(left) => {
+                        let departed = self.depart(cx, left);
+                        let state = self.lock();
+                        if !departed {
+                            self.tell(state);
+                            return false;
+                        }
+                        state
+                    }
+                };
             } else if let Some(mut job) = state.done.pop_front() {
                 state.used += 1;
                 state.stats.done += 1;
                 state.stats.failed += u64::from(!job.status().is_ok());
+                // What its end brings is run by whoever brings it.
+                let is_last = state.outstanding() == 0;
                 drop(state);
                 let asker = job.progress.asker.take().expect("a job that is out has an asker");
                 asker.copied(cx, job);
-            } else if state.throttle.not_before(cx.now()).is_some() || !state.begin(self) {
+                if is_last {
+                    return true;
+                }
+                state = self.lock();
+            } else if state.is_throttled(cx) || !state.begin(self) {
+                self.tell(state);
                 return true;
             }
         }
     }
 
-    /// Copies a whole piece in place of its read, if its devices have direct access; else returns the read.
-    fn copy_at_once(&self, cx: &Cx<'_>, departure: Departure) -> Option<Departure> {
-        let (sector, sectors) = departure.range;
-        let piece = departure.landing.io.piece;
-        if departure.op != Op::Read {
-            return Some(departure);
+    /// Has the workqueue look after what is left, unless it is about to anyway.
+    fn tell(&self, mut state: MutexGuard<'_, State>) {
+        if state.outstanding() > 0 && !state.told {
+            state.told = true;
+            drop(state);
+            self.item().kick();
         }
-        let Some(from) = departure.dev.direct_access(cx, Op::Read, sector, sectors) else { return Some(departure) };
-        let Some(places) = self.lock().places(piece) else { return Some(departure) };
-        let lent: Option<Vec<_>> =
-            places.iter().map(|p| p.dev.direct_access(cx, Op::Write, p.range.0, p.range.1)).collect();
-        let Some(lent) = lent else { return Some(departure) };
-        for (place, to) in places.iter().zip(&lent) {
-            from.copy_to(to, place.skip);
-        }
-        from.used();
-        let mut state = self.lock();
-        state.used += places.len() as u32;
-        for place in &places {
-            state.count(Op::Write, place.range.1);
-        }
-        state.pieces.get_mut(piece).left = 0;
-        state.finish(piece, self);
-        state.spare.push(departure.landing.emptied());
-        None
     }
 
     /// Submits a read or write. False when the channel has no internal bio for it: the copier waits for one.
@@ -373,6 +370,22 @@ unsafe fn landed(cx: &Cx<'_>, status: Status, word: *const ()) {
 impl State {
     fn outstanding(&self) -> usize {
         self.queue.jobs.len() + self.under_way.len() + self.done.len()
+    }
+
+    fn is_throttled(&self, cx: &Cx<'_>) -> bool {
+        // The clock is asked only if it matters.
+        self.throttle.percent < 100 && self.throttle.not_before(cx.now()).is_some()
+    }
+
+    fn next_attention(&mut self, now: Nanos) -> Option<Nanos> {
+        let soon = now.after(ATTENTION_NS);
+        if self.outstanding() > 0 {
+            self.last_busy = now;
+            let waits = !self.queue.jobs.is_empty() || self.current.is_some();
+            let throttled = self.throttle.not_before(now).filter(|_| waits && self.pieces.len() == 0);
+            return Some(throttled.unwrap_or(soon));
+        }
+        (now.since(self.last_busy) < LINGER_NS).then_some(soon)
     }
 
     /// The time has passed; another section may have begun.
@@ -559,20 +572,6 @@ impl State {
         let some = to.iter().enumerate().filter(|(_, to)| to.overlap(piece.at, piece.sectors).is_some());
         self.ready.extend(some.map(|(at, _)| Io { piece: number, which: at + 1 }));
         piece.left = self.ready.len() - before;
-    }
-
-    /// The destinations of a piece's parts; `None` if more has to be written than these.
-    fn places(&self, number: usize) -> Option<Vec<Place>> {
-        let piece = self.pieces.get(number);
-        if piece.pads.iter().any(|pad| !pad.is_zero()) {
-            return None;
-        }
-        let place = |to: &CopyTo| {
-            let (start, len) = to.overlap(piece.at, piece.sectors)?;
-            let range = (to.sector + (start - to.skip), len);
-            Some(Place { dev: to.dev.clone(), range, skip: start - piece.at })
-        };
-        Some(self.under_way.get(piece.jobs[0]).to.iter().filter_map(place).collect())
     }
 
     fn count(&mut self, op: Op, sectors: Sectors) {

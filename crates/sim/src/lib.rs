@@ -16,6 +16,7 @@
 //! - Time passes only when a channel has nothing to do.
 
 mod device;
+mod disk;
 mod executor;
 mod fault;
 pub mod golden;
@@ -25,7 +26,8 @@ mod rng;
 mod rotating;
 mod world;
 
-pub use device::{SimDevice, SimOptions};
+pub use device::SimDevice;
+pub use disk::SimOptions;
 pub use executor::SimExecutor;
 pub use fault::Fault;
 pub use image::Image;

@@ -1,6 +1,6 @@
 //! The world of a simulation: its clock, its chance, its devices, and the power that they share.
 
-use crate::device::{Disk, Pending};
+use crate::disk::{Disk, Pending};
 use crate::rotating::Spindle;
 use crate::{Image, Rng, SimExecutor};
 use std::cmp::Reverse;

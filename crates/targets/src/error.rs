@@ -13,7 +13,7 @@
 
 use udm_base::{ArgError, Sectors};
 use udm_core::{Ctr, Map, NewTarget, StatusKind, Target, TargetType};
-use udm_io::{Bio, Cx, Status};
+use udm_io::{Bio, Cx, Limits, Status};
 
 pub(crate) static TYPE: TargetType = TargetType::new("error", [1, 7, 0], ctr);
 
@@ -33,5 +33,11 @@ impl Target for Failing {
 
     fn status(&self, _: StatusKind) -> String {
         String::new()
+    }
+
+    /// It fails discards too, whatever the device offers (`io_err_io_hints`).
+    fn limits(&self, limits: &mut Limits) {
+        limits.max_discard = Sectors::MAX;
+        limits.max_write_zeroes = Sectors::ZERO;
     }
 }

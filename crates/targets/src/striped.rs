@@ -22,6 +22,9 @@ pub(crate) static TYPE: TargetType = TargetType::new("striped", [1, 6, 0], ctr);
 /// After this many errors of a stripe, further ones are no events (`DM_IO_ERROR_THRESHOLD`).
 const ERROR_THRESHOLD: u32 = 15;
 
+/// What the kernel's `kstrtouint` takes at most.
+const COUNT_MAX: u64 = u32::MAX as u64;
+
 struct Striped {
     stripes: Vec<Stripe>,
     geometry: Stripes,
@@ -35,8 +38,8 @@ struct Stripe {
 fn ctr(ctr: &mut Ctr<'_>) -> Result<NewTarget, ArgError> {
     let usage = "<stripes> <chunk sectors> and <device> <start sector> for each stripe";
     ctr.args.expect_count(2..=usize::MAX, "Not enough arguments", usage)?;
-    let (count, count_arg) = positive(ctr, "Invalid stripe count", "a number of stripes")?;
-    let (chunk, chunk_arg) = positive(ctr, "Invalid chunk_size", "a chunk size in sectors")?;
+    let (count, count_arg) = ctr.args.number_within(1..=COUNT_MAX, "Invalid stripe count", "a number of stripes")?;
+    let (chunk, chunk_arg) = ctr.args.number_within(1..=COUNT_MAX, "Invalid chunk_size", "a chunk size in sectors")?;
     let len = ctr.len.get();
     if !len.is_multiple_of(count) {
         let hint = format!("expected a length that {count} divides, found {len}");
@@ -104,15 +107,6 @@ impl Target for Striped {
             }
         }
     }
-}
-
-/// The next argument, a number from 1 to 2^32 - 1 as the kernel's `kstrtouint`.
-fn positive(ctr: &mut Ctr<'_>, message: &str, what: &str) -> Result<(u64, udm_base::Arg), ArgError> {
-    let (n, arg) = ctr.args.number(message, what)?;
-    if n == 0 || n > u64::from(u32::MAX) {
-        return Err(ArgError::new(message).hint(format!("expected {what} from 1 to 4294967295, found {n}")).at(&arg));
-    }
-    Ok((n, arg))
 }
 
 impl Stripe {

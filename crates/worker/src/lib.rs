@@ -17,7 +17,7 @@
 //!
 //! # Invariants
 //! - The worker is polled by one thread at a time. An event that is left and kicked for is handled: the rule is in
-//!   `inbox.rs`, and a worker cannot get it wrong, because [`Events::idle`] is the only wait for events.
+//!   `run_lock.rs`, and a worker cannot get it wrong, because [`Events::idle`] is the only wait for events.
 //! - Nothing here blocks but [`Worker::call`], [`Worker::wait_for`] and [`Worker::new`]; no lock is held over I/O or a
 //!   call to other code, except the worker's own lock, which is only tried.
 //!
@@ -81,7 +81,6 @@
 
 mod call;
 mod cells;
-mod copies;
 mod flights;
 mod frames;
 mod inbox;
@@ -89,6 +88,9 @@ mod metadata_io;
 #[cfg(loom)]
 mod models;
 mod outbox;
+mod outgoing;
+mod run_lock;
+mod slot;
 mod sync;
 mod worker;
 
@@ -97,7 +99,9 @@ pub use cells::Cells;
 pub use flights::{Epoch, Ticket};
 pub use inbox::Events;
 pub use metadata_io::MetadataIo;
-pub use outbox::{Awaited, Copies, Memory, Operation};
+pub use outbox::{Copies, Operation};
+pub use outgoing::{Done, Memory, SendOn};
+pub use slot::Awaited;
 pub use worker::{Service, Worker};
 
 use std::sync::{Mutex, MutexGuard, PoisonError};

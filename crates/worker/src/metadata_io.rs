@@ -1,6 +1,7 @@
 //! The metadata device for the persistent data: blocks are read and written through the outbox.
 
-use crate::outbox::{Memory, Operation};
+use crate::outbox::Operation;
+use crate::outgoing::Memory;
 use crate::worker::{Service, Worker};
 use std::sync::Arc;
 use udm_base::{Sector, Sectors};

@@ -1,17 +1,13 @@
 //! A worker, and how threads run it.
 
-use crate::copies::CopyQueue;
 use crate::flights::{Drains, Epoch, Flights, Ticket};
-use crate::inbox::{Events, Inbox, pause};
+use crate::inbox::{Events, Inbox, Runner, Running, Task, pause};
 use crate::lock;
-use crate::outbox::Outgoing;
-use crate::sync;
-use std::collections::VecDeque;
+use crate::outbox::Outbox;
 use std::future::Future;
 use std::io;
 use std::ops::{ControlFlow, Deref};
-use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicIsize, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::task::{Context, Waker};
 use udm_io::{Cx, Domain, InternalWaiter, Nanos};
@@ -48,14 +44,6 @@ enum Break {
     Section,
 }
 
-type Task<E> = Pin<Box<dyn Future<Output = E> + Send>>;
-
-/// The future, and what else is polled.
-pub(crate) struct Runner<E> {
-    main: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
-    tasks: Vec<Task<E>>,
-}
-
 /// A worker, with its shared state.
 pub struct Worker<S: Service> {
     shared: S,
@@ -65,11 +53,11 @@ pub struct Worker<S: Service> {
     drains: Mutex<Drains>,
     /// A drain is wanted. Written under the lock of `drains`.
     draining: AtomicBool,
-    inbox: Arc<Inbox<S::Event>>,
-    pub(crate) outbox: Mutex<VecDeque<Outgoing<S>>>,
-    runner: sync::Mutex<Runner<S::Event>>,
-    /// Operations of its own that are out.
-    pub(crate) out: AtomicUsize,
+    pub(crate) inbox: Arc<Inbox<S::Event>>,
+    pub(crate) outbox: Outbox<S::Event>,
+    /// Operations of its own that are out, but for what the thread that runs it has counted since it began. Below zero
+    /// when they are back before that is added.
+    pub(crate) out: AtomicIsize,
     /// Clients' bios that come back to it: they may be out on any channel, and others may wait for them.
     pub(crate) watched: AtomicUsize,
     /// An operation has come back: a task may have waited for it.
@@ -78,10 +66,13 @@ pub struct Worker<S: Service> {
     linger: AtomicU64,
     /// When the workqueue is to look next; `u64::MAX`: only when it is kicked.
     attention: AtomicU64,
+    /// The workqueue was kicked, and has not looked since. Set by the thread that runs the worker; taken back by the
+    /// workqueue before it kicks the worker, so that the thread which it finds running it sees that.
+    told: AtomicBool,
     stopped: AtomicBool,
     ended: AtomicBool,
     item: OnceLock<WorkItem>,
-    pub(crate) copies: Box<[CopyQueue]>,
+    pub(crate) copiers: Box<[Kcopyd]>,
     /// The thread that polls the worker has nothing else to do.
     patient: AtomicBool,
 }
@@ -94,10 +85,12 @@ impl<S: Service> Deref for Worker<S> {
 }
 
 impl<S: Service> Worker<S> {
-    /// A worker that does not run yet: see [`start`](Self::start). It has a copier of its own for each of `copiers`.
-    /// Fails when there is no address space for the copiers' pools. May block briefly.
+    /// A worker that nobody runs yet: see [`start`](Self::start). It has a copier of its own for each of `copiers`, of
+    /// which there may be 32.
+    /// Fails when there is no address space for their pools. May block briefly.
     pub fn new(domain: &Domain, shared: S, copiers: &[CopyOptions]) -> io::Result<Arc<Self>> {
-        let copies = copiers.iter().map(|options| CopyQueue::new(domain, *options)).collect::<io::Result<_>>()?;
+        assert!(copiers.len() <= u32::BITS as usize, "a bit for each copier");
+        let copiers: Box<[_]> = copiers.iter().map(|o| Kcopyd::new(domain, *o)).collect::<io::Result<_>>()?;
         Ok(Arc::new_cyclic(|this| Self {
             shared,
             this: this.clone(),
@@ -105,18 +98,18 @@ impl<S: Service> Worker<S> {
             flights: Flights::new(),
             drains: Mutex::default(),
             draining: AtomicBool::new(false),
-            inbox: Inbox::new(),
-            outbox: Mutex::default(),
-            runner: sync::Mutex::new(Runner { main: None, tasks: Vec::new() }),
-            out: AtomicUsize::new(0),
+            inbox: Inbox::new(copiers.len()),
+            outbox: Outbox::default(),
+            out: AtomicIsize::new(0),
             watched: AtomicUsize::new(0),
             answered: AtomicBool::new(false),
             linger: AtomicU64::new(0),
             attention: AtomicU64::new(0),
+            told: AtomicBool::new(false),
             stopped: AtomicBool::new(false),
             ended: AtomicBool::new(false),
             item: OnceLock::new(),
-            copies,
+            copiers,
             patient: AtomicBool::new(false),
         }))
     }
@@ -124,14 +117,16 @@ impl<S: Service> Worker<S> {
     /// Starts the worker with its future, which runs until it ends or the worker is [stopped](Self::stop), and adds the
     /// worker to the workqueue. The future may hold the worker: it is dropped at the end.
     ///
-    /// The future may await only what this crate gives it: for anything else, nothing would poll it. To be called once.
-    /// Fails when the workqueue's thread cannot be started.
+    /// It awaits what this crate gives it to await, and nothing else: nobody would poll it. Once, and before anybody
+    /// leaves anything. Fails when the workqueue's thread cannot be started.
     pub fn start<F>(&self, work: impl FnOnce(Events<S::Event>) -> F) -> io::Result<()>
     where
         F: Future<Output = ()> + Send + 'static,
     {
         let main = Box::pin(work(Events::new(self.inbox.clone())));
-        self.runner.lock().expect("nobody runs it yet").main = Some(main);
+        let mut held = self.inbox.run.kick().expect("nobody runs it yet");
+        held.value().main = Some(main);
+        held.put_off();
         let work: Weak<dyn Work> = self.this.clone();
         let item = WorkItem::new(&self.domain, work).inspect_err(|_| self.stop())?;
         let _ = self.item.set(item);
@@ -142,13 +137,12 @@ impl<S: Service> Worker<S> {
     /// polls it now. None of its internal bios may be out, and no bio may have been left for it.
     pub fn stop(&self) {
         self.stopped.store(true, Ordering::Release);
-        let mut ended = None;
-        self.inbox.run(&self.runner, |runner| {
-            self.inbox.begin();
-            ended = runner.end();
-            self.ended.store(true, Ordering::Release);
-            ControlFlow::<()>::Continue(())
-        });
+        let (mut held, mut ended) = (self.inbox.run.kick(), None);
+        while let Some(mut running) = held {
+            self.inbox.begin(&mut running);
+            ended = ended.or_else(|| self.end(&mut running));
+            held = running.unlock().err();
+        }
         // Without the lock: this may hold the last reference to what is dropped here.
         drop(ended);
     }
@@ -170,11 +164,16 @@ impl<S: Service> Worker<S> {
 
     /// Leaves an event for the worker, and kicks it. Does not block.
     pub fn post(&self, cx: &Cx<'_>, event: S::Event) {
-        self.leave(event);
-        self.kick(cx);
+        if !cx.can_submit_internal() {
+            self.leave(event);
+            return self.kick_from_elsewhere();
+        }
+        if let Some(held) = self.inbox.post(event) {
+            self.drive(cx, held, true);
+        }
     }
 
-    /// Drops events that will not be looked at any more.
+    /// Drops events that nobody will look at any more, because the worker has ended.
     pub fn forget(&self, what: impl Fn(&S::Event) -> bool) {
         self.inbox.forget(what);
     }
@@ -231,11 +230,23 @@ impl<S: Service> Worker<S> {
     }
 
     /// Runs the worker, if no other thread does, until it has nothing more to do; the workqueue then looks after what
-    /// the worker waits for. Never blocks.
+    /// the worker waits for. Never blocks. From within a run of the worker, by what it has sent, it costs next to
+    /// nothing.
+    #[inline]
     pub fn kick(&self, cx: &Cx<'_>) {
-        if self.drive(cx) && (self.is_busy() || self.inbox.deadline().is_some()) {
-            self.kick_later();
+        if !cx.can_submit_internal() {
+            return self.kick_from_elsewhere();
         }
+        if let Some(held) = self.inbox.run.kick() {
+            self.drive(cx, held, true);
+        }
+    }
+
+    /// Kicks it from a channel that ends: its thread goes, and with it who would look after what is sent.
+    #[cold]
+    fn kick_from_elsewhere(&self) {
+        self.inbox.run.want();
+        self.kick_later();
     }
 
     /// As [`kick`](Self::kick), from a thread that has nothing else to do.
@@ -249,45 +260,75 @@ impl<S: Service> Worker<S> {
         self.patient.store(false, Ordering::Relaxed);
     }
 
-    /// Runs the worker, if no other thread does. Returns whether it ran, and the workqueue need not go on with it at
-    /// once.
-    fn drive(&self, cx: &Cx<'_>) -> bool {
-        if !cx.can_submit_internal() {
-            // A channel that ends: its thread goes, so nothing would serve the bios sent on it.
-            self.inbox.want();
-            self.kick_later();
-            return false;
-        }
-        match self.inbox.run(&self.runner, |runner| self.run(cx, runner)) {
-            None => false,
-            Some(ControlFlow::Break(Break::Section)) => {
-                self.item.get().into_iter().for_each(WorkItem::kick_now);
-                false
+    /// Runs the worker, and lets go of it. `tells`: has the workqueue look after what the worker waits for then, unless
+    /// it is about to anyway.
+    fn drive(&self, cx: &Cx<'_>, mut held: Running<'_, S::Event>, tells: bool) {
+        let (mut polls, mut tell) = (0, false);
+        loop {
+            let run = self.run(cx, &mut held, &mut polls);
+            self.count_run(&mut held);
+            if matches!(run, ControlFlow::Break(Break::Section)) {
+                held.put_off();
+                return self.item.get().into_iter().for_each(WorkItem::kick_now);
             }
-            Some(_) => true,
+            let waits = tells && (self.is_busy() || self.inbox.deadline().is_some());
+            if waits && !self.told.load(Ordering::Relaxed) {
+                self.told.store(true, Ordering::Relaxed);
+                tell = true;
+            }
+            if run.is_break() {
+                held.put_off();
+                break;
+            }
+            match held.unlock() {
+                Ok(()) => break,
+                Err(kicked) => held = kicked,
+            }
+        }
+        if tell {
+            self.kick_later();
         }
     }
 
-    /// Polls the worker until nothing is left to do, or it has been polled often enough for one section.
-    fn run(&self, cx: &Cx<'_>, runner: &mut Runner<S::Event>) -> ControlFlow<Break> {
-        for _ in 0..POLLS {
-            self.inbox.begin();
-            if runner.main.is_none() {
+    /// At the end of a run: adds what was counted in it.
+    fn count_run(&self, held: &mut Running<'_, S::Event>) {
+        let out = std::mem::take(&mut held.near().out);
+        if out != 0 {
+            self.out.fetch_add(out, Ordering::AcqRel);
+        }
+        self.inbox.note(held);
+    }
+
+    /// Polls the worker until nothing is left for it, or it has been polled often enough for one section: `polls` times
+    /// until now.
+    fn run(&self, cx: &Cx<'_>, held: &mut Running<'_, S::Event>, polls: &mut usize) -> ControlFlow<Break> {
+        while *polls < POLLS {
+            *polls += 1;
+            self.inbox.begin(held);
+            if held.value().main.is_none() {
+                self.inbox.retire(held);
                 return ControlFlow::Continue(());
             }
-            if self.stopped.load(Ordering::Acquire) || !self.poll(runner) {
-                runner.end();
-                self.ended.store(true, Ordering::Release);
+            if self.stopped.load(Ordering::Acquire) || !self.poll(held) {
+                self.end(held);
                 return ControlFlow::Continue(());
             }
-            if !self.send_all(cx, runner) {
+            if !self.send_all(cx, held) {
                 return ControlFlow::Break(Break::Channel);
             }
-            if !self.advance_drains(cx) && !self.inbox.is_wanted() {
+            if !self.advance_drains(cx) && !held.is_kicked() {
                 return ControlFlow::Continue(());
             }
         }
         ControlFlow::Break(Break::Section)
+    }
+
+    /// Takes out what is polled: the worker has ended.
+    fn end(&self, held: &mut Running<'_, S::Event>) -> Option<impl Sized + use<S>> {
+        let ended = held.value().end();
+        self.ended.store(true, Ordering::Release);
+        self.inbox.retire(held);
+        ended
     }
 
     /// Advances drains. Returns whether one has ended.
@@ -301,8 +342,12 @@ impl<S: Service> Worker<S> {
     }
 
     /// Polls once. False when the worker has ended.
-    fn poll(&self, runner: &mut Runner<S::Event>) -> bool {
-        if !runner.tasks.is_empty() && self.answered.swap(false, Ordering::AcqRel) {
+    fn poll(&self, held: &mut Running<'_, S::Event>) -> bool {
+        // Looked at first: what is not seen here is told by a kick that has not been taken.
+        let answered = self.answered.load(Ordering::Relaxed) && self.answered.swap(false, Ordering::AcqRel);
+        let answered = std::mem::take(&mut held.near().answered) || answered;
+        let runner = held.value();
+        if answered {
             runner.tasks.retain_mut(|task| !self.poll_task(task));
         }
         let cx = &mut Context::from_waker(Waker::noop());
@@ -318,7 +363,7 @@ impl<S: Service> Worker<S> {
     /// Begins a task: its end is an event.
     pub(crate) fn begin_task(&self, runner: &mut Runner<S::Event>, mut task: Task<S::Event>) {
         if self.poll_task(&mut task) {
-            self.inbox.want();
+            self.inbox.run.want();
         } else {
             runner.tasks.push(task);
         }
@@ -326,7 +371,7 @@ impl<S: Service> Worker<S> {
 
     /// Whether an operation or bio is out that the worker, or a drain, waits for.
     fn is_busy(&self) -> bool {
-        self.out.load(Ordering::Acquire) > 0 || Work::waits_for_others(self)
+        self.out.load(Ordering::Acquire) != 0 || Work::waits_for_others(self)
     }
 
     pub(crate) fn kick_later(&self) {
@@ -340,14 +385,14 @@ impl<S: Service> Worker<S> {
 
     /// The `at`-th of its copiers. For copies of the worker itself, use [`copy`](Self::copy).
     pub fn copier(&self, at: usize) -> &Kcopyd {
-        &self.copies[at].copier
+        &self.copiers[at]
     }
 
     /// Its work under way, for people.
     pub fn inspect(&self) -> Vec<(&'static str, String)> {
         let count = |n: Option<usize>| n.map_or_else(|| "locked".to_owned(), |n| n.to_string());
         // Without trying its lock: a thread that kicks the worker meanwhile would believe that it runs.
-        let is_wanted = self.inbox.is_wanted();
+        let is_wanted = self.inbox.run.is_kicked();
         let drains = self.drains.try_lock().map_or("locked", |d| if d.is_waiting() { "waited for" } else { "none" });
         let deadline = match self.inbox.deadline() {
             None => "none".to_owned(),
@@ -356,7 +401,7 @@ impl<S: Service> Worker<S> {
         vec![
             ("worker", if is_wanted { "wanted".into() } else { "idle".into() }),
             ("inbox", count(self.inbox.len())),
-            ("outbox", count(self.outbox.try_lock().ok().map(|outbox| outbox.len()))),
+            ("outbox", self.inbox.unsent().to_string()),
             ("own operations out", self.out.load(Ordering::Acquire).to_string()),
             ("bios on detours", self.watched.load(Ordering::Acquire).to_string()),
             ("bios in flight", self.entered().to_string()),
@@ -366,11 +411,14 @@ impl<S: Service> Worker<S> {
     }
 }
 
-impl<E> Runner<E> {
-    /// Takes out the future.
-    fn end(&mut self) -> Option<Self> {
-        let main = self.main.take();
-        main.is_some().then(|| Self { main, tasks: std::mem::take(&mut self.tasks) })
+impl<S: Service> Drop for Worker<S> {
+    fn drop(&mut self) {
+        // What is polled may hold the inbox, which holds it.
+        if let Some(mut held) = self.inbox.run.kick() {
+            let ended = held.value().end();
+            held.put_off();
+            drop(ended);
+        }
     }
 }
 
@@ -382,8 +430,14 @@ impl<S: Service> InternalWaiter for Worker<S> {
 
 impl<S: Service> Work for Worker<S> {
     fn do_work(self: Arc<Self>, cx: &Cx<'_>) -> Option<Nanos> {
-        // Without a kick: the workqueue is informed below.
-        self.patiently(|| _ = self.drive(cx));
+        // The thread that runs it now, or next, kicks the workqueue if that has to look again.
+        self.told.store(false, Ordering::Relaxed);
+        if !cx.can_submit_internal() {
+            self.inbox.run.want();
+        } else if let Some(held) = self.inbox.run.kick() {
+            // Not told: see below.
+            self.patiently(|| self.drive(cx, held, false));
+        }
         let now = cx.now();
         let busy = self.is_busy();
         // Before its time: another thread has kicked it, and will do so again.

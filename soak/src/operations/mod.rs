@@ -16,6 +16,7 @@ mod machines;
 mod merge;
 mod metadata;
 mod nbdkit;
+mod operation;
 mod other_ways;
 mod reload;
 mod replace;
@@ -28,36 +29,10 @@ mod thin_delete;
 mod thin_snapshot;
 mod vanish;
 
+pub use operation::{Operation, Outcome};
 pub(crate) use other_ways::have_a_loop_device_once;
 
-use crate::world::Turn;
-
-/// Its result.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Outcome {
-    /// It was done.
-    Done,
-    /// There was nothing to do it on, or somebody else was at it.
-    Skipped,
-}
-
-/// Something that is done again and again.
-#[derive(Clone, Copy, Debug)]
-pub struct Operation {
-    /// As in `--only NAME`.
-    pub name: &'static str,
-    /// Its description, in one line.
-    pub what: &'static str,
-    /// How often, beside the others.
-    pub weight: u64,
-    /// Nothing else is done meanwhile. The load goes on.
-    pub alone: bool,
-    /// Does it. An error fails the soak.
-    pub run: fn(&mut Turn<'_>) -> Result<Outcome, String>,
-}
-
-/// The error for a thin device while its pool is suspended.
-const POOL_SUSPENDED: &[&str] = &["while pool is suspended"];
+use operation::POOL_SUSPENDED;
 
 /// The one list of operations.
 pub const OPERATIONS: &[Operation] = &[

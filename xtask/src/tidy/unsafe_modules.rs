@@ -70,6 +70,8 @@ pub(super) const UNSAFE_MODULES: &[(&str, &str)] = &[
     ("crates/targets/src/thin/flight.rs", "frames and redirections of the bios of thin volumes"),
     ("crates/targets/src/snapshot/flight.rs", "frames and redirections of bios that snapshots keep"),
     ("crates/worker/src/frames.rs", "frames of bios that a worker has to learn of"),
+    ("crates/worker/src/run_lock.rs", "what is locked by a word that says of kicks, too"),
+    ("crates/worker/src/slot.rs", "a result that is written once and taken once"),
     ("crates/udm/src/daemon/own_writes.rs", "settings of the C library's heap"),
     ("crates/udm/src/startup.rs", "the action of a signal, and inherited descriptors"),
 ];

@@ -3,10 +3,10 @@
 use super::mangle::Mangling;
 use super::options::Options;
 use super::report::Report;
-use super::task::Listed;
 use super::tree::{Drawing, Tree};
 use super::{DmTransport, Env};
 use std::fmt::Display;
+use udm_base::DevT;
 
 /// A command failed. Its text goes to standard error; empty when that has been done.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -53,6 +53,13 @@ pub(super) enum Repeat {
     Each,
     /// So it is, and `-S` can choose devices in their place.
     EachOrSelected,
+}
+
+/// A device of a list.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Listed {
+    pub(super) dev: DevT,
+    pub(super) name: String,
 }
 
 /// One call of a command.
@@ -102,6 +109,8 @@ pub(super) struct App<'a, 'e> {
     /// The name the program was called by, for messages.
     pub(super) program: String,
     pub(super) options: Options,
+    /// Every command.
+    pub(super) commands: &'static [CommandType],
     pub(super) mangling: Mangling,
     /// The report of `-c`, filled by `info` and `splitname`.
     pub(super) report: Option<Report>,
@@ -118,13 +127,19 @@ pub(super) struct App<'a, 'e> {
 }
 
 impl<'a, 'e> App<'a, 'e> {
-    pub(super) fn new(env: &'a mut Env<'e>, program: String, options: Options) -> Self {
+    pub(super) fn new(
+        env: &'a mut Env<'e>,
+        program: String,
+        options: Options,
+        commands: &'static [CommandType],
+    ) -> Self {
         let by_default = env.vars.get("DM_DEFAULT_NAME_MANGLING_MODE").and_then(|mode| Mangling::parse(mode));
         let mangling = options.mangling.or(by_default).unwrap_or_default();
         Self {
             env,
             program,
             options,
+            commands,
             mangling,
             report: None,
             for_selected: None,

@@ -1,8 +1,9 @@
 //! `--json`: what the commands show, as JSON.
 
+use super::app::Listed;
 use super::app::{App, CommandType, Done, Failed};
 use super::table_text::TableLine;
-use super::task::{Answer, Listed};
+use super::task::Answer;
 use serde_json::{Map, Value, json};
 use udm_control::codec::Flags;
 

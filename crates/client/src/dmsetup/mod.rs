@@ -70,7 +70,7 @@ pub fn main(argv: Vec<OsString>, env: &mut Env<'_>) -> i32 {
         }
     };
     let asked_for_help = options.help;
-    let mut app = App::new(env, program, options);
+    let mut app = App::new(env, program, options, commands::COMMANDS);
     let result = app.run_command(&words);
     if let Err(failed) = &result {
         app.tell(failed);

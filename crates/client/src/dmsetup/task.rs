@@ -1,6 +1,6 @@
 //! One ioctl: what is asked, and the answer in plain types.
 
-use super::app::{App, Done, Failed};
+use super::app::{App, Done, Failed, Listed};
 use super::mangle::{self, Text};
 use super::table_text::{TableLine, escape_params};
 use std::time::Duration;
@@ -109,13 +109,6 @@ pub(super) struct Task {
     text: Option<String>,
     sector: Sector,
     pub(super) retry: bool,
-}
-
-/// A device of a list.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Listed {
-    pub(super) dev: DevT,
-    pub(super) name: String,
 }
 
 /// An answer. Fields that the ioctl does not return are empty.

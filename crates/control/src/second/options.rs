@@ -31,6 +31,12 @@ pub static OPTIONS: &[DeviceOption] = &[
         set: |md, value| switch(value).map(|on| md.set_compile(on)).map(Ok),
     },
     DeviceOption {
+        key: "fault-seed",
+        values: "a number of 64 bits, or none, and a device with a target that draws: delay or flakey",
+        meaning: "what chance decides: the same seed, the same faults at the same sectors; it begins anew when it is set",
+        set: |md, value| md.set_target_option("fault-seed", value).map(Ok),
+    },
+    DeviceOption {
         key: "io_poll",
         values: "0 or 1",
         meaning: "whether bios may be polled for, where every device beneath can be polled",

@@ -113,7 +113,7 @@ fn requests_and_answers() {
     check(r#"{"op":"set","name":"vol","key":"read_ahead","value":"-1"}"#, "expected a number of sectors, or auto");
     check(
         r#"{"op":"set","name":"vol","key":"io_pool","value":"1"}"#,
-        "no option is called \\\"io_pool\\\": known are clone_always, compile, io_poll, no_space_timeout, poll_budget, poll_queues, read_ahead",
+        "no option is called \\\"io_pool\\\": known are clone_always, compile, fault-seed, io_poll, no_space_timeout, poll_budget, poll_queues, read_ahead",
     );
     assert_eq!(service.changes.load(Ordering::Relaxed), 2, "a refusal changes nothing");
     check(r#"{"op":"export-add","name":"vol","tcp":"[::1]:0"}"#, r#""uri":"nbd://[::1]:0/vol""#);

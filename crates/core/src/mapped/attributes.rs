@@ -1,50 +1,15 @@
 //! Attributes of a device that the ioctls do not have.
 
 use super::{MappedDevice, NO_BUDGET, lock};
-use crate::{Error, TableSlot, Totals};
+use crate::table::Table;
+use crate::{Error, TableSlot, Totals, ZeroSkips};
 use std::collections::BTreeMap;
-use std::ops::AddAssign;
 use std::sync::atomic::Ordering;
 use udm_base::{Errno, SECTOR_SIZE};
 use udm_io::BlockDevice;
 
 /// The kernel's read-ahead of a disk that asks for none: 128 KiB (`VM_READAHEAD_PAGES`, `include/linux/mm.h`, 6.12).
 const READ_AHEAD_BYTES: u64 = 128 << 10;
-
-/// Writes of zeroes that completed without allocating space for them.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct ZeroSkips {
-    /// The bios.
-    pub bios: u64,
-    /// Their bytes.
-    pub bytes: u64,
-}
-
-impl AddAssign for ZeroSkips {
-    fn add_assign(&mut self, other: Self) {
-        self.bios += other.bios;
-        self.bytes += other.bytes;
-    }
-}
-
-/// Bios of a device that were polled for, by which queues were looked into.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Polls {
-    /// The one queue that the cookie names: the bio was not split.
-    pub fast: u64,
-    /// The queues of its channel: it was split, and its submitter stayed where it was.
-    pub sub: u64,
-    /// All queues.
-    pub default: u64,
-}
-
-impl AddAssign for Polls {
-    fn add_assign(&mut self, other: Self) {
-        self.fast += other.fast;
-        self.sub += other.sub;
-        self.default += other.default;
-    }
-}
 
 impl MappedDevice {
     /// The zeroes that the targets of the active table have skipped since it was loaded.
@@ -104,6 +69,16 @@ impl MappedDevice {
             lock(&self.target_options).insert(key.to_owned(), value.to_owned());
         }
         (set > 0).then_some(())
+    }
+
+    /// Sets in a table's targets what was set in those before: options last as long as the device.
+    pub(super) fn set_options_of(&self, table: &Table) {
+        for (key, value) in self.target_options() {
+            // Those that do not have it say so; nobody waits for their answer.
+            for attributes in table.attributes() {
+                let _ = attributes.set_option(&key, &value);
+            }
+        }
     }
 
     /// The options of targets that were set, the last value of each.

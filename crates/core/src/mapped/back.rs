@@ -112,8 +112,12 @@ unsafe fn waited(cx: &Cx<'_>, mut bio: Bio, word: *const ()) -> Option<Bio> {
     // SAFETY: the contract.
     let (context, at) = unsafe { context_of(&mut bio) };
     if !bio.status().is_ok() {
-        // Its channel has gone.
-        return Some(bio);
+        // Its channel has gone: no more is done with it, but that its target learns of it.
+        let status = bio.status();
+        return match placed.target.end_io(cx, bio, at, context) {
+            Map::Ended(bio, _) => Some(with_status(bio, status)),
+            map => goes_on(cx, placed, at, map),
+        };
     }
     match placed.target.resume_io(cx, bio, at, context) {
         Map::Delayed(bio, Until::At(_), _) if placed.is_draining() => goes_on(cx, placed, at, Map::Requeue(bio)),

@@ -11,14 +11,13 @@ mod split;
 mod submit;
 mod suspend;
 
-pub use attributes::{Polls, ZeroSkips};
 pub use control::{Geometry, Info, LoadOptions};
 pub use suspend::SuspendOptions;
 
 use crate::activity::Activities;
 use crate::counters::PerChannel;
 use crate::events::Events;
-use crate::inspect::patiently;
+use crate::patient::patiently;
 use crate::registry::RegistryCore;
 use crate::table::{Table, TableSlot, depth};
 use crate::{OpenDevice, Totals};

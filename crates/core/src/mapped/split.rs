@@ -152,7 +152,7 @@ impl MappedDevice {
     pub(super) fn note_flush_error(&self, sector: Sector, status: Status) {
         let table = self.table(TableSlot::Active);
         let Some(table) = table else { return };
-        let device = usize::try_from(u64::MAX - sector.get()).ok().and_then(|at| table.flushed().get(at));
+        let device = usize::try_from(u64::MAX - sector.get()).ok().and_then(|at| table.flushed_after_writes().get(at));
         let Some(dev) = device.map(|dev| dev.id()) else { return };
         let mut event = false;
         for placed in table.placed() {
@@ -274,7 +274,7 @@ unsafe fn written(cx: &Cx<'_>, mut clone: Bio, word: *const ()) -> Option<Bio> {
         Op::Flush => clone.sector() + Sectors::new(1),
         _ => Sector::ZERO,
     };
-    let beneath = table.as_ref().and_then(|t| t.flushed().get(next.get() as usize));
+    let beneath = table.as_ref().and_then(|t| t.flushed_after_writes().get(next.get() as usize));
     let Some(dev) = beneath.filter(|_| clone.status().is_ok()) else { return Some(clone) };
     clone.set_sector(next);
     // SAFETY: as at the first push; the frame that ran has freed its place.

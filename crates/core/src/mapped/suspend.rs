@@ -120,7 +120,12 @@ impl MappedDevice {
             }
             self.read_only.store(table.read_only(), Ordering::Release);
         }
-        std::mem::replace(&mut control.active, new)
+        let old = std::mem::replace(&mut control.active, new.clone());
+        drop(control);
+        if let Some(table) = new {
+            self.set_options_of(&table);
+        }
+        old
     }
 
     fn suspend_locked(

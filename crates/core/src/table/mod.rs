@@ -78,8 +78,10 @@ pub struct Table {
     devices: Vec<Arc<dyn BlockDevice>>,
     /// The index of the first device that bios are mapped to; targets keep those before it for themselves.
     mapped_from: usize,
-    /// Those that core flushes.
-    flushed: Vec<Arc<dyn BlockDevice>>,
+    /// Those that core flushes after a write with FUA.
+    written: Vec<Arc<dyn BlockDevice>>,
+    /// How many of these, from the first on, it also flushes when it is asked to.
+    flushed: usize,
     /// The mapped ones of them, held open.
     _holds: Vec<OpenDevice>,
 }
@@ -156,9 +158,7 @@ impl Table {
             limits.max_write_zeroes = if first { own.max_write_zeroes } else { zeroes.max(own.max_write_zeroes) };
         }
         check_blocks(&placed, &limits)?;
-        let by_core = placed.iter().filter(|p| !p.capabilities.flushes_beneath).flat_map(|p| &p.capabilities.devices);
-        let by_core: Vec<DeviceId> = by_core.map(|d| d.dev.id()).collect();
-        let flushed = devices.iter().filter(|d| by_core.contains(&d.id())).cloned().collect();
+        let (written, flushed) = flushed_by_core(&placed, &devices);
         // Before the others, as the kernel's targets open them: metadata before data, an origin before its COW device.
         let mut kept: Vec<Arc<dyn BlockDevice>> = Vec::new();
         for dev in placed.iter().flat_map(|p| &p.capabilities.kept) {
@@ -180,6 +180,7 @@ impl Table {
             read_only: cx.read_only,
             devices,
             mapped_from,
+            written,
             flushed,
             _holds: holds,
         })
@@ -233,7 +234,13 @@ impl Table {
 
     /// Those of the devices that core sends flushes to.
     pub(crate) fn flushed(&self) -> &[Arc<dyn BlockDevice>] {
-        &self.flushed
+        &self.written[..self.flushed]
+    }
+
+    /// Those that core flushes after a write that asked for FUA: beside the [`flushed`](Self::flushed), which come
+    /// first, those of targets that map flushes.
+    pub(crate) fn flushed_after_writes(&self) -> &[Arc<dyn BlockDevice>] {
+        &self.written
     }
 
     /// The targets, in order.
@@ -306,6 +313,20 @@ impl Table {
     pub(crate) fn each(&self, mut f: impl FnMut(&dyn Target)) {
         self.placed.iter().for_each(|p| f(&*p.target));
     }
+}
+
+/// The devices that core flushes after a write with FUA, and how many of them, from the first on, by any flush.
+fn flushed_by_core(placed: &[Placed], devices: &[Arc<dyn BlockDevice>]) -> (Vec<Arc<dyn BlockDevice>>, usize) {
+    let of = |which: fn(&Capabilities) -> bool| -> Vec<DeviceId> {
+        let targets = placed.iter().map(|p| &p.capabilities).filter(|c| which(c));
+        targets.flat_map(|c| &c.devices).map(|d| d.dev.id()).collect()
+    };
+    let (always, written) = (of(|c| !c.flushes_beneath && !c.maps_flushes), of(|c| !c.flushes_beneath));
+    let is_of = |ids: &[DeviceId], dev: &Arc<dyn BlockDevice>| ids.contains(&dev.id());
+    let (mut first, others): (Vec<_>, Vec<_>) = devices.iter().cloned().partition(|dev| is_of(&always, dev));
+    let flushed = first.len();
+    first.extend(others.into_iter().filter(|dev| is_of(&written, dev)));
+    (first, flushed)
 }
 
 /// The rules that a line has to keep before its constructor is called.

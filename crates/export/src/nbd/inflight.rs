@@ -3,11 +3,10 @@
 use super::budget::Budget;
 use super::pool::{Buf, ChunkId, Pool};
 use super::session::Durability;
-use crate::slots::Slots;
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
-use udm_base::{AlignedBuf, Sector, Sectors};
+use udm_base::{AlignedBuf, Sector, Sectors, Slots};
 use udm_io::{Attached, BlockDevice, Channel, Completion, Domain, Extent, Nanos, Op, OpFlags, Question, Questions};
 use udm_io::{Segment, Status};
 use udm_nbd::wire::NbdError;

@@ -8,7 +8,7 @@
 //! `REP_ERR_TOO_BIG`. TLS is not offered: `OPT_STARTTLS` is answered `REP_ERR_UNSUP`.
 
 use super::session::Session;
-use crate::exports::{Client, Exports, OpenError, OpenExport};
+use crate::exports::{Client, Exports, OpenError, OpenExport, Parameters};
 use udm_nbd::wire::consts::{EXPORT_NAME_PADDING, MAX_OPTION_DATA, MAX_STRING, base_allocation, handshake, opt, rep};
 use udm_nbd::wire::option::{
     GREETING_LEN, Info, InfoRequest, MetaRequest, OPTION_LEN, OptionHeader, greeting, put_counted, put_reply,
@@ -332,8 +332,8 @@ impl Negotiation {
 
     fn open(&self, name: &str, exports: &dyn Exports) -> Result<Started, OpenError> {
         let export = exports.open(name, &self.client)?;
-        let device = export.device();
-        let mut session = Session::new(device.sectors(), &device.limits(), export.read_only() || device.read_only());
+        let Parameters { sectors, limits, read_only, .. } = export.parameters();
+        let mut session = Session::new(sectors, &limits, read_only);
         session.structured = self.structured;
         session.allocation = self.structured && self.allocation.as_deref() == Some(name);
         Ok(Started { export, session })

@@ -3,7 +3,7 @@
 use super::handover::{Handed, Prepared};
 use super::shared::Shared;
 use super::worker::{Command, Worker};
-use crate::exports::Exports;
+use crate::exports::{Exports, Parameters, Served, Told};
 use crate::listener::{Listen, Listener};
 use crate::worker::deadline::Answers;
 use crate::worker::group::Workers;
@@ -145,13 +145,6 @@ impl Server {
         self.shared.workers.reap(Command::Reap)
     }
 
-    /// Hangs up on the clients of an export, by its canonical name. Their requests under way are finished and answered.
-    /// Returns how many there were; blocks until every thread knows, not until they have gone. Must not be called under
-    /// a lock that opening or closing an export takes.
-    pub fn disconnect(&self, export: &str) -> usize {
-        self.shared.workers.ask(|answer| Command::Disconnect(export.to_owned(), answer)).iter().sum()
-    }
-
     /// Takes nothing new, and waits until nothing is under way, for a limited time. Returns whether that succeeded; if
     /// not, it goes on as before. A device that is suspended may keep requests for ever.
     pub fn pause(&self, patience: Duration) -> bool {
@@ -200,6 +193,24 @@ impl Server {
     /// The same for several, which end at once: the wait for them is `patience` in all.
     pub fn shut_down_all<'a>(servers: impl IntoIterator<Item = &'a Self>, patience: Duration) {
         Workers::shut_down(servers.into_iter().map(|server| &server.shared.workers), patience);
+    }
+}
+
+impl Served for Server {
+    fn transport(&self) -> &'static str {
+        match self.bound.first() {
+            Some(Listen::Tcp(_)) => "tcp",
+            _ => "unix",
+        }
+    }
+
+    fn clients(&self) -> usize {
+        self.shared.connections()
+    }
+
+    /// The protocol tells the size once, at the start.
+    fn changed(&self, then: &Parameters, now: &Parameters) -> io::Result<Told> {
+        Ok(if then.sectors == now.sectors { Told::Yes } else { Told::KeepSize })
     }
 }
 

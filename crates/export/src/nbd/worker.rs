@@ -9,7 +9,6 @@ use super::shared::{Admission, Handle, Load, Shared};
 use super::turns::Turns;
 use crate::exports::Client;
 use crate::listener::{Listener, hung_up};
-use crate::slots::Slots;
 use crate::worker::deadline::Due;
 use crate::worker::{Rest, Rested, Serve, Turn};
 use rustix::fd::OwnedFd;
@@ -17,6 +16,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
+use udm_base::Slots;
 use udm_io::{Channel, Domain, Extent, Nanos, Woken};
 
 /// Keys of listeners lie above those of connections.
@@ -46,8 +46,6 @@ pub(super) enum Command {
     Adopt(OwnedFd, Client, Option<String>),
     /// Handle the hang-ups of clients that have closed by now, then answer.
     Reap(mpsc::Sender<()>),
-    /// Hang up on the clients of an export, then answer how many there were.
-    Disconnect(String, mpsc::Sender<usize>),
     /// Go on with a connection of another process.
     Take(Box<Prepared>),
     /// Answer the names of the exports that are open.
@@ -515,9 +513,6 @@ impl Serve for Worker {
         match command {
             Command::Adopt(socket, client, refusal) => self.adopt(socket, client, refusal),
             Command::Reap(answer) => self.reap(answer),
-            Command::Disconnect(name, answer) => {
-                let _ = answer.send(self.each(|c| c.export().as_deref() == Some(&name), Connection::end));
-            }
             Command::Exports(answer) => {
                 let _ = answer.send(self.slots.iter().filter_map(|(_, slot)| slot.connection.export()).collect());
             }
@@ -531,7 +526,7 @@ impl Serve for Worker {
     fn turn(&mut self) -> io::Result<Turn> {
         let more = self.work();
         self.answer_reaps();
-        if self.deadline.is_some_and(|at| self.slots.len() == 0 || self.engine.channel.now() >= at) {
+        if self.deadline.is_some_and(|at| self.slots.is_empty() || self.engine.channel.now() >= at) {
             return Ok(Turn::Over);
         }
         // With bios or questions under way, the device's answer is the next event. It ends one wait, which must be the

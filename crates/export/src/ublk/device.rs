@@ -5,7 +5,7 @@ use super::params;
 use super::port::UringPort;
 use super::uapi::{ANY_DEVICE, CONTROL, DeviceInfo, Params, feature, state};
 use super::worker::{Shape, Worker};
-use crate::exports::Export;
+use crate::exports::{Export, Parameters, Served, Told};
 use crate::worker::deadline::Answers;
 use crate::worker::group::Workers;
 use rustix::fd::OwnedFd;
@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use udm_base::{AlignedBuf, Sectors};
-use udm_io::{BlockDevice, Domain};
+use udm_io::Domain;
 
 /// Where the driver's devices are.
 const DEVICES: &str = "/dev";
@@ -79,15 +79,6 @@ pub enum Removed {
     Yes,
     /// It is in use; by whom, for people.
     InUse(String),
-}
-
-/// The result of a change of size.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Resized {
-    /// It has the new size.
-    Yes,
-    /// This kernel's devices keep the size that they were made with (before 6.16).
-    Never,
 }
 
 /// Whether there is ublk, for this user.
@@ -166,7 +157,6 @@ pub struct Ublk {
     control: Control,
     which: Which,
     flags: u64,
-    device: Arc<dyn BlockDevice>,
     queues: Queues,
     through: Arc<AtomicBool>,
     /// Counts the device as open.
@@ -180,8 +170,8 @@ impl Ublk {
     /// Why there is none, and what to do. Nothing is left of it then.
     pub fn add(domain: &Domain, node: &dyn Export, mark: Mark) -> io::Result<Self> {
         let control = Control::open()?;
-        let device = node.device();
-        let wanted = params::params(device.sectors(), &device.limits(), node.read_only(), BUFFER)?;
+        let Parameters { sectors, limits, read_only, .. } = node.parameters();
+        let wanted = params::params(sectors, &limits, read_only, BUFFER)?;
         let queues = std::thread::available_parallelism().map_or(1, usize::from).min(QUEUES);
         let features = control.features()?;
         let mut info = DeviceInfo {
@@ -200,12 +190,12 @@ impl Ublk {
         };
         let which = control.add(&mut info)?;
         let through = Arc::new(AtomicBool::new(node.write_through()));
-        let made = Self::begin(domain, node, device, &info, &through).and_then(|(queues, open)| {
+        let made = Self::begin(domain, node, &info, &through).and_then(|(queues, open)| {
             let started = control.set_params(which, &wanted).and_then(|()| control.start(which, PATIENCE));
             started.map(|()| (queues, open))
         });
         match made {
-            Ok((queues, open)) => Ok(Self::new(control, &info, node, (queues, through), open)),
+            Ok((queues, open)) => Ok(Self::new(control, &info, (queues, through), open)),
             Err(error) => {
                 // The threads end with it.
                 let _ = control.delete(which, PATIENCE);
@@ -225,9 +215,9 @@ impl Ublk {
         let info = control.info(number)?;
         control.start_recovery(info.which())?;
         let through = Arc::new(AtomicBool::new(node.write_through()));
-        let (queues, open) = Self::begin(domain, node, node.device(), &info, &through)?;
+        let (queues, open) = Self::begin(domain, node, &info, &through)?;
         // From here on it ends with its threads, so that another server can try.
-        let this = Self::new(control, &info, node, (queues, through), open);
+        let this = Self::new(control, &info, (queues, through), open);
         this.control.end_recovery(info.which(), PATIENCE)?;
         Ok(this)
     }
@@ -235,24 +225,21 @@ impl Ublk {
     fn new(
         control: Control,
         info: &DeviceInfo,
-        node: &dyn Export,
         (queues, through): (Queues, Arc<AtomicBool>),
         open: Box<dyn Any + Send>,
     ) -> Self {
-        let (which, flags, device) = (info.which(), info.flags, node.device());
-        Self { control, which, flags, device, queues, through, _open: open }
+        Self { control, which: info.which(), flags: info.flags, queues, through, _open: open }
     }
 
     /// Starts the threads; they fetch when this returns.
     fn begin(
         domain: &Domain,
         node: &dyn Export,
-        device: Arc<dyn BlockDevice>,
         info: &DeviceInfo,
         through: &Arc<AtomicBool>,
     ) -> io::Result<(Queues, Box<dyn Any + Send>)> {
         let open = node.open().map_err(|refused| io::Error::from_raw_os_error(refused.errno.get()))?;
-        let path = character_device(info.dev_id);
+        let (device, path) = (node.device(), character_device(info.dev_id));
         let file = rustix::fs::open(&*path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty());
         let file: Arc<OwnedFd> = Arc::new(file.map_err(|error| {
             let error = io::Error::from(error);
@@ -277,12 +264,6 @@ impl Ublk {
         Ok((queues, open))
     }
 
-    /// Sets whether every write is durable when it is answered, for devices with state in this process's memory that
-    /// the next server would not have. From the next request on.
-    pub fn set_write_through(&self, on: bool) {
-        self.through.store(on, Ordering::Relaxed);
-    }
-
     /// Its number.
     pub fn number(&self) -> u32 {
         self.which.number
@@ -298,25 +279,10 @@ impl Ublk {
         self.flags & feature::USER_RECOVERY != 0
     }
 
-    /// Gives it the size that its device has now. Requests beyond the device's end fail, whatever size it shows.
-    pub fn resize(&self) -> io::Result<Resized> {
-        if self.flags & feature::UPDATE_SIZE == 0 {
-            return Ok(Resized::Never);
-        }
-        self.control.update_size(self.which, self.device.sectors().get())?;
-        Ok(Resized::Yes)
-    }
-
     /// The size that it shows.
     pub fn sectors(&self) -> io::Result<Sectors> {
         let Params { dev_sectors, .. } = self.control.params(self.which)?;
         Ok(Sectors::new(dev_sectors))
-    }
-
-    /// Refuses writes from now on, or not. Takes root.
-    pub fn set_read_only(&self, on: bool) -> io::Result<()> {
-        let fd = rustix::fs::open(self.path(), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
-        crate::node::set_read_only(fd, on)
     }
 
     /// Makes the kernel write back its pages of the device. Blocks.
@@ -377,6 +343,34 @@ impl Ublk {
         Workers::shut_down([&self.queues.workers], Duration::ZERO);
         self.queues.join();
         Ok(())
+    }
+}
+
+impl Served for Ublk {
+    fn transport(&self) -> &'static str {
+        "ublk"
+    }
+
+    fn clients(&self) -> usize {
+        1
+    }
+
+    /// Takes root to change whether writes are refused. Before Linux 6.16 the kernel's device keeps its size; requests
+    /// beyond the device's end fail, whatever size it shows.
+    fn changed(&self, then: &Parameters, now: &Parameters) -> io::Result<Told> {
+        self.through.store(now.write_through, Ordering::Relaxed);
+        if now.read_only != then.read_only {
+            let fd = rustix::fs::open(self.path(), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+            crate::node::set_read_only(fd, now.read_only)?;
+        }
+        if now.sectors == then.sectors {
+            return Ok(Told::Yes);
+        }
+        if self.flags & feature::UPDATE_SIZE == 0 {
+            return Ok(Told::KeepSize);
+        }
+        self.control.update_size(self.which, now.sectors.get())?;
+        Ok(Told::Yes)
     }
 }
 

@@ -24,4 +24,4 @@ mod port;
 mod uapi;
 mod worker;
 
-pub use device::{Left, Mark, Removed, Resized, Ublk, available, delete, is_there, left, mark_of};
+pub use device::{Left, Mark, Removed, Ublk, available, delete, is_there, left, mark_of};

@@ -5,7 +5,7 @@ use super::handover::{Handed, Prepared};
 use super::ring::MAX_SIZE;
 use super::session::{Lingering, Session, Surroundings};
 use super::wire::WireError;
-use crate::exports::{Client, Exports, OpenError};
+use crate::exports::{Client, Exports, OpenError, Parameters, Served, Told};
 use crate::listener::{Listen, Listener};
 use crate::worker::deadline::{Answers, Deadline, Due, REAP};
 use crate::worker::mailbox::{Mailbox, Notifier};
@@ -276,6 +276,22 @@ impl Reaping {
     /// ended has none to handle.
     pub fn wait(self) -> bool {
         self.until.is_none_or(|until| until.answers(&self.answers, self.count) != Answers::Late)
+    }
+}
+
+impl Served for Server {
+    fn transport(&self) -> &'static str {
+        "vhost-user"
+    }
+
+    fn clients(&self) -> usize {
+        self.is_connected().into()
+    }
+
+    /// The session compares the size with what it has told.
+    fn changed(&self, _: &Parameters, _: &Parameters) -> io::Result<Told> {
+        self.shared.mailbox.wake();
+        Ok(Told::Yes)
     }
 }
 

@@ -65,6 +65,12 @@ impl<'a> Cx<'a> {
         self.0.clock.now()
     }
 
+    /// The time some milliseconds ago at most, cheaper: see [`Clock::coarse`](crate::Clock::coarse).
+    #[inline]
+    pub fn coarse_now(&self) -> Nanos {
+        self.0.clock.coarse()
+    }
+
     /// Submits a bio to its device: at once, or if another bio is being submitted, after that one, in order.
     #[inline]
     pub fn submit(&self, bio: Bio) {
@@ -93,7 +99,7 @@ impl<'a> Cx<'a> {
 
     /// Whether a bio is of this channel.
     #[inline]
-    pub(crate) fn is_home(&self, bio: &Bio) -> bool {
+    pub fn is_home(&self, bio: &Bio) -> bool {
         std::ptr::eq(bio.record().channel.as_ptr(), self.0)
     }
 
@@ -289,12 +295,6 @@ impl<'a> Cx<'a> {
         }
         // SAFETY: inside; the reference ends with the expression.
         unsafe { self.0.inner() }.unparking = false;
-    }
-
-    /// How many clones of `level` are out.
-    pub fn clones_out(&self, level: usize) -> usize {
-        // SAFETY: inside; the reference ends with the expression.
-        unsafe { self.0.inner() }.slabs[level].out()
     }
 
     /// Ends a bio of any channel with the status that it has noted: as [`Bio::end`], but quicker for a bio of this

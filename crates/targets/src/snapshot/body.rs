@@ -3,13 +3,12 @@
 use super::commit::Commit;
 use super::merge::Merging;
 use super::shared::{COPIES, Snapshot};
-use super::slab::Slab;
 use super::table::Entry;
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, Weak};
-use udm_base::{Sector, Sectors};
+use udm_base::{Sector, Sectors, Slots};
 use udm_core::MappedDevice;
 use udm_formats::snapshot::{Exception, Full, Store, Transient, Usage};
 use udm_io::Bio;
@@ -72,7 +71,7 @@ pub(super) struct Run {
     /// The write that filled a whole chunk, done.
     pub(super) full: Option<Bio>,
     /// The waits of writers to the origin's chunks.
-    pub(super) holds: Vec<usize>,
+    pub(super) holds: Vec<u32>,
 }
 
 impl Run {
@@ -102,7 +101,7 @@ pub(super) struct Waits {
     /// How many runs are waited for.
     pub(super) waits: usize,
     /// The runs that have to be copied.
-    pub(super) begun: Vec<usize>,
+    pub(super) begun: Vec<u32>,
     /// There is no room for more.
     pub(super) full: bool,
 }
@@ -116,9 +115,9 @@ pub(super) struct Body {
     pub(super) snapshot: Arc<Snapshot>,
     pub(super) cow_store: CowStore,
     /// The table of exceptions says which run a chunk belongs to.
-    pub(super) pending: Slab<Run>,
+    pub(super) pending: Slots<Run>,
     /// Runs of a persistent store that are in no batch yet, in the order of their places.
-    order: VecDeque<usize>,
+    order: VecDeque<u32>,
     /// How many of them from the first on have been copied, and how many chunks these are.
     ready: usize,
     ready_chunks: u64,
@@ -127,7 +126,7 @@ pub(super) struct Body {
     pub(super) commit: Option<Commit>,
     pub(super) dropped: Dropped,
     /// The waits for the header to say that the snapshot is invalid.
-    pub(super) drop_holds: Vec<usize>,
+    pub(super) drop_holds: Vec<u32>,
     /// Runs that are committed, and wait for reads of the origin's chunks.
     pub(super) unsettled: Vec<Run>,
     pub(super) merging: Merging,
@@ -146,7 +145,7 @@ impl Body {
         let mut body = Self {
             snapshot,
             cow_store,
-            pending: Slab::default(),
+            pending: Slots::default(),
             order: VecDeque::new(),
             ready: 0,
             ready_chunks: 0,
@@ -254,7 +253,7 @@ impl Body {
 
     /// Allocates a place for a chunk whose data will be copied: in the run `last`, whose copy has not begun, if the
     /// chunk continues it, else in a new run. Returns the run.
-    pub(super) fn begin(&mut self, chunk: u64, last: Option<usize>) -> Result<usize, Full> {
+    pub(super) fn begin(&mut self, chunk: u64, last: Option<u32>) -> Result<u32, Full> {
         let is_edge = self.snapshot.chunk.start(chunk).get().is_multiple_of(RUN.get());
         let alone = is_edge || !self.snapshot.origin.copier(COPIES).merges();
         let new = self.allocate()?;
@@ -266,7 +265,7 @@ impl Body {
                 at
             }
             _ => {
-                let at = self.pending.put(Run { chunk, new, count: 1, ..Run::default() });
+                let at = self.pending.insert(Run { chunk, new, count: 1, ..Run::default() });
                 if matches!(self.cow_store, CowStore::Persistent(_)) {
                     self.order.push_back(at);
                 }
@@ -282,7 +281,7 @@ impl Body {
     }
 
     /// Makes `hold` wait for all unsettled exceptions of `chunks` of the origin, and begins the missing ones.
-    pub(super) fn wait_for(&mut self, chunks: Range<u64>, hold: usize) -> Waits {
+    pub(super) fn wait_for(&mut self, chunks: Range<u64>, hold: u32) -> Waits {
         let mut found = Waits::default();
         let mut chunk = chunks.start;
         while chunk < chunks.end {
@@ -314,7 +313,7 @@ impl Body {
     }
 
     /// The data of a run has been copied. False when it can be committed at once.
-    pub(super) fn has_copied(&mut self, at: usize) -> bool {
+    pub(super) fn has_copied(&mut self, at: u32) -> bool {
         let Some(run) = self.pending.get_mut(at) else { return true };
         run.copied = true;
         while let Some(run) = self.order.get(self.ready).and_then(|at| self.pending.get(*at)).filter(|run| run.copied) {
@@ -330,7 +329,7 @@ impl Body {
     }
 
     /// The runs that can be committed now.
-    pub(super) fn take_ready(&mut self) -> Vec<usize> {
+    pub(super) fn take_ready(&mut self) -> Vec<u32> {
         let ready = std::mem::take(&mut self.ready);
         self.ready_chunks = 0;
         self.order.drain(..ready).collect()
@@ -346,10 +345,15 @@ impl Body {
         })
     }
 
-    /// Makes exceptions of a run. `settled`: no read of the origin's chunks is on its way.
-    pub(super) fn set(&self, run: &Run, settled: bool) {
+    /// Makes exceptions of a run. Reads of the origin's chunks may be on their way.
+    pub(super) fn set(&self, run: &Run) {
         for chunk in run.chunks() {
-            self.snapshot.exceptions.set(chunk, Some(Entry { new: run.place(chunk), settled }));
+            self.snapshot.exceptions.set(chunk, Some(Entry { new: run.place(chunk), settled: false }));
         }
+    }
+
+    /// No reads of the origin's chunks are any more.
+    pub(super) fn settle(&self, run: &Run) {
+        run.chunks().for_each(|chunk| self.snapshot.exceptions.settle(chunk, run.place(chunk)));
     }
 }

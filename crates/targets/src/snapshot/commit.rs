@@ -16,7 +16,7 @@ const ENOUGH: u64 = 1024;
 /// The content of a batch.
 enum BatchKind {
     /// The exceptions of runs.
-    Exceptions(Vec<usize>),
+    Exceptions(Vec<u32>),
     /// The snapshot is invalid.
     Invalid,
     /// The latest exceptions are merged, and gone.

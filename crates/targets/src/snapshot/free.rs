@@ -58,7 +58,9 @@ impl Free {
     pub(super) fn note(&self, sector: Sector, sectors: Sectors) {
         for (word, mask) in words(sector.get() >> GRAIN_BITS..(sector + sectors).get() >> GRAIN_BITS) {
             if self.may_take(word) {
-                self.bits.get_or_make(word).fetch_or(mask, Ordering::Release);
+                // The worker alone writes it.
+                let word = self.bits.get_or_make(word);
+                word.store(word.load(Ordering::Relaxed) | mask, Ordering::Release);
             }
         }
     }

@@ -62,6 +62,15 @@ impl Merging {
     pub(super) fn stop(&mut self) {
         self.on = false;
     }
+
+    /// The round's runs of neighbours, each of which has an end to come: where it lies on the COW device, in chunks,
+    /// and on the origin.
+    fn begin_runs(&mut self, it: &Snapshot) -> Vec<(u64, Sector, Sectors)> {
+        let runs = runs(&mut self.round.clone());
+        self.left = runs.len();
+        let at = runs.iter().map(|run| (run.new, it.chunk.start(run.old), run.len));
+        at.map(|(new, sector, chunks)| (new, sector, within(it, sector, chunks))).collect()
+    }
 }
 
 impl State {
@@ -108,12 +117,7 @@ impl State {
                 body.merging.round = round.to_vec();
                 body.merging.chunks = round.iter().map(|e| e.old).collect();
                 body.merging.phase = Phase::Holding;
-                let mut sorted = body.merging.round.clone();
-                let runs = runs(&mut sorted);
-                body.merging.left = runs.len();
-                for run in runs {
-                    let sector = it.chunk.start(run.old);
-                    let sectors = within(&it, sector, run.len);
+                for (_, sector, sectors) in body.merging.begin_runs(&it) {
                     self.require(sector, sectors, Held::Merge(id));
                 }
             }
@@ -149,13 +153,8 @@ impl State {
         }
         merging.phase = Phase::Copying;
         let it = body.snapshot.clone();
-        let mut sorted = body.merging.round.clone();
-        let runs = runs(&mut sorted);
-        body.merging.left = runs.len();
-        for run in runs {
-            let sector = it.chunk.start(run.old);
-            let sectors = within(&it, sector, run.len);
-            let from = CopyFrom::Device(it.cow.clone(), it.chunk.start(run.new));
+        for (new, sector, sectors) in body.merging.begin_runs(&it) {
+            let from = CopyFrom::Device(it.cow.clone(), it.chunk.start(new));
             let to = CopyTo::new(it.origin.dev.clone(), sector);
             self.copy_back(id, from, sectors, to);
         }

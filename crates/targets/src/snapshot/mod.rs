@@ -24,7 +24,6 @@ mod merge_target;
 mod origin_target;
 mod radix;
 mod shared;
-mod slab;
 mod snapshot_target;
 mod state;
 mod table;

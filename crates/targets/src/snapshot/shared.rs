@@ -10,7 +10,10 @@ use super::free::Free;
 use super::state::{Part, State};
 use super::table::Exceptions;
 use std::ops::Deref;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::SeqCst};
+use std::sync::atomic::{
+    AtomicBool, AtomicU32, AtomicU64, AtomicUsize,
+    Ordering::{Acquire, SeqCst},
+};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use udm_base::{Sector, Sectors};
 use udm_formats::snapshot::{AreaReader, ChunkSize};
@@ -199,7 +202,7 @@ impl Service for Shared {
 
     fn waits_for_others(&self) -> bool {
         // Exceptions wait for clients' writes of whole chunks and for reads of the origin, which may be on any channel.
-        self.busy.load(SeqCst)
+        self.busy.load(Acquire)
     }
 }
 

@@ -4,10 +4,9 @@ use super::body::{Body, CowStore, Dropped, Run};
 use super::flight;
 use super::free::GRAIN;
 use super::shared::{COPIES, Event, Shared, Snapshot, ZEROES};
-use super::slab::Slab;
-use std::sync::atomic::Ordering::SeqCst;
+use std::sync::atomic::Ordering::{Release, SeqCst};
 use std::sync::{Arc, Weak};
-use udm_base::{Sector, Sectors};
+use udm_base::{Sector, Sectors, Slots};
 use udm_core::MappedDevice;
 use udm_io::{Bio, BlockDevice, Op, Status};
 use udm_kcopyd::{CopyFrom, CopyJob, CopyTo};
@@ -31,7 +30,7 @@ struct Hold {
 #[derive(Clone, Copy)]
 pub(super) struct Part {
     snapshot: u64,
-    run: usize,
+    run: u32,
     chunks: u64,
 }
 
@@ -63,8 +62,8 @@ pub(super) struct State {
     pub(super) claims: Vec<Claim>,
     /// Devices with a snapshot-origin target of it that are resumed, by target.
     pub(super) origins: Vec<(u64, Weak<MappedDevice>)>,
-    holds: Slab<Hold>,
-    copies: Slab<CopyOf>,
+    holds: Slots<Hold>,
+    copies: Slots<CopyOf>,
 }
 
 /// A range of the origin to be copied to a snapshot.
@@ -81,7 +80,7 @@ struct Need {
 
 impl Need {
     /// The range to be copied for a run, up to the origin's end.
-    fn of(body: &Body, at: usize) -> Option<Self> {
+    fn of(body: &Body, at: u32) -> Option<Self> {
         let (it, run) = (&body.snapshot, body.pending.get(at)?);
         let sector = it.chunk.start(run.chunk);
         let left = it.origin.dev.sectors().from_start().checked_since(sector).unwrap_or(Sectors::ZERO);
@@ -100,7 +99,7 @@ impl Need {
 impl State {
     pub(super) fn new(worker: Arc<Worker<Shared>>) -> Self {
         let (bodies, claims, origins) = Default::default();
-        Self { worker, bodies, claims, origins, holds: Slab::default(), copies: Slab::default() }
+        Self { worker, bodies, claims, origins, holds: Slots::default(), copies: Slots::default() }
     }
 
     /// Serves the origin until the last target has released it.
@@ -109,7 +108,7 @@ impl State {
             while let Some(event) = events.next() {
                 self.handle(event);
             }
-            self.worker.busy.store(self.bodies.iter().any(Body::is_busy), SeqCst);
+            self.worker.busy.store(self.bodies.iter().any(Body::is_busy), Release);
             events.idle(None).await;
         }
     }
@@ -182,12 +181,12 @@ impl State {
     /// Lets `held` go on when every snapshot that is not being merged has its exceptions for the range of the origin.
     pub(super) fn require(&mut self, sector: Sector, sectors: Sectors, held: Held) {
         // One count for itself, so that it does not go before all are asked.
-        let hold = self.holds.put(Hold { held, waits: 1 });
+        let hold = self.holds.insert(Hold { held, waits: 1 });
         let mut needs = Vec::new();
         let mut broken = Vec::new();
         let mut waits = 0;
         for body in &mut self.bodies {
-            let it = body.snapshot.clone();
+            let it = &body.snapshot;
             if it.merging.load(SeqCst) || !it.active.load(SeqCst) {
                 continue;
             }
@@ -202,12 +201,12 @@ impl State {
             if sector >= end {
                 continue;
             }
-            let first = it.chunk.of(sector);
-            let found = body.wait_for(first..it.chunk.of(end - Sectors::new(1)) + 1, hold);
+            let (id, chunks) = (it.id, it.chunk.of(sector)..it.chunk.of(end - Sectors::new(1)) + 1);
+            let found = body.wait_for(chunks, hold);
             waits += found.waits;
             needs.extend(found.begun.into_iter().filter_map(|run| Need::of(body, run)));
             if found.full {
-                broken.push(it.id);
+                broken.push(id);
             }
         }
         if let Some(hold) = self.holds.get_mut(hold) {
@@ -259,7 +258,7 @@ impl State {
 
     fn send(&mut self, mut job: Box<CopyJob>, of: CopyOf) {
         let by = if matches!(job.from, CopyFrom::Zeroes) { ZEROES } else { COPIES };
-        job.token = self.copies.put(of) as u64;
+        job.token = self.copies.insert(of).into();
         self.worker.copy(by, job);
     }
 
@@ -281,7 +280,7 @@ impl State {
     /// A copy is done.
     pub(super) fn copied(&mut self, job: &CopyJob) {
         let status = job.status();
-        match self.copies.take(job.token as usize) {
+        match self.copies.remove(job.token as u32) {
             Some(CopyOf::Exceptions(of)) if !job.read.is_ok() && !job.is_whole() => self.copy_apart(job, &of),
             Some(CopyOf::Exceptions(of)) => {
                 for (part, to) in of.iter().zip(&job.to) {
@@ -325,22 +324,26 @@ impl State {
     }
 
     /// Exceptions are committed: reads and writes of the snapshot go to their places from now on, waiting ones first.
-    pub(super) fn complete(&mut self, id: u64, at: usize) {
+    pub(super) fn complete(&mut self, id: u64, at: u32) {
         let Some(body) = self.body(id) else { return };
-        let Some(mut run) = body.pending.take(at) else { return };
-        let it = body.snapshot.clone();
-        body.set(&run, false);
+        let Some(mut run) = body.pending.remove(at) else { return };
+        let it = &body.snapshot;
+        body.set(&run);
         run.full.take().into_iter().for_each(|bio| bio.end(Status::Ok));
         let bios = std::mem::take(&mut run.bios);
         for bio in bios {
-            it.origin.forward(to_cow(&it, run.place(it.chunk.of(bio.sector())), bio));
+            it.origin.forward(to_cow(it, run.place(it.chunk.of(bio.sector())), bio));
         }
-        // First announce the wait, then look.
-        it.unsettled.fetch_add(1, SeqCst);
-        match run.chunks().any(|chunk| it.is_read(chunk)) {
-            true => body.unsettled.push(run),
-            false => self.settle_run(id, run),
+        let is_read = || run.chunks().any(|chunk| it.is_read(chunk));
+        if is_read() {
+            // First it is said that somebody waits, then it is looked again.
+            it.unsettled.fetch_add(1, SeqCst);
+            if is_read() {
+                return body.unsettled.push(run);
+            }
+            it.unsettled.fetch_sub(1, SeqCst);
         }
+        self.settle_run(id, run);
     }
 
     /// Looks at all exceptions of a snapshot that wait for reads.
@@ -349,25 +352,25 @@ impl State {
         let it = body.snapshot.clone();
         let free = |run: &mut Run| !run.chunks().any(|chunk| it.is_read(chunk));
         let runs: Vec<Run> = body.unsettled.extract_if(.., free).collect();
+        it.unsettled.fetch_sub(runs.len(), SeqCst);
         runs.into_iter().for_each(|run| self.settle_run(id, run));
     }
 
     /// No read of the origin's chunks is under way any more: they may be written.
     fn settle_run(&mut self, id: u64, run: Run) {
         let Some(body) = self.body(id) else { return };
-        body.set(&run, true);
-        body.snapshot.unsettled.fetch_sub(1, SeqCst);
+        body.settle(&run);
         run.holds.into_iter().for_each(|hold| self.release(hold));
     }
 
     /// A hold waits for one event less.
-    fn release(&mut self, number: usize) {
+    fn release(&mut self, number: u32) {
         let Some(hold) = self.holds.get_mut(number) else { return };
         hold.waits -= 1;
         if hold.waits > 0 {
             return;
         }
-        match self.holds.take(number).map(|hold| hold.held) {
+        match self.holds.remove(number).map(|hold| hold.held) {
             Some(Held::Bio(bio)) => {
                 self.free_up(bio.sector(), bio.sectors());
                 self.worker.forward(bio);

@@ -48,9 +48,9 @@ impl Exceptions {
     }
 
     /// The run of the chunk's exception in the making, if there is one.
-    pub(super) fn pending(&self, chunk: u64) -> Option<usize> {
+    pub(super) fn pending(&self, chunk: u64) -> Option<u32> {
         let word = self.0.get(chunk)?.load(Ordering::SeqCst);
-        (word & PENDING != 0).then_some((word >> TAG_BITS) as usize)
+        (word & PENDING != 0).then_some((word >> TAG_BITS) as u32)
     }
 
     /// The highest chunk of the COW device that an exception has. Looks at all of them.
@@ -63,9 +63,16 @@ impl Exceptions {
     }
 
     /// Notes the run of the chunk's exception in the making. The chunk has no exception yet.
-    pub(super) fn set_pending(&self, chunk: u64, run: usize) {
-        let word = (run as u64) << TAG_BITS | PENDING;
-        self.0.get_or_make(chunk).store(word, Ordering::SeqCst);
+    pub(super) fn set_pending(&self, chunk: u64, run: u32) {
+        let word = u64::from(run) << TAG_BITS | PENDING;
+        // To others than the worker it says what was said before.
+        self.0.get_or_make(chunk).store(word, Ordering::Release);
+    }
+
+    /// Says of an exception that is there that no read is on its way to the origin's chunk any more.
+    pub(super) fn settle(&self, chunk: u64, new: u64) {
+        // Only the worker asks for that; to others it says what was said before.
+        self.0.get_or_make(chunk).store(pack(Some(Entry { new, settled: true })), Ordering::Release);
     }
 
     /// Changes a chunk's exception. Allocates, 160 KiB at worst for one far from all others: chunks are limited by a
@@ -104,10 +111,12 @@ mod tests {
             }
             table.set(0, Some(Entry { new: 3, settled: false }));
             assert_eq!((table.get(0), table.pending(0)), (Some(Entry { new: 3, settled: false }), None));
+            table.settle(0, 3);
+            assert_eq!((table.get(0), table.pending(0)), (Some(Entry { new: 3, settled: true }), None));
             // In an origin that has grown.
             table.set(chunks * 2000, Some(Entry { new: 1, settled: true }));
             assert_eq!(table.get(chunks * 2000), Some(Entry { new: 1, settled: true }));
-            assert_eq!(table.get(0), Some(Entry { new: 3, settled: false }));
+            assert_eq!(table.get(0), Some(Entry { new: 3, settled: true }));
         }
     }
 }

@@ -17,7 +17,9 @@
 //!   ([`drain`](udm_worker::Worker::drain)) before it relies on the old mapping not being used any more.
 
 mod arena;
+mod entry;
 mod image;
+mod slot;
 #[cfg(test)]
 mod tests;
 
@@ -59,53 +61,6 @@ const TOPS: std::ops::RangeInclusive<u64> = 64..=4096;
 const FILL: u64 = 64;
 /// How often a lookup is repeated when memory was reused beneath it.
 const TRIES: usize = 3;
-
-/// The bits of a slot: where a leaf or node is. 0 is nothing.
-mod slot {
-    /// Set in slots and in no entry.
-    pub(super) const TAG: u64 = 1;
-    const CLASS: u32 = 1;
-    pub(super) const UNMAPPED: u64 = 1 << 5;
-    pub(super) const USED: u64 = 1 << 6;
-    const UNIT: u32 = 7;
-    const STAMP: u32 = 35;
-    pub(super) const UNITS: usize = 1 << (STAMP - UNIT);
-
-    pub(super) const fn new(class: usize, unit: usize, stamp: u64, unmapped: bool) -> u64 {
-        let unmapped = if unmapped { UNMAPPED } else { 0 };
-        TAG | (class as u64) << CLASS | unmapped | (unit as u64) << UNIT | stamp << STAMP
-    }
-
-    pub(super) const fn class(slot: u64) -> usize {
-        (slot >> CLASS & 15) as usize
-    }
-
-    pub(super) const fn unit(slot: u64) -> usize {
-        (slot >> UNIT) as usize & (UNITS - 1)
-    }
-}
-
-/// The bits of an entry. 0 is no entry: the leaf's default holds.
-mod entry {
-    use super::FAN;
-
-    pub(super) const UNMAPPED: u64 = 1 << 1;
-    pub(super) const MAPPED: u64 = 2 << 1;
-    pub(super) const UNKNOWN: u64 = 3 << 1;
-    pub(super) const STATE: u64 = 3 << 1;
-    const INDEX: u32 = 3;
-    pub(super) const ERA: u32 = 12;
-    pub(super) const ERAS: u64 = 1 << 12;
-    pub(super) const DATA: u32 = 24;
-
-    pub(super) const fn at(index: usize) -> u64 {
-        (index as u64) << INDEX
-    }
-
-    pub(super) const fn index(entry: u64) -> usize {
-        (entry >> INDEX) as usize & (FAN - 1)
-    }
-}
 
 /// The directory of one volume. Some hundred bytes to 8 KiB (40 KiB for the largest volumes), for as long as the volume
 /// exists.

@@ -1,10 +1,10 @@
 //! Thin provisioning: the targets `thin-pool` and `thin`.
 //!
 //! # Who does what
-//! All tables of one pool device and all its volumes share a [`Pool`](pool::Pool). A [`Volume`](volume::Volume) maps
-//! bios from the mapping cache where it can, without a lock. Everything else is an [`Event`](worker::Event) in the
-//! pool's inbox, and the [`Worker`](worker::Worker) handles these one after the other. `udm_worker` runs the worker and
-//! does its internal I/O.
+//! A [`Pool`](pool::Pool) is what all tables of one pool device and all its volumes share. A [`Volume`](volume::Volume)
+//! maps what it can from the mapping cache, without a lock. Everything else is an [`Event`](event::Event) in the pool's
+//! inbox, and the [`Worker`](worker::Worker) takes these one after the other. `udm_worker` runs the worker and does its
+//! internal I/O.
 //!
 //! # Invariants
 //! - Only the worker changes metadata and the mapping cache.
@@ -16,6 +16,7 @@
 //! - The durable metadata refer to no data block that is still being prepared, and to none that was not flushed.
 
 mod claims;
+mod event;
 mod features;
 mod flight;
 #[allow(dead_code, reason = "tests ask how large it is")]

@@ -1,7 +1,7 @@
 //! A pool: the state that its tables, its volumes and its worker share.
 
+use super::event::{Command, Event};
 use super::mapping::MappingCache;
-use super::worker::{Command, Event};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use udm_base::{Divisor, Sector, Sectors};

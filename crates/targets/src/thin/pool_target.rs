@@ -19,9 +19,10 @@
 //! commit does (`drivers/md/dm-thin.c`, 6.12).
 
 use super::claims::Claim;
+use super::event::{Command, MetadataOf, PoolStatus};
 use super::features::Features;
 use super::pool::{Pool, PoolMode, inspect, new_pool};
-use super::worker::{Command, MetadataOf, OUT_OF_METADATA_SPACE, PoolStatus, open as open_metadata};
+use super::worker::{OUT_OF_METADATA_SPACE, open as open_metadata};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use udm_base::{Arg, ArgError, Errno, Sector, Sectors};

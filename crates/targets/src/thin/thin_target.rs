@@ -13,10 +13,10 @@
 //! unmapped, and a mapped whole block is unmapped unless NO_UNMAP asks to keep it. A snapshot of a volume in use needs
 //! no suspension.
 
+use super::event::Command;
 use super::pool::{Gate, PoolMode, ask};
 use super::pool_target::{PoolHandle, PoolTarget, with_target};
 use super::volume::Volume;
-use super::worker::Command;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use udm_base::{Arg, ArgError, Errno, Sector, Sectors};

@@ -1,15 +1,16 @@
 //! A volume: how its bios find their data blocks, if the mapping cache knows them.
 
+use super::event::Event;
 use super::flight;
 use super::mapping::{Known, Mappings, Place};
 use super::pool::{Gate, Pool};
-use super::worker::Event;
 use std::any::Any;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use udm_base::{Sector, Sectors};
 use udm_core::{Map, ZeroSkips};
 use udm_io::{Bio, BlockDevice, Cx, DeviceId, Limits, Op, OpFlags, Status};
+use udm_worker::SendOn;
 
 /// Whether the changes of a device of the pool are durable.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -188,23 +189,39 @@ impl Volume {
         if !op.has_payload() {
             return self.without_payload(cx, bio, at, found);
         }
+        match self.block_of(cx, &mut bio, at, found) {
+            Ok(to) => Map::Remapped(bio, to),
+            Err(Known::Unmapped) if op == Op::Read => self.read_nothing(bio, at),
+            Err(_) => self.defer(cx, bio, at),
+        }
+    }
+
+    /// Points a bio at its data block, on the device that is returned, if it may go there; else says what is known of
+    /// the block.
+    // Inlined: see `map_knowing`.
+    #[inline(always)]
+    fn block_of(
+        &self,
+        cx: &Cx<'_>,
+        bio: &mut Bio,
+        at: Sectors,
+        found: Option<Found>,
+    ) -> Result<&dyn BlockDevice, Known> {
+        let pool = &*self.device.pool;
         let (block, into) = pool.block.split(at.get());
         // Before the look-up: see the module.
         let epoch = pool.enter(cx);
         let known = self.known(block, found);
         if let Known::At(place) = known
-            && (op == Op::Read || !place.shared)
-            && let Some(to) = self.way(&bio, place.data, found)
+            && (bio.op() == Op::Read || !place.shared)
+            && let Some(to) = self.way(bio, place.data, found)
         {
-            flight::enter(&mut bio, pool, epoch);
+            flight::enter(bio, pool, epoch);
             bio.set_sector(pool.sector_of(place.data) + Sectors::new(into));
-            return Map::Remapped(bio, to);
+            return Ok(to);
         }
         pool.leave_epoch(cx, epoch);
-        match known {
-            Known::Unmapped if op == Op::Read => self.read_nothing(bio, at),
-            _ => self.defer(cx, bio, at),
-        }
+        Err(known)
     }
 
     /// What is known of a block, for a bio that has entered an epoch: from the mapping cache, or else from the worker's
@@ -312,7 +329,7 @@ impl Volume {
         Found { known, committed, changes: self.device.mappings.changes() }
     }
 
-    /// Sends a deferred bio to be mapped again on its own channel, with the result.
+    /// What a deferred bio needs to go on, once it is back on its own channel.
     pub(super) fn again(&self, mut bio: Bio, found: Found) -> Bio {
         found.write(&mut bio);
         flight::point(&mut bio, self);
@@ -330,7 +347,25 @@ impl Volume {
     }
 }
 
-/// Deferred bios come back to this device: their own channel submits them to it, and so maps them as at first.
+/// Where deferred bios come back to while their own channel runs the worker: most know their block by now.
+impl SendOn for Volume {
+    fn send_on(&self, cx: &Cx<'_>, mut bio: Bio) -> Option<Bio> {
+        if self.pool().gate() != Gate::Open || !bio.op().has_payload() {
+            return Some(bio);
+        }
+        let (at, found) = (bio.sector() - Sector::ZERO, Found::read(&bio));
+        match self.block_of(cx, &mut bio, at, Some(found)) {
+            Ok(to) => {
+                flight::point(&mut bio, to);
+                cx.submit(bio);
+                None
+            }
+            Err(_) => Some(bio),
+        }
+    }
+}
+
+/// Where deferred bios come back to otherwise: their own channel calls it, and so maps them as it would have at first.
 impl BlockDevice for Volume {
     fn submit(&self, cx: &Cx<'_>, bio: Bio) -> Option<Bio> {
         let at = bio.sector() - Sector::ZERO;

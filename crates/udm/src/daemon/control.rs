@@ -1,8 +1,8 @@
 //! `control.sock`: the DM ioctls.
 
 use super::Daemon;
-use super::clients::encoded;
-use super::conversation::Done;
+use super::conversation::{Done, encoded};
+use super::devices::Devices;
 use super::secret::Loading;
 use super::socket::Peer;
 use super::state::What;
@@ -18,7 +18,7 @@ use udm_base::Errno;
 use udm_control::codec::{Command, DeviceKey, Request};
 use udm_control::handler::{Caller, Changed, Outcome, changes, handle};
 use udm_control::wire::{WireAnswer, WireRequest, wipe};
-use udm_core::Error;
+use udm_core::{Error, Registry};
 
 /// Executes a command.
 pub(super) fn perform(
@@ -36,24 +36,24 @@ pub(super) fn perform(
     let (command, device) = describe(&request);
     let underway = daemon.underway.begin(&command, &device, u32::try_from(peer.pid).ok());
     let kept = RefCell::new(Vec::new());
-    let reap = || kept.borrow_mut().extend(daemon.reap(&request));
+    let let_go = || kept.borrow_mut().extend(reap(&daemon.devices, &request));
     let stopped = Cell::new(false);
     let stops = || {
-        stopped.set(stopped.get() || daemon.stop.is_set());
+        stopped.set(stopped.get() || daemon.ending.stop().is_set());
         stopped.get()
     };
-    let caller = Caller { cwd: &cwd, cancel: &|| stops() || hung_up(stream), reap: &reap };
-    let secret = secret_table(daemon, &request);
-    let mut outcome = match ready(daemon, &request) {
-        Ok(()) => handle(&daemon.registry, &caller, request.ioctl_cmd, &request.buf),
+    let caller = Caller { cwd: &cwd, cancel: &|| stops() || hung_up(stream), reap: &let_go };
+    let secret = secret_table(&daemon.devices.registry, &request);
+    let mut outcome = match ready(&daemon.devices, &request) {
+        Ok(()) => handle(&daemon.devices.registry, &caller, request.ioctl_cmd, &request.buf),
         Err(error) => Outcome { answer: refused(error.errno, error.message), changed: Changed::Nothing },
     };
     drop((secret, underway));
     if outcome.answer.errno == Errno::EBUSY.get() {
         kept.take().iter().for_each(|why| outcome.answer.detail += &format!("\n{why}"));
     }
-    remember(daemon, &mut outcome, released(&request));
-    if stopped.get() && has_only_waited(&request, &outcome) && daemon.is_being_replaced() {
+    remember(&daemon.devices, &mut outcome, released(&request));
+    if stopped.get() && has_only_waited(&request, &outcome) && daemon.replacement.is_under_way() {
         // The command may go on waiting in the next daemon.
         return Done::Again(request);
     }
@@ -84,41 +84,39 @@ fn has_only_waited(request: &WireRequest, outcome: &Outcome) -> bool {
 }
 
 /// A guard for a secret table, if the request loads one.
-fn secret_table(daemon: &Daemon, request: &WireRequest) -> Option<Loading> {
+fn secret_table(registry: &Registry, request: &WireRequest) -> Option<Loading> {
     let parsed = Request::parse(request.ioctl_cmd, &request.buf).ok()?;
     if !parsed.is_secure() || parsed.command() != Command::TableLoad {
         return None;
     }
     let text = |bytes| std::str::from_utf8(bytes).ok();
     let md = match parsed.device_key()? {
-        DeviceKey::Name(name) => daemon.registry.by_name(text(name)?),
-        DeviceKey::Uuid(uuid) => daemon.registry.by_uuid(text(uuid)?),
-        DeviceKey::Dev(dev) => daemon.registry.by_devt(dev),
+        DeviceKey::Name(name) => registry.by_name(text(name)?),
+        DeviceKey::Uuid(uuid) => registry.by_uuid(text(uuid)?),
+        DeviceKey::Dev(dev) => registry.by_devt(dev),
     };
     md.map(Loading::begin)
 }
 
 /// Whether the request's changes could be recorded.
-fn ready(daemon: &Daemon, request: &WireRequest) -> Result<(), Error> {
+fn ready(devices: &Devices, request: &WireRequest) -> Result<(), Error> {
     let command = Request::parse(request.ioctl_cmd, &request.buf).map(|parsed| parsed.command());
     match command {
-        Ok(command) if changes(command) => {
-            daemon.state.ready(daemon, request.buf.len()).map_err(|unsaved| unsaved.refusal())
-        }
+        Ok(command) if changes(command) => devices.may_change(request.buf.len()).map_err(|unsaved| unsaved.refusal()),
         _ => Ok(()),
     }
 }
 
 /// Records the changes; the answer says if that fails.
-fn remember(daemon: &Daemon, outcome: &mut Outcome, released: bool) {
+fn remember(devices: &Devices, outcome: &mut Outcome, released: bool) {
     let saved = match outcome.changed {
         Changed::Nothing if released => {
-            daemon.nodes.sync();
+            devices.nodes.sync();
             Ok(())
         }
         Changed::Nothing => Ok(()),
-        Changed::Device(minor) => daemon.changed(What::Device(minor)),
-        Changed::Everything => daemon.changed(What::Everything),
+        Changed::Device(minor) => devices.changed(What::Device(minor)),
+        Changed::Everything => devices.changed(What::Everything),
     };
     let Err(unsaved) = saved else { return };
     let Error { errno, message } = unsaved.confession();
@@ -135,20 +133,18 @@ fn released(request: &WireRequest) -> bool {
     matches!(command, Ok(Command::DevRemove | Command::RemoveAll))
 }
 
-impl Daemon {
-    /// Before a device is reported as busy: releases holders that need not hold it. Returns the remaining ones.
-    fn reap(&self, request: &WireRequest) -> Vec<String> {
-        self.reap_hangups();
-        let Ok(parsed) = Request::parse(request.ioctl_cmd, &request.buf) else { return Vec::new() };
-        let all = parsed.command() == Command::RemoveAll;
-        let (name, uuid, number) = (parsed.name(), parsed.uuid(), parsed.header().device());
-        self.nodes.release(|md| {
-            let info = md.info();
-            let named = !name.is_empty() && info.name.as_bytes() == name;
-            let known = !uuid.is_empty() && info.uuid.as_bytes() == uuid;
-            all || named || known || number.is_some_and(|number| number == info.devt)
-        })
-    }
+/// Before a device is reported as busy: releases holders that need not hold it. Returns the remaining ones.
+fn reap(devices: &Devices, request: &WireRequest) -> Vec<String> {
+    devices.reap_hangups();
+    let Ok(parsed) = Request::parse(request.ioctl_cmd, &request.buf) else { return Vec::new() };
+    let all = parsed.command() == Command::RemoveAll;
+    let (name, uuid, number) = (parsed.name(), parsed.uuid(), parsed.header().device());
+    devices.nodes.release(|md| {
+        let info = md.info();
+        let named = !name.is_empty() && info.name.as_bytes() == name;
+        let known = !uuid.is_empty() && info.uuid.as_bytes() == uuid;
+        all || named || known || number.is_some_and(|number| number == info.devt)
+    })
 }
 
 /// The command and the device, for people.

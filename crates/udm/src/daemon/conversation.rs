@@ -1,14 +1,12 @@
 //! Conversations with clients on `control.sock` and `udm.sock`. When the daemon stops, they end between two requests
 //! and can go on in the next daemon; so can a command that was only waiting.
 
-use super::Daemon;
 use super::handover::HandOverMessage;
-use super::socket::Peer;
-use super::{control, second};
 use serde::{Deserialize, Serialize};
 use std::os::unix::net::UnixStream;
+use udm_base::Errno;
 use udm_control::codec::{Command, Flags, Request};
-use udm_control::wire::WireRequest;
+use udm_control::wire::{self, WireAnswer, WireRequest};
 
 /// The word of its messages.
 pub(super) const KIND: &str = "conversation";
@@ -167,15 +165,16 @@ impl Left {
     }
 }
 
-impl Daemon {
-    /// Executes a client's request. Blocks as long as that takes, at most until the daemon stops or the client hangs
-    /// up.
-    pub(super) fn perform(&self, stream: &UnixStream, peer: Peer, task: Task) -> Done {
-        match task {
-            Task::Ioctl { cwd, request } => control::perform(self, stream, peer, cwd, request),
-            Task::Line { line, greeted } => second::perform(self, stream, peer, &line, greeted),
-        }
+/// An answer as it travels.
+pub(super) fn encoded(answer: &WireAnswer) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    if let Err(error) = wire::write_answer(&mut bytes, answer) {
+        let short = WireAnswer { errno: Errno::E2BIG.get(), buf: Vec::new(), detail: error.to_string() };
+        bytes.clear();
+        // Some words always fit.
+        let _ = wire::write_answer(&mut bytes, &short);
     }
+    bytes
 }
 
 #[cfg(test)]

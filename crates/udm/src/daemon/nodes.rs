@@ -5,39 +5,43 @@
 //!
 //! # Locks
 //! The lock here is held while the mount's threads are asked for names of files. They take locks of the registry and of
-//! devices, never this one. It is not held during calls that may wait for a device: see [claims].
+//! devices, never this one. It is not held for what may wait for a device: see [shared].
 
 mod claims;
 mod end;
+mod error;
+mod files;
+mod held;
 mod loops;
+mod mapper;
 mod pass;
+mod shared;
+mod ublk;
 
 pub(crate) use pass::ReadyNodes;
 
 use super::own_writes;
 use super::state::NodeState;
-use super::ublk::Ublks;
-use crate::exports::{Mapped, is_read_only};
+use crate::exports::Mapped;
 use crate::places::Places;
-use claims::{Claim, Claims, Shared};
-use loops::Change;
+use end::end_files;
+use error::{failed, of_io};
+use files::{Change, Files, Node, is};
+use held::is_held;
 use rustix::process::geteuid;
-use std::fs;
-use std::io;
-use std::path::{Path, PathBuf};
-use std::sync::{Arc, MutexGuard, Weak, mpsc};
+use shared::{Claim, Shared};
+use std::path::PathBuf;
+use std::sync::{Arc, MutexGuard, mpsc};
 use std::time::{Duration, Instant, SystemTime};
 use tracing::{info, warn};
+use ublk::Ublks;
 use udm_base::Errno;
 use udm_control::second::{NodeEntry, NodeKind};
-use udm_core::{Error, MappedDevice, Registry, TableSlot};
-use udm_export::node::fuse::{self, FuseServer, Owner, Transport};
-use udm_export::node::loopdev::{self, LoopDevice};
-use udm_export::ublk;
-use udm_io::{BlockDevice, Limits};
+use udm_core::{Error, MappedDevice, Registry};
+use udm_export::Export;
+use udm_export::node::fuse::{self, FuseServer, Owner};
+use udm_export::node::loopdev;
 
-/// Where the host has the names of its mapped devices.
-const MAPPER: &str = "/dev/mapper";
 /// How long the mount may take to end for another daemon.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// How long a command waits for its consequences: a block device that adapts to its device, or comes back. Afterwards
@@ -65,30 +69,6 @@ pub(crate) struct NodeSettings {
     pub(crate) rings: bool,
 }
 
-#[derive(Default)]
-struct Inner {
-    server: Option<FuseServer>,
-    nodes: Vec<Node>,
-    /// Devices that have none although the default is another.
-    without: Vec<Weak<MappedDevice>>,
-    claims: Claims,
-}
-
-struct Node {
-    md: Arc<MappedDevice>,
-    name: String,
-    /// The kind that was asked for.
-    wanted: NodeState,
-    /// `Fuse` or `Loop`.
-    kind: NodeKind,
-    loopdev: Option<LoopDevice>,
-    mapper: Option<PathBuf>,
-    note: Option<String>,
-    seen: Seen,
-    /// Its mount has gone.
-    lost: bool,
-}
-
 /// Work for a node, to be done without the lock.
 struct Due {
     claim: Claim,
@@ -106,37 +86,9 @@ impl Due {
     }
 }
 
-/// The properties of a device that its node depends on.
-#[derive(Clone, Copy, PartialEq)]
-pub(super) struct Seen {
-    pub(super) sectors: u64,
-    pub(super) read_only: bool,
-    limits: Limits,
-}
-
-impl Seen {
-    pub(super) fn of(md: &MappedDevice) -> Self {
-        Self { sectors: md.sectors().get(), read_only: is_read_only(md), limits: md.limits() }
-    }
-}
-
 /// Threads of the mount.
 fn threads() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from).min(4)
-}
-
-pub(super) fn failed(errno: Errno, message: impl Into<String>) -> Error {
-    Error::new(errno, message)
-}
-
-pub(super) fn of_io(error: &io::Error) -> Error {
-    let errno = match error.kind() {
-        io::ErrorKind::Unsupported => Errno::EOPNOTSUPP,
-        io::ErrorKind::PermissionDenied => Errno::EPERM,
-        io::ErrorKind::ResourceBusy => Errno::EBUSY,
-        _ => Errno::of(error),
-    };
-    failed(errno, error.to_string())
 }
 
 impl Nodes {
@@ -150,9 +102,9 @@ impl Nodes {
         if let Err(error) = ended {
             warn!("{}: what is mounted there stays: {error}", dir.display());
         }
-        remove_links(&dir);
+        mapper::remove_stale(&dir);
         let ublk = Ublks::new(registry, &dir);
-        let shared = Shared::new(registry.domain(), Inner::default());
+        let shared = Shared::new(registry.domain(), Files::default());
         Self { registry: registry.clone(), dir, settings, ublk, shared }
     }
 
@@ -161,7 +113,7 @@ impl Nodes {
         &self.ublk
     }
 
-    fn lock(&self) -> MutexGuard<'_, Inner> {
+    fn lock(&self) -> MutexGuard<'_, Files> {
         self.shared.lock()
     }
 
@@ -263,7 +215,8 @@ impl Nodes {
         let md = &claim.md;
         let root = geteuid().is_root();
         let mut note = None;
-        let mut kind = choose(wanted.kind, root, || ublk::available().is_ok(), || loopdev::available().is_ok());
+        let mut kind =
+            choose(wanted.kind, root, || udm_export::ublk::available().is_ok(), || loopdev::available().is_ok());
         if kind == NodeKind::Ublk {
             match self.ublk.add(md, wanted) {
                 Ok(entry) => {
@@ -325,11 +278,25 @@ impl Nodes {
             return Err(failed(Errno::EOPNOTSUPP, message));
         }
         let mut inner = self.lock();
-        let server = inner.started(self)?;
+        let server = self.started(&mut inner)?;
         server.add(&name, Box::new(Mapped(md.clone()))).map_err(|message| failed(Errno::EEXIST, message))?;
-        let (seen, md) = (Seen::of(md), md.clone());
+        let (seen, md) = (Mapped(md.clone()).parameters(), md.clone());
         inner.nodes.push(Node { md, name, wanted, kind, loopdev: None, mapper: None, note, seen, lost: false });
         Ok(())
+    }
+
+    /// The server, which is started if there is none.
+    fn started<'a>(&self, files: &'a mut Files) -> Result<&'a FuseServer, Error> {
+        if files.server.as_ref().is_none_or(|server| !server.is_mounted()) {
+            files.end(Duration::ZERO);
+            let time = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |time| time.as_secs());
+            let owner = Owner { uid: geteuid().as_raw(), gid: rustix::process::getegid().as_raw(), time };
+            let rings = self.settings.rings && !own_writes::is_needed();
+            let server = FuseServer::start_by(self.registry.domain(), &self.dir, threads(), owner, rings);
+            let server = files.server.insert(server.map_err(|e| of_io(&e))?);
+            self.show(server);
+        }
+        files.server.as_ref().ok_or_else(|| failed(Errno::ENODEV, "nothing is mounted"))
     }
 
     /// Releases devices, so that they can be removed, unless their nodes are in use: then the answer says by whom.
@@ -427,7 +394,7 @@ impl Nodes {
     }
 
     /// Devices that get a node because all do.
-    fn without_node(&self, inner: &Inner) -> Vec<Arc<MappedDevice>> {
+    fn without_node(&self, inner: &Files) -> Vec<Arc<MappedDevice>> {
         let has = |md: &Arc<MappedDevice>| {
             inner.position(md).is_some()
                 || self.ublk.wanted(md).is_some()
@@ -455,15 +422,8 @@ impl Nodes {
     /// pages of block devices. Requests that wait for the resume of a suspended device fail.
     pub(crate) fn end(&self, patience: Duration, forget: bool) {
         self.ublk.end(patience, forget);
-        self.end_files(patience);
+        end_files(&self.shared, patience);
     }
-}
-
-/// Whether requests to the device wait for a resume: its own, or of a device beneath.
-fn is_held(md: &MappedDevice) -> bool {
-    let table = md.table(TableSlot::Active);
-    let beneath = table.iter().flat_map(|table| table.devices().iter());
-    md.info().suspended || beneath.filter_map(|dev| dev.as_any().downcast_ref()).any(is_held)
 }
 
 /// The actual kind of a requested node. A user who cannot have a block device need not be told each time.
@@ -476,117 +436,6 @@ fn choose(wanted: NodeKind, root: bool, ublk: impl Fn() -> bool, loopdev: impl F
         NodeKind::Auto if root && loopdev() => NodeKind::Loop,
         NodeKind::Auto => NodeKind::Fuse,
         kind => kind,
-    }
-}
-
-fn is(weak: &Weak<MappedDevice>, md: &Arc<MappedDevice>) -> bool {
-    weak.upgrade().is_some_and(|other| Arc::ptr_eq(&other, md))
-}
-
-impl Inner {
-    fn position(&self, md: &Arc<MappedDevice>) -> Option<usize> {
-        self.nodes.iter().position(|node| Arc::ptr_eq(&node.md, md))
-    }
-
-    /// The server, which is started if there is none.
-    fn started(&mut self, nodes: &Nodes) -> Result<&FuseServer, Error> {
-        if self.server.as_ref().is_none_or(|server| !server.is_mounted()) {
-            self.end(Duration::ZERO);
-            let time = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |time| time.as_secs());
-            let owner = Owner { uid: geteuid().as_raw(), gid: rustix::process::getegid().as_raw(), time };
-            let rings = nodes.settings.rings && !own_writes::is_needed();
-            let server = FuseServer::start_by(nodes.registry.domain(), &nodes.dir, threads(), owner, rings);
-            let server = self.server.insert(server.map_err(|e| of_io(&e))?);
-            nodes.show(server);
-        }
-        self.server.as_ref().ok_or_else(|| failed(Errno::ENODEV, "nothing is mounted"))
-    }
-
-    fn end(&mut self, patience: Duration) {
-        if let Some(server) = self.server.take() {
-            server.shut_down(patience);
-        }
-    }
-
-    fn entry(&self, node: &Node) -> NodeEntry {
-        let path = |path: PathBuf| path.display().to_string();
-        let server = self.server.as_ref();
-        let lacks = node.kind == NodeKind::Loop && node.loopdev.is_none();
-        let lacking = || lacks.then(|| format!("its block device comes when {} answers", node.name));
-        NodeEntry {
-            name: node.name.clone(),
-            kind: node.kind,
-            transport: server.map_or(Transport::Descriptor, FuseServer::transport).name().to_owned(),
-            path: server.map_or_else(String::new, |server| path(server.path(&node.name))),
-            file: server.map_or_else(String::new, |server| path(server.file(&node.name))),
-            device: node.loopdev.as_ref().map(|loopdev| path(loopdev.path())),
-            mapper: node.mapper.clone().map(path),
-            note: node.note.clone().or_else(lacking),
-        }
-    }
-
-    /// Removes a node without a block device.
-    fn drop_node(&mut self, at: usize) {
-        let mut node = self.nodes.remove(at);
-        node.unlink();
-        if let Some(server) = &self.server {
-            server.remove(&node.name);
-            server.reap();
-        }
-    }
-
-    /// Adapts a node to a change of its device. Returns the remaining work for its block device, if any.
-    fn follow(&mut self, at: usize) -> Option<Change> {
-        let (server, node) = (self.server.as_ref()?, &mut self.nodes[at]);
-        let name = node.md.device_name();
-        if name != node.name {
-            match server.rename(&node.name, &name) {
-                Ok(()) => {
-                    node.unlink();
-                    node.name = name;
-                }
-                Err(message) => warn!("the node of {} keeps its name: {message}", node.name),
-            }
-        }
-        let now = Seen::of(&node.md);
-        let then = std::mem::replace(&mut node.seen, now);
-        if now != then {
-            server.changed(&node.name);
-        }
-        if node.kind != NodeKind::Loop {
-            return None;
-        }
-        let change = Change {
-            resized: now.sectors != then.sectors,
-            moded: (now.read_only != then.read_only).then_some(now.read_only),
-        };
-        let follows = change.resized || change.moded.is_some();
-        // Released for a removal that did not happen. Not if the removal is still to come, or if attaching would wait
-        // for a suspended device.
-        let lacks = node.loopdev.is_none() || node.wanted.mapper && node.mapper.is_none();
-        let comes = lacks && !node.md.info().deferred_remove && !is_held(&node.md);
-        (follows && node.loopdev.is_some() || comes).then_some(change)
-    }
-}
-
-impl Node {
-    /// Removes the link in /dev/mapper.
-    fn unlink(&mut self) {
-        if let Some(link) = self.mapper.take()
-            && let Err(error) = fs::remove_file(&link)
-        {
-            warn!("{}: {error}", link.display());
-        }
-    }
-}
-
-/// Removes the links in /dev/mapper that lead to nodes of a daemon that was killed.
-fn remove_links(dir: &Path) {
-    for entry in fs::read_dir(MAPPER).into_iter().flatten().flatten() {
-        if fs::read_link(entry.path()).is_ok_and(|to| to.starts_with(dir)) {
-            info!("removing {}, which a daemon before has left", entry.path().display());
-            let _ = fs::remove_file(entry.path());
-        }
     }
 }
 

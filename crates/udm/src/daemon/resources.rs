@@ -3,20 +3,16 @@
 //! or threads have run out.
 
 use super::clients::EventLoop;
-use super::stop::{Stop, ended_by_signal};
+use super::stop::Ending;
 use rustix::process::{Resource, getrlimit};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use udm_io::Executor;
 
 /// A daemon takes some forty files for itself, and some more for a moment.
 const FEWEST: u64 = 64;
 
 pub(super) struct Resources {
-    /// The end was asked for, by a signal or a client.
-    pub(super) ended: Arc<AtomicBool>,
-    /// Waiting threads wake up and check the reason.
-    pub(super) stop: Arc<Stop>,
+    pub(super) ending: Arc<Ending>,
     pub(super) event_loop: EventLoop,
 }
 
@@ -27,12 +23,7 @@ impl Resources {
                 "this process may open {most} files, and a daemon needs at least {FEWEST}: raise the limit (`ulimit -n`)"
             ));
         }
-        let stop = || {
-            let ended = ended_by_signal()?;
-            let stop = Stop::new()?;
-            stop.on_signals().map(|()| (ended, Arc::new(stop)))
-        };
-        let (ended, stop) = stop().map_err(|e| format!("cannot wait for signals: {e}"))?;
-        Ok(Self { ended, stop, event_loop: EventLoop::new(executor)? })
+        let ending = Ending::on_signals().map_err(|e| format!("cannot wait for signals: {e}"))?;
+        Ok(Self { ending: Arc::new(ending), event_loop: EventLoop::new(executor)? })
     }
 }

@@ -6,18 +6,22 @@
 //!   error table of its size, and its own table is kept in the state.
 //! - No device is suspended before all are made: a constructor above may read through any device.
 
-use super::late::{self, Group};
+mod order;
+
+pub(crate) use order::lines_of as lines_of_tables;
+
 use super::lost::{Lost, LostDevices};
 use super::secret::HIDDEN;
 use super::state::{DeviceState, State, TableState};
+use order::{Wave, in_order, waves};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::panic::resume_unwind;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tracing::{error, info, warn};
-use udm_base::{DevT, Errno, Sectors};
-use udm_core::{Error, Geometry, LoadOptions, MAJOR, MappedDevice, Registry, SuspendOptions, TableLine};
+use udm_base::{Errno, Sectors};
+use udm_core::{Error, Geometry, LoadOptions, MappedDevice, Registry, SuspendOptions, TableLine};
 
 /// A problem with a device.
 pub(crate) struct Problem {
@@ -126,7 +130,7 @@ pub(crate) fn restore_what_answers(
     let mut problems = Vec::new();
     let mut made = create_all(registry, state, &mut problems);
     let order = in_order(state);
-    let groups = late::put_off(lost, &mut made, &order, &late::groups(state));
+    let groups = put_off(lost, &mut made, &order, &order::groups(state));
     problems.extend(bring_up_all(registry, lost, &mut made, &order, &FromDisk::new(), &|_| false));
     tell(state, &problems, groups.iter().map(Vec::len).sum());
     (problems, groups)
@@ -149,36 +153,6 @@ fn tell(state: &State, problems: &[Problem], late: usize) {
         let (all, lost) = (state.devices.len(), problems.len());
         info!("{all} devices restored, with {lost} problems; {late} of them are above remote exports, and follow");
     }
-}
-
-/// Devices that do not stand on each other.
-struct Wave {
-    /// Those whose own tables name remote exports.
-    remote: Vec<u32>,
-    rest: Vec<u32>,
-}
-
-impl Wave {
-    fn of(state: &State, minors: &[u32]) -> Self {
-        let remote: BTreeSet<u32> = state.devices.iter().filter(|d| late::is_remote(d)).map(|d| d.minor).collect();
-        let (remote, rest) = minors.iter().partition(|minor| remote.contains(minor));
-        Self { remote, rest }
-    }
-}
-
-/// All devices, in waves of which each stands on those before. `order`: each after those beneath.
-fn waves(state: &State, order: &[u32]) -> Vec<Wave> {
-    let beneath: BTreeMap<u32, Vec<u32>> = state.devices.iter().map(|d| (d.minor, named_by(d))).collect();
-    let mut levels: BTreeMap<u32, usize> = BTreeMap::new();
-    let mut waves: Vec<Vec<u32>> = Vec::new();
-    for minor in order {
-        let below = beneath.get(minor).into_iter().flatten().filter_map(|below| levels.get(below));
-        let level = below.max().map_or(0, |level| level + 1);
-        levels.insert(*minor, level);
-        waves.resize_with(waves.len().max(level + 1), Vec::new);
-        waves[level].push(*minor);
-    }
-    waves.iter().map(|wave| Wave::of(state, wave)).collect()
 }
 
 /// A step for one device, which is alone in its list.
@@ -425,80 +399,18 @@ fn settings(md: &Arc<MappedDevice>, device: &DeviceState, problems: &mut Vec<Pro
     }
 }
 
-/// The minors of the devices, each after those that its tables name.
-fn in_order(state: &State) -> Vec<u32> {
-    let beneath: BTreeMap<u32, Vec<u32>> = state.devices.iter().map(|d| (d.minor, named_by(d))).collect();
-    let mut order = Vec::new();
-    // A table cannot lead back to itself; a file that says so was not written by udm, and any order will do.
-    let mut seen = std::collections::BTreeSet::new();
-    for minor in beneath.keys() {
-        let mut path = vec![(*minor, 0)];
-        while let Some((at, next)) = path.pop() {
-            if next == 0 && !seen.insert(at) {
-                continue;
-            }
-            match beneath.get(&at).and_then(|below| below.get(next)) {
-                Some(below) => path.extend([(at, next + 1), (*below, 0)]),
-                None => order.push(at),
-            }
-        }
+/// Devices that are made together, those beneath first.
+pub(crate) type Group = Vec<(Arc<MappedDevice>, DeviceState)>;
+
+/// Notes what is to be made later, and returns it in groups.
+fn put_off(lost: &LostDevices, made: &mut Made<'_>, order: &[u32], groups: &[BTreeSet<u32>]) -> Vec<Group> {
+    let mut all = Vec::new();
+    for group in groups {
+        let of = order.iter().filter(|minor| group.contains(minor));
+        let devices: Group = of.filter_map(|minor| made.remove(minor)).map(|(md, d)| (md, d.clone())).collect();
+        devices.iter().for_each(|(md, state)| lost.late().put_off(md, state));
+        all.push(devices);
     }
-    order
-}
-
-/// The minors of udm's own devices that the active table names. Numbers without a device are harmless.
-pub(super) fn named_by(device: &DeviceState) -> Vec<u32> {
-    let words = device.active.iter().flat_map(|table| &table.lines).flat_map(|line| line.split_ascii_whitespace());
-    let numbers = words.filter_map(|word| word.parse::<DevT>().ok());
-    numbers.filter(|devt| devt.major == MAJOR).map(|devt| devt.minor).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn remote_devices_of_a_wave_do_not_stand_on_each_other() {
-        let device = |(minor, line): (u32, &str)| {
-            format!(
-                r#"{{"name":"d{minor}","uuid":"","minor":{minor},"suspended":false,"deferred_remove":false,
-                "clone_always":false,"compile":true,"read_ahead":null,"geometry":[0,0,0,0],"options":{{}},
-                "active":{{"read_only":false,"transient":false,"lines":["{line}"]}},"inactive":null,"lost":null}}"#
-            )
-        };
-        let lines = [
-            (0, "0 8 striped 2 8 600:1 0 600:2 0"),
-            (1, "0 8 linear nbd://a 0"),
-            (2, "0 8 linear nbd://b 0"),
-            (3, "0 8 zero"),
-            (4, "0 8 snapshot 600:0 nbd://c P 8"),
-        ];
-        let text = format!(r#"{{"version":2,"devices":[{}],"exports":[]}}"#, lines.map(device).join(","));
-        let state = State::parse(text.as_bytes()).unwrap();
-        let found: Vec<_> = waves(&state, &in_order(&state)).into_iter().map(|w| (w.remote, w.rest)).collect();
-        assert_eq!(found, [(vec![1, 2], vec![3]), (vec![], vec![0]), (vec![4], vec![])]);
-    }
-
-    #[test]
-    fn what_is_beneath_comes_first() {
-        let device = |minor: u32, line: &str| {
-            format!(
-                r#"{{"name":"d{minor}","uuid":"","minor":{minor},"suspended":false,"deferred_remove":false,
-                "clone_always":false,"compile":true,"read_ahead":null,"geometry":[0,0,0,0],"options":{{}},
-                "active":{{"read_only":false,"transient":false,"lines":["{line}"]}},"inactive":null,"lost":null}}"#
-            )
-        };
-        let check = |lines: &[(u32, &str)], expect: &[u32]| {
-            let devices: Vec<_> = lines.iter().map(|(minor, line)| device(*minor, line)).collect();
-            let text = format!(r#"{{"version":2,"devices":[{}],"exports":[]}}"#, devices.join(","));
-            assert_eq!(in_order(&State::parse(text.as_bytes()).unwrap()), expect, "{lines:?}");
-        };
-        check(&[], &[]);
-        check(&[(0, "0 8 zero"), (1, "0 8 linear 600:0 0")], &[0, 1]);
-        check(&[(0, "0 8 linear 600:7 0"), (3, "0 8 zero"), (7, "0 8 linear 600:3 0")], &[3, 7, 0]);
-        check(&[(0, "0 8 striped 2 8 600:2 0 600:1 0"), (1, "0 8 linear 600:2 0"), (2, "0 8 zero")], &[2, 1, 0]);
-        // Not ours, not there, and in a circle.
-        check(&[(0, "0 8 linear 8:1 0"), (1, "0 8 linear 600:9 0")], &[0, 9, 1]);
-        check(&[(0, "0 8 linear 600:1 0"), (1, "0 8 linear 600:0 0")], &[1, 0]);
-    }
+    all.retain(|group| !group.is_empty());
+    all
 }

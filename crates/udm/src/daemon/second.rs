@@ -7,7 +7,6 @@ use super::{Daemon, handover, log};
 use crate::exports::refusal;
 use std::io::Write;
 use std::os::unix::net::UnixStream;
-use std::sync::atomic::Ordering;
 use tracing::debug;
 use udm_base::Errno;
 use udm_control::second::{
@@ -30,7 +29,7 @@ pub(super) fn perform(daemon: &Daemon, stream: &UnixStream, peer: Peer, line: &[
         return Done::Answer { bytes: answer.into_bytes(), ends: next == Next::HangUp, greeted };
     }
     match (&*stream).write_all(answer.as_bytes()) {
-        Ok(()) => daemon.prepare_replacement(stream, peer),
+        Ok(()) => daemon.replacement.prepare(&daemon.devices, &daemon.ending, stream, peer),
         Err(error) => debug!("process {}: {error}", peer.pid),
     }
     Done::Taken
@@ -38,7 +37,7 @@ pub(super) fn perform(daemon: &Daemon, stream: &UnixStream, peer: Peer, line: &[
 
 impl Service for Daemon {
     fn registry(&self) -> &Registry {
-        &self.registry
+        &self.devices.registry
     }
 
     fn hello(&self) -> Hello {
@@ -48,30 +47,31 @@ impl Service for Daemon {
 
     fn exports(&self) -> Vec<ExportEntry> {
         let socket = self.places.nbd();
-        let devices = self.registry.list().into_iter().filter(|md| md.info().active);
+        let devices = self.devices.registry.list().into_iter().filter(|md| md.info().active);
         let own = devices.map(|md| {
             let name = md.device_name();
             let uri = Uri { endpoint: Endpoint::Unix(socket.clone()), export: name.clone() }.to_string();
             ExportEntry { name, transport: "unix".into(), address: socket.display().to_string(), uri }
         });
-        own.chain(self.tcp.list()).chain(self.vhost.list()).collect()
+        own.chain(self.devices.tcp.list()).chain(self.devices.vhost.list()).collect()
     }
 
     fn add_export(&self, name: &str, tcp: &str) -> Result<ExportEntry, Error> {
-        self.tcp.add(&self.registry, name, tcp)
+        self.devices.tcp.add(&self.devices.registry, name, tcp)
     }
 
     fn add_vhost_user(&self, name: &str, at: &VhostUserExport) -> Result<ExportEntry, Error> {
-        self.vhost.add(&self.registry, name, at)
+        self.devices.vhost.add(&self.devices.registry, name, at)
     }
 
     fn remove_export(&self, name: &str, tcp: Option<&str>, vhost_user: Option<&str>) -> Result<usize, Error> {
-        let over_tcp = if tcp.is_some() || vhost_user.is_none() { self.tcp.remove(name, tcp)? } else { 0 };
-        let over_vhost = if vhost_user.is_some() || tcp.is_none() { self.vhost.remove(name, vhost_user) } else { 0 };
+        let over_tcp = if tcp.is_some() || vhost_user.is_none() { self.devices.tcp.remove(name, tcp)? } else { 0 };
+        let over_vhost =
+            if vhost_user.is_some() || tcp.is_none() { self.devices.vhost.remove(name, vhost_user) } else { 0 };
         if over_tcp + over_vhost > 0 {
             return Ok(over_tcp + over_vhost);
         }
-        let known = self.tcp.list().into_iter().chain(self.vhost.list());
+        let known = self.devices.tcp.list().into_iter().chain(self.devices.vhost.list());
         let known: Vec<_> = known.map(|e| format!("{} at {}", e.name, e.address)).collect();
         let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
         Err(Error::new(Errno::ENXIO, format!("no such export of {name:?}; there are: {known}")))
@@ -81,7 +81,7 @@ impl Service for Daemon {
         let mut list = self.underway.list();
         // A wait for an event waits for no particular device.
         for command in list.iter_mut().filter(|command| command.command != "DM_DEV_WAIT") {
-            command.waits_for = self.registry.waits_for(&command.device);
+            command.waits_for = self.devices.registry.waits_for(&command.device);
         }
         list
     }
@@ -95,19 +95,19 @@ impl Service for Daemon {
     }
 
     fn nodes(&self) -> Vec<NodeEntry> {
-        self.nodes.list()
+        self.devices.nodes.list()
     }
 
     fn add_node(&self, name: &str, kind: NodeKind, mapper: bool) -> Result<Option<NodeEntry>, Error> {
-        self.nodes.add(name, kind, mapper)
+        self.devices.nodes.add(name, kind, mapper)
     }
 
     fn remove_node(&self, name: &str) -> Result<(), Error> {
-        self.nodes.remove(name)
+        self.devices.nodes.remove(name)
     }
 
     fn may_change(&self) -> Result<(), Error> {
-        self.state.ready(self, 0).map_err(|why| why.refusal())
+        self.devices.may_change(0).map_err(|why| why.refusal())
     }
 
     fn changed(&self, what: Changed) -> Result<(), Error> {
@@ -115,11 +115,11 @@ impl Service for Daemon {
             Changed::Device(minor) => What::Device(minor),
             Changed::Exports => What::Exports,
         };
-        Self::changed(self, what).map_err(|why| why.confession())
+        self.devices.changed(what).map_err(|why| why.confession())
     }
 
     fn lost(&self, device: &MappedDevice) -> Option<String> {
-        self.lost.of(device).map(|lost| lost.reason)
+        self.devices.lost.of(device).map(|lost| lost.reason)
     }
 
     fn may_replace(&self, version: u32) -> Result<(), Error> {
@@ -134,8 +134,6 @@ impl Service for Daemon {
 
     fn shut_down(&self, forget: bool) {
         tracing::info!("a client asks to end");
-        self.forget.store(forget, Ordering::Release);
-        self.ended.store(true, Ordering::Release);
-        self.stop.set();
+        self.ending.ask(forget);
     }
 }

@@ -7,19 +7,10 @@ use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 const SIGNALS: [i32; 3] = [SIGTERM, SIGINT, SIGHUP];
-
-/// A flag that the same signals set, for good.
-pub(crate) fn ended_by_signal() -> io::Result<Arc<AtomicBool>> {
-    let flag = Arc::new(AtomicBool::new(false));
-    for signal in SIGNALS {
-        signal_hook::flag::register(signal, flag.clone())?;
-    }
-    Ok(flag)
-}
 
 /// A flag that can be waited for together with sockets: a byte in a pipe that is never read.
 pub(crate) struct Stop {
@@ -65,6 +56,51 @@ impl Stop {
     /// The descriptor that is readable once it is set.
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.read.as_fd()
+    }
+}
+
+/// Whether the daemon is to end, and what wakes whoever waits for something meanwhile.
+pub(crate) struct Ending {
+    /// The end was asked for, by a signal or a client.
+    asked: Arc<AtomicBool>,
+    /// Waiting threads wake up and check the reason.
+    stop: Stop,
+    /// The devices are not to be made again.
+    forget: AtomicBool,
+}
+
+impl Ending {
+    /// From now on the signals ask for the end.
+    pub(crate) fn on_signals() -> io::Result<Self> {
+        let asked = Arc::new(AtomicBool::new(false));
+        for signal in SIGNALS {
+            signal_hook::flag::register(signal, asked.clone())?;
+        }
+        let stop = Stop::new()?;
+        stop.on_signals()?;
+        Ok(Self { asked, stop, forget: AtomicBool::new(false) })
+    }
+
+    /// A client asks for the end. `forget`: and that the devices are not made again.
+    pub(crate) fn ask(&self, forget: bool) {
+        self.forget.store(forget, Ordering::Release);
+        self.asked.store(true, Ordering::Release);
+        self.stop.set();
+    }
+
+    /// Whether the end was asked for.
+    pub(crate) fn is_asked(&self) -> bool {
+        self.asked.load(Ordering::Acquire)
+    }
+
+    /// Whether the devices are not to be made again.
+    pub(crate) fn forgets(&self) -> bool {
+        self.forget.load(Ordering::Acquire)
+    }
+
+    /// What is set when commands and clients are to leave off: at the end, and when another daemon goes on.
+    pub(crate) fn stop(&self) -> &Stop {
+        &self.stop
     }
 }
 

@@ -1,11 +1,13 @@
 //! Devices exported over TCP, on request.
 
-use super::handover::{HandOver, HandOverMessage};
+use super::handover::HandOverMessage;
 use super::nbd::{self, Ready};
+use super::servers::{One, Servers, Speaks};
+use super::state::ExportState;
 use crate::exports::MappedExports;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 use udm_base::Errno;
 use udm_control::second::ExportEntry;
@@ -18,37 +20,53 @@ use udm_nbd::wire::consts::DEFAULT_PORT;
 /// Threads of one export.
 const THREADS: usize = 2;
 
-/// One device on one address.
-struct TcpExport {
-    name: String,
-    address: SocketAddr,
-    server: Server,
-}
+/// NBD over TCP.
+pub(crate) struct Tcp;
 
-/// All of them.
-#[derive(Default)]
-pub(crate) struct TcpExports(Arc<Mutex<Vec<TcpExport>>>);
+/// Devices that are exported so.
+pub(crate) type TcpExports = Servers<Tcp>;
 
-/// Their addresses, for code that must not keep them alive.
-pub(crate) struct Listening(Weak<Mutex<Vec<TcpExport>>>);
+impl Speaks for Tcp {
+    type Server = Server;
+    type Address = SocketAddr;
+    const KIND: &'static str = "tcp";
 
-impl Listening {
-    /// The addresses now.
-    pub(crate) fn addresses(&self) -> Vec<SocketAddr> {
-        let exports = self.0.upgrade().map(TcpExports);
-        exports.map_or_else(Vec::new, |exports| exports.lock().iter().map(|export| export.address).collect())
+    fn shown(one: &One<Self>) -> (String, String) {
+        (one.at.to_string(), tcp_uri(one.at, &one.name))
+    }
+
+    fn reap(all: &[Arc<One<Self>>]) {
+        all.iter().for_each(|one| _ = one.server.reap_hangups());
+    }
+
+    fn pause(all: &[Arc<One<Self>>], patience: Duration) -> Result<(), String> {
+        for (number, one) in all.iter().enumerate() {
+            if let Err(why) = nbd::pause(&one.server, patience) {
+                all[..number].iter().for_each(|one| one.server.resume());
+                return Err(why);
+            }
+        }
+        Ok(())
+    }
+
+    fn open(one: &One<Self>) -> Vec<String> {
+        one.server.open_exports()
+    }
+
+    fn resume(one: &One<Self>) {
+        one.server.resume();
+    }
+
+    fn shut_down(all: &[Arc<One<Self>>], patience: Duration) {
+        Server::shut_down_all(all.iter().map(|one| &one.server), patience);
+    }
+
+    fn give(one: &One<Self>) -> Result<Vec<HandOverMessage>, String> {
+        nbd::give(&one.server, Self::KIND, &format!("{} {}", one.at, one.name))
     }
 }
 
 impl TcpExports {
-    fn lock(&self) -> MutexGuard<'_, Vec<TcpExport>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(crate) fn listening(&self) -> Listening {
-        Listening(Arc::downgrade(&self.0))
-    }
-
     /// Begins to serve the device. Blocks until it listens.
     pub(crate) fn add(&self, registry: &Registry, name: &str, tcp: &str) -> Result<ExportEntry, Error> {
         let address = parse_address(tcp).map_err(|message| Error::new(Errno::EINVAL, message))?;
@@ -59,20 +77,14 @@ impl TcpExports {
         let server = Server::builder().listen(Listen::Tcp(address)).threads(THREADS).start(registry.domain(), exports);
         let server = server.map_err(|e| Error::new(Errno::of(&e), e.to_string()))?;
         let bound = server.bound().iter().find_map(|l| if let Listen::Tcp(at) = l { Some(*at) } else { None });
-        let export = TcpExport { name: name.to_owned(), address: bound.unwrap_or(address), server };
-        let entry = export.entry();
-        self.lock().push(export);
-        Ok(entry)
+        Ok(self.push(name.to_owned(), bound.unwrap_or(address), server))
     }
 
     /// Ends the exports of a device, at one address or at all; returns how many there were. Blocks until their clients
     /// are gone. Fails only for an invalid address.
     pub(crate) fn remove(&self, name: &str, tcp: Option<&str>) -> Result<usize, Error> {
         let address = tcp.map(parse_address).transpose().map_err(|message| Error::new(Errno::EINVAL, message))?;
-        let chosen = |export: &TcpExport| export.name == name && address.is_none_or(|at| at == export.address);
-        let gone: Vec<_> = self.lock().extract_if(.., |export| chosen(export)).collect();
-        Server::shut_down_all(gone.iter().map(|export| &export.server), Duration::from_secs(5));
-        Ok(gone.len())
+        Ok(self.remove_if(|one| one.name == name && address.is_none_or(|at| at == one.at)))
     }
 
     /// The exports from the messages of another daemon, each with its device and address; they do not serve yet.
@@ -102,68 +114,14 @@ impl TcpExports {
 
     /// Serves the prepared exports.
     pub(crate) fn go_on(&self, ready: Vec<(String, SocketAddr, Ready)>) {
-        let served = ready.into_iter().map(|(name, address, ready)| TcpExport { name, address, server: ready.go_on() });
-        self.lock().extend(served);
-    }
-
-    pub(crate) fn list(&self) -> Vec<ExportEntry> {
-        self.lock().iter().map(TcpExport::entry).collect()
-    }
-
-    pub(crate) fn reap_hangups(&self) {
-        self.lock().iter().for_each(|export| {
-            export.server.reap_hangups();
-        });
-    }
-
-    /// Ends all.
-    pub(crate) fn shut_down(&self, patience: Duration) {
-        let all = std::mem::take(&mut *self.lock());
-        Server::shut_down_all(all.iter().map(|export| &export.server), patience);
-    }
-}
-
-impl HandOver for TcpExports {
-    fn kind(&self) -> &'static str {
-        "tcp"
-    }
-
-    fn pause(&self, patience: Duration) -> Result<(), String> {
-        let all = self.lock();
-        for (number, export) in all.iter().enumerate() {
-            if let Err(why) = nbd::pause(&export.server, patience) {
-                all[..number].iter().for_each(|export| export.server.resume());
-                return Err(why);
-            }
+        for (name, at, ready) in ready {
+            self.push(name, at, ready.go_on());
         }
-        Ok(())
     }
 
-    fn holds(&self) -> Vec<String> {
-        self.lock().iter().flat_map(|export| export.server.open_exports()).collect()
-    }
-
-    fn resume(&self, _: &Registry) {
-        self.lock().iter().for_each(|export| export.server.resume());
-    }
-
-    fn give(&self) -> Result<Vec<HandOverMessage>, String> {
-        let mut messages = Vec::new();
-        for TcpExport { name, address, server } in std::mem::take(&mut *self.lock()) {
-            messages.extend(nbd::give(&server, self.kind(), &format!("{address} {name}"))?);
-        }
-        Ok(messages)
-    }
-}
-
-impl TcpExport {
-    fn entry(&self) -> ExportEntry {
-        ExportEntry {
-            name: self.name.clone(),
-            transport: "tcp".into(),
-            address: self.address.to_string(),
-            uri: tcp_uri(self.address, &self.name),
-        }
+    /// What it takes to make them again.
+    pub(crate) fn states(&self) -> Vec<ExportState> {
+        self.all().iter().map(|one| ExportState { name: one.name.clone(), tcp: one.at.to_string() }).collect()
     }
 }
 

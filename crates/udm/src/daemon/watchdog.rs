@@ -1,9 +1,9 @@
 //! Logs long waits, once each, for people who were not there when they happened.
 
 use super::Daemon;
+use super::resting::Resting;
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tracing::warn;
 use udm_control::second::{DebugDump, Service};
@@ -102,35 +102,9 @@ impl Daemon {
                 }
             }
         };
-        if let Err(e) = self.registry.domain().executor().spawn("udm-watchdog", Box::new(work)) {
+        if let Err(e) = self.devices.registry.domain().executor().spawn("udm-watchdog", Box::new(work)) {
             warn!("nobody looks for what waits: {e}");
         }
-    }
-}
-
-/// The daemon, which is not held between two checks: a daemon that gives everything away has to release it.
-pub(super) struct Resting {
-    daemon: Weak<Daemon>,
-    ended: Arc<AtomicBool>,
-}
-
-impl Resting {
-    pub(super) fn of(daemon: &Arc<Daemon>) -> Self {
-        Self { daemon: Arc::downgrade(daemon), ended: daemon.ended.clone() }
-    }
-
-    /// Waits; `None` when the daemon is ending or has gone.
-    pub(super) fn rest(&self, time: Duration) -> Option<Arc<Daemon>> {
-        let mut left = time;
-        while !left.is_zero() {
-            if self.ended.load(Ordering::Acquire) || self.daemon.strong_count() == 0 {
-                return None;
-            }
-            let now = left.min(super::LOOK);
-            std::thread::sleep(now);
-            left -= now;
-        }
-        self.daemon.upgrade().filter(|daemon| !daemon.ended.load(Ordering::Acquire))
     }
 }
 

@@ -219,7 +219,9 @@ fn file_system(mkfs: &[&str], check: &[&str], options: &str) {
     run(mkfs[0], mkfs[1..].iter().copied().chain([path.to_str().unwrap()]));
     let mounted = Mounted::new(&place, &path, "mnt", "rw");
 
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    // Of a copy, since somebody may be writing in the tree.
+    let (source, crates) = (place.root().join("source"), Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap());
+    run("cp", [OsStr::new("-r"), crates.as_os_str(), source.as_os_str()]);
     let tree = mounted.0.join("tree");
     run("cp", [OsStr::new("-r"), source.as_os_str(), tree.as_os_str()]);
     let big = mounted.0.join("big");

@@ -87,7 +87,7 @@ fn devices_and_clients_go_on() {
     assert!(place.ok("info --json high").contains("\"compile\":false"));
     place.ok("resume still");
     assert_eq!(place.ok("table still"), "0 16 zero \n");
-    drop((high, r, n));
+    [high, r, n].into_iter().for_each(NbdHold::close);
     place.ok("remove r");
     place.ok("daemon --stop");
     let left: Vec<_> =

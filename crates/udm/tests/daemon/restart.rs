@@ -97,7 +97,9 @@ fn what_was_in_memory_is_an_error_and_never_empty() {
     assert!(place.udm(["load", "r", "--table", &format!("0 {SECTORS} ram")]).status.success());
     place.ok("resume r");
     assert!(!place.ok("daemon --status").contains("lost: r:"));
-    assert_eq!(hold(&place, "above").request(0, &Nbd::Read(512)).unwrap(), [0; 512]);
+    let mut above = hold(&place, "above");
+    assert_eq!(above.request(0, &Nbd::Read(512)).unwrap(), [0; 512]);
+    above.close();
     for name in ["above", "r", "n", "s", "nothing"] {
         place.ok(&format!("remove {name}"));
     }

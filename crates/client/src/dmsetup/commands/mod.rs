@@ -30,7 +30,7 @@ const fn command(
 const MANY: usize = usize::MAX;
 
 /// Every command, with the counts of arguments of dmsetup 1.02.185.
-static COMMANDS: &[CommandType] = &[
+pub(super) static COMMANDS: &[CommandType] = &[
     command("help", "[-c]", (0, 0), Repeat::Never, help::help),
     command(
         "create",
@@ -121,11 +121,11 @@ impl App<'_, '_> {
             });
         }
         let Some((name, args)) = words.split_first() else {
-            self.explain(help::usage(&self.program));
+            self.explain(help::usage(&self.program, self.commands));
             return Err(Failed::told());
         };
         let Some(mut command) = find(name) else {
-            let (near, program) = (help::near(name), &self.program);
+            let (near, program) = (help::near(name, self.commands), &self.program);
             return Err(Failed::new(format!("unknown command {name:?}{near}\n`{program} help` lists the commands")));
         };
         if !(command.min..=command.max).contains(&args.len()) {

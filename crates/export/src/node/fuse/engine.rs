@@ -11,11 +11,10 @@ use super::steps::{Part, Range, Step};
 use super::tree::{Node, lock};
 use super::uring::Uring;
 use super::wire::{LseekOut, OutHeader, WriteOut};
-use crate::slots::Slots;
 use std::collections::HashMap;
 use std::io::{self, IoSlice};
 use std::sync::Arc;
-use udm_base::{AlignedBuf, Errno, Sector, Sectors};
+use udm_base::{AlignedBuf, Errno, Sector, Sectors, Slots};
 use udm_io::{Attached, BlockDevice, Channel, Completion, Domain, Limits, Op, OpFlags, Question, Questions, Status};
 use zerocopy::IntoBytes;
 

@@ -8,11 +8,11 @@
 //! connection goes on, however many are stuck.
 
 use super::connection::Connection;
-use crate::slots::Slots;
 use rustix::fd::AsFd;
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
+use udm_base::Slots;
 use udm_io::Channel;
 
 /// Bytes of data under way in one worker, apart from the sure bytes of connections at home there.

@@ -42,5 +42,5 @@ mod write_lock;
 
 pub use mount::{clear, mounted};
 pub use pass::{Adopted, Plan};
-pub use server::{FuseServer, Transport};
+pub use server::{FuseNode, FuseServer, Transport};
 pub use tree::{FILES, Owner};

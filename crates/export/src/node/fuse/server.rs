@@ -5,7 +5,7 @@ use super::mount::{self, Mounted};
 use super::tree::{DIRECTORY_ID, FILES, Node, Owner, Tree, lock};
 use super::uring;
 use super::worker::{Command, MOST_MEMORY, MOST_SURE, Shared, Worker};
-use crate::exports::Export;
+use crate::exports::{Export, Parameters, Served, Told};
 use crate::worker::group::Workers;
 use rustix::fd::OwnedFd;
 use std::io;
@@ -234,6 +234,11 @@ impl FuseServer {
         all.iter().filter(knows).for_each(|connection| connection.forget_attributes(&node));
     }
 
+    /// The node of that name, served.
+    pub fn node<'a>(&'a self, name: &'a str) -> FuseNode<'a> {
+        FuseNode { server: self, name }
+    }
+
     /// Makes sure that files closed before the call no longer count as open. Blocks, at most a second. Returns whether
     /// it is done.
     pub fn reap(&self) -> bool {
@@ -263,6 +268,27 @@ impl FuseServer {
 
     pub(super) fn workers(&self) -> &Workers<Command> {
         &self.shared.workers
+    }
+}
+
+/// A node of a mount.
+pub struct FuseNode<'a> {
+    server: &'a FuseServer,
+    name: &'a str,
+}
+
+impl Served for FuseNode<'_> {
+    fn transport(&self) -> &'static str {
+        self.server.transport().name()
+    }
+
+    fn clients(&self) -> usize {
+        self.server.is_open(self.name).into()
+    }
+
+    fn changed(&self, _: &Parameters, _: &Parameters) -> io::Result<Told> {
+        self.server.changed(self.name);
+        Ok(Told::Yes)
     }
 }
 

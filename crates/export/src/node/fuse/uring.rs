@@ -15,12 +15,11 @@
 //!   registered it has ended: it is freed after that ([`Remains`]).
 
 use super::wire::{InHeader, OutHeader, RING_COMMIT_AND_FETCH, RING_REGISTER, RingCommand, RingHeader};
-use crate::slots::Slots;
 use io_uring::types::Fd;
 use io_uring::{IoUring, cqueue, opcode, squeue};
 use rustix::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::io;
-use udm_base::{AlignedBuf, Errno};
+use udm_base::{AlignedBuf, Errno, Slots};
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 /// Requests of one queue that can be under way, where there are few queues.

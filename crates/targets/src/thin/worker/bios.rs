@@ -76,8 +76,8 @@ impl Worker {
     }
 
     /// Sends a bio back to its volume with the result of the look-up.
-    pub(super) fn again(&mut self, volume: &Arc<Volume>, bio: Bio, found: Found) {
-        self.pool.resubmit(volume.again(bio, found));
+    pub(super) fn again(&mut self, volume: Arc<Volume>, bio: Bio, found: Found) {
+        self.pool.send_back(volume.again(bio, found), volume);
     }
 
     async fn within(&mut self, io: Within) {
@@ -122,7 +122,7 @@ impl Worker {
         if io.bio.op() == Op::Read {
             io.volume.device.mappings.set(io.block, known);
             let found = io.volume.found(known, false);
-            return self.again(&io.volume, io.bio, found);
+            return self.again(io.volume, io.bio, found);
         }
         if self.is_zeroes_over_all(&io) && self.pool.mode() <= PoolMode::OutOfDataSpace {
             self.parted |= mapping.shared;
@@ -138,7 +138,7 @@ impl Worker {
             Durability::Changed if io.is_fua() => {
                 self.after_commit.push(AfterCommit::Again(io.volume, io.bio, found));
             }
-            _ => self.again(&io.volume, io.bio, found),
+            _ => self.again(io.volume, io.bio, found),
         }
     }
 
@@ -147,7 +147,7 @@ impl Worker {
             Op::Read => {
                 io.volume.device.mappings.set(io.block, Known::Unmapped);
                 let found = io.volume.found(Known::Unmapped, false);
-                return self.again(&io.volume, io.bio, found);
+                return self.again(io.volume, io.bio, found);
             }
             Op::Write if self.can_skip(&io) => {
                 if self.pool.mode() > PoolMode::OutOfDataSpace {

@@ -31,7 +31,7 @@ impl Worker {
                 AfterCommit::Flush(_, bio) if self.commits > before => bio.end(Status::Ok),
                 AfterCommit::Flush(volume, bio) if committed => self.flush_data(&volume, bio),
                 AfterCommit::Flush(_, bio) => bio.end(Status::Io),
-                AfterCommit::Again(volume, bio, found) if committed => self.again(&volume, bio, found),
+                AfterCommit::Again(volume, bio, found) if committed => self.again(volume, bio, found),
                 AfterCommit::Again(_, bio, _) => bio.end(Status::Io),
             }
         }

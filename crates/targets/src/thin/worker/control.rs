@@ -1,6 +1,7 @@
 //! Requests of control threads to the worker: tables, messages, status, suspensions.
 
-use super::{Event, Worker};
+use super::Worker;
+use crate::thin::event::{Command, Done, Event, MetadataOf, PoolStatus, VolumeStatus};
 use crate::thin::features::Features;
 use crate::thin::pool::{Gate, Pool, PoolMode};
 use crate::thin::volume::{ThinDevice, Volume};
@@ -8,98 +9,12 @@ use std::sync::Arc;
 use udm_base::{Errno, Sectors};
 use udm_core::Error;
 use udm_formats::thin::{self, Change};
-use udm_io::{Extent, ExtentKind, ExtentsReply, Status};
+use udm_io::{Extent, ExtentKind, Status};
 use udm_worker::{MetadataIo, Reply, Ticket};
 
 /// The advice for a pool that has run out of metadata blocks.
 pub(in crate::thin) const OUT_OF_METADATA_SPACE: &str =
     "the pool is out of metadata space: let the metadata device grow, then suspend and resume the pool";
-
-/// The answer of most commands.
-pub(in crate::thin) type Done = Result<(), Error>;
-
-/// A pool's numbers, as its status line has them.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(in crate::thin) struct PoolStatus {
-    pub(in crate::thin) transaction_id: u64,
-    pub(in crate::thin) metadata: (u64, u64),
-    pub(in crate::thin) data: (u64, u64),
-    pub(in crate::thin) snap_root: Option<u64>,
-    pub(in crate::thin) features: Features,
-    pub(in crate::thin) error_if_no_space: bool,
-    pub(in crate::thin) needs_check: bool,
-}
-
-/// A volume's numbers, in blocks.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in crate::thin) struct VolumeStatus {
-    pub(in crate::thin) mapped: u64,
-    pub(in crate::thin) highest: Option<u64>,
-}
-
-/// A message to the pool.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in crate::thin) enum MetadataOf {
-    CreateThin(u32),
-    CreateSnap(u32, u32),
-    Delete(u32),
-    SetTransactionId(u64, u64),
-    ReserveSnap,
-    ReleaseSnap,
-}
-
-impl MetadataOf {
-    /// The change that there has to be room for; for a release, the least room.
-    const fn change(self) -> Change {
-        match self {
-            Self::Delete(_) => Change::Delete,
-            _ => Change::One,
-        }
-    }
-}
-
-/// A request of a control thread.
-pub(in crate::thin) enum Command {
-    /// Use these features, and the present sizes of table and devices (`pool_preresume`).
-    Bind {
-        features: Features,
-        low_water: u64,
-        data_blocks: u64,
-        metadata_blocks: u64,
-        reply: Reply<Done>,
-    },
-    /// Bios are served from now on.
-    Resume(Reply<Done>),
-    /// Suspend: answered when nothing is in flight any more; new bios wait.
-    Suspend(Reply<Done>),
-    Commit(Reply<Done>),
-    Message(MetadataOf, Reply<Done>),
-    Open {
-        id: u32,
-        blocks: u64,
-        reply: Reply<Result<Arc<ThinDevice>, Error>>,
-    },
-    /// With a commit before, or without.
-    Status(bool, Reply<PoolStatus>),
-    VolumeStatus(u32, Reply<Result<VolumeStatus, Error>>),
-    /// How many blocks from a block on are all mapped, or all unmapped. The answer begins at a sector of the first.
-    Extent {
-        id: u32,
-        from: u64,
-        to: u64,
-        into: u64,
-        reply: ExtentsReply,
-    },
-    /// Give back the bios of a volume that wait.
-    Requeue(Arc<Volume>, Reply<Done>),
-    Close(Reply<Done>),
-}
-
-impl From<Command> for Event {
-    fn from(command: Command) -> Self {
-        Self::Command(command)
-    }
-}
 
 /// Opens the metadata, answers with the result, and serves the pool until it is closed.
 pub(in crate::thin) fn open(

@@ -3,8 +3,8 @@
 //! the pool was closed or a power cut.
 
 use super::{Reply, Worker};
+use crate::thin::event::Done;
 use crate::thin::pool::{Gate, PoolMode};
-use crate::thin::worker::control::Done;
 use std::collections::VecDeque;
 use udm_base::Errno;
 use udm_core::Error;

@@ -10,8 +10,9 @@ mod deletion;
 mod discard;
 mod prepare;
 
-pub(super) use control::{Command, MetadataOf, OUT_OF_METADATA_SPACE, PoolStatus, open};
+pub(super) use control::{OUT_OF_METADATA_SPACE, open};
 
+use super::event::{Done, Event};
 use super::features::Features;
 use super::pool::{Pool, PoolMode};
 use super::volume::{Durability, Found, ThinDevice, Volume};
@@ -27,20 +28,6 @@ const COMMIT_PERIOD_NS: u64 = 1_000_000_000;
 
 /// A bio that waits, and its volume.
 type Waiting = (Arc<Volume>, Bio);
-
-/// The worker's events.
-pub(super) enum Event {
-    /// A bio that its volume could not map. Its sector counts from the volume's start.
-    Bio(Arc<Volume>, Bio),
-    /// A client's bio has come back from the block that is being prepared with it.
-    Overwritten(u64, Bio),
-    /// An operation for a job has ended.
-    Done(u64, Status),
-    /// A request of a control thread.
-    Command(Command),
-    /// Nobody has the device open any more.
-    Closed(u32),
-}
 
 /// A bio that waits for a commit.
 enum AfterCommit {
@@ -96,7 +83,7 @@ pub(super) struct Worker {
     no_space_since: Option<Nanos>,
     /// The wait for space has timed out: writes fail, whatever the table says.
     gave_up_waiting: bool,
-    closing: Option<Reply<control::Done>>,
+    closing: Option<Reply<Done>>,
 }
 
 impl Worker {

@@ -164,7 +164,7 @@ impl Worker {
             Ok(false) => bio.end(Status::Io),
             Ok(true) => {
                 volume.device.mappings.set(block, Known::At(Place { data, shared: false }));
-                self.go_on(&volume, bio, data);
+                self.go_on(volume, bio, data);
             }
             Err(e) => {
                 bio.end(Status::Io);
@@ -189,10 +189,10 @@ impl Worker {
     }
 
     /// Sends a bio to its block, whose mapping may not be committed yet.
-    fn go_on(&mut self, volume: &Arc<Volume>, bio: Bio, data: u64) {
+    fn go_on(&mut self, volume: Arc<Volume>, bio: Bio, data: u64) {
         let found = volume.found(Known::At(Place { data, shared: false }), true);
         if bio.flags().contains(OpFlags::FUA) {
-            self.after_commit.push(AfterCommit::Again(volume.clone(), bio, found));
+            self.after_commit.push(AfterCommit::Again(volume, bio, found));
         } else {
             self.again(volume, bio, found);
         }
@@ -262,7 +262,7 @@ impl Worker {
             let fua = bio.flags().contains(OpFlags::FUA);
             self.end_durably(&volume, bio, fua);
         } else {
-            self.go_on(&volume, bio, data);
+            self.go_on(volume, bio, data);
         }
     }
 

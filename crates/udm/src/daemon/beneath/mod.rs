@@ -8,7 +8,8 @@
 
 mod walk;
 
-use super::tcp::Listening;
+use super::servers::Listening;
+use super::tcp::Tcp;
 use crate::places::Places;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs, UdpSocket};
 use std::os::unix::fs::MetadataExt;
@@ -27,12 +28,12 @@ pub(crate) struct Beneath {
     claims: Claims,
     nodes: PathBuf,
     nbd: PathBuf,
-    tcp: Listening,
+    tcp: Listening<Tcp>,
 }
 
 impl Beneath {
     /// The opener for the daemon in `places`, which listens on `tcp`, and holds its block devices by `claims`.
-    pub(crate) fn new(domain: &Domain, claims: &Claims, places: &Places, tcp: Listening) -> Self {
+    pub(crate) fn new(domain: &Domain, claims: &Claims, places: &Places, tcp: Listening<Tcp>) -> Self {
         Self { domain: domain.clone(), claims: claims.clone(), nodes: places.nodes(), nbd: places.nbd(), tcp }
     }
 

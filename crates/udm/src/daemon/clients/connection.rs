@@ -1,6 +1,6 @@
 //! A client: the received part of its request, and the unsent part of its answer. Nothing here blocks.
 
-use crate::daemon::conversation::{Conversation, MAX_UNTAKEN, Task};
+use crate::daemon::conversation::{Conversation, MAX_UNTAKEN, Task, encoded};
 use crate::daemon::socket::Peer;
 use rustix::io::Errno as Os;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
@@ -227,18 +227,6 @@ impl Connection {
         let goes_on = !self.ends && output.len() <= MAX_UNTAKEN;
         goes_on.then_some((self.stream, self.conversation, [self.input, output]))
     }
-}
-
-/// An answer as it travels.
-pub(in crate::daemon) fn encoded(answer: &WireAnswer) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    if let Err(error) = wire::write_answer(&mut bytes, answer) {
-        let short = WireAnswer { errno: Errno::E2BIG.get(), buf: Vec::new(), detail: error.to_string() };
-        bytes.clear();
-        // A short text always fits.
-        let _ = wire::write_answer(&mut bytes, &short);
-    }
-    bytes
 }
 
 #[cfg(test)]

@@ -1,15 +1,14 @@
 //! The descriptors and threads that serve clients, independent of clients and devices.
 
-use super::pool::Pool;
+use super::pool::{Pool, Work};
+use super::results::Results;
 use super::spare::{KEPT, Spare};
-use super::{Clients, Results, WAKE};
-use rustix::event::epoll::{self, EventData, EventFlags};
-use rustix::event::{EventfdFlags, eventfd};
+use rustix::event::epoll;
 use rustix::fd::OwnedFd;
 use rustix::io::Errno as Os;
 use rustix::process::{Resource, getrlimit};
+use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
-use std::sync::{Arc, Mutex};
 use udm_io::Executor;
 
 /// The descriptors, and the permanent threads.
@@ -18,8 +17,8 @@ pub(in crate::daemon) struct EventLoop {
     pub(super) results: Arc<Results>,
     pub(super) pool: Pool,
     pub(super) spare: Spare,
-    /// The channel through which the waiting thread gets its clients and returns them.
-    pub(super) thread: Sender<(Clients, Sender<Clients>)>,
+    /// Where the thread that waits gets its work.
+    pub(super) thread: Sender<Work>,
 }
 
 impl EventLoop {
@@ -31,21 +30,15 @@ impl EventLoop {
             format!("cannot wait for clients: {error}{most}")
         };
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(failed)?;
-        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(failed)?;
-        epoll::add(&epoll, &wake, EventData::new_u64(WAKE), EventFlags::IN).map_err(failed)?;
+        let results = Arc::new(Results::new(&epoll).map_err(failed)?);
         let spare = Spare::new().map_err(failed)?;
         if spare.len() < KEPT {
             return Err(failed(Os::MFILE));
         }
-        let (thread, come) = channel::<(Clients, Sender<Clients>)>();
-        let work = move || {
-            for (mut clients, back) in come {
-                clients.run();
-                let _ = back.send(clients);
-            }
-        };
-        executor.spawn("udm-control", Box::new(work)).map_err(|e| format!("cannot start a thread: {e}"))?;
-        let results = Arc::new(Results { done: Mutex::default(), wake });
+        let (thread, come) = channel::<Work>();
+        executor
+            .spawn("udm-control", Box::new(move || come.into_iter().for_each(|work| work())))
+            .map_err(|e| format!("cannot start a thread: {e}"))?;
         Ok(Self { epoll, results, pool: Pool::new(executor.clone())?, spare, thread })
     }
 }

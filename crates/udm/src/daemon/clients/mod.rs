@@ -19,23 +19,25 @@
 mod connection;
 mod event_loop;
 mod pool;
+mod results;
 mod spare;
 
-pub(super) use connection::encoded;
 pub(super) use event_loop::EventLoop;
 
-use super::Daemon;
-use super::conversation::{Conversation, Done, Left};
+use super::conversation::{Conversation, Done, Left, Task};
 use super::socket::{Listener, Peer};
+use super::stop::Ending;
 use connection::{Collected, Connection};
+use results::{Promise, WAKE};
 use rustix::event::epoll::{self, Event, EventData, EventFlags};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno as Os;
 use std::collections::HashMap;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tracing::{debug, warn};
 use udm_base::Errno;
@@ -57,42 +59,19 @@ const BURST: usize = 64;
 
 const DIED: &str = "the thread of the clients has died";
 
-const WAKE: u64 = 0;
 const STOP: u64 = 1;
 const CONTROL: u64 = 2;
 const SECOND: u64 = 3;
 /// The first number of a client.
 const FIRST: u64 = 4;
 
-/// The results of the pool's threads, and the way to report them.
-struct Results {
-    done: Mutex<Vec<(u64, Done)>>,
-    wake: OwnedFd,
-}
-
-impl Results {
-    fn put(&self, id: u64, done: Done) {
-        self.done.lock().unwrap_or_else(PoisonError::into_inner).push((id, done));
-        let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
-    }
-}
-
-/// A request under way: even if its thread dies, there is a result.
-struct Promise {
-    id: u64,
-    results: Arc<Results>,
-    done: Option<Done>,
-}
-
-impl Drop for Promise {
-    fn drop(&mut self) {
-        self.results.put(self.id, self.done.take().unwrap_or(Done::Broken));
-    }
-}
+/// Does what a client asks for; see [`commands`](super::commands).
+pub(super) type Commands = dyn Fn(&UnixStream, Peer, Task) -> Done + Send + Sync;
 
 /// The clients, and the sockets that they connect to.
 pub(super) struct Clients {
-    daemon: Arc<Daemon>,
+    commands: Arc<Commands>,
+    ending: Arc<Ending>,
     control: Listener,
     second: Listener,
     event_loop: EventLoop,
@@ -123,7 +102,8 @@ impl Serving {
 impl Clients {
     /// For a daemon that has everything else.
     pub(super) fn new(
-        daemon: Arc<Daemon>,
+        commands: Arc<Commands>,
+        ending: Arc<Ending>,
         control: Listener,
         second: Listener,
         event_loop: EventLoop,
@@ -133,7 +113,8 @@ impl Clients {
                 .map_err(|error| format!("cannot wait for clients: {error}"))?;
         }
         Ok(Self {
-            daemon,
+            commands,
+            ending,
             control,
             second,
             event_loop,
@@ -181,13 +162,18 @@ impl Clients {
     pub(super) fn serve(self) -> Result<Serving, String> {
         let (back, clients) = channel();
         let thread = self.event_loop.thread.clone();
-        thread.send((self, back)).map_err(|_| DIED.to_owned())?;
+        let mut serving = self;
+        let work = move || {
+            serving.run();
+            let _ = back.send(serving);
+        };
+        thread.send(Box::new(work)).map_err(|_| DIED.to_owned())?;
         Ok(Serving(clients))
     }
 
     fn run(&mut self) {
         if let Err(error) =
-            epoll::add(&self.event_loop.epoll, self.daemon.stop.fd(), EventData::new_u64(STOP), EventFlags::IN)
+            epoll::add(&self.event_loop.epoll, self.ending.stop().fd(), EventData::new_u64(STOP), EventFlags::IN)
         {
             warn!("the daemon's end is looked for every second: {error}");
         }
@@ -196,12 +182,12 @@ impl Clients {
         // Requests that came while none was begun.
         let ids: Vec<u64> = self.all.keys().copied().collect();
         ids.into_iter().for_each(|id| self.look_at(id));
-        while !self.daemon.stop.is_set() {
+        while !self.ending.stop().is_set() {
             self.turn(self.restless.then_some(LOOK));
         }
         self.stopped = true;
         self.accept_from_now_on(false);
-        let _ = epoll::delete(&self.event_loop.epoll, self.daemon.stop.fd());
+        let _ = epoll::delete(&self.event_loop.epoll, self.ending.stop().fd());
     }
 
     /// Lets requests under way finish, for a limited time. Returns how many are left. Answers may not have been sent
@@ -316,9 +302,7 @@ impl Clients {
     }
 
     fn take_results(&mut self) {
-        let mut count = [0; 8];
-        let _ = rustix::io::read(&self.event_loop.results.wake, &mut count);
-        let all = std::mem::take(&mut *self.event_loop.results.done.lock().unwrap_or_else(PoisonError::into_inner));
+        let all = self.event_loop.results.take();
         let now = Instant::now();
         for (id, done) in all {
             let Some(client) = self.all.get_mut(&id) else { continue };
@@ -416,14 +400,14 @@ impl Clients {
     }
 
     /// Gives a request to a thread.
-    fn begin(&mut self, id: u64, task: super::conversation::Task) {
+    fn begin(&mut self, id: u64, task: Task) {
         let Some(client) = self.all.get_mut(&id) else { return };
         client.busy = true;
-        let (long, daemon, peer) = (task.may_wait(), self.daemon.clone(), client.peer);
+        let (long, commands, peer) = (task.may_wait(), self.commands.clone(), client.peer);
         let (stream, results) = (client.stream.clone(), self.event_loop.results.clone());
         let work = move || {
-            let mut promise = Promise { id, results, done: None };
-            promise.done = Some(daemon.perform(&stream, peer, task));
+            let mut promise = Promise::new(id, results);
+            promise.done = Some(commands(&stream, peer, task));
             // Before the result is seen: then nobody else has it.
             drop(stream);
         };
@@ -467,13 +451,7 @@ impl Clients {
         }
     }
 
-    fn welcome(
-        &mut self,
-        stream: std::os::unix::net::UnixStream,
-        peer: Peer,
-        conversation: Conversation,
-        now: Instant,
-    ) {
+    fn welcome(&mut self, stream: UnixStream, peer: Peer, conversation: Conversation, now: Instant) {
         let mut client = Connection::new(stream, peer, conversation, Vec::new(), now);
         if !peer.is_allowed() && self.all.values().filter(|client| !client.peer.is_allowed()).count() >= MAX_STRANGERS {
             return;
@@ -570,9 +548,8 @@ impl Listener {
     }
 
     /// A client that has connected, and its identity. Does not block.
-    fn accept(&self) -> Result<(std::os::unix::net::UnixStream, Peer), Os> {
-        let stream: std::os::unix::net::UnixStream =
-            rustix::net::accept_with(self.as_fd(), rustix::net::SocketFlags::CLOEXEC)?.into();
+    fn accept(&self) -> Result<(UnixStream, Peer), Os> {
+        let stream: UnixStream = rustix::net::accept_with(self.as_fd(), rustix::net::SocketFlags::CLOEXEC)?.into();
         let peer = Peer::of(&stream).map_err(|error: io::Error| Os::from_io_error(&error).unwrap_or(Os::IO))?;
         Ok((stream, peer))
     }

@@ -16,7 +16,8 @@ const RESERVED: usize = 16;
 /// A thread beyond the kept ones ends when it has been idle for this long.
 const LINGER: Duration = Duration::from_secs(5);
 
-type Work = Box<dyn FnOnce() + Send>;
+/// What a thread does.
+pub(super) type Work = Box<dyn FnOnce() + Send>;
 
 #[derive(Default)]
 struct State {

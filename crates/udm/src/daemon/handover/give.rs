@@ -1,10 +1,13 @@
 //! The old daemon's side.
 
-use super::{CLAIM, HandOver, HandOverMessage, Link, Settings, VERSION};
+use super::message::{CLAIM, HandOver, HandOverMessage, Settings, VERSION};
+use super::wire::Link;
+use crate::daemon::conversation::Left;
+use crate::daemon::devices::Devices;
 use crate::daemon::nodes::NodeSettings;
 use crate::daemon::socket::Listener;
-use crate::daemon::state::State;
-use crate::daemon::{Daemon, Lock, flush_all};
+use crate::daemon::state::{Source, State};
+use crate::daemon::{Lock, flush_all};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, pidfd_send_signal};
 use serde::{Deserialize, Serialize};
@@ -86,22 +89,22 @@ pub(crate) enum Given {
 }
 
 /// Describes everything to the new daemon, and waits until it understands it. Nothing changes for clients.
-pub(crate) fn first_words(daemon: &Daemon, link: Link, pid: i32) -> Result<Giving, String> {
+pub(crate) fn first_words(devices: &Devices, link: Link, pid: i32) -> Result<Giving, String> {
     let refuse = |why: String| {
         let refused = HandOverMessage::new("refused", "", &why)?;
         let _ = link.send(&refused, answer_within());
         Err(why)
     };
-    if let Some(name) = transient_snapshot(daemon) {
+    if let Some(name) = transient_snapshot(devices) {
         return refuse(format!(
             "{name} is a transient snapshot: what it is made of is in this process's memory only; remove it first"
         ));
     }
     let pid = Pid::from_raw(pid).ok_or("the new daemon has no process id here")?;
     let pidfd = pidfd_open(pid, PidfdFlags::empty()).ok();
-    let state = State::of(&daemon.registry, &daemon.lost, &daemon.tcp, &daemon.vhost, &daemon.nodes);
+    let state = devices.all();
     let state = serde_json::to_value(&state).map_err(|e| e.to_string())?;
-    let words = FirstWords { version: VERSION, state, files: files(daemon) };
+    let words = FirstWords { version: VERSION, state, files: files(devices) };
     link.send(&HandOverMessage::new("state", "", words)?, answer_within())
         .map_err(|e| format!("the new daemon has gone: {e}"))?;
     let mut answer = link.receive(answer_within()).map_err(|e| format!("the new daemon does not answer: {e}"))?;
@@ -118,7 +121,8 @@ pub(crate) fn first_words(daemon: &Daemon, link: Link, pid: i32) -> Result<Givin
 /// Stops, and gives everything away. With `Err`, which says why, everything goes on as before. The caller has made sure
 /// that no command is under way, and accepts none.
 pub(crate) fn give(
-    daemon: &Daemon,
+    devices: &Devices,
+    conversations: &mut Vec<Left>,
     sockets: &[(&str, &Listener)],
     lock: &Lock,
     giving: &Giving,
@@ -128,26 +132,26 @@ pub(crate) fn give(
         giving.refuse(&why);
         why
     };
-    let still = Still::new(daemon).map_err(refused)?;
+    let still = Still::new(devices).map_err(refused)?;
     let mut messages = vec![HandOverMessage::new("state", "", &still.state).map_err(refused)?];
-    messages.extend(fixed_messages(daemon, sockets, lock).map_err(refused)?);
-    messages.extend(memories(daemon).map_err(refused)?);
-    messages.extend(claims(daemon).map_err(refused)?);
+    messages.extend(fixed_messages(devices, sockets, lock).map_err(refused)?);
+    messages.extend(memories(devices).map_err(refused)?);
+    messages.extend(claims(devices).map_err(refused)?);
     // From here on everything goes on from the messages, in one process or the other.
     still.leave();
-    for giver in daemon.givers() {
+    for giver in devices.givers() {
         match giver.give() {
             Ok(more) => messages.extend(more),
             Err(e) => error!("{} is not passed on: {e}", giver.kind()),
         }
     }
-    for left in std::mem::take(&mut *daemon.left()) {
+    for left in std::mem::take(conversations) {
         match left.message() {
             Ok(message) => messages.push(message),
             Err(e) => error!("a client is hung up on: {e}"),
         }
     }
-    take_down(daemon);
+    take_down(devices);
     match send(giving, &mut messages, lock) {
         Ok(()) => {
             info!("all is passed on, after {} ms", begun.elapsed().as_millis());
@@ -169,7 +173,7 @@ pub(crate) fn give(
 
 /// While it lives nothing is under way and nothing new comes; when it is dropped, everything goes on.
 struct Still<'a> {
-    daemon: &'a Daemon,
+    devices: &'a Devices,
     paused: Vec<&'a dyn HandOver>,
     suspended: Vec<Arc<MappedDevice>>,
     /// The state without the suspensions made here.
@@ -178,17 +182,17 @@ struct Still<'a> {
 }
 
 impl<'a> Still<'a> {
-    fn new(daemon: &'a Daemon) -> Result<Self, String> {
-        let state = State::of(&daemon.registry, &daemon.lost, &daemon.tcp, &daemon.vhost, &daemon.nodes);
-        let mut still = Self { daemon, paused: Vec::new(), suspended: Vec::new(), state, left: false };
-        for giver in daemon.givers() {
+    fn new(devices: &'a Devices) -> Result<Self, String> {
+        let state = devices.all();
+        let mut still = Self { devices, paused: Vec::new(), suspended: Vec::new(), state, left: false };
+        for giver in devices.givers() {
             giver.pause(PATIENCE)?;
             still.paused.push(giver);
         }
-        check_holders(daemon)?;
-        flush_all(&daemon.registry, PATIENCE);
+        check_holders(devices)?;
+        flush_all(&devices.registry, PATIENCE);
         let deadline = Instant::now() + PATIENCE;
-        let mut left: Vec<_> = daemon.registry.list().into_iter().filter(|md| !md.info().suspended).collect();
+        let mut left: Vec<_> = devices.registry.list().into_iter().filter(|md| !md.info().suspended).collect();
         // From the top: a device above may still have to write to those beneath.
         left.sort_by_key(|md| std::cmp::Reverse(md.level()));
         for md in left.into_iter().filter(|md| md.info().active) {
@@ -215,24 +219,24 @@ impl Drop for Still<'_> {
                 error!("{} does not go on: {}", md.device_name(), e.message);
             }
         }
-        self.paused.iter().for_each(|giver| giver.resume(&self.daemon.registry));
-        info!("{} devices go on here", self.daemon.registry.list().len());
+        self.paused.iter().for_each(|giver| giver.resume(&self.devices.registry));
+        info!("{} devices go on here", self.devices.registry.list().len());
     }
 }
 
-fn transient_snapshot(daemon: &Daemon) -> Option<String> {
+fn transient_snapshot(devices: &Devices) -> Option<String> {
     let is = |md: &MappedDevice| {
         let table = md.table(TableSlot::Active);
         table.is_some_and(|table| table.is_transient() && table.memories().next().is_none())
     };
-    daemon.registry.list().iter().find(|md| is(md)).map(|md| md.device_name())
+    devices.registry.list().iter().find(|md| is(md)).map(|md| md.device_name())
 }
 
-fn files(daemon: &Daemon) -> Vec<(String, u64, u64)> {
-    let tables = daemon.registry.list().into_iter();
+fn files(devices: &Devices) -> Vec<(String, u64, u64)> {
+    let tables = devices.registry.list().into_iter();
     let tables = tables.flat_map(|md| [TableSlot::Active, TableSlot::Inactive].map(|slot| md.table(slot)));
-    let devices = tables.flatten().flat_map(|table| table.devices().to_vec());
-    let mut files: Vec<_> = devices
+    let beneath = tables.flatten().flat_map(|table| table.devices().to_vec());
+    let mut files: Vec<_> = beneath
         .filter_map(|dev| match dev.id() {
             DeviceId::File(device, inode) => Some((dev.name(), device, inode)),
             _ => None,
@@ -244,19 +248,19 @@ fn files(daemon: &Daemon) -> Vec<(String, u64, u64)> {
 }
 
 /// A user that has a device open and does not pass it on would prevent its take-over.
-fn check_holders(daemon: &Daemon) -> Result<(), String> {
+fn check_holders(devices: &Devices) -> Result<(), String> {
     let mut holds: BTreeMap<String, usize> = BTreeMap::new();
-    for name in daemon.givers().iter().flat_map(|giver| giver.holds()) {
+    for name in devices.givers().iter().flat_map(|giver| giver.holds()) {
         *holds.entry(name).or_default() += 1;
     }
-    for md in daemon.registry.list() {
+    for md in devices.registry.list() {
         for table in [TableSlot::Active, TableSlot::Inactive].into_iter().filter_map(|slot| md.table(slot)) {
             for beneath in table.devices().iter().filter_map(|dev| dev.as_any().downcast_ref::<MappedDevice>()) {
                 *holds.entry(beneath.device_name()).or_default() += 1;
             }
         }
     }
-    for md in daemon.registry.list() {
+    for md in devices.registry.list() {
         let (name, open) = (md.device_name(), md.info().open_count as usize);
         if open > holds.get(&name).copied().unwrap_or_default() {
             return Err(format!("{name} is held open by what cannot be passed on"));
@@ -266,13 +270,17 @@ fn check_holders(daemon: &Daemon) -> Result<(), String> {
 }
 
 /// The lock, the sockets, and the counters.
-fn fixed_messages(daemon: &Daemon, sockets: &[(&str, &Listener)], lock: &Lock) -> Result<Vec<HandOverMessage>, String> {
+fn fixed_messages(
+    devices: &Devices,
+    sockets: &[(&str, &Listener)],
+    lock: &Lock,
+) -> Result<Vec<HandOverMessage>, String> {
     let copied = |fd: std::io::Result<OwnedFd>| fd.map_err(|e| format!("a descriptor cannot be copied: {e}"));
     let mut messages = vec![HandOverMessage::new("lock", "", ())?.with(copied(lock.duplicate())?)];
     for (name, listener) in sockets {
         messages.push(HandOverMessage::new("socket", name, ())?.with(copied(listener.duplicate())?));
     }
-    let counts: Vec<Counts> = daemon
+    let counts: Vec<Counts> = devices
         .registry
         .list()
         .iter()
@@ -283,19 +291,19 @@ fn fixed_messages(daemon: &Daemon, sockets: &[(&str, &Listener)], lock: &Lock) -
             Counts { minor: md.devt().minor, events: md.info().event_nr, totals }
         })
         .collect();
-    let poll_budget_us = daemon.registry.domain().poll_policy().budget.as_micros() as u64;
-    let NodeSettings { node, rings } = daemon.nodes.settings();
+    let poll_budget_us = devices.registry.domain().poll_policy().budget.as_micros() as u64;
+    let NodeSettings { node, rings } = devices.nodes.settings();
     let settings = Settings { node, rings, poll_budget_us };
     messages.push(HandOverMessage::new("settings", "", settings)?);
-    messages.push(HandOverMessage::new("counts", "", (daemon.registry.event_nr(), counts))?);
+    messages.push(HandOverMessage::new("counts", "", (devices.registry.event_nr(), counts))?);
     Ok(messages)
 }
 
 /// Data in memory, as memory files: of targets, then of devices beneath, with their names. If one fails, everything
 /// stays as it was.
-fn memories(daemon: &Daemon) -> Result<Vec<HandOverMessage>, String> {
+fn memories(devices: &Devices) -> Result<Vec<HandOverMessage>, String> {
     let mut messages = Vec::new();
-    for md in daemon.registry.list() {
+    for md in devices.registry.list() {
         let Some(table) = md.table(TableSlot::Active) else { continue };
         let of_targets = table.target_memories().map(|memory| (String::new(), memory));
         let of_devices = table.devices().iter().filter_map(|dev| Some((dev.name(), dev.memory()?)));
@@ -318,17 +326,17 @@ fn memories(daemon: &Daemon) -> Result<Vec<HandOverMessage>, String> {
 }
 
 /// The claims on block devices beneath.
-fn claims(daemon: &Daemon) -> Result<Vec<HandOverMessage>, String> {
-    let shared = daemon.claims.share().map_err(|e| format!("the claims on block devices cannot be passed on: {e}"))?;
+fn claims(devices: &Devices) -> Result<Vec<HandOverMessage>, String> {
+    let shared = devices.claims.share().map_err(|e| format!("the claims on block devices cannot be passed on: {e}"))?;
     shared.into_iter().map(|fd| Ok(HandOverMessage::new(CLAIM, "", ())?.with(fd))).collect()
 }
 
 /// Removes every device, so that no device beneath is open any more.
-fn take_down(daemon: &Daemon) {
-    let mut left = daemon.registry.list();
+fn take_down(devices: &Devices) {
+    let mut left = devices.registry.list();
     left.sort_by_key(|md| std::cmp::Reverse(md.level()));
     for md in left {
-        if let Err(e) = daemon.registry.remove(&md, false) {
+        if let Err(e) = devices.registry.remove(&md, false) {
             error!("{} is not let go of: {}", md.device_name(), e.message);
         }
     }

@@ -1,7 +1,8 @@
 //! The new daemon's side.
 
 use super::give::{Counts, FirstWords};
-use super::{CLAIM, HandOverMessage, Link, VERSION};
+use super::message::{CLAIM, HandOverMessage, VERSION};
+use super::wire::Link;
 use crate::daemon::beneath::Beneath;
 use crate::daemon::lost::LostDevices;
 use crate::daemon::own_writes;

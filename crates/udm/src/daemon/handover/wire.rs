@@ -7,7 +7,7 @@
 //! | 8 | 4 | length of the bytes |
 //! | 12 | 4 | how many descriptors come along |
 
-use super::HandOverMessage;
+use super::message::HandOverMessage;
 use rustix::cmsg_space;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::net::{

@@ -1,12 +1,13 @@
 //! The block devices of nodes that are loop devices: attached, adapted and detached by who has claimed the node,
 //! without the lock.
 
-use super::super::own_writes;
-use super::claims::Claim;
-use super::{Inner, MAPPER, Node, failed, is_held, of_io};
-use std::fs;
-use std::io;
-use std::path::{Path, PathBuf};
+use super::error::{failed, of_io};
+use super::files::{Change, Files, Node};
+use super::held::is_held;
+use super::mapper;
+use super::shared::Claim;
+use crate::daemon::own_writes;
+use std::path::PathBuf;
 use std::time::Duration;
 use tracing::{info, warn};
 use udm_base::Errno;
@@ -18,14 +19,6 @@ use udm_export::node::loopdev::{self, Detached, LoopDevice};
 /// such as udev, open them for a moment.
 const TRIES: u32 = 20;
 const PAUSE: Duration = Duration::from_millis(10);
-
-/// The properties of a device that its block device has to follow.
-#[derive(Clone, Copy, Default)]
-pub(super) struct Change {
-    pub(super) resized: bool,
-    /// The device's read-only state.
-    pub(super) moded: Option<bool>,
-}
 
 /// The file that a block device is attached to, and its options.
 struct Order {
@@ -68,7 +61,7 @@ impl Claim {
     fn attached(&self, loopdev: LoopDevice) -> Result<(), Error> {
         let mut inner = self.shared.lock();
         let at = inner.position(&self.md).filter(|at| !inner.nodes[*at].lost);
-        let Inner { server, nodes, .. } = &mut *inner;
+        let Files { server, nodes, .. } = &mut *inner;
         if let (Some(server), Some(at)) = (server, at) {
             let (node, shown) = (&mut nodes[at], loopdev.path());
             server.set_link(&node.name, Some(&shown));
@@ -85,16 +78,12 @@ impl Claim {
     fn link(&self) -> Result<(), Error> {
         let mut inner = self.shared.lock();
         let Some(at) = inner.position(&self.md) else { return Ok(()) };
-        let Inner { server: Some(server), nodes, .. } = &mut *inner else { return Ok(()) };
+        let Files { server: Some(server), nodes, .. } = &mut *inner else { return Ok(()) };
         let node = &mut nodes[at];
         if node.kind == NodeKind::Loop && node.wanted.mapper && node.mapper.is_none() {
-            let link = Path::new(MAPPER).join(&node.name);
             // Through the mount: a link to the loop device itself would outlive a killed daemon, and then lead to the
             // next user of that number.
-            let made =
-                fs::create_dir_all(MAPPER).and_then(|()| std::os::unix::fs::symlink(server.path(&node.name), &link));
-            made.map_err(|e| of_io(&io::Error::new(e.kind(), format!("{}: {e}", link.display()))))?;
-            node.mapper = Some(link);
+            node.mapper = Some(mapper::link(&node.name, &server.path(&node.name)).map_err(|e| of_io(&e))?);
         }
         Ok(())
     }
@@ -133,7 +122,7 @@ impl Claim {
         }
         let mut inner = self.shared.lock();
         let at = inner.position(&self.md);
-        let Inner { server, nodes, .. } = &mut *inner;
+        let Files { server, nodes, .. } = &mut *inner;
         if let Some(at) = at {
             let node = &mut nodes[at];
             node.loopdev = None;
@@ -151,7 +140,7 @@ impl Claim {
             self.detach()?;
         }
         let loopdev = self.with(|node| {
-            node.unlink();
+            mapper::unlink(&mut node.mapper);
             node.loopdev.take()
         });
         if let Some(Some(loopdev)) = loopdev {

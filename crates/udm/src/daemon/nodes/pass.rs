@@ -1,12 +1,16 @@
 //! Nodes that go on in the next daemon: the mount's connection passes with all that is open in it, and loop devices
 //! stay as they are.
 
-use super::super::handover::{HandOver, HandOverMessage};
-use super::super::own_writes;
-use super::super::state::NodeState;
-use super::super::ublk::Ublks;
-use super::claims::{Claims, Shared};
-use super::{Inner, Node, NodeSettings, Nodes, PATIENCE, Seen, failed, threads};
+use super::claims::Claims;
+use super::end::end_files;
+use super::error::failed;
+use super::files::{Files, Node};
+use super::shared::Shared;
+use super::ublk::Ublks;
+use super::{NodeSettings, Nodes, PATIENCE, threads};
+use crate::daemon::handover::{HandOver, HandOverMessage};
+use crate::daemon::own_writes;
+use crate::daemon::state::NodeState;
 use crate::exports::Mapped;
 use crate::places::Places;
 use serde::{Deserialize, Serialize};
@@ -99,12 +103,12 @@ impl Nodes {
         let nodes = nodes.into_iter().filter_map(|passed| {
             let PassedNode { name, wanted, kind, loopdev, mapper, note } = passed;
             let md = registry.by_name(&name)?;
-            let seen = Seen::of(&md);
+            let seen = Mapped(md.clone()).parameters();
             Some(Node { md, name, wanted, kind, loopdev, mapper, note, seen, lost: false })
         });
         let without = without.iter().filter_map(|name| Some(Arc::downgrade(&registry.by_name(name)?)));
         let (nodes, without) = (nodes.collect(), without.collect());
-        let inner = Inner { server: Some(server), nodes, without, claims: Claims::default() };
+        let inner = Files { server: Some(server), nodes, without, claims: Claims::default() };
         let shared = Shared::new(registry.domain(), inner);
         let ublk = Ublks::covered(registry, &dir);
         Self { registry: registry.clone(), dir, settings, ublk, shared }
@@ -172,7 +176,7 @@ impl HandOver for Nodes {
         let mut inner = self.lock();
         let Some(server) = inner.server.take_if(|server| passes(server)) else {
             drop(inner);
-            self.end_files(PATIENCE);
+            end_files(&self.shared, PATIENCE);
             return Ok(Vec::new());
         };
         let messages = server.give().map_err(|e| failed(Errno::ENODEV, e.to_string())).and_then(|(fds, mount)| {
@@ -199,7 +203,7 @@ impl HandOver for Nodes {
                 // It was unmounted from outside: the rest is cleaned up as in that case.
                 warn!("{}: {}", self.dir.display(), e.message);
                 drop(inner);
-                self.end_files(PATIENCE);
+                end_files(&self.shared, PATIENCE);
                 Ok(Vec::new())
             }
         }

@@ -11,22 +11,32 @@
 //! done, the command says so; no other command that changes something is begun until everything is written.
 
 use super::disk::Directory;
+use super::format::{DeviceState, ExportState, State, VhostUserState};
 use super::journal::{self, Failed, Journal};
-use super::{DeviceState, ExportState, State, VhostUserState};
-use crate::daemon::Daemon;
-use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, BTreeSet};
+use super::record::{Kept, Record, differences};
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use tracing::{error, info, warn};
-use udm_base::{DevT, Errno};
-use udm_core::{Error, MAJOR};
+use udm_base::Errno;
+use udm_core::Error;
 
 /// The number of devices that are checked when nothing says that one has changed.
 const AROUND: usize = 64;
 /// The most that a record takes beside the command's own text: a device's fields.
 const RECORD: u64 = 8 << 10;
+
+/// What is remembered: devices and exports as they are now.
+pub(crate) trait Source {
+    /// The device of that minor number, if there is one.
+    fn device(&self, minor: u32) -> Option<DeviceState>;
+
+    /// The exports.
+    fn exports(&self) -> (Vec<ExportState>, Vec<VhostUserState>);
+
+    /// Everything.
+    fn all(&self) -> State;
+}
 
 /// The part of the state that may have changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -62,104 +72,15 @@ impl Unsaved {
     }
 }
 
-/// One change.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case", deny_unknown_fields)]
-pub(super) enum Record {
-    /// The device of this number.
-    Device(Box<DeviceState>),
-    /// No device has this number any more.
-    Gone(u32),
-    Export(ExportState),
-    ExportGone(ExportState),
-    VhostUser(VhostUserState),
-    VhostUserGone(VhostUserState),
-}
-
-/// The state as it was written.
-#[derive(Clone, Default)]
-pub(super) struct Kept {
-    devices: BTreeMap<u32, DeviceState>,
-    exports: Vec<ExportState>,
-    vhost_user: Vec<VhostUserState>,
-    /// Devices that go at their last close.
-    going: BTreeSet<u32>,
-}
-
-impl Kept {
-    pub(super) fn of(state: State) -> Self {
-        let State { version: _, devices, exports, vhost_user } = state;
-        let mut kept = Self { exports, vhost_user, ..Self::default() };
-        devices.into_iter().for_each(|device| kept.apply(Record::Device(Box::new(device))));
-        kept
-    }
-
-    pub(super) fn state(self) -> State {
-        let Self { devices, exports, vhost_user, going: _ } = self;
-        State { version: super::VERSION, devices: devices.into_values().collect(), exports, vhost_user }
-    }
-
-    pub(super) fn apply(&mut self, record: Record) {
-        match record {
-            Record::Device(device) => {
-                match device.deferred_remove {
-                    true => self.going.insert(device.minor),
-                    false => self.going.remove(&device.minor),
-                };
-                self.devices.insert(device.minor, *device);
-            }
-            Record::Gone(minor) => {
-                self.going.remove(&minor);
-                self.devices.remove(&minor);
-            }
-            Record::Export(export) => self.exports.push(export),
-            Record::ExportGone(export) => self.exports.retain(|other| *other != export),
-            Record::VhostUser(export) => self.vhost_user.push(export),
-            Record::VhostUserGone(export) => self.vhost_user.retain(|other| *other != export),
-        }
-    }
-
-    /// The changes from this state to `now`.
-    fn changes_to(&self, now: State) -> Vec<Record> {
-        let now = Self::of(now);
-        let gone =
-            self.devices.keys().filter(|minor| !now.devices.contains_key(minor)).map(|minor| Record::Gone(*minor));
-        let mut all: Vec<Record> = gone.collect();
-        for (minor, device) in now.devices {
-            if self.devices.get(&minor) != Some(&device) {
-                all.push(Record::Device(Box::new(device)));
-            }
-        }
-        differences(&self.exports, now.exports, Record::ExportGone, Record::Export, &mut all);
-        differences(&self.vhost_user, now.vhost_user, Record::VhostUserGone, Record::VhostUser, &mut all);
-        all
-    }
-
-    fn text(&self) -> io::Result<String> {
-        Ok(self.clone().state().text()?)
-    }
-}
-
-fn differences<T: Clone + PartialEq>(
-    before: &[T],
-    now: Vec<T>,
-    gone: impl Fn(T) -> Record,
-    new: impl Fn(T) -> Record,
-    all: &mut Vec<Record>,
-) {
-    all.extend(before.iter().filter(|one| !now.contains(one)).cloned().map(gone));
-    all.extend(now.into_iter().filter(|one| !before.contains(one)).map(new));
-}
-
 /// Keeps the state on disk.
-#[derive(Default)]
 pub(crate) struct StateWriter {
     /// Held while a state is taken and written, so that an older one never follows a newer.
     inner: Mutex<Inner>,
 }
 
-#[derive(Default)]
 struct Inner {
+    /// Where it lies.
+    dir: PathBuf,
     journal: Option<Journal<Directory>>,
     kept: Kept,
     /// Not everything is written, for this reason. The missing part has to be determined again.
@@ -171,44 +92,50 @@ struct Inner {
 }
 
 impl StateWriter {
+    /// Nothing is written yet.
+    pub(crate) fn new(dir: &Path) -> Self {
+        let (dir, journal, kept) = (dir.to_owned(), None, Kept::default());
+        Self { inner: Mutex::new(Inner { dir, journal, kept, behind: None, next: 0, closed: false }) }
+    }
+
     fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Makes sure that a command of this many bytes can be recorded. Blocks.
-    pub(crate) fn ready(&self, daemon: &Daemon, bytes: usize) -> Result<(), Unsaved> {
+    pub(crate) fn ready(&self, source: &dyn Source, bytes: usize) -> Result<(), Unsaved> {
         let mut inner = self.lock();
         if inner.behind.is_some() || inner.journal.as_ref().is_none_or(|journal| !journal.has_log()) {
-            inner.save(daemon, What::Everything)?;
+            inner.save(source, What::Everything)?;
         }
         // As JSON it may be twice as long.
         let bytes = RECORD + 2 * bytes as u64;
         let reserved = inner.journal.as_mut().map_or(Ok(()), |journal| journal.reserve(bytes));
-        reserved.map_err(|failed| unsaved(daemon, failed))
+        reserved.map_err(|failed| unsaved(&inner.dir, failed))
     }
 
     /// Writes the changes. Blocks until they are on disk.
-    pub(crate) fn save(&self, daemon: &Daemon, what: What) -> Result<(), Unsaved> {
-        self.lock().save(daemon, what)
+    pub(crate) fn save(&self, source: &dyn Source, what: What) -> Result<(), Unsaved> {
+        self.lock().save(source, what)
     }
 
     /// Checks some devices, and tries again to write what could not be written.
-    pub(crate) fn look_around(&self, daemon: &Daemon) {
+    pub(crate) fn look_around(&self, source: &dyn Source) {
         let mut inner = self.lock();
         if inner.behind.is_some() {
-            let _ = inner.save(daemon, What::Everything);
+            let _ = inner.save(source, What::Everything);
             return;
         }
         let from = inner.next;
         let some: Vec<u32> = inner.kept.devices.range(from..).map(|(minor, _)| *minor).take(AROUND).collect();
         inner.next = if some.len() < AROUND { 0 } else { some.last().map_or(0, |last| last.saturating_add(1)) };
-        let mut changes: Vec<Record> = some.into_iter().filter_map(|minor| inner.change_of(daemon, minor)).collect();
-        inner.changes_of_exports(daemon, &mut changes);
-        let _ = inner.write(daemon, changes);
+        let mut changes: Vec<Record> = some.into_iter().filter_map(|minor| inner.change_of(source, minor)).collect();
+        inner.changes_of_exports(source, &mut changes);
+        let _ = inner.write(changes);
     }
 
     /// Writes the last checkpoint, of what was saved last. Nothing is written any more.
-    pub(crate) fn close(&self, daemon: &Daemon) {
+    pub(crate) fn close(&self) {
         let mut inner = self.lock();
         inner.closed = true;
         let (journal, behind) = (inner.journal.take(), inner.behind.is_some());
@@ -216,15 +143,18 @@ impl StateWriter {
         let Some(journal) = journal.filter(|_| !behind) else { return };
         let closed = inner.kept.text().map_err(|error| Failed { file: journal::STATE, error });
         if let Err(failed) = closed.and_then(|text| journal.close(text.as_bytes())) {
-            warn!("{}; what is there holds", unsaved(daemon, failed).message);
+            warn!("{}; what is there holds", unsaved(&inner.dir, failed).message);
         }
     }
 
     /// Removes the state for good: no later save brings it back.
-    pub(crate) fn forget(&self, dir: &Path) -> io::Result<()> {
+    pub(crate) fn forget(&self) -> io::Result<()> {
         let mut inner = self.lock();
         (inner.closed, inner.journal) = (true, None);
-        forget(dir)
+        let named = |e: io::Error| {
+            io::Error::new(e.kind(), format!("{} cannot be removed: {e}", inner.dir.join(journal::STATE).display()))
+        };
+        forget(&inner.dir).map_err(named)
     }
 }
 
@@ -234,46 +164,45 @@ pub(crate) fn forget(dir: &Path) -> io::Result<()> {
 }
 
 impl Inner {
-    fn save(&mut self, daemon: &Daemon, what: What) -> Result<(), Unsaved> {
+    fn save(&mut self, source: &dyn Source, what: What) -> Result<(), Unsaved> {
         let what = if self.behind.is_some() || self.journal.is_none() { What::Everything } else { what };
         let mut changes = Vec::new();
         match what {
-            What::Everything => changes = self.kept.changes_to(State::of_daemon(daemon)),
+            What::Everything => {
+                let mut now = source.all();
+                now.devices.iter_mut().for_each(DeviceState::hide_secrets);
+                changes = self.kept.changes_to(now);
+            }
             What::Device(minor) => {
                 let mut minors = self.kept.going.clone();
                 minors.insert(minor);
-                changes.extend(minors.into_iter().filter_map(|minor| self.change_of(daemon, minor)));
+                changes.extend(minors.into_iter().filter_map(|minor| self.change_of(source, minor)));
             }
-            What::Exports => self.changes_of_exports(daemon, &mut changes),
+            What::Exports => self.changes_of_exports(source, &mut changes),
         }
-        self.write(daemon, changes)
+        self.write(changes)
     }
 
-    fn change_of(&self, daemon: &Daemon, minor: u32) -> Option<Record> {
+    fn change_of(&self, source: &dyn Source, minor: u32) -> Option<Record> {
         let was = self.kept.devices.get(&minor);
-        match daemon.registry.by_devt(DevT::new(MAJOR, minor)) {
-            None => was.map(|_| Record::Gone(minor)),
-            Some(md) => {
-                let mut now = DeviceState::of(&md, &daemon.lost, &daemon.nodes);
-                now.hide_secrets();
-                (was != Some(&now)).then(|| Record::Device(Box::new(now)))
-            }
-        }
+        let Some(mut now) = source.device(minor) else { return was.map(|_| Record::Gone(minor)) };
+        now.hide_secrets();
+        (was != Some(&now)).then(|| Record::Device(Box::new(now)))
     }
 
-    fn changes_of_exports(&self, daemon: &Daemon, all: &mut Vec<Record>) {
-        let (exports, vhost_user) = State::exports_of(&daemon.tcp, &daemon.vhost);
+    fn changes_of_exports(&self, source: &dyn Source, all: &mut Vec<Record>) {
+        let (exports, vhost_user) = source.exports();
         differences(&self.kept.exports, exports, Record::ExportGone, Record::Export, all);
         differences(&self.kept.vhost_user, vhost_user, Record::VhostUserGone, Record::VhostUser, all);
     }
 
-    fn write(&mut self, daemon: &Daemon, changes: Vec<Record>) -> Result<(), Unsaved> {
+    fn write(&mut self, changes: Vec<Record>) -> Result<(), Unsaved> {
         if self.closed {
             return Ok(());
         }
-        let written = self.try_write(daemon, changes).map_err(|failed| unsaved(daemon, failed));
+        let written = self.try_write(changes).map_err(|failed| unsaved(&self.dir, failed));
         match (&written, &self.behind) {
-            (Err(why), None) if daemon.places.dir().exists() => error!("{}", why.message),
+            (Err(why), None) if self.dir.exists() => error!("{}", why.message),
             (Ok(()), Some(_)) => info!("the state is written again"),
             _ => {}
         }
@@ -281,11 +210,11 @@ impl Inner {
         written
     }
 
-    fn try_write(&mut self, daemon: &Daemon, changes: Vec<Record>) -> Result<(), Failed> {
+    fn try_write(&mut self, changes: Vec<Record>) -> Result<(), Failed> {
         let failed = |error| Failed { file: journal::STATE, error };
         let journal = match &mut self.journal {
             Some(journal) => journal,
-            none => none.insert(Journal::new(Directory::open(daemon.places.dir()).map_err(failed)?)),
+            none => none.insert(Journal::new(Directory::open(&self.dir).map_err(failed)?)),
         };
         if journal.has_log() {
             if changes.is_empty() {
@@ -299,7 +228,7 @@ impl Inner {
                         self.kept.text().map_err(failed).and_then(|text| journal.checkpoint(text.as_bytes()))
                 {
                     // Everything is in the log, or the same in both checkpoints.
-                    warn!("{}; the log goes on", unsaved(daemon, why).message);
+                    warn!("{}; the log goes on", unsaved(&self.dir, why).message);
                     journal.put_off();
                 }
                 return Ok(());
@@ -314,8 +243,8 @@ impl Inner {
     }
 }
 
-fn unsaved(daemon: &Daemon, failed: Failed) -> Unsaved {
-    let path = daemon.places.dir().join(failed.file);
+fn unsaved(dir: &Path, failed: Failed) -> Unsaved {
+    let path = dir.join(failed.file);
     let message = format!("{} cannot be written: {}", path.display(), failed.error);
     Unsaved { errno: Errno::of(&failed.error), message }
 }

@@ -1,0 +1,4 @@
+//! The load generator from outside, in one program.
+
+mod bench;
+mod polling;

@@ -1,0 +1,4 @@
+//! The fuzzer from outside, in one program.
+
+mod driver;
+mod smoke;

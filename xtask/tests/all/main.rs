@@ -1,0 +1,4 @@
+//! Chores that are tests as well, in one program.
+
+mod header;
+mod tidy;
