@@ -1,8 +1,8 @@
 //! Random input against everything that reads bytes from outside: a table, a socket, a disk.
 //!
-//! Coverage-guided fuzzing needs a nightly compiler. This does without: input number `i` of seed
-//! `s` is a function of `s`, `i` and the committed seed corpus, so every crash can be made again
-//! from two numbers. README.md beside this crate tells how to add a target.
+//! Coverage-guided fuzzing needs a nightly compiler. This does without: input number `i` of seed `s` is a function of
+//! `s`, `i` and the committed seed corpus, so every crash can be made again from two numbers. README.md beside this
+//! crate says how to add a target.
 
 pub mod corpus;
 pub mod driver;

@@ -14,7 +14,7 @@ pub struct Daemon {
     kills: AtomicU64,
 }
 
-/// What a command said.
+/// The output of a command.
 #[derive(Clone, Debug)]
 pub struct Said {
     /// Whether it succeeded.

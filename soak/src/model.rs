@@ -1,4 +1,4 @@
-//! What a volume may read, block by block.
+//! The data that a volume may return, block by block.
 //!
 //! # Rules
 //! - A read sees the last write that was acknowledged.
@@ -12,7 +12,7 @@
 use crate::content::{self, BLOCK, ZEROES};
 use std::collections::{BTreeSet, HashMap};
 
-/// What a request does to the blocks that it touches.
+/// The effect of a request on the blocks that it touches.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Effect {
     /// They have this stamp.
@@ -27,13 +27,13 @@ type Stamps = Vec<u64>;
 /// The blocks of a volume.
 #[derive(Clone, Default)]
 pub struct Model {
-    /// What each block has, where there is no doubt.
+    /// The content of each block that is certain.
     now: Vec<u64>,
-    /// What a block may have, where there is.
+    /// The possible contents of other blocks.
     doubt: HashMap<u64, Stamps>,
-    /// What a block had since the last flush, besides what it has now: a kill may bring it back.
+    /// The contents of a block since the last flush, besides the present one: a kill may bring them back.
     undone: HashMap<u64, Stamps>,
-    /// What is being done to a block.
+    /// The operation under way on a block.
     flying: HashMap<u64, Effect>,
     /// Blocks that were written to when the daemon was killed, and may be mixtures.
     torn: BTreeSet<u64>,
@@ -84,7 +84,7 @@ impl Model {
         }
     }
 
-    /// What a block may have, what is in flight aside.
+    /// The possible contents of a block, without operations in flight.
     fn possible(&self, block: u64) -> Stamps {
         match self.doubt.get(&block) {
             Some(stamps) => stamps.clone(),
@@ -152,7 +152,7 @@ impl Model {
     /// The snapshot is there: what may be in it.
     pub fn end_snapshot(&mut self, before: Self) -> Self {
         let mut snapshot = before;
-        // What was in flight when it was asked for may be in it.
+        // Writes in flight at its creation may be in it.
         let mut later = self.journal.take().unwrap_or_default();
         for (block, effect) in std::mem::take(&mut snapshot.flying) {
             let stamp = if let Effect::Write(stamp) = effect { stamp } else { ZEROES };
@@ -218,7 +218,7 @@ mod tests {
         model.done(0, ok, false);
     }
 
-    /// Which of the stamps 0 to 9 may be read.
+    /// The stamps of 0 to 9 that may be read.
     fn may(model: &Model) -> Vec<u64> {
         (0..10).filter(|stamp| model.clone().read(0, &block(*stamp)).is_ok()).collect()
     }

@@ -6,8 +6,7 @@ use std::path::PathBuf;
 /// Random operations on a daemon under verified load.
 ///
 /// It ends with a table of what was done, and fails when something hangs, leaks, is refused that must not be, or reads
-/// other bytes than were written. The seed fixes the mix of operations; the order in which threads come by is not
-/// repeated.
+/// other bytes than were written. The seed fixes the mix of operations; the order of the threads is not repeatable.
 #[derive(Parser, Clone, Debug)]
 #[command(name = "cargo xtask soak")]
 pub struct Options {

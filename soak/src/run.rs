@@ -203,7 +203,7 @@ fn take_down(turn: &mut Turn<'_>) -> Result<(), String> {
     for volume in &volumes {
         load::check(world, volume, turn.actor)?;
     }
-    // What stands on another goes first.
+    // A device that stands on another is removed first.
     let (above, beneath): (Vec<_>, Vec<_>) = world.devices().into_iter().partition(|device| device.on.is_some());
     for device in above.iter().chain(&beneath) {
         turn.remove([&device.name])?;
@@ -213,7 +213,7 @@ fn take_down(turn: &mut Turn<'_>) -> Result<(), String> {
     Ok(())
 }
 
-/// What a daemon without devices has.
+/// The resources of a daemon without devices.
 struct Measure {
     pid: Pid,
     descriptors: std::collections::BTreeMap<String, u64>,
@@ -234,7 +234,7 @@ impl Measure {
         })
     }
 
-    /// What there is more of than there was.
+    /// The resources that have increased.
     fn leaks(&self, before: &Self) -> Vec<String> {
         let mut leaks = Vec::new();
         for (kind, count) in &self.descriptors {

@@ -1,7 +1,7 @@
 //! The devices that a soak begins with.
 
 use crate::model::Model;
-use crate::volume::{Volume, Way};
+use crate::volume::{Access, Volume};
 use crate::world::{Kind, SECTORS, Turn};
 use std::sync::Arc;
 
@@ -32,7 +32,7 @@ pub fn activate(turn: &Turn<'_>, pool: &str, id: u32, model: Model, snapshot: bo
     let name = format!("{pool}-{id}");
     let table = format!("0 {} thin /dev/mapper/{pool} {id}", model.blocks() * SECTORS);
     turn.until(&["create", &name, "--table", &table], &["while pool is suspended"])?;
-    let volume = Arc::new(Volume::new(&name, Way::Unix, model));
+    let volume = Arc::new(Volume::new(&name, Access::Unix, model));
     turn.world.start(&volume);
     turn.world.add(&name, Kind::Thin { id, snapshot }, Some(pool), &table, vec![volume]);
     Ok(())
@@ -53,7 +53,7 @@ fn pool(turn: &Turn<'_>) -> Result<(), String> {
 /// A volume for each writer of a device of `name`, one after the other.
 fn parts(name: &str, count: u64) -> Vec<Arc<Volume>> {
     let part = |number| {
-        let mut volume = Volume::new(name, Way::Unix, Model::zeroes(BLOCKS / count));
+        let mut volume = Volume::new(name, Access::Unix, Model::zeroes(BLOCKS / count));
         volume.start = number * BLOCKS / count * SECTORS * 512;
         Arc::new(volume)
     };
@@ -122,11 +122,11 @@ fn nodes(turn: &Turn<'_>) -> Result<(), String> {
         let table = format!("0 {} linear {} 0", BLOCKS * SECTORS, file.display());
         turn.ok(&["create", &name, "--table", &table])?;
         let said = turn.run(&["node", "add", &name, "--kind", "fuse"])?;
-        let way = if said.ok { Way::Node(said.out.trim().into()) } else { Way::Unix };
+        let access = if said.ok { Access::Node(said.out.trim().into()) } else { Access::Unix };
         if !said.ok && number == 0 {
             println!("SKIP nodes: {}", said.err.trim());
         }
-        let volume = Arc::new(Volume::new(&name, way, Model::zeroes(BLOCKS)));
+        let volume = Arc::new(Volume::new(&name, access, Model::zeroes(BLOCKS)));
         turn.world.start(&volume);
         turn.world.add(&name, Kind::Plain, None, &table, vec![volume]);
     }

@@ -1,4 +1,4 @@
-//! Programs that nobody here wrote.
+//! Programs of other projects.
 
 use std::path::Path;
 

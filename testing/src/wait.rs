@@ -1,8 +1,8 @@
-//! Waiting for something that nothing tells about.
+//! Waiting for a condition without a notification.
 
 use std::time::Duration;
 
-/// Between two looks: what is there soon is found soon, what takes long is not disturbed.
+/// The pause between two looks: short at first, longer for long waits.
 const SHORT: Duration = Duration::from_millis(1);
 const LONG: Duration = Duration::from_millis(10);
 const LOOKS: u32 = 6000;

@@ -25,16 +25,16 @@ pub struct Args {
     end: usize,
 }
 
-/// What is wrong with a target's arguments: the kernel's words, and what only its log would tell.
+/// An error in a target's arguments: the kernel's message, and the details that the kernel would only log.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ArgError {
     /// The message of the kernel's constructor (`ti->error`).
     pub message: String,
     /// The number that the ioctl fails with.
     pub errno: Errno,
-    /// What was expected and what was found, and what to do; may be empty.
+    /// What was expected, what was found, and what to do; may be empty.
     pub hint: String,
-    /// The bytes of the parameters at fault, when it is some of them.
+    /// The range of bytes of the parameters at fault, if there is one.
     pub span: Option<Range<usize>>,
 }
 
@@ -79,7 +79,7 @@ impl fmt::Display for ArgError {
 impl std::error::Error for ArgError {}
 
 impl Args {
-    /// Splits `params`. Cost: one pass and one string for each argument.
+    /// Splits `params`, in one pass, with one string for each argument.
     pub fn parse(params: &str) -> Self {
         let mut args: Vec<Arg> = Vec::new();
         let mut chars = params.char_indices().peekable();
@@ -202,7 +202,7 @@ impl Args {
     }
 }
 
-/// What the kernel's `isspace` takes for white space, in ASCII.
+/// White space as the kernel's `isspace` defines it, in ASCII.
 pub(crate) fn is_space(c: char) -> bool {
     c.is_ascii_whitespace() || c == '\x0b'
 }

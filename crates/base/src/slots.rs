@@ -1,4 +1,4 @@
-//! Things that are known by numbers, which are given out again when they have gone.
+//! Values by number; the numbers of removed values are reused.
 
 use std::ops::{Index, IndexMut};
 
@@ -34,7 +34,7 @@ impl<T> Slots<T> {
     pub fn insert_with(&mut self, make: impl FnOnce(u32) -> T) -> u32 {
         let number = self.free.pop().unwrap_or_else(|| {
             self.all.push(None);
-            // What is numbered here is far less than 2^32: it has memory, or a descriptor.
+            // There are far fewer than 2^32 values: each has memory or a descriptor.
             (self.all.len() - 1) as u32
         });
         self.all[number as usize] = Some(make(number));

@@ -1,4 +1,4 @@
-//! What can go wrong in a measurement.
+//! Errors of a measurement.
 
 use udm_io::{Op, Status};
 
@@ -38,7 +38,7 @@ pub enum Error {
     /// The system refused memory, a thread or a descriptor.
     #[error("{what}: {source}")]
     System {
-        /// What was being done.
+        /// The operation that failed.
         what: String,
         /// The system's error.
         source: std::io::Error,
@@ -53,7 +53,7 @@ fn text(status: Status) -> String {
 pub enum JobError {
     /// A request failed.
     Failed {
-        /// What was to be done.
+        /// The intended operation.
         op: Op,
         /// Where, in bytes.
         byte: u64,

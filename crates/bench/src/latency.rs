@@ -80,13 +80,13 @@ pub(crate) struct ByOp {
     pub(crate) writes: Latencies,
 }
 
-/// What the generator tells of its requests.
+/// The generator's reports on its requests.
 pub(crate) trait Timing {
     /// Slot `slot` is about to be submitted.
     fn submitted(&mut self, slot: usize, op: Op);
     /// Its completion was taken.
     fn completed(&mut self, slot: usize);
-    /// What was measured.
+    /// The measured latencies.
     fn result(self) -> ByOp;
 }
 
@@ -103,7 +103,7 @@ impl Timing for Untimed {
     }
 }
 
-/// Measures one request in so many.
+/// Measures one request in this many.
 pub(crate) struct Sampled<'a> {
     clock: &'a dyn Clock,
     every: u32,

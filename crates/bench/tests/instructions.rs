@@ -1,4 +1,4 @@
-//! What an I/O costs in instructions, generator included: a figure that a loaded machine does not change.
+//! The instructions of an I/O, generator included: a figure that a loaded machine does not change.
 //!
 //! The example `instructions` is run under callgrind, which counts what happens within `udm_bench::job::run`. Limits
 //! stand some ten per cent above what was counted when they were set. A change that goes past one has made the hot

@@ -270,7 +270,7 @@ proptest::proptest! {
     }
 }
 
-/// What needs no kernel, beside the program itself.
+/// Tests that need no kernel, beside the program itself.
 #[test]
 fn beside_the_real_dmsetup() {
     let real = |args: &[String]| std::process::Command::new("dmsetup").args(args).env("LC_ALL", "C").output();

@@ -11,9 +11,9 @@
 //!    daemon answers with [`AnswerHead`], the buffer (empty where it failed before it had one),
 //!    and a text that says more than the error number can: UTF-8, possibly several lines.
 //!
-//! A client sends nothing more before it has its answer, and the daemon reads no further than the request's end. So a
-//! connection that is *reset* was given up with the request unread: nobody has begun with it, and it may go to another
-//! daemon ([`is_unread`]).
+//! A client sends nothing more before it has its answer, and the daemon reads no further than the request's end. So if
+//! a connection is *reset*, the request was not read: no daemon has begun with it, and it may be sent to another one
+//! ([`is_unread`]).
 //!
 //! Lengths are checked before anything is allocated for them, and buffers grow only as bytes
 //! arrive. The functions here block as their stream does; an event loop collects what [`hello_lacks`] and
@@ -35,7 +35,7 @@ pub const MAX_MESSAGE: usize = 16 << 20;
 /// The longest working directory, in bytes (`PATH_MAX`).
 pub const MAX_CWD: usize = 4096;
 
-/// What the hello begins with.
+/// The beginning of the hello.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct HelloHead {
@@ -106,7 +106,7 @@ impl RequestHead {
     }
 }
 
-/// What precedes an answer's buffer and text.
+/// The header before an answer's buffer and text.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct AnswerHead {
@@ -149,7 +149,7 @@ pub struct WireAnswer {
     pub errno: i32,
     /// The `dm_ioctl` buffer; may be empty when `errno` is not zero.
     pub buf: Vec<u8>,
-    /// What went wrong and what to do, in words; may be empty.
+    /// The error, and what to do, as text; may be empty.
     pub detail: String,
 }
 
@@ -212,7 +212,7 @@ pub fn whole_request(mut bytes: Vec<u8>) -> io::Result<WireRequest> {
 /// Zeroes what may have been a secret, as the kernel does with DM_SECURE_DATA.
 pub fn wipe(bytes: &mut [u8]) {
     bytes.fill(0);
-    // As if it were read, or the compiler could see that nobody does.
+    // A use of the value, or the compiler would see that it is never read.
     std::hint::black_box(bytes);
 }
 

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use udm_base::Sectors;
 use udm_io::{Bio, Cx, IoAccounting, MAX_CHANNELS, Op, PollPath};
 
-/// A number that one thread at a time writes (the one inside the channel) and any may read.
+/// A number that only the thread inside the channel writes, and that any thread may read.
 #[derive(Default)]
 struct Count(AtomicU64);
 
@@ -70,8 +70,8 @@ impl Counters {
         self.begin();
     }
 
-    /// The last thing that a bio does with a path or device; who sees it sees all that the bio did there, and may free
-    /// it.
+    /// The last thing that a bio does with a path or device. A thread that sees this count also sees all that the bio
+    /// did there, and may free the path or device.
     #[inline]
     pub(crate) fn end(&self) {
         self.in_flight.0.store(self.in_flight.get().wrapping_sub(1), Ordering::Release);
@@ -124,8 +124,7 @@ impl PerChannel {
         &self.counters[cx.id()]
     }
 
-    /// From here on bios that are polled for are counted: called before the first of them can arrive, so that none
-    /// finds it to be done.
+    /// From here on polled bios are counted. Called before the first of them can arrive, so that no bio has to do this.
     pub(crate) fn expect_polls(&self) {
         self.polled.get_or_init(each);
     }
@@ -138,7 +137,7 @@ impl PerChannel {
         }
     }
 
-    /// Counts a bio that has come back: as polled for, if it was, and out.
+    /// Counts a bio that has come back: out, and as polled for if it was.
     #[inline]
     pub(crate) fn left(&self, cx: &Cx<'_>, bio: &Bio) {
         if let Some(path) = bio.poll_path() {
@@ -197,7 +196,7 @@ impl AddAssign for Polls {
     }
 }
 
-/// What a device did since it was made.
+/// What a device has done since it was made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Totals {
     /// Reads that arrived.
@@ -214,7 +213,7 @@ pub struct Totals {
     pub remapped: u64,
     /// Clones that were made.
     pub cloned: u64,
-    /// Bios that were polled for, by what was looked into.
+    /// Bios that were polled for, by which queues were looked into.
     pub polls: Polls,
 }
 

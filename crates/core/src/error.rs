@@ -1,4 +1,4 @@
-//! Errors of the control side: the number the kernel's ioctl gives, and the words it lacks.
+//! Errors of the control side: the number that the kernel's ioctl returns, and the text that the ioctl lacks.
 
 use crate::TableLine;
 use std::ops::Range;
@@ -32,7 +32,7 @@ pub struct TableError {
     pub message: String,
     /// What was expected and found; may be empty.
     pub hint: String,
-    /// The bytes of the line's text (as [`TableLine`] displays itself) at fault.
+    /// The range of bytes at fault in the line's text, as [`TableLine`] displays it.
     pub span: Option<Range<usize>>,
 }
 

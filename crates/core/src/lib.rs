@@ -2,12 +2,12 @@
 //!
 //! # Invariants
 //! - Core splits, checks ranges and alignment, counts bios in flight and fans out flushes; targets never repeat that.
-//! - What a running channel reads of a device hangs on one pointer, its *plan*. A plan is replaced, never changed; the
-//!   old one is freed after a grace period and once no bio refers to it.
+//! - Everything that a running channel reads of a device hangs on one pointer, its *plan*. A plan is replaced, never
+//!   changed; the old one is freed after a grace period and once no bio refers to it.
 //! - A bio is counted in flight by each device that it passes through, or by the compiled path that stands for
 //!   them, or it ends within the channel's section; so a suspension that has waited for sections and counts has
 //!   waited for every bio.
-//! - Names of targets appear here nowhere.
+//! - No name of a target appears here.
 
 mod activity;
 mod capabilities;

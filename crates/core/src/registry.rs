@@ -22,7 +22,7 @@ pub const UUID_MAX: usize = 128;
 /// The highest minor number, as the kernel's 20 bits.
 const MINOR_MAX: u32 = (1 << 20) - 1;
 
-/// What a removal came to.
+/// The result of a removal.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Removal {
     /// The device is gone.
@@ -40,7 +40,7 @@ struct Devices {
     by_node: BTreeMap<DevT, Weak<MappedDevice>>,
     /// Every number below is in use.
     used_below: u32,
-    /// Those that are being removed, until their bios are done.
+    /// Devices that are being removed, until their bios are done.
     going: Vec<Weak<MappedDevice>>,
 }
 
@@ -57,7 +57,7 @@ pub(crate) struct RegistryCore {
     pub(crate) loads: Mutex<()>,
     alone: Arc<LoadedAlone>,
     pub(crate) events: Events,
-    /// Where nodes of these devices are.
+    /// Where the nodes of these devices are.
     nodes: OnceLock<PathBuf>,
     pub(crate) file_systems: OnceLock<Arc<dyn FileSystems>>,
 }
@@ -89,8 +89,8 @@ impl Registry {
         &self.0
     }
 
-    /// Tells where the host's file system shows these devices: a link in /dev/mapper that leads there is no device of
-    /// the host's own. Only the first call counts.
+    /// Sets the directory where the host's file system shows these devices: a link in /dev/mapper that leads there is
+    /// no device of the host's own. Only the first call counts.
     pub fn set_nodes(&self, dir: PathBuf) {
         let _ = self.0.nodes.set(dir);
     }
@@ -229,7 +229,7 @@ impl Registry {
         self.0.events.raise();
     }
 
-    /// Goes on counting events of all devices where another process left off.
+    /// Continues the count of all devices' events from another process.
     pub fn carry_events(&self, events: u32) {
         self.0.events.carry(events);
     }
@@ -250,7 +250,7 @@ impl RegistryCore {
         self.devices.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Every device, those last that are being removed, unless the lock cannot be had.
+    /// Every device, those that are being removed last; `None` if the lock cannot be taken.
     pub(crate) fn devices_now(&self) -> Option<Vec<Arc<MappedDevice>>> {
         let devices = crate::patient::patiently(&self.devices)?;
         let going = devices.going.iter().filter_map(Weak::upgrade);
@@ -356,11 +356,11 @@ fn check_uuid(uuid: &str) -> Result<(), Error> {
 pub(crate) struct LoadContext<'a> {
     pub(crate) registry: &'a RegistryCore,
     pub(crate) cwd: &'a Path,
-    /// Whether nobody wants the table any more.
+    /// Whether the client has given up the load.
     pub(crate) cancel: Cancel<'a>,
-    /// The load, to be told what it is at.
+    /// The load's activity, which is told what it opens.
     pub(crate) doing: Option<&'a Activity<'a>>,
-    /// What the table says is told to nobody.
+    /// The table's text must not be shown.
     pub(crate) secret: bool,
 }
 
@@ -386,7 +386,7 @@ impl DeviceOpener for LoadContext<'_> {
             if let Some(md) = self.own(spec)? {
                 return Ok(if md.id() == known.id() { known.clone() } else { md });
             }
-            // Not exclusively: that would be refused because of `known`. It is dropped, whichever device it is.
+            // Not exclusively: that would be refused because of `known`. This one is dropped in any case.
             if self.open_host(spec, read_only, false)?.id() == known.id() {
                 return Ok(known.clone());
             }

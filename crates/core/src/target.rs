@@ -1,4 +1,4 @@
-//! What a target is.
+//! The interface of targets.
 
 use crate::{Error, Held, Ticket};
 use std::any::Any;
@@ -6,12 +6,12 @@ use std::ops::AddAssign;
 use udm_base::{Errno, Sectors};
 use udm_io::{Bio, BlockDevice, Cx, DeviceId, ExtentsReply, Limits, Nanos, Status};
 
-/// One target of a table: what it does with bios, and what it is told.
+/// One target of a table: what it does with bios, and what it is called for.
 ///
-/// What is known of it from the beginning (the devices beneath, what core does for it) is not here: its constructor
-/// hands it over with it, in a [`NewTarget`](crate::NewTarget). Core has checked the range against the target and its
-/// borders before `map` is called; it counts bios, splits them, fans out flushes to the devices beneath, and stacks
-/// limits.
+/// Its fixed properties (the devices beneath, what core does for it) are not here: the constructor returns them
+/// together with the target, in a [`NewTarget`](crate::NewTarget). Before `map` is called, core has checked the range
+/// against the target and its borders. Core also counts bios, splits them, fans out flushes to the devices beneath, and
+/// stacks limits.
 pub trait Target: Any + Send + Sync {
     /// Maps a bio that begins `at` sectors into the target. Must not block, nor wait for a lock that I/O is done under.
     /// Flushes do not come here, unless the target [says so](crate::NewTarget::sees_flushes).
@@ -38,7 +38,7 @@ pub trait Target: Any + Send + Sync {
     }
 
     /// A bio that was kept goes on: its time has come, it was released, or its work is done. Must not block. While the
-    /// device is being suspended, one that is to be kept to another time is pushed back instead.
+    /// device is being suspended, an answer that keeps the bio to another time pushes it back instead.
     ///
     /// Only of targets that [take bios back](crate::NewTarget::takes_back).
     fn resume_io(&self, cx: &Cx<'_>, bio: Bio, at: Sectors, context: u64) -> Map<'_> {
@@ -46,8 +46,8 @@ pub trait Target: Any + Send + Sync {
         Map::Ended(bio, Status::Io)
     }
 
-    /// What takes the CPU for long is done with a bio, on a thread outside of channels. The answer is the context that
-    /// [`resume_io`](Self::resume_io) gets. May take its time, and block.
+    /// Does long CPU work on a bio, on a thread outside of channels. The answer is the context for
+    /// [`resume_io`](Self::resume_io). May take long, and may block.
     ///
     /// Only of targets that [take bios back](crate::NewTarget::takes_back).
     fn work(&self, bio: &mut Bio, at: Sectors, context: u64) -> u64 {
@@ -62,8 +62,8 @@ pub trait Target: Any + Send + Sync {
         false
     }
 
-    /// What a range holds, left in `reply` at once or later: see [`BlockDevice::extents`]. As [`map`](Self::map), must
-    /// not block. Where the way down is arithmetic alone, core asks the device beneath instead.
+    /// Says what a range holds, through `reply`, at once or later: see [`BlockDevice::extents`]. Must not block, like
+    /// [`map`](Self::map). For a target that maps by arithmetic alone, core asks the device beneath instead.
     fn extents(&self, cx: &Cx<'_>, at: Sectors, sectors: Sectors, reply: ExtentsReply) {
         let _ = (cx, at, sectors, reply);
     }
@@ -97,7 +97,7 @@ pub trait Target: Any + Send + Sync {
     /// Bios come again.
     fn resume(&self) {}
 
-    /// What people see and set of it beyond the kernel's interface, if there is anything.
+    /// Attributes for people beyond the kernel's interface, if it has any.
     fn attributes(&self) -> Option<&dyn Attributes> {
         None
     }
@@ -119,16 +119,17 @@ impl AddAssign for ZeroSkips {
     }
 }
 
-/// What people see and set of a target beyond the kernel's interface; the kernel has such things in sysfs and as
-/// parameters of modules.
+/// Attributes of a target for people, beyond the kernel's interface; the kernel has such things in sysfs and as module
+/// parameters.
 pub trait Attributes {
-    /// What it has under way and waits for, as names and values. Must not block, nor wait for a lock that is held for
-    /// more than a moment.
+    /// What it has under way and waits for, as names and values. Must not block, nor wait for a lock that may be held
+    /// for long.
     fn inspect(&self) -> Vec<(&'static str, String)> {
         Vec::new()
     }
 
-    /// What the command that has resumed it tells: that it does less than its table says, and what helps. May block.
+    /// A remark for the command that has resumed it: that it does less than its table says, and what to do about it.
+    /// May block.
     fn notice(&self) -> Option<String> {
         None
     }
@@ -187,13 +188,13 @@ impl std::fmt::Display for PowerCut {
 
 /// What became of a bio that was mapped.
 pub enum Map<'t> {
-    /// It goes on to a device beneath; the target has set its sector there.
+    /// It goes on to a device beneath; the target has set its sector on that device.
     Remapped(Bio, &'t dyn BlockDevice),
-    /// As [`Remapped`](Self::Remapped); when it has come home, [`Target::end_io`] gets it, with the context.
+    /// As [`Remapped`](Self::Remapped); when the bio has come home, [`Target::end_io`] gets it, with the context.
     WithEndIo(Bio, &'t dyn BlockDevice, u64),
-    /// It is kept until then; [`Target::resume_io`] gets it, with the context.
+    /// It is kept until the time or event; then [`Target::resume_io`] gets it, with the context.
     Delayed(Bio, Until<'t>, u64),
-    /// [`Target::work`] gets it on a thread that may take its time, then [`Target::resume_io`], with the context.
+    /// [`Target::work`] gets it on a thread outside of channels, then [`Target::resume_io`], with the context.
     Work(Bio, u64),
     /// The target has it: it will end it, or has done so.
     Kept,
@@ -205,9 +206,9 @@ pub enum Map<'t> {
 
 /// How long a bio is kept.
 pub enum Until<'t> {
-    /// To a time. When the device is suspended or removed, it comes to once.
+    /// Until a time. When the device is suspended or removed, the bio goes on at once.
     At(Nanos),
-    /// Until somebody releases it. See [`Held`] for the ticket, and for what a suspension needs.
+    /// Until it is released. See [`Held`] for the ticket, and for what a suspension requires.
     Released(&'t Held, Ticket),
 }
 
@@ -216,7 +217,7 @@ pub enum Until<'t> {
 pub enum StatusKind {
     /// `dmsetup status`.
     Info {
-        /// As it is, without writing out first what would make the numbers current (`DM_STATUS_NOFLUSH_FLAG`,
+        /// As it is, without first writing out state to make the numbers current (`DM_STATUS_NOFLUSH_FLAG`,
         /// `include/linux/device-mapper.h`, 6.12).
         noflush: bool,
     },

@@ -8,11 +8,11 @@ use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use udm_bench::{Error, Spread};
 
-/// What an experiment found.
+/// The results of an experiment.
 pub(crate) struct Report {
     /// The experiment's name, and that of its files.
     pub(crate) name: &'static str,
-    /// What it is about, for the head of the page.
+    /// Its title, for the head of the page.
     pub(crate) title: &'static str,
     /// How it was measured, and what the rows mean: paragraphs.
     pub(crate) method: Vec<String>,

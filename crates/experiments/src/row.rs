@@ -12,27 +12,27 @@ pub(crate) const SKIP: &str = "SKIP";
 pub(crate) struct Row {
     /// The experiment's name.
     pub(crate) experiment: &'static str,
-    /// What this row is of; unique within the report.
+    /// The name of this row; unique within the report.
     pub(crate) row: String,
-    /// Which of several ways of doing it.
+    /// The variant.
     pub(crate) policy: Option<String>,
-    /// What lay beneath.
+    /// The backing device.
     pub(crate) disk: Option<String>,
     /// Bytes of a chunk or block.
     pub(crate) chunk: Option<u64>,
     /// Bytes of a request.
     pub(crate) size: Option<u64>,
-    /// What the seed's author measured, in `unit`.
+    /// The author's figure, in `unit`.
     pub(crate) seed_figure: Option<f64>,
-    /// What the seed's author gained: his figure by his baseline.
+    /// The author's ratio: his figure by his baseline.
     pub(crate) seed_ratio: Option<f64>,
-    /// What the figure is compared with, measured in the same run, in `unit`.
+    /// The baseline of the figure, measured in the same run, in `unit`.
     pub(crate) baseline: Option<f64>,
-    /// What was measured: the median of the rounds, in `unit`.
+    /// The measured figure: the median of the rounds, in `unit`.
     pub(crate) figure: Option<f64>,
     /// `figure` by `baseline`: the median of the rounds' ratios where rounds took turns.
     pub(crate) ratio: Option<f64>,
-    /// What the ratio, or without one the figure, has to reach; see `limit_is`.
+    /// The limit for the ratio, or for the figure if there is no ratio; see `limit_is`.
     pub(crate) limit: Option<f64>,
     /// Seeks of the modelled disk.
     pub(crate) seeks: Option<u64>,
@@ -50,7 +50,7 @@ pub(crate) struct Row {
     pub(crate) rounds: Vec<f64>,
 }
 
-/// What figures are in.
+/// The unit of the figures.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
 pub(crate) enum Unit {
     /// 10^9 bytes a second.
@@ -95,7 +95,7 @@ impl Unit {
     }
 }
 
-/// What a row has to reach, in its ratio if it has one, else in its figure.
+/// The kind of a row's limit, for its ratio if it has one, else for its figure.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(crate) enum Limit {
     AtLeast(f64),

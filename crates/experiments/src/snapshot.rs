@@ -113,7 +113,7 @@ fn run(setting: &Setting<'_>) -> Result<Report, Error> {
         ..Row::default()
     };
     for depth in [1, 32] {
-        // What was done, on what, and whether its chunk has been copied by then.
+        // The operation, its device, and whether its chunk has been copied before.
         const STEPS: &[(&str, &str, Op, bool)] = &[
             ("read of the origin, nothing copied", "origin", Op::Read, true),
             ("first write to the origin", "origin", Op::Write, false),

@@ -5,7 +5,7 @@ use crate::experiment::{Experiment, Setting};
 use crate::pass::{device, pass, refused};
 use crate::report::Report;
 use crate::row::{Limit, Row, Unit};
-use crate::turns::{Way, turns};
+use crate::turns::{Variant, turns};
 use std::hint::black_box;
 use std::sync::Arc;
 use udm_base::{AlignedBuf, Sector};
@@ -26,7 +26,7 @@ const BLOCK: u64 = 64 << 10;
 /// Bytes of a request.
 const PAGE: u64 = 4 << 10;
 const DEPTH: usize = 32;
-/// What a first write may take longer than a rewrite, besides the memory that it moves.
+/// How much longer a first write may take than a rewrite, besides the memory that it moves.
 const EXTRA_NS: f64 = 3000.0;
 
 /// Rows.
@@ -106,8 +106,8 @@ impl<'a> Pool<'a> {
     }
 
     /// [`pass`](Self::pass) over pages as one of several ways.
-    fn way<'b>(&'b self, name: &'static str, md: &'b Arc<MappedDevice>, op: Op, order: &'b [u64]) -> Way<'b> {
-        Way::new(name, move || self.pass(md, op, order, PAGE as usize))
+    fn variant<'b>(&'b self, name: &'static str, md: &'b Arc<MappedDevice>, op: Op, order: &'b [u64]) -> Variant<'b> {
+        Variant::new(name, move || self.pass(md, op, order, PAGE as usize))
     }
 
     /// The first page of every block, in an order that looks random or in theirs.
@@ -158,7 +158,7 @@ impl Findings<'_> {
         self.ratios.push(Bar { label: row.to_owned(), value: ratio, tone: Tone::Ours });
     }
 
-    /// What is left of the figure without the baseline, in nanoseconds.
+    /// The figure without the baseline, in nanoseconds.
     fn extra(&mut self, row: &str, baseline: &[f64], figure: &[f64]) {
         let rounds: Vec<f64> = baseline.iter().zip(figure).map(|(b, f)| f - b).collect();
         let extra = Spread::of(&rounds).median;
@@ -235,8 +235,8 @@ fn mapped(findings: &mut Findings<'_>, blocks: u64, rounds: usize) -> Result<(),
             continue;
         }
         (setting.progress)(row);
-        let mut ways = [pool.way("linear", &linear, op, &order), pool.way("thin", &thin, op, &order)];
-        let figures = turns(rounds, &mut ways, |_| ())?;
+        let mut variants = [pool.variant("linear", &linear, op, &order), pool.variant("thin", &thin, op, &order)];
+        let figures = turns(rounds, &mut variants, |_| ())?;
         findings.speed(row, figures.of("linear"), figures.of("thin"), Limit::AtLeast(0.85));
     }
     Ok(())
@@ -330,9 +330,9 @@ fn snapshots(findings: &mut Findings<'_>, blocks: u64, rounds: usize) -> Result<
     (setting.progress)("reading beside snapshots");
     let order = few.pages();
     let (op, [first, second]) = (Op::Read, [&volumes[0], &volumes[1]]);
-    let mut ways = [few.way("few", first, op, &order), many.way("many", second, op, &order)];
-    let figures = turns(rounds, &mut ways, |_| ())?;
-    drop(ways);
+    let mut variants = [few.variant("few", first, op, &order), many.variant("many", second, op, &order)];
+    let figures = turns(rounds, &mut variants, |_| ())?;
+    drop(variants);
     let limit = Limit::AtLeast(1.0 / 1.2);
     findings.speed(MANY_READS, figures.of("few"), figures.of("many"), limit);
     (setting.progress)("first writes beside snapshots");

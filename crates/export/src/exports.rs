@@ -1,4 +1,4 @@
-//! Devices that are exported, and where a server finds them.
+//! Exported devices, and how a server finds them.
 
 use rustix::fd::OwnedFd;
 use rustix::net::sockopt;
@@ -11,10 +11,9 @@ use std::sync::Arc;
 use udm_base::{Errno, Sectors};
 use udm_io::{BlockDevice, Limits};
 
-/// A device that is exported, whichever way: what NBD, nodes, vhost-user and ublk know of it. Called from their
-/// threads; may block briefly.
+/// An exported device, as NBD, nodes, vhost-user and ublk see it. Called from their threads; may block briefly.
 pub trait Export: Send + Sync {
-    /// What it is known by, to clients and to a server that goes on in the place of this one.
+    /// Its name, for clients and for a server that takes over from this one.
     fn name(&self) -> String;
 
     /// For people; may be empty.
@@ -22,7 +21,7 @@ pub trait Export: Send + Sync {
         String::new()
     }
 
-    /// The device. It must be the same at every call. Its size and its limits are what clients are told.
+    /// The device. It must be the same at every call. Clients are told its size and its limits.
     fn device(&self) -> Arc<dyn BlockDevice>;
 
     /// Whether writes are refused now.
@@ -30,8 +29,8 @@ pub trait Export: Send + Sync {
         false
     }
 
-    /// Whether what was written can be lost with this process before a flush. What outlives the process is written
-    /// through then.
+    /// Whether written data can be lost with this process before a flush. An export that outlives the process then
+    /// writes through.
     fn write_through(&self) -> bool {
         false
     }
@@ -95,12 +94,12 @@ pub enum Told {
     KeepSize,
 }
 
-/// Why an export cannot be had now.
+/// Why an export cannot be opened now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refused {
-    /// What open(2) of a node fails with.
+    /// The error of open(2) on a node.
     pub errno: Errno,
-    /// What other clients are told.
+    /// The text for other clients.
     pub message: String,
 }
 
@@ -134,15 +133,15 @@ impl Deref for OpenExport {
     }
 }
 
-/// Where a server finds its exports. Called from the server's threads; may block briefly.
+/// A server's list of exports. Called from the server's threads; may block briefly.
 pub trait Exports: Send + Sync {
-    /// The exports that there are.
+    /// All exports.
     fn list(&self) -> Vec<Arc<dyn Export>>;
 
-    /// The export that `client` is to have under a name. The empty name asks for the default export.
+    /// The export of a name for `client`. The empty name means the default export.
     ///
     /// # Errors
-    /// There is none, or not for that client.
+    /// There is none, or none for that client.
     fn find(&self, name: &str, client: &Client) -> Result<Arc<dyn Export>, OpenError>;
 
     /// Opens an export for `client`.
@@ -155,7 +154,7 @@ pub trait Exports: Send + Sync {
     }
 }
 
-/// A device under a name, for everybody.
+/// A device under a name, for every client.
 #[derive(Clone)]
 pub struct NamedDevice(pub String, pub Arc<dyn BlockDevice>);
 
@@ -181,7 +180,7 @@ impl Exports for Vec<NamedDevice> {
     }
 }
 
-/// Who asks: for messages and for the open count's holder.
+/// The client: for messages, and as the holder in the open count.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Client {
@@ -222,7 +221,7 @@ pub enum OpenError {
     /// There is none of that name.
     #[error("no export is named {0:?}")]
     Unknown(String),
-    /// There is, but it cannot be had now.
+    /// There is, but it cannot be opened now.
     #[error("{0}")]
     Refused(String),
 }

@@ -1,4 +1,4 @@
-//! Floor 5: ways out for a mapped device. An export sees a [`BlockDevice`](udm_io::BlockDevice) and names no target.
+//! Floor 5: exports of mapped devices. An export sees a [`BlockDevice`](udm_io::BlockDevice) and names no target.
 
 pub mod exports;
 mod listener;

@@ -522,9 +522,9 @@ fn a_block_device_is_claimed_once_for_all_users_of_one_holder() {
     let (first, second) = (take(&ours, false).unwrap(), take(&ours, true).unwrap());
     drop(first);
     refused(&others);
-    // Looking is free.
+    // Opening without a claim is allowed.
     FileDevice::open(&node.0, FileOptions::default(), Arc::new(ThreadExecutor)).unwrap();
-    // The claim passes on, and there is no moment at which it is free.
+    // The claim passes on, and is free at no moment.
     let shared = ours.share().unwrap();
     drop(second);
     refused(&others);
@@ -542,7 +542,7 @@ fn a_block_device_is_claimed_once_for_all_users_of_one_holder() {
         }
     });
     assert!(ours.share().unwrap().is_empty());
-    // One that is exclusive for itself stands in the way of claims as well.
+    // An exclusive open of its own prevents claims as well.
     let options = FileOptions { exclusive: true, ..FileOptions::default() };
     let alone = FileDevice::open(&node.0, options, Arc::new(ThreadExecutor)).unwrap();
     refused(&ours);
@@ -565,7 +565,7 @@ fn a_claimed_block_device_takes_discards_over_what_is_not_written_yet() {
             let options = FileOptions { read_only, ring, ..FileOptions::default() };
             FileDevice::open_claimed(&node.0, options, &claims, Arc::new(ThreadExecutor)).unwrap()
         };
-        // Whoever was first, and how.
+        // Whichever was first, and in whatever way.
         let _reader = open(true);
         let io = BlockingIo::new(&Domain::default(), Arc::new(open(false))).unwrap();
         let (data, mut back) = (pattern(64 * KIB as usize, 1), vec![1; 64 * KIB as usize]);

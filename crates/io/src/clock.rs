@@ -1,4 +1,4 @@
-//! Time, so that the simulator can be its master.
+//! Time, as an interface that the simulator can implement.
 
 use rustix::time::{ClockId, clock_gettime};
 use std::time::Instant;

@@ -12,9 +12,9 @@ use udm_io::{Cx, Domain, InternalWaiter, Nanos};
 pub struct Kcopyd(Arc<Inner>);
 
 impl Kcopyd {
-    /// A copier for channels of `domain`, which may have other `options` for all ([`copy_as`](Self::copy_as)). Takes
-    /// address space for its pool, and memory as it is used. Fails when there is none, or the domain's workqueue cannot
-    /// be started. May block briefly.
+    /// A copier for channels of `domain`. The domain may override `options` for all copiers
+    /// ([`copy_as`](Self::copy_as)). Takes address space for its pool, and memory as it is used. Fails when there is
+    /// none, or the domain's workqueue cannot be started. May block briefly.
     pub fn new(domain: &Domain, options: CopyOptions) -> io::Result<Self> {
         let others = *Workqueue::of(domain).copies();
         let inner = Arc::new(Inner::new(others.unwrap_or(options))?);
@@ -23,22 +23,22 @@ impl Kcopyd {
         Ok(Self(inner))
     }
 
-    /// Has every copier that is made in `domain` from now on work by `options`, whatever its maker asks for: to measure
-    /// one policy beside another.
+    /// Makes every copier that is created in `domain` from now on use `options`, whatever its creator asks for: to
+    /// compare policies.
     pub fn copy_as(domain: &Domain, options: CopyOptions) {
         *Workqueue::of(domain).copies() = Some(options);
     }
 
-    /// Asks for a copy. Given back when as many jobs wait as may: who has none of its own waiting here never sees that;
-    /// others ask again when one of theirs is done.
+    /// Requests a copy. Returned when the queue is full; a caller without waiting jobs never sees that, and others try
+    /// again when one of their jobs is done.
     pub fn copy(&self, cx: &Cx<'_>, job: Box<CopyJob>, asker: Arc<dyn Copied>) -> Result<(), Box<CopyJob>> {
         self.add_for_run(job, asker).map_err(|(job, _)| job)?;
         self.0.run(cx);
         Ok(())
     }
 
-    /// As [`copy`](Self::copy) without beginning yet: jobs that are added one after the other and begun together by
-    /// [`run`](Self::run) can go as one.
+    /// As [`copy`](Self::copy), but does not start it: jobs that are added one after the other and started together by
+    /// [`run`](Self::run) can be joined.
     pub fn add(&self, job: Box<CopyJob>, asker: Arc<dyn Copied>) -> Result<(), (Box<CopyJob>, Arc<dyn Copied>)> {
         self.0.add(job, asker)?;
         self.0.kick();
@@ -55,29 +55,29 @@ impl Kcopyd {
         self.0.add(job, asker)
     }
 
-    /// Begins what can be begun.
+    /// Starts the jobs that can be started.
     pub fn run(&self, cx: &Cx<'_>) {
         self.0.run(cx);
     }
 
-    /// The share of the time, in percent, in which copies may be out; 100 at first. 0 is taken for 1. Not while
-    /// somebody is in a [`hurry`](Self::hurry).
+    /// The share of the time, in percent, in which copies may be out; 100 at first. 0 counts as 1. Has no effect while
+    /// there is a [`unthrottle`](Self::unthrottle).
     pub fn set_throttle(&self, percent: u32) {
         self.0.set_throttle(percent);
     }
 
-    /// As long as what is returned lives, there is no throttle: for who waits until copies are done. Blocks briefly.
-    pub fn hurry(&self) -> Hurry {
-        self.0.hurry();
-        Hurry(self.0.clone())
+    /// Disables the throttle as long as the returned value lives, for code that waits for copies. Blocks briefly.
+    pub fn unthrottle(&self) -> Unthrottled {
+        self.0.unthrottle();
+        Unthrottled(self.0.clone())
     }
 
-    /// Whether jobs next to each other go together: then one may as well ask for them as one.
+    /// Whether neighbouring jobs are joined: then a caller may as well request them as one.
     pub fn merges(&self) -> bool {
         self.0.options().merge
     }
 
-    /// What it did.
+    /// Statistics of the copier.
     pub fn stats(&self) -> CopyStats {
         self.0.stats()
     }
@@ -88,12 +88,12 @@ impl Kcopyd {
     }
 }
 
-/// No throttle as long as it lives, from [`Kcopyd::hurry`].
-pub struct Hurry(Arc<Inner>);
+/// Disables the throttle as long as it lives; from [`Kcopyd::unthrottle`].
+pub struct Unthrottled(Arc<Inner>);
 
-impl Drop for Hurry {
+impl Drop for Unthrottled {
     fn drop(&mut self) {
-        self.0.no_hurry();
+        self.0.rethrottle();
     }
 }
 

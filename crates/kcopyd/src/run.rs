@@ -1,6 +1,6 @@
-//! What drives a copier: one at a time takes the turn, begins what can be begun, and submits what is ready.
+//! Drives a copier: one thread at a time starts the jobs that can be started, and submits the I/O that is ready.
 //!
-//! The state's lock is held for bookkeeping only; nothing is submitted and nobody is called under it.
+//! The state's lock is held for bookkeeping only; nothing is submitted or called under it.
 
 mod at_once;
 
@@ -17,11 +17,11 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use udm_base::{Sector, Sectors};
 use udm_io::{BlockDevice, Cx, Memory, Nanos, Op, OpFlags, Segment, Status};
 
-/// Reads and writes that one section submits at most, so that others get their turn while devices answer at once.
+/// The most reads and writes of one section, so that other work gets a turn even if devices answer at once.
 const BUDGET: u32 = 256;
-/// How long the workqueue waits for somebody to come by while something is out.
+/// How long the workqueue waits for other threads to run the copier while something is out.
 const ATTENTION_NS: u64 = 10_000_000;
-/// How long the workqueue goes on looking when nothing is out any more.
+/// How long the workqueue keeps looking when nothing is out any more.
 const LINGER_NS: u64 = 500_000_000;
 
 /// Zeroes to be written out.
@@ -33,7 +33,7 @@ pub(super) struct Inner {
     options: CopyOptions,
     /// The longest piece, in whole pages.
     piece: Sectors,
-    /// Who has increased it from 0 runs; others leave it to that one.
+    /// The thread that has increased it from 0 runs the copier; others leave the work to that thread.
     turn: AtomicUsize,
     state: Mutex<State>,
     /// Takes pages of the system only as they are used.
@@ -43,17 +43,17 @@ pub(super) struct Inner {
 
 struct State {
     queue: Queue,
-    /// Jobs of which pieces are out or are still to begin.
+    /// Jobs with pieces that are out or not yet started.
     under_way: Slots<Box<CopyJob>>,
-    /// The job under way of which more pieces are to begin.
+    /// The job under way with more pieces to start.
     current: Option<usize>,
-    /// Zeroes that a device has turned out not to make: to be written out.
+    /// Zeroes to be written as data, because a device does not support WRITE ZEROES.
     redo: VecDeque<(usize, Sectors, Sectors)>,
     pieces: Slots<Box<Piece>>,
     ready: VecDeque<Io>,
     done: VecDeque<Box<CopyJob>>,
     pages: Pages,
-    /// Of earlier reads and writes, to be used again.
+    /// From earlier reads and writes, to be reused.
     #[expect(clippy::vec_box, reason = "own bios point at their landings")]
     spare: Vec<Box<Landing>>,
     #[expect(clippy::vec_box, reason = "moved as boxes, in and out")]
@@ -77,7 +77,7 @@ struct Io {
     which: usize,
 }
 
-/// What an internal bio's completion gets.
+/// The word of an internal bio's completion.
 struct Landing {
     inner: Option<Arc<Inner>>,
     io: Io,
@@ -148,14 +148,14 @@ impl Inner {
         self.item().kick_now();
     }
 
-    /// One more that is in a hurry.
-    pub(super) fn hurry(&self) {
-        self.lock().throttle.hurries += 1;
+    /// One more reason to disable the throttle.
+    pub(super) fn unthrottle(&self) {
+        self.lock().throttle.unthrottled += 1;
         self.item().kick_now();
     }
 
-    pub(super) fn no_hurry(&self) {
-        self.lock().throttle.hurries -= 1;
+    pub(super) fn rethrottle(&self) {
+        self.lock().throttle.unthrottled -= 1;
     }
 
     pub(super) fn stats(&self) -> CopyStats {
@@ -169,11 +169,11 @@ impl Inner {
         mut job: Box<CopyJob>,
         asker: Arc<dyn Copied>,
     ) -> Result<(), (Box<CopyJob>, Arc<dyn Copied>)> {
-        // Outside the lock: a mapped device looks into its table.
+        // Outside the lock: a mapped device reads its table.
         job.progress = Progress { most: self.longest(&job, false), ..Default::default() };
         job.read = Status::Ok;
         if job.is_whole() {
-            // Also of what it goes together with.
+            // Also the places of the jobs that it is joined with.
             job.to.iter_mut().for_each(|to| to.take = Sectors::new(u64::MAX));
         }
         job.to.iter_mut().for_each(|to| to.status = Status::Ok);
@@ -216,7 +216,7 @@ impl Inner {
         if pages.is_zero() { most.max(Sectors::new(1)) } else { pages }
     }
 
-    /// When the workqueue is to look again.
+    /// When the workqueue has to look again.
     pub(super) fn next_attention(&self, now: Nanos) -> Option<Nanos> {
         let mut state = self.lock();
         let next = state.next_attention(now);
@@ -224,7 +224,7 @@ impl Inner {
         next
     }
 
-    /// Does what can be done, if nobody else is at it: then that one does it.
+    /// Does the work that can be done, if no other thread is doing it; otherwise that thread does it.
     pub(super) fn run(self: &Arc<Self>, cx: &Cx<'_>) {
         if !cx.can_submit_internal() {
             return self.item().kick_now();
@@ -235,7 +235,7 @@ impl Inner {
         loop {
             let seen = self.turn.load(Ordering::Acquire);
             if !self.work(cx) {
-                // Somebody will come back, whatever others have brought meanwhile.
+                // A call will come back, even if other threads have brought more meanwhile.
                 self.turn.store(0, Ordering::Release);
                 return;
             }
@@ -245,7 +245,7 @@ impl Inner {
         }
     }
 
-    /// Until nothing is left that can be done. False when this section is to do no more: somebody will come back.
+    /// Works until nothing is left that can be done. False when this section has done enough: a call will come back.
     fn work(self: &Arc<Self>, cx: &Cx<'_>) -> bool {
         let mut state = self.lock();
         loop {
@@ -301,7 +301,7 @@ impl Inner {
         }
     }
 
-    /// Submits a read or write. False when the channel has no bio for it: it waits for one.
+    /// Submits a read or write. False when the channel has no internal bio for it: the copier waits for one.
     fn depart(self: &Arc<Self>, cx: &Cx<'_>, departure: Departure) -> bool {
         let Departure { dev, op, flags, range, segs, landing } = departure;
         let level = Cx::internal_level(&*dev);
@@ -314,11 +314,11 @@ impl Inner {
         if submitted {
             return true;
         }
-        // SAFETY: not submitted, so that it is ours still.
+        // SAFETY: it was not submitted, so it still belongs to this function.
         let landing = unsafe { Box::from_raw(word) };
         let mut state = self.lock();
         state.spare.push(landing.emptied());
-        // It is counted when it goes.
+        // It is counted when it is submitted.
         let (count, sum) = state.stats.of(op);
         (*count, *sum) = (*count - 1, sum.saturating_sub(range.1.checked_bytes().unwrap_or(u64::MAX)));
         state.ready.push_front(io);
@@ -358,7 +358,7 @@ impl Landing {
 }
 
 /// # Safety
-/// `word` is a landing that nobody else knows.
+/// `word` is a landing that nothing else points at.
 unsafe fn landed(cx: &Cx<'_>, status: Status, word: *const ()) {
     // SAFETY: the contract.
     let mut landing = unsafe { Box::from_raw(word.cast_mut().cast::<Landing>()) };
@@ -400,7 +400,7 @@ impl State {
         }
     }
 
-    /// Begins the next piece, if one can begin.
+    /// Starts the next piece, if possible.
     fn begin(&mut self, inner: &Inner) -> bool {
         if self.pieces.len() >= inner.options.pieces {
             return false;
@@ -462,7 +462,7 @@ impl State {
         jobs
     }
 
-    /// Begins a part of a job that goes by itself.
+    /// Starts a part of a job that is not joined.
     fn begin_part(&mut self, inner: &Inner, job: usize) -> bool {
         let it = self.under_way.get_mut(job);
         let (at, len) = (it.progress.begun, it.next_len());
@@ -480,7 +480,7 @@ impl State {
         true
     }
 
-    /// Makes a piece of jobs under way, for which there are pages, and its first reads or writes ready.
+    /// Makes a piece of jobs under way, with its pages, and prepares its first reads or writes.
     fn depart_piece(&mut self, inner: &Inner, jobs: &[usize], at: Sectors, sectors: Sectors) {
         let first = self.under_way.get(jobs[0]);
         let (zeroes, places, write_out) =
@@ -496,7 +496,7 @@ impl State {
         piece.segs.clear();
         let bytes = sectors.checked_bytes().unwrap_or(u64::MAX);
         if zeroes {
-            // For those devices that make none themselves: these take a piece's length at most.
+            // For devices without WRITE ZEROES: their zeroes are at most as long as a piece.
             let longest = inner.piece.bytes().min(bytes) as usize;
             for _ in 0..longest.div_ceil(ZEROES.0.len()) {
                 // SAFETY: a device only reads the memory of a write.
@@ -525,14 +525,14 @@ impl State {
         }
     }
 
-    /// Makes the lists of memory for places that get a part of a piece only, or zeroes too.
+    /// Makes the segment lists for places that get only a part of a piece, or zeroes too.
     fn cut(&mut self, number: usize) {
         let piece = self.pieces.get_mut(number);
         piece.cut.clear();
         piece.cuts.clear();
         piece.pads.clear();
         let last = self.under_way.get(*piece.jobs.last().expect("a piece is of jobs"));
-        // Of jobs together the piece is all of each; of one it may be a part.
+        // Of joined jobs the piece has all; of a single job it may be a part.
         let at = if piece.jobs.len() > 1 { (Sectors::ZERO, last.sectors) } else { (piece.at, piece.sectors) };
         let reads = matches!(last.from, CopyFrom::Device(..));
         let pad = |to: &CopyTo| if reads { to.pad_of(at.0, at.1, last.sectors) } else { Sectors::ZERO };
@@ -563,12 +563,12 @@ impl State {
         }
     }
 
-    /// Makes the writes of a piece ready.
+    /// Prepares the writes of a piece.
     fn write(&mut self, number: usize) {
         let piece = self.pieces.get_mut(number);
         let to = &self.under_way.get(piece.jobs[0]).to;
         let before = self.ready.len();
-        // After those of earlier pieces, before whatever is to begin.
+        // After those of earlier pieces, before new pieces.
         let some = to.iter().enumerate().filter(|(_, to)| to.overlap(piece.at, piece.sectors).is_some());
         self.ready.extend(some.map(|(at, _)| Io { piece: number, which: at + 1 }));
         piece.left = self.ready.len() - before;
@@ -610,14 +610,14 @@ impl State {
         Departure { dev, op, flags, range, segs, landing }
     }
 
-    /// The last of a piece has landed.
+    /// The last I/O of a piece has ended.
     fn finish(&mut self, number: usize, inner: &Inner) {
         let mut piece = self.pieces.take(number);
         self.pages.give(&mut piece.runs);
         let failed = !piece.read.is_ok() || piece.writes.iter().any(|s| !s.is_ok());
         let jobs = std::mem::take(&mut piece.jobs);
         if failed && jobs.len() > 1 {
-            // Each by itself, so that each learns of its own error.
+            // Each job by itself, so that each gets its own error.
             for &job in jobs.iter().rev() {
                 let mut job = self.under_way.take(job);
                 job.progress.begun = Sectors::ZERO;
@@ -639,7 +639,7 @@ impl State {
         self.spare_pieces.push(piece);
     }
 
-    /// Whether all that failed is that a device does not make zeroes.
+    /// Whether the only failure is that a device does not support WRITE ZEROES.
     fn must_write_out(&self, piece: &Piece, job: usize) -> bool {
         let zeroes = matches!(self.under_way.get(job).from, CopyFrom::Zeroes) && !piece.write_out;
         zeroes && piece.writes.iter().all(|s| matches!(s, Status::Ok | Status::NotSupported))
@@ -663,7 +663,7 @@ impl State {
     }
 }
 
-/// A copier that is let go of has nothing out: what is out holds it.
+/// A copier that is dropped has nothing out, because everything that is out holds it.
 impl Drop for Inner {
     fn drop(&mut self) {
         let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);

@@ -1,6 +1,6 @@
-//! Things by number, for what is under way.
+//! Values by number, for work under way.
 
-/// Things by number; numbers are used again.
+/// Values by number; numbers are reused.
 pub(super) struct Slots<T> {
     slots: Vec<Option<T>>,
     free: Vec<usize>,

@@ -1,10 +1,10 @@
-//! What can go wrong, and where.
+//! Errors, with their places.
 
 use std::fmt;
 
 use crate::block::IoError;
 
-/// What a metadata block is.
+/// The kind of a metadata block.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Kind {
     /// A node of a btree.
@@ -37,17 +37,17 @@ impl fmt::Display for Kind {
 pub struct Damage {
     /// The metadata block that holds it.
     pub block: u64,
-    /// What the block was read as.
+    /// The kind that the block was read as.
     pub kind: Kind,
-    /// What about it is wrong.
+    /// The error.
     pub field: &'static str,
-    /// What was there.
+    /// The value found.
     pub found: String,
-    /// What would have been right.
+    /// The value expected.
     pub expected: String,
 }
 
-/// Which space has run out.
+/// The space that has run out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Space {
     /// Blocks for metadata.
@@ -80,7 +80,7 @@ pub enum Error {
     /// Metadata could not be written or flushed.
     #[error("writing metadata: {0}")]
     Write(IoError),
-    /// What was read cannot be right.
+    /// The data read is invalid.
     #[error(transparent)]
     Damage(Box<Damage>),
     /// No block is left.

@@ -83,7 +83,7 @@ pub struct SpaceMapRoot {
 }
 
 impl SpaceMapRoot {
-    /// Of a map in which so many of `nr_blocks` are in use.
+    /// For a map in which this many of `nr_blocks` are in use.
     pub(crate) fn new(nr_blocks: u64, nr_allocated: u64, bitmap_root: u64, ref_count_root: u64) -> Self {
         Self {
             nr_blocks: nr_blocks.into(),
@@ -175,7 +175,7 @@ pub const fn array_max_entries(value_size: usize) -> usize {
 }
 
 impl Kind {
-    /// What its checksums are xored with; zero for what is no block of its own.
+    /// The value that its checksums are xored with; zero for a structure that is not a block of its own.
     #[must_use]
     pub const fn salt(self) -> u32 {
         match self {

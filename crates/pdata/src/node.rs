@@ -33,7 +33,7 @@ impl<'a> Node<'a> {
 
     /// `block`, of which [`read`](Self::read) has seen that it is a node, or that was made here.
     ///
-    /// Of any other block the methods may panic.
+    /// For any other block the methods may panic.
     #[must_use]
     pub fn checked(block: &'a Block) -> Self {
         Self { block }
@@ -97,7 +97,7 @@ impl<'a> Node<'a> {
 }
 
 /// Fewer entries than this are too few, for any node but a root (`merge_threshold`, `dm-btree-remove.c`; `thin_check`
-/// sees to it).
+/// checks it).
 pub(crate) fn least(max: usize) -> usize {
     max / 3
 }

@@ -47,12 +47,12 @@ impl SimDevice {
         self.disk(|disk| disk.faults.clear());
     }
 
-    /// What reads see now.
+    /// The content that reads see now.
     pub fn content(&self) -> Image {
         self.disk(|disk| disk.current.clone())
     }
 
-    /// What would survive a power cut whatever its luck.
+    /// The content that would survive any power cut.
     pub fn durable(&self) -> Image {
         self.disk(|disk| disk.durable.clone())
     }

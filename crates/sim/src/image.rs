@@ -1,4 +1,4 @@
-//! What a simulated device holds: pages that were written, by number; all else is zero.
+//! The content of a simulated device: written pages, by number; all others are zero.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -11,7 +11,7 @@
 //!
 //! # Invariants
 //! - The same seed and the same calls on one thread give the same world, bit for bit.
-//! - What a FLUSH or FUA that has completed covers is in every image. Of each other write, completed or in flight, an
+//! - Writes covered by a completed FLUSH or FUA are in every image. Of each other write, completed or in flight, an
 //!   image holds nothing, all, or whole sectors of it; two writes to one sector may have reached it in either order.
 //! - Time passes only when a channel has nothing to do.
 

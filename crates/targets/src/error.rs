@@ -1,9 +1,9 @@
 //! # Purpose
-//! Fails every I/O, to test what stands above, or to fill the place of what is lost.
+//! Fails every I/O, to test what stands above it, or to take the place of lost data.
 //! # Table
 //! `<start> <length> error [<device> <start sector>]`
 //!
-//! The device lends its limits only.
+//! Only the device's limits are used.
 //! # Status
 //! Empty.
 //! # Messages
@@ -20,7 +20,7 @@ pub(crate) static TYPE: TargetType = TargetType::new("error", [1, 7, 0], ctr);
 struct Failing;
 
 fn ctr(ctr: &mut Ctr<'_>) -> Result<NewTarget, ArgError> {
-    // The kernel takes any other number of arguments, and looks at none.
+    // The kernel takes any other number of arguments, and ignores them.
     let is_given = ctr.args.len() == 2;
     let device = is_given.then(|| ctr.device_range("Invalid device sector", "Device lookup failed")).transpose()?;
     Ok(NewTarget::new(Failing).maps_to(device).ends_at_once())

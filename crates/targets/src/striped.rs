@@ -9,7 +9,7 @@
 //! # Messages
 //! None.
 //! # Differences from the kernel
-//! Discards are cut at chunks rather than sent as one range to each stripe (`drivers/md/dm-stripe.c`, 6.12).
+//! Discards are split at chunks, not sent as one range to each stripe (`drivers/md/dm-stripe.c`, 6.12).
 
 use std::fmt::Write;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -19,7 +19,7 @@ use udm_io::{Bio, Cx, Limits, Status};
 
 pub(crate) static TYPE: TargetType = TargetType::new("striped", [1, 6, 0], ctr);
 
-/// From this many errors of a stripe on, another is no event (`DM_IO_ERROR_THRESHOLD`).
+/// After this many errors of a stripe, further ones are no events (`DM_IO_ERROR_THRESHOLD`).
 const ERROR_THRESHOLD: u32 = 15;
 
 /// What the kernel's `kstrtouint` takes at most.
@@ -102,7 +102,7 @@ impl Target for Striped {
             Failed::At(at) => self.locate(at).0.has_failed(status),
             Failed::Flush(dev) => {
                 let own = self.stripes.iter().filter(|s| s.device.dev.id() == dev);
-                // Each is to count it, also after one for which it is an event.
+                // Each stripe has to count it, also after one for which it is an event.
                 own.filter(|stripe| stripe.has_failed(status)).count() > 0
             }
         }
@@ -114,14 +114,15 @@ impl Stripe {
         if self.errors.load(Ordering::Relaxed) > 0 { 'D' } else { 'A' }
     }
 
-    /// Counts an error of it; whether that is an event. What it does not offer is none (`stripe_end_io`).
+    /// Counts an error of it, and returns whether that is an event. An unsupported operation is no error
+    /// (`stripe_end_io`).
     fn has_failed(&self, status: Status) -> bool {
         status != Status::NotSupported && self.errors.fetch_add(1, Ordering::Relaxed) + 1 < ERROR_THRESHOLD
     }
 }
 
 impl Striped {
-    /// The stripe that `at` lies on, and where (`stripe_map_sector`).
+    /// The stripe of `at`, and the place on it (`stripe_map_sector`).
     #[inline]
     fn locate(&self, at: Sectors) -> (&Stripe, Sector) {
         let (stripe, into) = self.geometry.locate(at);

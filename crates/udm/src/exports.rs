@@ -8,7 +8,7 @@ use udm_core::{MappedDevice, Registry, TableSlot};
 use udm_export::{Client, Export, Exports, OpenError, Refused};
 use udm_io::BlockDevice;
 
-/// Every active device by its name, or one of them only.
+/// Every active device by its name, or only one of them.
 pub(crate) struct MappedExports {
     registry: Registry,
     only: Option<String>,
@@ -31,7 +31,7 @@ impl MappedExports {
         devices
     }
 
-    /// What the empty name stands for: the one device that there is.
+    /// The meaning of the empty name: the only device, if there is just one.
     fn default_device(&self) -> Result<Arc<MappedDevice>, OpenError> {
         let devices = self.visible();
         match devices.as_slice() {
@@ -74,7 +74,7 @@ impl Exports for MappedExports {
     }
 }
 
-/// A mapped device as an export, whichever way.
+/// A mapped device as an export of any kind.
 pub(crate) struct Mapped(pub(crate) Arc<MappedDevice>);
 
 impl Export for Mapped {
@@ -104,27 +104,27 @@ impl Export for Mapped {
     }
 }
 
-/// Whether no write could succeed, so that a client is better told at once.
+/// Whether no write could succeed, so that a client is told at once.
 pub(crate) fn is_read_only(md: &MappedDevice) -> bool {
     let beneath = md.table(TableSlot::Active);
     let beneath = beneath.as_ref().map_or(&[][..], |table| table.devices());
     md.read_only() || !beneath.is_empty() && beneath.iter().all(|dev| dev.read_only())
 }
 
-/// Whether what a write changed beside its data is in this process's memory until a flush: a pool's mappings are. The
-/// kernel and what is mounted survive this process, and would not find again what they have written.
+/// Whether a write changes metadata that are in this process's memory until a flush, such as a pool's mappings. The
+/// kernel and a mounted file system survive this process, and would lose what they have written.
 pub(crate) fn keeps_in_memory(md: &MappedDevice) -> bool {
     let Some(table) = md.table(TableSlot::Active) else { return false };
     table.types().any(|target| target.name == "thin")
         || table.devices().iter().any(|dev| dev.as_any().downcast_ref::<MappedDevice>().is_some_and(keeps_in_memory))
 }
 
-/// Whether a process of that user may use this one's sockets: its own user's and root's may.
+/// Whether a process of that user may use this one's sockets: only its own user and root may.
 pub(crate) fn may_connect(uid: u32) -> bool {
     uid == 0 || uid == geteuid().as_raw()
 }
 
-/// What one that may not is told.
+/// The message for one that may not.
 pub(crate) fn refusal(uid: u32) -> String {
     let owner = geteuid().as_raw();
     format!("this udm belongs to user {owner}: user {uid} may not use it; only {owner} and root may")

@@ -259,7 +259,7 @@ fn serve(places: Result<Places, String>, args: &DaemonArgs) -> u8 {
     match places.map_err(Into::into).and_then(|places| daemon::run(places, begin)) {
         Ok(()) => 0,
         Err(error) => {
-            // A client that started one too many needs no word in the log.
+            // A client that started one daemon too many needs no line in the log.
             if !(begin.detached && error.held) {
                 eprintln!("udm: {}", error.message);
             }
@@ -305,7 +305,7 @@ fn status(places: &Places) -> Result<u8, String> {
     let Hello { program, pid, .. } = client.daemon().clone();
     let stats = ask(&mut client, &Request::Stats { name: None })?;
     let devices = stats.get("devices").and_then(Value::as_array).map_or(0, Vec::len);
-    // Who reads the first line only does not want to hear that the others could not be written.
+    // A reader that takes only the first line need not be told that the others could not be written.
     crate::startup::restore_sigpipe();
     println!("{program}, process {pid}, serves {} with {devices} devices", places.dir().display());
     for device in stats.get("devices").and_then(Value::as_array).into_iter().flatten() {

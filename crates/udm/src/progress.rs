@@ -1,5 +1,4 @@
-//! Telling how far it is, on stderr: a bar on a terminal, a line every few seconds elsewhere, nothing for what is
-//! short.
+//! Shows progress on stderr: a bar on a terminal, a line every few seconds elsewhere, nothing for short operations.
 
 use std::io::{IsTerminal, stderr};
 use std::time::{Duration, Instant};
@@ -7,7 +6,7 @@ use std::time::{Duration, Instant};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use udm_formats::thin::tools::Progress;
 
-/// What takes less is not told about.
+/// Shorter operations show nothing.
 const SHORT: Duration = Duration::from_secs(1);
 /// Between two lines.
 const LINES: Duration = Duration::from_secs(5);
@@ -16,7 +15,7 @@ const FRAMES: Duration = Duration::from_millis(100);
 
 pub(crate) struct Bar {
     name: &'static str,
-    /// Where whoever counts does not know.
+    /// If the total is not known.
     total: Option<u64>,
     quiet: bool,
     next: Instant,
@@ -28,7 +27,7 @@ impl Bar {
         Self { name, total, quiet, next: Instant::now() + SHORT, bar: None }
     }
 
-    /// Takes the bar away, so that something else can be printed.
+    /// Removes the bar, so that something else can be printed.
     pub(crate) fn clear(&mut self) {
         if let Some(bar) = self.bar.take() {
             bar.finish_and_clear();
@@ -59,7 +58,7 @@ impl Progress for Bar {
 }
 
 impl Bar {
-    /// Of how much; what is done is never more.
+    /// The total; the progress is never more.
     fn total(&self, done: u64, total: u64) -> u64 {
         self.total.unwrap_or(total).max(done).max(1)
     }
@@ -91,7 +90,7 @@ mod tests {
     use std::io;
     use std::sync::{Arc, Mutex};
 
-    /// A terminal of one line: what stands in it, and what it has shown.
+    /// A terminal of one line: its content, and what it has shown.
     #[derive(Clone, Default, Debug)]
     struct Screen(Arc<Mutex<(String, Vec<String>)>>);
 

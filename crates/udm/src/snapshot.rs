@@ -1,7 +1,7 @@
-//! `udm snapshot`: what is on a COW device, and how it goes back to the origin ([`merge`]).
+//! `udm snapshot`: shows the content of a COW device, and merges it into the origin ([`merge`]).
 //!
-//! To look into it the device is opened for reading only, and never written. One that is in use is read all the same,
-//! and said to be.
+//! The device is opened for reading only, and never written. A device in use is read all the same, and the output says
+//! so.
 
 mod merge;
 
@@ -16,9 +16,9 @@ use udm_formats::snapshot::{
     Changes, Error, Exception, Geometry, HEADER_BYTES, Header, Picture, Probe, Reader, Run, Store, VERSION, runs, size,
 };
 
-/// How often a device that changes under the reader is begun again.
+/// How often to start again when the device changes while it is read.
 const TRIES: usize = 5;
-/// How much is compared at once.
+/// The length that is compared at once.
 const COMPARE: u64 = 1 << 20;
 
 #[derive(Args)]
@@ -95,7 +95,7 @@ struct Cow {
     device: Device,
     header: Header,
     geometry: Geometry,
-    /// What the areas hold. `None` for a snapshot that is invalid: the kernel does not look at them either.
+    /// The content of the areas. `None` for an invalid snapshot: the kernel does not read them either.
     content: Option<Content>,
 }
 
@@ -109,7 +109,7 @@ impl Cow {
         let device = finder.open(name)?;
         for _ in 1..TRIES {
             match load(&device) {
-                // Who writes may have been between two writes.
+                // The writer may have been between two writes.
                 Err(_) if device.in_use.is_some() => {}
                 loaded => return loaded.map(|(header, geometry, content)| Self { device, header, geometry, content }),
             }

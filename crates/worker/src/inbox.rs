@@ -25,7 +25,7 @@ use std::sync::{Arc, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use udm_io::Nanos;
 
-/// Turns without a pause, while others leave more and more: what is in the outbox waits for a pause.
+/// The most turns without a pause, while threads leave more and more events: the outbox waits for a pause.
 const TURNS: usize = 16;
 /// No deadline.
 const NEVER: u64 = u64::MAX;
@@ -67,13 +67,13 @@ pub(crate) type Lock<E> = RunLock<Runner<E>, Near<E>>;
 /// It is held by this thread.
 pub(crate) type Running<'a, E> = Held<'a, Runner<E>, Near<E>>;
 
-/// What has been left for a worker.
+/// The events that have been left for a worker.
 pub(crate) struct Inbox<E: 'static> {
     /// What threads have left that did not run it.
     beside: Mutex<Vec<E>>,
     /// There is something in `beside`. Written under its lock; whoever was kicked for it sees it.
     any: AtomicBool,
-    /// When the worker has something to do that no event brings.
+    /// When the worker has something to do even without an event.
     deadline: AtomicU64,
     pub(crate) run: Lock<E>,
     /// Events that lie near, and what is to be sent, when nobody runs it. For people.
@@ -152,7 +152,7 @@ impl<E: 'static> Inbox<E> {
     /// Drops events of a kind that were left for a worker which has ended.
     pub(crate) fn forget(&self, what: impl Fn(&E) -> bool) {
         let forgotten: Vec<E> = self.beside().extract_if(.., |event| what(event)).collect();
-        // Without the lock: whoever is answered by that may leave something.
+        // Without the lock: dropping an event may answer a caller, which may then leave another event.
         drop(forgotten);
     }
 
@@ -165,7 +165,7 @@ impl<E: 'static> Inbox<E> {
         outgoing.store(near.outgoing.len(), Relaxed);
     }
 
-    /// How many events wait, unless somebody has them in hand.
+    /// How many events wait; `None` if another thread has the lock.
     pub(crate) fn len(&self) -> Option<usize> {
         let beside = self.beside.try_lock().ok()?.len();
         Some(beside + self.near[0].load(Relaxed))
@@ -188,8 +188,8 @@ type MutexGuardOf<'a, E> = loom::sync::MutexGuard<'a, Vec<E>>;
 
 /// A worker's end of its inbox: events, in turns.
 ///
-/// A turn is what was there when it began, and what the worker itself has put back since. After it the worker does what
-/// is due (a commit for all of the turn), and calls [`idle`](Self::idle).
+/// A turn consists of the events that were there when it began, and those that the worker has put back since. After a
+/// turn the worker does work that is due (a commit for all of the turn), and calls [`idle`](Self::idle).
 pub struct Events<E: 'static> {
     inbox: Arc<Inbox<E>>,
     turn: VecDeque<E>,
@@ -216,20 +216,20 @@ impl<E: 'static> Events<E> {
         self.turn.pop_front()
     }
 
-    /// Puts events back, before all others and in their order: for this turn.
+    /// Puts events back into this turn, before all others and in their order.
     pub fn put_first(&mut self, events: impl IntoIterator<Item = E, IntoIter: DoubleEndedIterator>) {
         events.into_iter().rev().for_each(|event| self.turn.push_front(event));
     }
 
-    /// Puts events back, after all others of this turn.
+    /// Puts events back into this turn, after all others.
     pub fn put_last(&mut self, events: impl IntoIterator<Item = E>) {
         self.turn.extend(events);
     }
 
-    /// Ends the turn: waits for something to happen, at most until `deadline`, unless there is more to do already.
-    /// Whatever happens meanwhile begins another turn, also one without events.
+    /// Ends the turn: waits until something happens, at most until `deadline`, unless there is more to do already.
+    /// Anything that happens meanwhile begins another turn, even without events.
     pub async fn idle(&mut self, deadline: Option<Nanos>) {
-        // A kick while something else was awaited has only told that: what it was for is seen here.
+        // A kick that came while something else was awaited is used up: its event is seen here.
         self.take_in();
         self.turns += 1;
         if !std::mem::take(&mut self.goes_on) && self.turn.is_empty() {
@@ -243,7 +243,7 @@ impl<E: 'static> Events<E> {
         self.take_in();
     }
 
-    /// Has what is in the outbox sent before the worker goes on.
+    /// Makes the polling thread send the outbox before the worker goes on.
     pub async fn give_way(&mut self) {
         self.goes_on = true;
         self.inbox.run.want();
@@ -254,7 +254,7 @@ impl<E: 'static> Events<E> {
 /// Pending once.
 struct Pause(bool);
 
-/// Waits until the worker is polled again, for whatever reason: to look whether it was for what is waited for.
+/// Waits until the worker is polled again, for any reason; the caller then checks its condition.
 pub(crate) fn pause() -> impl Future<Output = ()> + Send {
     Pause(false)
 }

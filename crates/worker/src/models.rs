@@ -16,7 +16,7 @@ mod tests {
     /// An event above this has something sent that is back at once, as the event that is left of it.
     const SENDS: usize = 100;
 
-    /// A worker without devices: what [`crate::Worker`] is but for those.
+    /// A worker without devices: otherwise like [`crate::Worker`].
     struct Model {
         inbox: Arc<Inbox<usize>>,
         /// The operation that the worker awaits first is done.
@@ -44,7 +44,7 @@ mod tests {
                 (Events::new(inbox.clone()), answered.clone(), handled.clone(), order.clone());
             let (sent, out) = (outbox.clone(), waits.clone());
             let main = async move {
-                // As a commit of a turn without events.
+                // Like a commit of a turn without events.
                 poll_fn(|_| if awaited.load(Acquire) { Poll::Ready(()) } else { Poll::Pending }).await;
                 loop {
                     while let Some(event) = events.next() {
@@ -118,7 +118,7 @@ mod tests {
         builder.check(model);
     }
 
-    /// Whatever is left and kicked for is handled when all who have kicked are done.
+    /// Every event that is left and kicked for is handled when all kickers are done.
     #[test]
     fn nothing_that_is_left_is_missed() {
         check(|| {
@@ -133,7 +133,7 @@ mod tests {
         });
     }
 
-    /// A kick that finds the worker waiting for an operation is spent, but what it was for is not missed.
+    /// A kick that finds the worker waiting for an operation is used up, but its event is not missed.
     #[test]
     fn an_event_that_comes_while_an_operation_is_awaited_is_not_missed() {
         check(|| {

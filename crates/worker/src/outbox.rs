@@ -29,18 +29,18 @@ impl<E: 'static> Default for Outbox<E> {
 
 /// An operation on a device: what, how, where.
 pub struct Operation {
-    /// The device. The worker's service holds it too, so that the last hold is not let go of inside a channel.
+    /// The device. The worker's service holds it too, so that the last reference is not dropped inside a channel.
     pub dev: Arc<dyn BlockDevice>,
     /// What is asked for.
     pub op: Op,
     /// How.
     pub flags: OpFlags,
-    /// Where, and how much. Memory has at least as much.
+    /// The range. Memory is at least as long.
     pub range: (Sector, Sectors),
 }
 
 impl Operation {
-    /// An operation with nothing special about it.
+    /// An operation without flags.
     pub fn new(dev: &Arc<dyn BlockDevice>, op: Op, range: (Sector, Sectors)) -> Self {
         Self { dev: dev.clone(), op, flags: OpFlags::NONE, range }
     }
@@ -61,7 +61,7 @@ impl Operation {
 
 /// A service whose worker copies.
 pub trait Copies: Service {
-    /// What the worker is left when a job is done, or has failed.
+    /// The worker's event for a job that is done, or has failed.
     fn copied(job: Box<CopyJob>) -> Self::Event;
 }
 
@@ -107,7 +107,7 @@ impl<S: Service> Worker<S> {
         self.put_own(Outgoing::InternalIo(operation.io(load)));
     }
 
-    /// Copies, by the `at`-th of its copiers; the end is an event. What is asked for between two pauses can go as one.
+    /// Copies, by the `at`-th of its copiers; the end is an event. Copies requested between two pauses can be joined.
     pub fn copy(&self, at: usize, job: Box<CopyJob>)
     where
         S: Copies,
@@ -123,12 +123,12 @@ impl<S: Service> Worker<S> {
         awaited
     }
 
-    /// Has something done beside the worker, which may await operations; its end is an event.
+    /// Runs a future beside the worker, which may await operations; its end is an event.
     pub fn spawn(&self, task: impl Future<Output = S::Event> + Send + 'static) {
         self.put(Outgoing::Task(Box::pin(task)));
     }
 
-    /// Sends a client's bio to the device that it points at: one that lies beneath that from which it came.
+    /// Sends a client's bio to the device that it points at, which must lie beneath the one that it came from.
     pub fn forward(&self, bio: Bio) {
         self.put(Outgoing::Bio(bio));
     }
@@ -154,7 +154,7 @@ impl<S: Service> Worker<S> {
         any
     }
 
-    /// Sends what is in the outbox. False when the channel has no more bios for it.
+    /// Sends the entries of the outbox. False when the channel has no more internal bios.
     pub(crate) fn send_all(&self, cx: &Cx<'_>, held: &mut Running<'_, S::Event>) -> bool {
         let mut asked = self.copy_waiting(held.value());
         let mut all = true;
@@ -253,7 +253,7 @@ impl<S: Copies> Copied for Worker<S> {
     }
 }
 
-/// Where the end of an awaited copy is told.
+/// The receiver of an awaited copy's result.
 struct AwaitedCopy<S: Service> {
     worker: Arc<Worker<S>>,
     /// Until then.

@@ -12,7 +12,7 @@ use udm_pdata::Block;
 /// A copy, and who is told of its end.
 pub(crate) type Awaiting = (Box<CopyJob>, Arc<dyn Copied>);
 
-/// Who knows the way of a bio that a worker sends back: the volume that it came by.
+/// Sends on a bio that a worker gives back: the volume that it came through.
 pub trait SendOn: Send + Sync {
     /// Sends a bio of this channel to a device beneath, if its way is known by now, or ends it. Otherwise it is given
     /// back, to be submitted in a later section to the device that it points at. It is not left to the worker again: a

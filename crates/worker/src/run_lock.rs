@@ -170,7 +170,7 @@ impl<'a, T, N> Held<'a, T, N> {
     }
 
     fn let_go(&self) {
-        // Whoever kept it would share it with the next holder.
+        // A borrow kept here would be shared with the next holder.
         assert!(self.lock.near.try_borrow_mut().is_ok(), "kept over the end of a run");
         self.lock.watch();
         self.lock.holder.store(NOBODY, Relaxed);

@@ -1,5 +1,4 @@
-//! What the rule of the kicks stands on: the system's atomics, or with `--cfg loom` those of the model checker
-//! (`models.rs`).
+//! The atomics for the kicks: the system's, or with `--cfg loom` those of the model checker (`models.rs`).
 
 #[cfg(not(loom))]
 pub(crate) use std::sync::{

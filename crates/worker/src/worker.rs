@@ -1,4 +1,4 @@
-//! A worker and those who run it.
+//! A worker, and how threads run it.
 
 use crate::flights::{Drains, Epoch, Flights, Ticket};
 use crate::inbox::{Events, Inbox, Runner, Running, Task, pause};
@@ -14,57 +14,57 @@ use udm_io::{Cx, Domain, InternalWaiter, Nanos};
 use udm_kcopyd::{CopyOptions, Kcopyd};
 use udm_kcopyd::{Work, WorkItem};
 
-/// How long the worker's I/O may be out before the workqueue looks after it.
+/// How long the worker's I/O may be out before the workqueue serves it.
 const PATIENCE_NS: u64 = 10_000_000;
-/// How often one section polls the worker: others may leave more again and again, and a thread that waits for sections
-/// waits for this one.
+/// How often one section polls the worker at most: other threads may leave more again and again, and a thread that
+/// waits for sections waits for this one.
 const POLLS: usize = 512;
-/// How long a worker that was busy is looked at without being kicked.
+/// How long the workqueue looks at a worker without a kick after the worker was busy.
 const LINGER_NS: u64 = 1_000_000_000;
 
-/// What a worker is for, and what it shares with those who ask it: settings, caches, devices.
+/// The purpose of a worker, and the state that it shares with other threads: settings, caches, devices.
 pub trait Service: Send + Sync + Sized + 'static {
-    /// What the worker is left.
+    /// The events of the worker.
     type Event: Send + 'static;
-    /// What it is called in errors: `pool`.
+    /// Its name in errors: `pool`.
     const NAME: &'static str;
 
-    /// Whether the worker waits for bios of others, besides those that it watches itself. Then the workqueue serves the
-    /// channels that they may be out on. Must not block.
+    /// Whether the worker waits for other clients' bios, besides those that it watches itself. Then the workqueue
+    /// serves the channels that these may be out on. Must not block.
     fn waits_for_others(&self) -> bool {
         false
     }
 }
 
-/// Why a run of the worker was broken off.
+/// Why a run of the worker was interrupted.
 enum Break {
-    /// This channel has no more bios for what is to be sent.
+    /// This channel has no more internal bios for the outbox.
     Channel,
     /// There is more to do, for another section.
     Section,
 }
 
-/// A worker, with what it shares.
+/// A worker, with its shared state.
 pub struct Worker<S: Service> {
     shared: S,
     this: Weak<Self>,
     domain: Domain,
     pub(crate) flights: Flights,
     drains: Mutex<Drains>,
-    /// A drain is waited for. Written under the lock of `drains`.
+    /// A drain is wanted. Written under the lock of `drains`.
     draining: AtomicBool,
     pub(crate) inbox: Arc<Inbox<S::Event>>,
     pub(crate) outbox: Outbox<S::Event>,
     /// Operations of its own that are out, but for what the thread that runs it has counted since it began. Below zero
     /// when they are back before that is added.
     pub(crate) out: AtomicIsize,
-    /// Clients' bios that come back to it: on whatever channel they are out, others may wait for them.
+    /// Clients' bios that come back to it: they may be out on any channel, and others may wait for them.
     pub(crate) watched: AtomicUsize,
     /// An operation has come back: a task may have waited for it.
     pub(crate) answered: AtomicBool,
-    /// When the workqueue may stop looking, and wait until it is kicked.
+    /// When the workqueue may stop looking and wait for a kick.
     linger: AtomicU64,
-    /// When the workqueue is to look next; `u64::MAX` when it is kicked.
+    /// When the workqueue is to look next; `u64::MAX`: only when it is kicked.
     attention: AtomicU64,
     /// The workqueue was kicked, and has not looked since. Set by the thread that runs the worker; taken back by the
     /// workqueue before it kicks the worker, so that the thread which it finds running it sees that.
@@ -114,8 +114,8 @@ impl<S: Service> Worker<S> {
         }))
     }
 
-    /// Gives the worker what it does, until that ends or the worker is [stopped](Self::stop), and has the workqueue
-    /// look after it. What it does may hold the worker: that is let go of at its end.
+    /// Starts the worker with its future, which runs until it ends or the worker is [stopped](Self::stop), and adds the
+    /// worker to the workqueue. The future may hold the worker: it is dropped at the end.
     ///
     /// It awaits what this crate gives it to await, and nothing else: nobody would poll it. Once, and before anybody
     /// leaves anything. Fails when the workqueue's thread cannot be started.
@@ -133,8 +133,8 @@ impl<S: Service> Worker<S> {
         Ok(())
     }
 
-    /// Ends the worker where it is, if it has not ended: what it holds is dropped, here or by the thread that polls it
-    /// now. Nothing of its own may be out, and nobody may have left it a bio.
+    /// Ends the worker at its current await, if it has not ended: its future is dropped, here or by the thread that
+    /// polls it now. None of its internal bios may be out, and no bio may have been left for it.
     pub fn stop(&self) {
         self.stopped.store(true, Ordering::Release);
         let (mut held, mut ended) = (self.inbox.run.kick(), None);
@@ -143,7 +143,7 @@ impl<S: Service> Worker<S> {
             ended = ended.or_else(|| self.end(&mut running));
             held = running.unlock().err();
         }
-        // Without the lock: it may be the last that holds what is about to be dropped.
+        // Without the lock: this may hold the last reference to what is dropped here.
         drop(ended);
     }
 
@@ -157,12 +157,12 @@ impl<S: Service> Worker<S> {
         self.domain.clock().now()
     }
 
-    /// Leaves something for the worker, which sees it when somebody kicks it next. Does not block.
+    /// Leaves an event for the worker, which sees it at the next kick. Does not block.
     pub fn leave(&self, event: S::Event) {
         self.inbox.leave(event);
     }
 
-    /// Leaves something for the worker, and kicks it. Does not block.
+    /// Leaves an event for the worker, and kicks it. Does not block.
     pub fn post(&self, cx: &Cx<'_>, event: S::Event) {
         if !cx.can_submit_internal() {
             self.leave(event);
@@ -183,14 +183,14 @@ impl<S: Service> Worker<S> {
         self.ended.load(Ordering::Acquire)
     }
 
-    /// Counts a bio as being on its way, which looks up where it goes after this, in this section. It is
+    /// Enters a bio into the epoch. The bio looks up its destination after this, in this section; then it is
     /// [carried](Self::carry) there, or it [leaves](Self::leave_epoch).
     #[inline]
     pub fn enter(&self, cx: &Cx<'_>) -> Epoch {
         self.flights.enter(cx)
     }
 
-    /// A bio that has entered is back, or goes nowhere.
+    /// For a bio that has entered, and is back or goes nowhere.
     #[inline]
     pub fn leave_epoch(&self, cx: &Cx<'_>, epoch: Epoch) {
         if self.flights.leave(cx, epoch) {
@@ -203,20 +203,20 @@ impl<S: Service> Worker<S> {
         self.flights.count()
     }
 
-    /// Asks for a drain: that everything that has entered until now leaves. What it could have found must have been
-    /// changed before.
+    /// Requests a drain: the end of all bios that have entered until now. The state that they could have found must
+    /// have been changed before.
     pub fn ask_drain(&self) -> Ticket {
         let mut drains = lock(&self.drains);
         self.draining.store(true, Ordering::Release);
         drains.ask()
     }
 
-    /// Whether a drain that was asked for is over.
+    /// Whether a requested drain is over.
     pub fn is_drained(&self, ticket: Ticket) -> bool {
         lock(&self.drains).is_over(ticket)
     }
 
-    /// Asks for a drain, and waits for it. By the worker.
+    /// Requests a drain, and waits for it. To be called by the worker.
     pub async fn drain(&self) {
         let ticket = self.ask_drain();
         while !self.is_drained(ticket) {
@@ -224,14 +224,14 @@ impl<S: Service> Worker<S> {
         }
     }
 
-    /// Whether the thread that polls the worker has nothing else to do, so that the worker may go on with what takes
-    /// long.
+    /// Whether the thread that polls the worker has nothing else to do, so that the worker may do long work.
     pub fn is_patient(&self) -> bool {
         self.patient.load(Ordering::Relaxed)
     }
 
-    /// Runs the worker, if nobody does, until it has nothing more to do, and has the workqueue look after what it waits
-    /// for then. Never blocks. From within a run of the worker, by what it has sent, it costs next to nothing.
+    /// Runs the worker, if no other thread does, until it has nothing more to do; the workqueue then looks after what
+    /// the worker waits for. Never blocks. From within a run of the worker, by what it has sent, it costs next to
+    /// nothing.
     #[inline]
     pub fn kick(&self, cx: &Cx<'_>) {
         if !cx.can_submit_internal() {
@@ -331,7 +331,7 @@ impl<S: Service> Worker<S> {
         ended
     }
 
-    /// Whether a drain has ended by it.
+    /// Advances drains. Returns whether one has ended.
     fn advance_drains(&self, cx: &Cx<'_>) -> bool {
         self.draining.load(Ordering::Acquire) && {
             let mut drains = lock(&self.drains);
@@ -369,7 +369,7 @@ impl<S: Service> Worker<S> {
         }
     }
 
-    /// Whether something is out that the worker, or a drain, waits for.
+    /// Whether an operation or bio is out that the worker, or a drain, waits for.
     fn is_busy(&self) -> bool {
         self.out.load(Ordering::Acquire) != 0 || Work::waits_for_others(self)
     }
@@ -378,20 +378,20 @@ impl<S: Service> Worker<S> {
         self.item.get().into_iter().for_each(WorkItem::kick);
     }
 
-    /// This worker, for what is to hold it.
+    /// This worker, as a reference to hold.
     pub(crate) fn arc(&self) -> Arc<Self> {
         self.this.upgrade().expect("whoever calls holds it")
     }
 
-    /// The `at`-th of its copiers. What it is to copy for the worker goes by way of [`copy`](Self::copy).
+    /// The `at`-th of its copiers. For copies of the worker itself, use [`copy`](Self::copy).
     pub fn copier(&self, at: usize) -> &Kcopyd {
         &self.copiers[at]
     }
 
-    /// What it has under way, for people.
+    /// Its work under way, for people.
     pub fn inspect(&self) -> Vec<(&'static str, String)> {
         let count = |n: Option<usize>| n.map_or_else(|| "locked".to_owned(), |n| n.to_string());
-        // Not by trying its lock: a thread that kicks the worker meanwhile would believe that it runs.
+        // Without trying its lock: a thread that kicks the worker meanwhile would believe that it runs.
         let is_wanted = self.inbox.run.is_kicked();
         let drains = self.drains.try_lock().map_or("locked", |d| if d.is_waiting() { "waited for" } else { "none" });
         let deadline = match self.inbox.deadline() {
@@ -430,7 +430,7 @@ impl<S: Service> InternalWaiter for Worker<S> {
 
 impl<S: Service> Work for Worker<S> {
     fn do_work(self: Arc<Self>, cx: &Cx<'_>) -> Option<Nanos> {
-        // Who runs it now, or runs it next, kicks the workqueue if that has to look again.
+        // The thread that runs it now, or next, kicks the workqueue if that has to look again.
         self.told.store(false, Ordering::Relaxed);
         if !cx.can_submit_internal() {
             self.inbox.run.want();
@@ -440,7 +440,7 @@ impl<S: Service> Work for Worker<S> {
         }
         let now = cx.now();
         let busy = self.is_busy();
-        // Before its time: somebody has kicked it, and will again.
+        // Before its time: another thread has kicked it, and will do so again.
         if busy || now.0 < self.attention.load(Ordering::Relaxed) {
             self.linger.store(now.after(LINGER_NS).0, Ordering::Relaxed);
         }

@@ -1,4 +1,4 @@
-//! What a daemon does with what its clients send: whole sessions on both of its sockets, with devices behind them.
+//! A daemon's handling of its clients' input: whole sessions on both of its sockets, with devices behind them.
 
 use std::path::Path;
 use udm_base::Errno;

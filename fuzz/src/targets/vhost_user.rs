@@ -25,7 +25,7 @@ pub fn fuzz_ring(data: &[u8]) {
     fuzz::ring(data);
 }
 
-/// What a front end says, without descriptors.
+/// A front end's bytes, without descriptors.
 pub fn fuzz_messages(data: &[u8]) {
     fuzz::messages(data);
 }

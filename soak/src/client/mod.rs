@@ -15,7 +15,7 @@ pub enum What {
         /// Force unit access.
         fua: bool,
     },
-    /// What was answered is durable.
+    /// Answered writes are durable.
     Flush,
     /// Not needed any more.
     Trim,

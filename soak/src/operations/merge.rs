@@ -1,5 +1,4 @@
-//! A snapshot is merged into its origin, which is in use and goes on as the snapshot; whatever else happens comes in
-//! between.
+//! A snapshot is merged into its origin, which is in use and goes on as the snapshot; other operations run meanwhile.
 
 use super::{Operation, Outcome};
 use crate::stacks::{CHUNK, origin_table};

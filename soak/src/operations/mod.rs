@@ -1,4 +1,4 @@
-//! What is done to the daemon, by chance: one file an operation, and the list of them.
+//! The random operations on the daemon: one file for each, and the list of them.
 
 mod beneath;
 mod crowd;

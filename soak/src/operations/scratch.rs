@@ -48,7 +48,7 @@ fn run(turn: &mut Turn<'_>) -> Result<Outcome, String> {
         }
     }
     turn.ok(&["remove", &other])?;
-    // What is not there any more is refused, and with the right error.
+    // Commands on missing devices are refused, with the right error.
     if turn.may(&["remove", &other], &["No such device or address"])? {
         return Err(format!("{other}: removed twice"));
     }

@@ -1,4 +1,4 @@
-//! What devices say of themselves is what it should be.
+//! The status of devices is correct.
 
 use super::{Operation, Outcome};
 use crate::world::Turn;
@@ -22,7 +22,7 @@ fn run(turn: &mut Turn<'_>) -> Result<Outcome, String> {
         _ => &["status"],
     };
     let said = turn.run(words)?;
-    // Who lists devices and then asks for each may find that one has gone or has another name.
+    // A program that lists devices and then asks for each may find that one has gone or has another name.
     if !said.ok && !said.err.to_lowercase().contains("no such device") {
         return Err(format!("udm {}: {}", words.join(" "), said.err.trim()));
     }

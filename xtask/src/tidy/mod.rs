@@ -23,6 +23,7 @@ mod path;
 mod reach;
 pub mod rust_file;
 mod strangers;
+mod subjects;
 mod targets;
 pub mod tree;
 mod unsafe_code;
@@ -59,6 +60,7 @@ pub const CHECKS: &[(&str, Check)] = &[
     ("members", members::check),
     ("unused", unused::check),
     ("width", width::check),
+    ("subjects", subjects::check),
 ];
 
 /// Runs every check on the files under `root`, sorted by place.

@@ -1,11 +1,11 @@
-//! What is printed of a measurement.
+//! The reports of a measurement.
 
 pub(crate) mod human;
 pub(crate) mod json;
 
 use crate::{Comparison, Load, Subject};
 
-/// Everything that a report tells of.
+/// The content of a report.
 pub(crate) struct Report<'a> {
     pub(crate) load: &'a Load,
     pub(crate) subject: &'a Subject,

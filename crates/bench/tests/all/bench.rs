@@ -9,7 +9,7 @@ use udm_base::{Sector, Sectors};
 use udm_bench::{Error, Fill, Lat, Load, Rw, Setting, Stack, Subject, Verify, compare, measure};
 use udm_io::{Bio, BlockDevice, Cx, DeviceId, Domain, Limits, Memory, Op, Status};
 
-/// What a bad device does wrong.
+/// The fault of a bad device.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Fault {
     None,

@@ -73,7 +73,7 @@ fn under_load(domain: &Domain, stack: &Stack, name: &str, jobs: usize, work: imp
                 rounds += 1;
             }
         });
-        // Also when the work fails: else the load goes on for ever, and nobody learns of it.
+        // Also when the work fails: otherwise the load would go on for ever, and hide the failure.
         let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
         stop.store(true, Ordering::Relaxed);
         loading.join().unwrap();

@@ -12,7 +12,7 @@ use udm_base::DevT;
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Failed(String);
 
-/// What a command comes to.
+/// The result of a command.
 pub(super) type Done<T = ()> = Result<T, Failed>;
 
 impl Failed {
@@ -44,7 +44,7 @@ pub(super) struct CommandType {
     pub(super) run: fn(&mut App<'_, '_>, &Call<'_>) -> Done,
 }
 
-/// What several arguments mean.
+/// The meaning of several arguments.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Repeat {
     /// The command has its own use for them.
@@ -84,7 +84,7 @@ impl<'a> Call<'a> {
     }
 }
 
-/// What stands for a device in `ls` and `deps`.
+/// How a device is named in `ls` and `deps`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) enum DevNames {
     /// Major and minor.
@@ -103,7 +103,7 @@ pub(super) struct Listing {
     pub(super) tree: Option<Drawing>,
 }
 
-/// What a command works with.
+/// The environment of a command.
 pub(super) struct App<'a, 'e> {
     pub(super) env: &'a mut Env<'e>,
     /// The name the program was called by, for messages.

@@ -4,7 +4,7 @@
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Value {
     String(String),
-    /// What it compares by, and what is shown.
+    /// The value for comparisons, and the text that is shown.
     Number(u64, String),
 }
 
@@ -21,7 +21,7 @@ impl Value {
     }
 }
 
-/// What a field is about: what has to be asked to fill it.
+/// The kind of a field: the query that fills it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
 pub(super) enum Group {
@@ -41,7 +41,7 @@ impl Group {
         self as u32
     }
 
-    /// What stands before `all` to mean every field of the group.
+    /// The prefix of `all` that means every field of the group.
     fn prefix(self) -> &'static str {
         match self {
             Self::Name => "name",

@@ -30,7 +30,7 @@ impl App<'_, '_> {
         }
     }
 
-    /// A device of `info --json`: what the ioctl tells, then what only the daemon counts.
+    /// A device of `info --json`: the fields of the ioctl, then the daemon's own counters.
     pub(super) fn json_info(&mut self, answer: &Answer) -> Value {
         let mut device = identity(answer);
         let mut put = |key: &str, value: Value| device.insert(key.to_owned(), value);

@@ -7,7 +7,7 @@
 use std::borrow::Cow;
 use udm_control::codec::{DM_NAME_LEN, DM_UUID_LEN};
 
-/// What is done to names and uuids (`--manglename`).
+/// The mangling of names and uuids (`--manglename`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) enum Mangling {
     /// Nothing.
@@ -31,7 +31,7 @@ impl Mangling {
     }
 }
 
-/// Which field a string is for: it sets the limit, and what an error calls it.
+/// The field that a string is for, which determines its limit and its name in errors.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Text {
     /// A device's name.
@@ -114,7 +114,7 @@ pub(super) fn to_mangled<'a>(text: &'a str, what: Text, mode: Mangling) -> Resul
     Ok(if changed { Cow::Owned(out) } else { Cow::Borrowed(text) })
 }
 
-/// What was received, as it is shown.
+/// A received text, as it is shown.
 pub(super) fn unmangle(text: &[u8], what: Text, mode: Mangling) -> Result<String, String> {
     let shown = printable(text);
     if mode == Mangling::None {
@@ -152,7 +152,7 @@ pub(super) fn to_unmangled(text: &[u8]) -> String {
     printable(&out)
 }
 
-/// Bytes as text: what is not UTF-8 becomes `\xNN`.
+/// Bytes as text: bytes that are not UTF-8 become `\xNN`.
 pub(super) fn printable(bytes: &[u8]) -> String {
     let mut out = String::new();
     for chunk in bytes.utf8_chunks() {

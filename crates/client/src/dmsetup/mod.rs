@@ -44,7 +44,7 @@ pub fn is_command(word: &str) -> bool {
 /// Run a command. `argv` begins with the program's name: `devmap_name` is the program of that name,
 /// every other is dmsetup. Blocks as long as the command does: `wait` until there is an event.
 ///
-/// Returns the exit code: 0, or 1 when something failed, which standard error then tells.
+/// Returns the exit code: 0, or 1 after an error, which is printed on standard error.
 pub fn main(argv: Vec<OsString>, env: &mut Env<'_>) -> i32 {
     let mut words = argv.into_iter();
     let path = words.next().unwrap_or_else(|| "dmsetup".into());

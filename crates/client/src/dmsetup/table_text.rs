@@ -69,7 +69,7 @@ fn parse_line(line: &str, number: usize) -> Result<Option<TableLine>, LineError>
     }))
 }
 
-/// What C's `isspace` holds for space.
+/// White space as C's `isspace` defines it.
 pub(super) fn is_space(c: char) -> bool {
     matches!(c, ' ' | '\t' | '\n' | '\r' | '\u{b}' | '\u{c}')
 }

@@ -15,8 +15,7 @@ const CAPACITY: usize = 16 << 10;
 const RETRIES: u32 = 25;
 const RETRY_DELAY: Duration = Duration::from_millis(200);
 
-/// What is asked: the ioctls under the names that libdevmapper's messages give them, since one
-/// ioctl serves several.
+/// The tasks: ioctls under the names of libdevmapper's messages, since one ioctl serves several tasks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum TaskType {
     Create,
@@ -64,7 +63,7 @@ impl TaskType {
         }
     }
 
-    /// What could not be done, for a message: "cannot … DEVICE".
+    /// The text of a failed task for a message: "cannot … DEVICE".
     fn deed(self) -> &'static str {
         match self {
             Self::Create => "create",
@@ -112,7 +111,7 @@ pub(super) struct Task {
     pub(super) retry: bool,
 }
 
-/// An answer. What the ioctl does not give is empty.
+/// An answer. Fields that the ioctl does not return are empty.
 #[derive(Clone, Debug)]
 pub(super) struct Answer {
     /// Is there such a device?
@@ -182,7 +181,7 @@ impl Task {
         self.dev
     }
 
-    /// What messages call the device.
+    /// The device's name in messages.
     pub(super) fn show_as(&mut self, name: &str) {
         self.shown = name.to_owned();
     }
@@ -397,7 +396,7 @@ impl App<'_, '_> {
         Ok(Ok(answer))
     }
 
-    /// What to say of an ioctl that failed: one line, then what the daemon knows better.
+    /// The message for a failed ioctl: one line, then the daemon's details.
     fn failure(&self, task: &Task, errno: Errno, detail: &str) -> Failed {
         let space = if task.shown.is_empty() { "" } else { " " };
         let mut text = format!("cannot {}{space}{}: {errno}", task.kind.deed(), task.shown);

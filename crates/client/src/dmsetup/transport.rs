@@ -13,8 +13,7 @@ use udm_control::wire::{self, Hello, WireAnswer};
 pub struct IoctlError {
     /// The error number.
     pub errno: Errno,
-    /// What more there is to say: which argument of which line, what to do. May have several
-    /// lines, may be empty.
+    /// Details: which argument of which line, what to do. May have several lines, may be empty.
     pub detail: String,
 }
 
@@ -25,8 +24,7 @@ impl IoctlError {
     }
 }
 
-/// What an answer comes to: its buffer in the place of the request's, and what there is to say to an ioctl that went
-/// well.
+/// The result of an answer: its buffer in the place of the request's, and the remark for a successful ioctl.
 pub(super) fn outcome(answer: WireAnswer, buf: &mut Vec<u8>) -> Result<String, IoctlError> {
     if !answer.buf.is_empty() {
         *buf = answer.buf;
@@ -46,22 +44,21 @@ pub trait DmTransport {
     /// The ioctl's; `buf` is then as it was, or as the daemon left it.
     fn ioctl(&mut self, cmd: u32, buf: &mut Vec<u8>) -> Result<(), IoctlError>;
 
-    /// What the daemon had to say to the last ioctl, which went well: what the kernel would only log. Empty where there
-    /// is nothing.
+    /// The daemon's remark on the last, successful ioctl: the text that the kernel would only log. May be empty.
     fn said(&mut self) -> String {
         String::new()
     }
 
-    /// What the ioctl has no field for, as an object: `read_only`, `io_poll`, `remapped`, `cloned`,
-    /// `zero_skipped_bios`, `zero_skipped_bytes`, `polls`, `read_ahead` (in sectors). `None` where
-    /// there is no second protocol or no such device. May block.
+    /// The fields that the ioctl does not have, as an object: `read_only`, `io_poll`, `remapped`, `cloned`,
+    /// `zero_skipped_bios`, `zero_skipped_bytes`, `polls`, `read_ahead` (in sectors). `None` where there is no second
+    /// protocol or no such device. May block.
     fn device_stats(&mut self, name: &str) -> Option<serde_json::Value> {
         let _ = name;
         None
     }
 
-    /// What is behind the numbers that `deps` gives to files and the like, which the system does
-    /// not know: their names in tables. May block.
+    /// The names in tables of files and other devices without numbers of their own, for the numbers that `deps` shows.
+    /// May block.
     fn host_devices(&mut self) -> Vec<(DevT, String)> {
         Vec::new()
     }
@@ -69,7 +66,7 @@ pub trait DmTransport {
     /// A device was made, with its table. May block.
     ///
     /// # Errors
-    /// What that was to lead to has failed, for people. The device is there.
+    /// The error of a step after a successful command, for people. The device exists.
     fn created(&mut self, name: &str) -> Result<(), String> {
         let _ = name;
         Ok(())
@@ -98,7 +95,7 @@ pub struct SocketTransport<C> {
     said: String,
 }
 
-/// What is called, and how often, while an answer does not come.
+/// The function to call while an answer does not come, and the interval.
 type Waiting = (Duration, Box<dyn FnMut()>);
 
 impl<C: FnMut() -> io::Result<UnixStream>> SocketTransport<C> {
@@ -112,14 +109,14 @@ impl<C: FnMut() -> io::Result<UnixStream>> SocketTransport<C> {
         Self { connect, hello, stream: None, waiting: None, said: String::new() }
     }
 
-    /// Calls `look` again and again, each time after so long, while an answer does not come.
+    /// Calls `look` repeatedly, at this interval, while an answer does not come.
     #[must_use]
     pub fn while_waiting(mut self, every: Duration, look: impl FnMut() + 'static) -> Self {
         self.waiting = Some((every, Box::new(look)));
         self
     }
 
-    /// Returns when there is something to read, or at once if nobody wants to know that it takes long.
+    /// Returns when there is something to read, or at once if long waits need not be reported.
     fn wait(&mut self, stream: &UnixStream) {
         let Some((every, look)) = &mut self.waiting else { return };
         let every = Timespec { tv_sec: every.as_secs() as i64, tv_nsec: every.subsec_nanos().into() };
@@ -154,7 +151,7 @@ impl<C: FnMut() -> io::Result<UnixStream>> SocketTransport<C> {
     }
 }
 
-/// Whether nobody reads at the other end any more: then what is to be read there comes at once.
+/// Whether the other end has closed: then the rest can be read at once.
 fn is_hung_up(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset)
 }
@@ -170,7 +167,7 @@ enum Broken {
 }
 
 impl Broken {
-    /// What could not be sent as a whole.
+    /// A request that could not be sent completely.
     fn unsent(error: io::Error) -> Self {
         match error.kind() {
             // It never can be.
@@ -187,7 +184,7 @@ impl<C: FnMut() -> io::Result<UnixStream>> DmTransport for SocketTransport<C> {
             tries -= 1;
             match self.ask(cmd, buf) {
                 Ok(both) => break both,
-                // It has reached nobody: it may go again.
+                // It has reached no daemon: it may be sent again.
                 Err(Broken::Unread(_)) if tries > 0 => {}
                 Err(Broken::Unread(e)) => {
                     return Err(IoctlError::new(Errno::EIO, format!("no daemon takes the request: {e}")));
@@ -301,7 +298,8 @@ mod tests {
         assert!(error.detail.contains("no connection to the daemon"), "{error:?}");
     }
 
-    /// One that is being stopped answers whoever is there, also who has not asked yet; they start no other.
+    /// A daemon that is being stopped answers every connected client, even before its request; these clients start no
+    /// other daemon.
     #[test]
     fn a_daemon_that_says_that_it_stops() {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
@@ -315,7 +313,7 @@ mod tests {
         assert_eq!(error, IoctlError::new(Errno::ESHUTDOWN, "it is being stopped"));
     }
 
-    /// What a daemon that is killed leaves: connections that it had not accepted, or had not read from.
+    /// The errors after a daemon was killed, on connections that it had not accepted, or had not read from.
     #[test]
     fn a_daemon_that_went_before_it_read() {
         let unread = || {

@@ -1,4 +1,4 @@
-//! What is wrong with a buffer.
+//! An error in a buffer.
 
 use udm_base::Errno;
 

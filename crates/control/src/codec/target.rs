@@ -1,4 +1,4 @@
-//! What the payloads say of targets.
+//! Targets in the payloads.
 
 use udm_base::{Sector, Sectors};
 

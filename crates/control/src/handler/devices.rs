@@ -30,7 +30,7 @@ impl Handler<'_> {
         Ok(self.reply_about(&md))
     }
 
-    /// `dev_remove`. What is asked for is done when a client that hung up was all that held the device.
+    /// `dev_remove`. The removal succeeds if only a client that has hung up held the device.
     pub(super) fn remove(&self) -> Result<Reply, Refusal> {
         let md = self.device()?;
         let deferred = self.request.flags().contains(Flags::DEFERRED_REMOVE);
@@ -66,7 +66,7 @@ impl Handler<'_> {
         Ok(Reply::to(self.request))
     }
 
-    /// Removes what is not open; true if anything went.
+    /// Removes devices that are not open; true if any was removed.
     fn remove_unopened(&self) -> bool {
         self.registry.list().iter().filter(|md| self.registry.remove(md, false).is_ok()).count() > 0
     }

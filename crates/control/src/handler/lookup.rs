@@ -1,4 +1,4 @@
-//! Which device a request is about, and what every answer says of it.
+//! The device of a request, and the part of an answer that describes it.
 
 use super::Handler;
 use super::error::{Refusal, utf8};
@@ -32,18 +32,18 @@ impl Handler<'_> {
         found.inspect(|md| self.is_about(md))
     }
 
-    /// Notes which device it is that the command changes.
+    /// Notes the device that the command changes.
     pub(super) fn is_about(&self, md: &MappedDevice) {
         self.about.set(Some(md.devt().minor));
     }
 
-    /// The table that a query is about.
+    /// The table of a query.
     pub(super) fn queried_table(&self, md: &MappedDevice) -> Option<Arc<Table>> {
         let inactive = self.request.flags().contains(Flags::QUERY_INACTIVE_TABLE);
         md.table(if inactive { TableSlot::Inactive } else { TableSlot::Active })
     }
 
-    /// An answer with what is known of the device (`__find_device_hash_cell` and `__dev_status`).
+    /// An answer with the state of the device (`__find_device_hash_cell` and `__dev_status`).
     pub(super) fn reply_about(&self, md: &MappedDevice) -> Reply {
         let mut reply = Reply::to(self.request);
         self.describe(md, &mut reply);

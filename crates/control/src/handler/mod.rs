@@ -1,11 +1,11 @@
-//! What each command does: (the registry, a request) → an answer.
+//! Executes each command: (the registry, a request) → an answer.
 //!
-//! The order of the checks, the error numbers and the flags of the answers are those of `drivers/md/dm-ioctl.c`
-//! (6.12). Where the kernel only logs why it refuses, the answer carries the words.
+//! The order of the checks, the error numbers and the flags of the answers are those of `drivers/md/dm-ioctl.c` (6.12).
+//! Where the kernel only logs the reason of a refusal, the answer carries the text.
 //!
 //! # Differences from the kernel
-//! - [`Flags::UEVENT_GENERATED`](crate::codec::Flags::UEVENT_GENERATED) is never set: there is no udev to tell, and
-//!   who sees the flag would wait for it.
+//! - [`Flags::UEVENT_GENERATED`](crate::codec::Flags::UEVENT_GENERATED) is never set: there is no udev, and a client
+//!   that sees the flag would wait for it.
 //! - `DM_DEV_ARM_POLL` cannot make a socket readable at the next event; its answer has the number of events of all
 //!   devices together in `event_nr`.
 //! - Names, uuids and tables are UTF-8.
@@ -31,11 +31,11 @@ use std::cell::{Cell, RefCell};
 use std::path::Path;
 use udm_core::{Cancel, Registry};
 
-/// Who asks, and how it can be told to give up.
+/// The client of a request, and how the request can be told to give up.
 pub struct Caller<'a> {
-    /// Where the relative paths of its tables begin.
+    /// The directory of relative paths in its tables.
     pub cwd: &'a Path,
-    /// Whether it has gone: asked now and then by commands that wait.
+    /// Whether it has gone; commands that wait ask this now and then.
     pub cancel: Cancel<'a>,
     /// Lets exports close the devices of clients that have hung up. Called before a removal is refused with "busy";
     /// may block briefly.
@@ -44,16 +44,16 @@ pub struct Caller<'a> {
     pub kernel_view: Option<&'a dyn BlockNodes>,
 }
 
-/// An answer, and which devices may be others than before.
+/// An answer, and the devices that may have changed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Outcome {
-    /// What goes back to the caller.
+    /// The answer's buffer and text for the caller.
     pub answer: WireAnswer,
-    /// What was made, removed or changed.
+    /// The devices that were made, removed or changed.
     pub changed: Changed,
 }
 
-/// What a command may have changed.
+/// The devices that a command may have changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Changed {
     /// No device.
@@ -64,8 +64,8 @@ pub enum Changed {
     Everything,
 }
 
-/// Does what the ioctl `number` with the `struct dm_ioctl` in `buf` asks for. Blocks as long as the command takes:
-/// loading opens devices, suspending waits for bios, waiting waits for an event.
+/// Executes the ioctl `number` with the `struct dm_ioctl` in `buf`. Blocks as long as the command takes: loading opens
+/// devices, suspending waits for bios, waiting waits for an event.
 pub fn handle(registry: &Registry, caller: &Caller<'_>, number: u32, buf: &[u8]) -> Outcome {
     let request = match Request::parse(number, buf) {
         Ok(request) => request,
@@ -78,7 +78,7 @@ pub fn handle(registry: &Registry, caller: &Caller<'_>, number: u32, buf: &[u8])
     let result = handler.run();
     let changed = match (changes(request.command()), request.command(), handler.about.get()) {
         (false, ..) => Changed::Nothing,
-        // Also one that is refused: it may have come half way.
+        // Also a refused command: it may have been done in part.
         (true, Command::RemoveAll, _) => Changed::Everything,
         (true, _, minor) => minor.map_or(Changed::Nothing, Changed::Device),
     };
@@ -104,7 +104,7 @@ struct Handler<'a> {
     request: &'a Request<'a>,
     /// The minor number of the device that was found or made.
     about: Cell<Option<u32>>,
-    /// What the caller is to be told although all went well.
+    /// A remark for the caller of a successful command.
     notice: RefCell<String>,
 }
 
@@ -138,7 +138,7 @@ const fn raises_event(command: Command) -> bool {
     matches!(command, Command::RemoveAll | Command::DevCreate | Command::DevRemove | Command::DevRename)
 }
 
-/// The commands after which devices may be others than before.
+/// The commands after which devices may have changed.
 pub const fn changes(command: Command) -> bool {
     use Command as C;
     match command {

@@ -53,7 +53,7 @@ impl Handler<'_> {
         Ok(self.reply_with_status(&*self.device()?))
     }
 
-    /// What is known of the device, and each target's line or status (`retrieve_status`).
+    /// The state of the device, and each target's line or status (`retrieve_status`).
     pub(super) fn reply_with_status(&self, md: &MappedDevice) -> Reply {
         let mut reply = self.reply_about(md);
         if let Some(table) = self.queried_table(md) {

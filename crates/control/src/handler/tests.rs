@@ -510,11 +510,11 @@ fn secrets_are_not_quoted() {
         |flags| world.flags(Command::TargetMsg, |r| r.name(b"a").flags(flags).message(Sector::ZERO, b"@SECRET"));
     assert!(message(Flags::default()).contains("SECRET"));
     assert!(!message(Flags::SECURE_DATA).contains("SECRET"));
-    // What is not of the text is told.
+    // The parts outside of the text are shown.
     assert!(world.load("x", &[(0, 8, "nil", "SECRET")], Flags::SECURE_DATA).contains("no device has the name"));
 }
 
-/// Neither are they told to who asks what a command waits for.
+/// Nor are they shown in the report of what a command waits for.
 #[test]
 fn secrets_are_not_shown_while_they_are_opened() {
     let world = World::new();

@@ -5,7 +5,7 @@ use serde_json::Value;
 use std::io::{self, BufReader, Read, Write};
 use udm_base::Errno;
 
-/// Why a request came to nothing.
+/// Why a request failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     /// The daemon refused it.
@@ -19,7 +19,7 @@ pub enum ClientError {
     /// The conversation broke.
     #[error("the daemon cannot be talked to: {0}")]
     Io(#[from] io::Error),
-    /// The daemon answered what this client does not understand.
+    /// This client does not understand the daemon's answer.
     #[error("the daemon's answer cannot be understood: {0}")]
     Protocol(String),
 }
@@ -43,7 +43,7 @@ impl<S: Read + Write> Client<S> {
         Ok(this)
     }
 
-    /// Who answers.
+    /// The answering daemon.
     pub fn daemon(&self) -> &Hello {
         &self.hello
     }
@@ -58,7 +58,7 @@ impl<S: Read + Write> Client<S> {
         let sent = self.stream.get_mut().write_all(line.as_bytes());
         let line = match (sent, read_line(&mut self.stream, MAX_LINE)) {
             (_, Ok(Some(line))) => line,
-            // Who hung up before this was sent may have said why.
+            // A daemon that hung up before this was sent may have said why.
             (Err(unsent), _) => return Err(unsent.into()),
             (Ok(()), answer) => {
                 answer?;

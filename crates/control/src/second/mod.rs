@@ -1,4 +1,4 @@
-//! The second protocol, on `udm.sock`: what the DM ioctls have no word for.
+//! The second protocol, on `udm.sock`: everything that the DM ioctls do not cover.
 //!
 //! One JSON object a line, in UTF-8; a line has at most [`MAX_LINE`] bytes. The client asks, the daemon answers each
 //! request with one line, in order:

@@ -10,7 +10,7 @@ pub struct DeviceOption {
     pub key: &'static str,
     /// The values that it takes.
     pub values: &'static str,
-    /// What it does.
+    /// Its effect.
     pub meaning: &'static str,
     /// `None`: none of the values.
     set: fn(&MappedDevice, &str) -> Option<Result<(), Error>>,

@@ -1,4 +1,4 @@
-//! What can be asked.
+//! The requests.
 
 use super::NodeKind;
 use serde::{Deserialize, Serialize};
@@ -14,7 +14,7 @@ pub enum Request {
     },
     /// Is anybody there? Answer: null.
     Ping,
-    /// What devices did. Answer: `{"devices": [`[`DeviceStats`](super::DeviceStats)`…]}`
+    /// Statistics of devices. Answer: `{"devices": [`[`DeviceStats`](super::DeviceStats)`…]}`
     Stats {
         /// Of this device only.
         #[serde(default)]
@@ -90,12 +90,12 @@ pub enum Request {
     },
     /// Commands under way. Answer: `{"underway": [`[`Underway`](super::Underway)`…]}`
     Progress,
-    /// Who waits for what and since when. Answer: [`DebugDump`](super::DebugDump). Takes some tenths of a second at
+    /// What waits for what and since when. Answer: [`DebugDump`](super::DebugDump). Takes some tenths of a second at
     /// most.
     Debug,
     /// The last lines of the daemon's log. Answer: `{"lines": ["…"]}`
     Log {
-        /// At most so many.
+        /// At most this many.
         lines: usize,
     },
     /// Another daemon asks to go on in the place of this one. Answer: null; the connection is theirs from then on.
@@ -112,8 +112,8 @@ pub enum Request {
 }
 
 impl Request {
-    /// What it is called where commands under way are listed, and the device that it is about, empty for all. `None`
-    /// for what asks about the daemon itself: who asks for the list is not in it.
+    /// Its name in the list of commands under way, and its device, empty for all. `None` for questions about the daemon
+    /// itself: a request for the list is not in it.
     pub fn command(&self) -> Option<(&'static str, &str)> {
         Some(match self {
             Self::Stats { name } => ("stats", name.as_deref().unwrap_or_default()),
@@ -138,7 +138,7 @@ impl Request {
     }
 }
 
-/// How a device is served over vhost-user. What is not said is left to the server.
+/// The options of an export over vhost-user. The server chooses missing ones.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct VhostUserExport {
@@ -205,6 +205,6 @@ pub struct ExportEntry {
     pub transport: String,
     /// The socket: an address with its port, or a path.
     pub address: String,
-    /// What an NBD client is given; over vhost-user, what `udm bench` is.
+    /// The URI for an NBD client; over vhost-user, the argument for `udm bench`.
     pub uri: String,
 }

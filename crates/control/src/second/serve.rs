@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use udm_base::Errno;
 use udm_core::{Error, MappedDevice, Registry};
 
-/// What a request has changed.
+/// The devices that a request has changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Changed {
     /// The device of that minor number.
@@ -17,11 +17,11 @@ pub enum Changed {
     Exports,
 }
 
-/// What the daemon has to offer. Called from many threads; may block.
+/// The daemon's services. Called from many threads; may block.
 pub trait Service: Send + Sync {
     /// The devices.
     fn registry(&self) -> &Registry;
-    /// Who answers.
+    /// The answering daemon.
     fn hello(&self) -> Hello;
     /// Where devices can be reached.
     fn exports(&self) -> Vec<ExportEntry>;
@@ -75,7 +75,7 @@ pub trait Service: Send + Sync {
     fn underway(&self) -> Vec<Underway>;
     /// A request begins, which is to be in that list as long as what is returned lives. `device` is empty for all.
     fn begin(&self, command: &str, device: &str, pid: Option<u32>) -> Option<UnderwayGuard<'_>>;
-    /// Who waits for what. Never waits for long itself.
+    /// What waits for what. Never waits for long itself.
     fn debug(&self) -> DebugDump {
         DebugDump::of(self.registry(), self.underway())
     }
@@ -102,7 +102,7 @@ pub trait Service: Send + Sync {
     fn shut_down(&self, forget: bool);
 }
 
-/// Who is at the other end.
+/// The client at the other end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Asker {
     /// Its hello has come.
@@ -111,14 +111,14 @@ pub struct Asker {
     pub pid: Option<u32>,
 }
 
-/// What follows an answer.
+/// What the connection does after an answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Next {
     /// Another request.
     Request,
     /// Nothing: where the next request would begin is not known.
     HangUp,
-    /// The client is another daemon, which goes on in the place of this one: what follows on the stream is theirs.
+    /// The client is another daemon, which takes over from this one: the two use the stream from here on.
     Replace,
 }
 

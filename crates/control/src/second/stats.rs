@@ -1,4 +1,4 @@
-//! What a device did, as `udm info --json` shows it.
+//! A device's statistics, as `udm info --json` shows them.
 
 use super::NodeEntry;
 use serde::{Deserialize, Serialize};

@@ -1,4 +1,4 @@
-//! What is shown of a device and is not in the ioctls.
+//! Attributes of a device that the ioctls do not have.
 
 use super::{MappedDevice, NO_BUDGET, lock};
 use crate::table::Table;
@@ -12,7 +12,7 @@ use udm_io::BlockDevice;
 const READ_AHEAD_BYTES: u64 = 128 << 10;
 
 impl MappedDevice {
-    /// What the targets of the active table skipped since it was loaded.
+    /// The zeroes that the targets of the active table have skipped since it was loaded.
     pub fn zero_skips(&self) -> ZeroSkips {
         let mut sum = ZeroSkips::default();
         if let Some(table) = self.table(TableSlot::Active) {
@@ -37,7 +37,7 @@ impl MappedDevice {
         Ok(())
     }
 
-    /// A device beneath, or this one, that cannot be polled, io_poll of this one aside.
+    /// A device beneath, or this one, that cannot be polled, regardless of this one's io_poll.
     fn unpolled(&self) -> Option<String> {
         let Some(table) = self.table(TableSlot::Active) else { return Some(self.device_name()) };
         let target = &table.placed().iter().find(|p| !p.capabilities.can_poll())?.capabilities;
@@ -50,7 +50,7 @@ impl MappedDevice {
         })
     }
 
-    /// How long adaptive channels poll for its bios before they sleep, in microseconds, when it was set.
+    /// How long adaptive channels poll for its bios before they sleep, in microseconds, if that was set.
     pub fn chosen_poll_budget(&self) -> Option<u32> {
         u32::try_from(self.poll_budget.load(Ordering::Relaxed)).ok()
     }
@@ -101,8 +101,8 @@ impl MappedDevice {
         lock(&self.target_options).clone()
     }
 
-    /// Goes on counting where another process that had this device left off: what it did, and its events. For a device
-    /// that nobody uses yet.
+    /// Continues the counters of bios and events of another process that had this device before. For a device that is
+    /// not in use yet.
     pub fn carry(&self, did: Totals, events: u32) {
         lock(&self.paths).gone += did;
         self.events.carry(events);

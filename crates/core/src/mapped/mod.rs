@@ -38,14 +38,14 @@ pub struct MappedDevice {
     this: Weak<MappedDevice>,
     registry: Weak<RegistryCore>,
     devt: DevT,
-    /// What bios follow; null while there is no active table or the device is suspended.
+    /// The plan that bios follow; null while there is no active table or the device is suspended.
     plan: PlanSlot,
     counters: PerChannel,
     sectors: AtomicU64,
     read_only: AtomicBool,
     held: Mutex<HeldBios>,
     control: Mutex<control::Control>,
-    /// Serialises what takes long: suspend, resume, removal.
+    /// Serialises the long operations: suspend, resume, removal.
     operation: Mutex<()>,
     paths: Mutex<Paths>,
     /// Devices whose tables use this one.
@@ -56,10 +56,9 @@ pub struct MappedDevice {
     target_options: Mutex<BTreeMap<String, String>>,
     events: Events,
     noflush: AtomicBool,
-    /// In microseconds; [`NO_BUDGET`] when it was not set. Looked at before every sleep of a channel that holds the
-    /// device.
+    /// In microseconds; [`NO_BUDGET`] when it was not set. Read before every sleep of a channel that holds the device.
     poll_budget: AtomicU64,
-    /// Split bios that wait for clones: in flight, though counted nowhere else.
+    /// Split bios that wait for clones: in flight, but not counted anywhere else.
     parked: AtomicUsize,
 }
 
@@ -82,9 +81,9 @@ struct HeldBios {
 
 #[derive(Default)]
 struct Paths {
-    /// Those that stand for this device among others, from plans of any device.
+    /// The paths that pass through this device, from plans of any device.
     through: Vec<Arc<Path>>,
-    /// What paths that are gone counted.
+    /// The counts of paths that are gone.
     gone: Totals,
     /// Plans replaced while bios may come back to them.
     #[expect(clippy::vec_box, reason = "bios that wait for clones point at their plan")]
@@ -101,7 +100,7 @@ pub(crate) struct Options {
     pub(crate) io_poll: bool,
 }
 
-/// No budget of a device's own.
+/// The device has no budget of its own.
 const NO_BUDGET: u64 = u64::MAX;
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -199,7 +198,7 @@ impl MappedDevice {
         self.read_only.load(Ordering::Relaxed)
     }
 
-    /// What the device did.
+    /// What the device has done.
     pub fn totals(&self) -> Totals {
         let mut totals = self.counters.totals();
         let paths = lock(&self.paths);
@@ -210,8 +209,8 @@ impl MappedDevice {
         totals
     }
 
-    /// Bios in flight in the device, by any path. Once the gate is closed 0 is final: those that are parked are asked
-    /// for first, because they turn into clones in flight, and nothing is parked any more.
+    /// Bios in flight in the device, by any path. Once the device has no plan, 0 is final. Parked bios are counted
+    /// first, because they turn into clones in flight, and no bio is parked any more.
     fn in_flight(&self) -> u64 {
         let parked = self.parked.load(Ordering::Acquire) as u64;
         let through: u64 = lock(&self.paths).through.iter().map(|p| p.counters.in_flight()).fold(0, u64::wrapping_add);
@@ -235,7 +234,7 @@ impl MappedDevice {
         Some((control.name.clone(), tables))
     }
 
-    /// What happens to bios that arrive, in a word, and how many are held; `None` when the lock cannot be had.
+    /// What happens to bios that arrive, as a word, and how many are held; `None` when the lock cannot be had.
     pub(crate) fn mode_now(&self) -> Option<(&'static str, usize)> {
         let held = patiently(&self.held)?;
         let state = match held.mode {
@@ -281,8 +280,8 @@ impl BlockDevice for MappedDevice {
     }
 
     fn limits(&self) -> Limits {
-        // Not by another hold on the table: this is asked inside channels too, where the last one must not be let go
-        // of.
+        // Without cloning the table's reference: this is also called inside channels, where the last reference must not
+        // be dropped.
         lock(&self.control).active.as_ref().map_or_else(Limits::default, |table| table.limits())
     }
 
@@ -326,15 +325,15 @@ impl BlockDevice for MappedDevice {
     }
 
     fn extents(&self, cx: &Cx<'_>, sector: Sector, sectors: Sectors, reply: ExtentsReply) {
-        // A device that does not run knows nothing: what it does not run, a target that waits for its resume, is not
+        // A device that does not run answers that it knows nothing: a target that waits for its resume must not be
         // asked.
         let Some(plan) = self.plan.get(cx) else { return };
         let Some(end) = sector.checked_add(sectors).filter(|end| *end <= plan.len.from_start()) else { return };
         if sectors.is_zero() {
             return;
         }
-        // One target's answer, as far as it goes: who wants more asks again. What most ask for is the first extent,
-        // and of a stack of stripes the rest of a long range costs a thousand times as much.
+        // The answer covers one target at most; a caller that wants more asks again. Most callers need only the first
+        // extent, and over a stack of stripes the rest of a long range would cost a thousand times as much.
         let placed = plan.table.find(sector);
         let len = placed.end().min(end) - sector;
         let (at, reply) = (sector - placed.begin, reply.within(len));
@@ -345,7 +344,7 @@ impl BlockDevice for MappedDevice {
     }
 
     fn is_for(&self, domain: &Domain) -> bool {
-        // Without a registry nothing changes any more.
+        // The registry is gone, so nothing changes any more.
         self.registry.upgrade().is_none_or(|registry| registry.domain == *domain)
     }
 

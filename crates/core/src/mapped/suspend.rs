@@ -13,8 +13,8 @@ use std::sync::atomic::Ordering;
 use udm_base::Errno;
 use udm_io::{Bio, BlockDevice, Status};
 
-/// Plans and paths out of use. With them may go tables, with those the last hold on a device whose removal was
-/// deferred; so it is made before the `plans` lock is taken, and dropped after it is released.
+/// Plans and paths out of use. Dropping them may drop tables, and with these the last reference to a device whose
+/// removal was deferred. So this is made before the `plans` lock is taken, and dropped after it is released.
 #[derive(Default)]
 struct Trash {
     #[expect(clippy::vec_box, reason = "bios that wait for clones point at their plan")]
@@ -22,20 +22,20 @@ struct Trash {
     paths: Vec<Arc<Path>>,
 }
 
-/// What is told of a command that has the device's operations to itself, and of one that waits for that.
+/// Reported for a command that has the device's operation lock, and for one that waits for it.
 const TURN: &str = "waits for another command on the device";
 const IDLE: &str = "waits for bios in flight";
 
-/// How often a removal looks whether others have dropped its table, at most: a tenth of a second. Whoever shows a table
-/// may hold it longer.
+/// How often a removal checks at most whether others have dropped its table: a tenth of a second in all. A command that
+/// shows a table may hold it longer.
 const LOOKS: u32 = 400;
 
 /// How to suspend.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SuspendOptions {
-    /// Targets push bios that they hold back to the device, rather than finish them.
+    /// Targets push held bios back to the device instead of finishing them.
     pub noflush: bool,
-    /// File systems on the device's node are not frozen.
+    /// No file system is frozen (udm has none to freeze; kept for targets and nodes).
     pub nolockfs: bool,
 }
 
@@ -53,14 +53,14 @@ impl MappedDevice {
         self.suspend_locked(options, cancel, &doing)
     }
 
-    /// Makes the inactive table active, if there is one, and lets bios go. Blocks while it suspends a running device
+    /// Makes the inactive table active, if there is one, and lets bios pass. Blocks while it suspends a running device
     /// for the swap.
     pub fn resume(self: &Arc<Self>, options: SuspendOptions, cancel: Cancel<'_>) -> Result<(), Error> {
         let doing = self.activities.begin(TURN);
         let _operation = lock(&self.operation);
         self.check_alive()?;
         let registry = self.registry()?;
-        // Kept until the new table runs: its targets may take over from the old one's.
+        // Kept until the new table runs: the new targets may take over from the old ones.
         let mut old = None;
         if lock(&self.control).inactive.is_some() {
             self.suspend_locked(options, cancel, &doing)?;
@@ -75,7 +75,7 @@ impl MappedDevice {
         started
     }
 
-    /// Lets bios of a suspended device go with the table that is active, whether another waits or not.
+    /// Resumes a suspended device with its active table, even if an inactive table is loaded.
     pub fn resume_as_before(self: &Arc<Self>) -> Result<(), Error> {
         let doing = self.activities.begin(TURN);
         let _operation = lock(&self.operation);
@@ -88,8 +88,8 @@ impl MappedDevice {
         Ok(())
     }
 
-    /// Runs `work` while no bio is in flight in the device and none comes, without a word to its targets
-    /// (`dm_internal_suspend_fast`, `drivers/md/dm.c`, 6.12). A device that is suspended, or has no table, stays as it
+    /// Runs `work` while no bio is in flight in the device and none can enter, without telling its targets
+    /// (`dm_internal_suspend_fast`, `drivers/md/dm.c`, 6.12). A device that is suspended or has no table stays as it
     /// is. Blocks until the bios in flight are done.
     pub fn while_suspended<T>(self: &Arc<Self>, work: impl FnOnce() -> T) -> Result<T, Error> {
         let doing = self.activities.begin(TURN);
@@ -181,7 +181,7 @@ impl MappedDevice {
         self.quiesce(&registry, Mode::Suspended);
         if !self.wait_idle(&registry, cancel) {
             {
-                // Until its targets go on, which they may refuse to do: then its bios are still to be waited for.
+                // Until its targets have resumed. They may refuse to; then the device still has to wait for its bios.
                 let mut control = lock(&self.control);
                 (control.suspended, control.unsettled) = (true, true);
             }
@@ -197,7 +197,7 @@ impl MappedDevice {
         Ok(())
     }
 
-    /// From here on bios find no plan, by whatever path they come.
+    /// From here on bios find no plan, on any path.
     fn quiesce(self: &Arc<Self>, registry: &RegistryCore, mode: Mode) {
         let mut trash = Trash::default();
         let _plans = lock(&registry.plans);
@@ -232,14 +232,14 @@ impl MappedDevice {
         for placed in table.placed() {
             placed.target.preresume()?;
         }
-        // Before any bio comes (`__dm_resume`, `drivers/md/dm.c`, 6.12): a snapshot takes over from the table before
-        // here, which may wait for other devices, and until then it has nothing to serve bios from.
+        // Before any bio comes (`__dm_resume`, `drivers/md/dm.c`, 6.12): a snapshot takes over from the previous table
+        // here, which may wait for other devices; until then it cannot serve bios.
         table.each(Target::resume);
         self.unquiesce(registry, &table);
         Ok(())
     }
 
-    /// From here on bios find a plan again, those first that were held.
+    /// From here on bios find a plan again; held bios go first.
     fn unquiesce(self: &Arc<Self>, registry: &RegistryCore, table: &Arc<Table>) {
         table.allow_delays();
         let mut trash = Trash::default();
@@ -259,8 +259,7 @@ impl MappedDevice {
         drop(trash);
     }
 
-    /// Puts a plan in the place of the one there is, and frees that after a grace period. Under the registry's `plans`
-    /// lock.
+    /// Replaces the plan, and frees the old one after a grace period. Under the registry's `plans` lock.
     fn publish(self: &Arc<Self>, registry: &RegistryCore, plan: Option<Plan>, trash: &mut Trash) {
         for path in plan.iter().flat_map(|p| &p.paths) {
             for md in path.devices() {
@@ -276,7 +275,7 @@ impl MappedDevice {
         self.reap(trash);
     }
 
-    /// Takes out plans and paths that nothing refers to any more, and keeps what they counted.
+    /// Removes plans and paths that nothing refers to any more, and keeps their counts.
     fn reap(&self, trash: &mut Trash) {
         let mut paths = lock(&self.paths);
         let (kept, done) =
@@ -291,7 +290,7 @@ impl MappedDevice {
         }
     }
 
-    /// Keeps what a path counted here, and forgets the path.
+    /// Adds a path's counts to the device's, and forgets the path.
     fn fold(&self, path: &Arc<Path>) {
         let mut paths = lock(&self.paths);
         let before = paths.through.len();
@@ -301,7 +300,7 @@ impl MappedDevice {
         }
     }
 
-    /// Lets go of the tables that only bios in flight still held, if these are done.
+    /// Drops the tables that only bios in flight still referred to, if these are done.
     pub(super) fn settle(&self) {
         self.reap(&mut Trash::default());
     }
@@ -339,7 +338,7 @@ impl MappedDevice {
         }
     }
 
-    /// The end: fails what is held, waits for what is in flight, drops the tables. Blocks.
+    /// Ends the device: fails held bios, waits for bios in flight, drops the tables. Blocks.
     pub(crate) fn destroy(self: &Arc<Self>, registry: &RegistryCore) {
         let doing = self.activities.begin(TURN);
         let _operation = lock(&self.operation);
@@ -368,8 +367,8 @@ impl MappedDevice {
         debug_assert_eq!(self.level(), 1, "no table is left");
         drop(tables);
         if let Some(table) = active {
-            // Another thread that makes plans may still have one of ours to drop: it lets go of `plans` first. Whoever
-            // has removed a device expects that what it stood on is free.
+            // Another thread that makes plans may still have one of this device's to drop, which it does after it has
+            // released `plans`. A caller that has removed a device expects the devices beneath to be free.
             let mut looks = 0;
             registry.domain.drain(|| {
                 looks += 1;

@@ -32,9 +32,9 @@ pub(crate) struct Placed {
     pub(crate) kind: &'static TargetType,
     pub(crate) target: Box<dyn Target>,
     pub(crate) capabilities: Capabilities,
-    /// Its own, before they are stacked with its neighbours'.
+    /// The target's own limits, before they are stacked with its neighbours'.
     pub(crate) limits: Limits,
-    /// Where work on its bios is done.
+    /// Where CPU work on its bios is done.
     pub(crate) domain: Domain,
     /// The device is being suspended: no bio is kept to a time.
     draining: AtomicBool,
@@ -45,7 +45,7 @@ impl Placed {
         self.begin + self.len
     }
 
-    /// What is measured of it, with its name and version, unless it is nothing.
+    /// What is measured of it, with its name and version; `None` if nothing is.
     fn measured(&self, own: String) -> String {
         let (name, [major, minor, patch]) = (self.kind.name, self.kind.version);
         match own.is_empty() {
@@ -54,7 +54,7 @@ impl Placed {
         }
     }
 
-    /// What its timers are known by.
+    /// The owner of its timers.
     pub(crate) fn key(&self) -> usize {
         std::ptr::from_ref(self).addr()
     }
@@ -76,7 +76,7 @@ pub struct Table {
     read_only: bool,
     /// Every device beneath, once.
     devices: Vec<Arc<dyn BlockDevice>>,
-    /// From which of them on bios are mapped to them; those before, targets keep for themselves.
+    /// The index of the first device that bios are mapped to; targets keep those before it for themselves.
     mapped_from: usize,
     /// Those that core flushes after a write with FUA.
     written: Vec<Arc<dyn BlockDevice>>,
@@ -157,7 +157,8 @@ impl Table {
             let (alignment, discard, zeroes) = (limits.alignment_offset, limits.max_discard, limits.max_write_zeroes);
             limits.stack(&own, Sector::ZERO);
             limits.alignment_offset = if first { own.alignment_offset } else { alignment };
-            // Discards and zeroes are served target by target: one that cannot does not hinder its neighbours.
+            // Discards and write zeroes are served target by target: a target that does not support them does not
+            // restrict its neighbours.
             limits.max_discard = if first { own.max_discard } else { discard.max(own.max_discard) };
             limits.max_write_zeroes = if first { own.max_write_zeroes } else { zeroes.max(own.max_write_zeroes) };
         }
@@ -261,7 +262,7 @@ impl Table {
         self.placed.iter().map(|p| &*p.target)
     }
 
-    /// What people see and set of the targets, of those that have something.
+    /// The attributes of the targets that have some.
     pub fn attributes(&self) -> impl Iterator<Item = &dyn Attributes> {
         self.targets().filter_map(|target| target.attributes())
     }
@@ -293,8 +294,8 @@ impl Table {
         self.placed.iter().filter_map(|p| p.capabilities.memory())
     }
 
-    /// Whether data beneath, or the way to it, is in this process's memory only. Of mapped devices beneath only their
-    /// own tables know.
+    /// Whether data beneath, or the metadata to find it, is in this process's memory only. For mapped devices beneath,
+    /// ask their own tables.
     pub fn is_transient(&self) -> bool {
         self.memories().next().is_some() || self.placed.iter().any(|p| p.capabilities.transient)
     }
@@ -359,7 +360,7 @@ fn check_line(
     placed: &[Placed],
     cx: &TableContext<'_>,
 ) -> Result<&'static TargetType, TableError> {
-    // One that is not the first is refused below.
+    // A line that is not the first is refused below.
     if let Some(single) = placed.first().filter(|p| p.kind.singleton) {
         let hint = format!("{} must be the only target of its table", single.kind.name);
         return Err(TableError::new(number, "singleton target must appear alone in table").hint(hint));
@@ -407,7 +408,7 @@ fn unknown_type(number: usize, line: &TableLine, types: &[&'static TargetType]) 
     TableError::new(number, "unknown target type").hint(hint).span(line.target_span())
 }
 
-/// Words that differ by more letters than this were not meant to be the same.
+/// Words that differ by more letters than this are not suggested.
 const SLIP: usize = 2;
 
 /// The edit distance of two short words.

@@ -1,4 +1,4 @@
-//! `seeds`: the five published experiments, one after the other, and one page that tells what came of them.
+//! `seeds`: the five published experiments, one after the other, and a page with their results.
 
 mod page;
 mod story;
@@ -10,13 +10,13 @@ use crate::report::Report;
 use crate::row::Row;
 use std::path::{Path, PathBuf};
 
-/// A published experiment, and how it is told.
+/// A published experiment, and its description.
 pub(crate) struct Seed {
     /// Its number in the project's papers.
     pub(crate) number: &'static str,
-    /// What it was about.
+    /// Its subject.
     pub(crate) title: &'static str,
-    /// What its author published, in a sentence or two.
+    /// Its author's results, in a sentence or two.
     pub(crate) claim: &'static str,
     /// The experiments that repeat it; the first has its name.
     pub(crate) experiments: &'static [&'static Experiment],
@@ -24,16 +24,16 @@ pub(crate) struct Seed {
     picks: &'static [Pick],
 }
 
-/// A row that is told on the page.
+/// A row of the page.
 struct Pick {
-    /// What it is of, and beside what.
+    /// The row's subject and baseline.
     label: &'static str,
     beside: &'static str,
-    /// Words that the row's name has, all of them; the first row that does is told.
+    /// Words of the row's name; the first row with all of them is shown.
     words: &'static [&'static str],
 }
 
-/// What came of one experiment.
+/// The outcome of one experiment.
 pub(crate) struct Outcome {
     pub(crate) experiment: &'static Experiment,
     /// The report, or why there is none.
@@ -42,7 +42,7 @@ pub(crate) struct Outcome {
     pub(crate) seconds: f64,
 }
 
-/// Of rows with a verdict, how many have which.
+/// How many rows have each verdict.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 struct Verdicts {
     pass: usize,

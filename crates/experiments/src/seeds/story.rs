@@ -1,4 +1,4 @@
-//! What the seeds' authors published, and which rows stand beside it.
+//! The published results, and the rows beside them.
 
 use super::{Pick, Seed};
 use crate::{loop_ram, no_clone, polling, zero_check, zero_skip};

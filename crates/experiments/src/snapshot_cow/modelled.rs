@@ -18,7 +18,7 @@ const DISK: u64 = 80 << 30;
 const VOLUME_AT: u64 = 10 << 30;
 const COW_AT: u64 = 20 << 30;
 
-/// What the file is on.
+/// The device of the file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Subject {
     /// A volume that has no snapshot.
@@ -66,7 +66,7 @@ pub(crate) struct Case {
     pub(crate) job: Job,
 }
 
-/// What it gave.
+/// The result.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Measured {
     pub(crate) times: Times,

@@ -1,17 +1,17 @@
-//! Loop devices of the kernel on top of nodes' files: block devices for those who need one, to mount or to boot from.
+//! Loop devices of the kernel on top of nodes' files: block devices, to mount or to boot from.
 //!
 //! I/O goes to the file directly, past the kernel's page cache of it; discards become holes that are punched. The loop
 //! device holds its file open, and so its device, until it is detached.
 //!
-//! # Who a loop device belongs to
-//! Numbers are given out anew, so a number proves nothing. Before one is changed, its `backing_file` in sysfs must be
+//! # Ownership
+//! Numbers are reused, so a number proves nothing. Before a loop device is changed, its `backing_file` in sysfs must be
 //! the file that it was made for.
 //!
-//! # Who waits for whom
-//! To attach, to detach, even to close a loop device may write and flush its file, which is served by this process. So
-//! what touches one does it [apart](super::apart).
+//! # Blocking
+//! Attaching, detaching, even closing a loop device may write and flush its file, which this process serves. So every
+//! such call is made [apart](super::apart).
 
-use super::apart::{Errand, apart};
+use super::apart::{StagedCall, apart};
 use super::fuse::{FILES, mount};
 use super::sys;
 use rustix::fd::OwnedFd;
@@ -33,9 +33,9 @@ pub const MAJOR: u32 = 7;
 const NUMBERS: u32 = 1 << 20;
 /// How often a free device is asked for, when others are as quick to take it.
 const TRIES: usize = 32;
-/// What it shows of the file of a mount that was taken out of sight.
+/// The path that it shows for the file of a detached mount.
 const DETACHED: &str = "/";
-/// What sysfs adds to a name that is gone.
+/// The suffix in sysfs for a removed name.
 const DELETED: &[u8] = b" (deleted)";
 
 /// A loop device that this process has attached.
@@ -63,7 +63,7 @@ pub enum Choice {
 pub enum Detached {
     /// It is free again.
     Yes,
-    /// Somebody has it open: it stays.
+    /// It is open elsewhere, and stays.
     InUse,
 }
 
@@ -75,7 +75,7 @@ fn open(path: &Path, flags: OFlags) -> io::Result<OwnedFd> {
     Ok(rustix::fs::open(path, flags | OFlags::CLOEXEC, Mode::empty())?)
 }
 
-/// Whether loop devices can be asked for here.
+/// Whether loop devices are available here.
 ///
 /// # Errors
 /// Why not, and what to do.
@@ -160,12 +160,12 @@ fn attach_here(file: &Path, read_only: bool, block_size: u32, choice: Choice) ->
     let control = control()?;
     let access = if read_only { OFlags::RDONLY } else { OFlags::RDWR };
     let backing = open(file, access | OFlags::DIRECT).map_err(|e| said(e, file.display()))?;
-    // The kernel has the file flushed while it keeps the number from everybody, `losetup --find` as well, which is told
-    // of no other. So what there is to wait for is waited for here; like there it may fail.
+    // The kernel flushes the file while it holds the number, and `losetup --find` would wait, since it is given the
+    // same number. So the flush is done here first; like the kernel's, it may fail.
     let _ = rustix::fs::fsync(&backing);
     // As the kernel will show it.
     let file = fs::canonicalize(file).map_err(|e| said(e, file.display()))?;
-    // Who is killed before all is done takes the device along.
+    // If this process is killed before all is done, the device is detached.
     let flags = sys::LO_FLAGS_DIRECT_IO | sys::LO_FLAGS_AUTOCLEAR | if read_only { sys::LO_FLAGS_READ_ONLY } else { 0 };
     let mut tried = None;
     for _ in 0..TRIES {
@@ -175,12 +175,12 @@ fn attach_here(file: &Path, read_only: bool, block_size: u32, choice: Choice) ->
         let device = open(&node_of(number)?, access).map_err(|error| said(error, loopdev.path().display()))?;
         match sys::loop_configure(&device, &backing, block_size, flags, file.as_os_str().as_bytes()) {
             Ok(()) => {
-                // The mark of who had the number before stays on it (BLKROSET is the block device's, not the loop
+                // A previous owner's read-only mark stays on the number (BLKROSET is the block device's, not the loop
                 // driver's).
                 let ready = sys::set_read_only(&device, read_only).and_then(|()| keep(&device));
                 return ready.map(|()| loopdev.clone()).map_err(|e| said(e, loopdev.path().display()));
             }
-            // Somebody else has taken it.
+            // Another process has taken it.
             Err(error) if error.raw_os_error() == Some(Errno::BUSY.raw_os_error()) => {}
             Err(error) => {
                 let what =
@@ -192,15 +192,16 @@ fn attach_here(file: &Path, read_only: bool, block_size: u32, choice: Choice) ->
     Err(io::Error::new(io::ErrorKind::ResourceBusy, "others take each free loop device first: try again"))
 }
 
-/// Has the device stay attached when it is closed.
+/// Makes the device stay attached when it is closed.
 fn keep(device: &OwnedFd) -> io::Result<()> {
     let mut info = sys::loop_status(device)?;
     info.flags &= !sys::LO_FLAGS_AUTOCLEAR;
     sys::loop_set_status(device, &info)
 }
 
-/// Detaches the loop devices on files of a dead server that was mounted on `dir`; before that mount is ended, since
-/// they are known by its path. Those that are in use are detached when they are closed. Returns how many there were.
+/// Detaches the loop devices on files of a dead server that was mounted on `dir`; to be called before that mount is
+/// ended, since they are recognised by its path. Devices in use are detached when they are closed. Returns how many
+/// there were.
 ///
 /// # Errors
 /// Of looking for them.
@@ -235,12 +236,12 @@ fn devices_in(files: &Path) -> io::Result<Vec<LoopDevice>> {
     Ok(entries.flatten().filter_map(|entry| device(Path::new("/dev").join(entry.file_name()))).collect())
 }
 
-/// A name as far as a loop device keeps it.
+/// A name, cut to the length that a loop device keeps.
 fn cut(name: &[u8]) -> &[u8] {
     &name[..name.len().min(sys::LO_NAME_SIZE - 1)]
 }
 
-/// The name that a loop device was told when it was attached, cut off where it is long.
+/// The name given to a loop device when it was attached, truncated if long.
 fn told_name(number: u32) -> Option<Vec<u8>> {
     let device = open(&PathBuf::from(format!("{NODE}{number}")), OFlags::RDONLY).ok()?;
     let name = sys::loop_status(device).ok()?.file_name;
@@ -259,16 +260,16 @@ fn backing_file(number: u32) -> Option<PathBuf> {
     Some(PathBuf::from(std::ffi::OsString::from_vec(text)))
 }
 
-/// The number of the file system that the file beneath a loop device is on, as the driver knows it, whatever has become
-/// of its path. `None` for a free one, and where this user may not ask.
+/// The number of the file system that the file beneath a loop device is on, from the driver, whatever has happened to
+/// its path. `None` for a free one, and if this user may not ask.
 pub fn file_system(domain: &Domain, number: u32) -> Option<DevT> {
     let status = move || sys::loop_status(open(Path::new(&format!("{NODE}{number}")), OFlags::RDONLY)?);
     let info = apart(domain, status).ok()?;
     Some(DevT::new(rustix::fs::major(info.device), rustix::fs::minor(info.device)))
 }
 
-/// A loop device that is known to be ours, and open.
-pub struct HeldLoop(Errand<()>);
+/// An open loop device that is known to be ours.
+pub struct HeldLoop(StagedCall<()>);
 
 impl HeldLoop {
     /// As [`LoopDevice::detach_when_closed`].
@@ -318,7 +319,7 @@ impl LoopDevice {
         apart(domain, move || work(&device))
     }
 
-    /// Does something with the device, if it is still ours.
+    /// Calls a function with the device, if it is still ours.
     fn with_open(
         &self,
         domain: &Domain,
@@ -330,7 +331,7 @@ impl LoopDevice {
         })
     }
 
-    /// Whether it is still what it was made to be: somebody may have detached it.
+    /// Whether it is still attached to its file: another process may have detached it.
     ///
     /// # Errors
     /// No thread can be started.
@@ -338,7 +339,7 @@ impl LoopDevice {
         self.apart(domain, |device| Ok(device.is_ours()))
     }
 
-    /// Detaches it, unless somebody has it open. Blocks until what the kernel still had to write is written.
+    /// Detaches it, unless it is open elsewhere. Blocks until the kernel has written its pages.
     ///
     /// # Errors
     /// What the system says.
@@ -346,7 +347,7 @@ impl LoopDevice {
         self.apart(domain, Self::detach_here)
     }
 
-    /// Detaches it now, or when the last who has it open closes it. Blocks as [`detach`](Self::detach).
+    /// Detaches it now, or when its last user closes it. Blocks as [`detach`](Self::detach).
     ///
     /// # Errors
     /// What the system says.
@@ -354,16 +355,17 @@ impl LoopDevice {
         self.apart(domain, |device| device.clear(device.open()?))
     }
 
-    /// Holds the device, if it is still ours. Once the server of its file has gone the driver does not tell any more
-    /// what a device was made to be (LOOP_GET_STATUS64 asks the file, `drivers/block/loop.c`, 6.12); who held it before
-    /// can still detach it. To let go of it may block as to [`detach`](Self::detach), and keeps nobody waiting.
+    /// Holds the device, if it is still ours. Once the server of its file has gone, the driver no longer says which
+    /// file a device has (LOOP_GET_STATUS64 asks the file, `drivers/block/loop.c`, 6.12); a process that has held it
+    /// before can still detach it. Releasing it may block like [`detach`](Self::detach), but makes no other thread
+    /// wait.
     ///
     /// # Errors
     /// What the system says.
     pub fn hold(&self, domain: &Domain) -> io::Result<HeldLoop> {
         let device = self.clone();
         let clear = self.clone();
-        Errand::begin(domain, move || device.open(), move |open| clear.clear(open)).map(HeldLoop)
+        StagedCall::begin(domain, move || device.open(), move |open| clear.clear(open)).map(HeldLoop)
     }
 
     /// Takes over the file's size.
@@ -403,7 +405,7 @@ impl LoopDevice {
         self.with_open(domain, move |open| sys::set_read_only(open, on))
     }
 
-    /// Has the kernel write what it keeps of the device. Blocks.
+    /// Makes the kernel write back its pages of the device. Blocks.
     ///
     /// # Errors
     /// Of writing.
@@ -412,11 +414,11 @@ impl LoopDevice {
     }
 }
 
-/// What is done apart.
+/// The operations that are done apart.
 impl LoopDevice {
     fn is_ours(&self) -> bool {
-        // Of a mount that has gone from its place the kernel shows paths from its root on; of a file's own that is the
-        // root itself. So it is after the node was renamed or removed, and when the daemon is dead.
+        // For a detached mount the kernel shows paths from its root on; for a file's own mount that is the root itself.
+        // This is so after the node was renamed or removed, and when the daemon is dead.
         let away = self.file.file_name().map(|name| Path::new("/").join(FILES).join(name));
         let is = |file: PathBuf| match file == Path::new(DETACHED) {
             true => told_name(self.number).is_some_and(|name| name == cut(self.file.as_os_str().as_bytes())),
@@ -437,11 +439,11 @@ impl LoopDevice {
         }
     }
 
-    /// Detaches what is open here, now or when the others who have it open have closed it.
+    /// Detaches the device that is open here, now or when its other users have closed it.
     fn clear(&self, device: Option<OwnedFd>) -> io::Result<()> {
         let Some(device) = device else { return Ok(()) };
         if self.is_read_only() {
-            // Or the next with this number, whoever that is, cannot write.
+            // Otherwise the next user of this number could not write.
             sys::set_read_only(&device, false).map_err(|e| said(e, self.path().display()))?;
         }
         match sys::loop_clear(&device) {
@@ -457,7 +459,7 @@ impl LoopDevice {
         if read_only {
             sys::set_read_only(&device, true).map_err(|e| said(e, self.path().display()))?;
         }
-        // It is in use, and would go when it is closed: that is taken back.
+        // It is in use, and would be detached when it is closed: this is undone.
         match keep(&device) {
             Ok(()) => Ok(Detached::InUse),
             Err(error) if is_free(&error) => Ok(Detached::Yes),

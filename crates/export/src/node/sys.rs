@@ -78,14 +78,13 @@ impl LoopInfo {
 /// `include/uapi/linux/close_range.h`, 6.12.
 const CLOSE_RANGE_UNSHARE: libc::c_uint = 2;
 
-/// Gives the calling thread a table of descriptors of its own, in which there are the standard streams and nothing
-/// else.
+/// Gives the calling thread a descriptor table of its own, with only the standard streams.
 ///
 /// # Safety
-/// The thread has no descriptor of before, and gives none away: the same number is another file, or none, to the other
+/// The thread uses no earlier descriptor, and gives none away: the same number is another file, or none, to the other
 /// threads.
 pub(super) unsafe fn own_descriptors() -> io::Result<()> {
-    // SAFETY: for other threads nothing is closed, and this one has nothing to lose, as the caller says.
+    // SAFETY: nothing is closed for other threads, and this one uses none of its descriptors, as the caller promises.
     match unsafe { libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, CLOSE_RANGE_UNSHARE) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),

@@ -24,18 +24,18 @@ use udm_io::Domain;
 
 /// Where the driver's devices are.
 const DEVICES: &str = "/dev";
-/// Requests of a queue. Memory for them is taken when they come, and given back when they stay away.
+/// Requests of a queue. Memory for them is allocated when they come, and freed when they stay away.
 const DEPTH: u16 = 128;
-/// Bytes of a request at most.
+/// The most bytes of a request.
 const BUFFER: usize = 512 << 10;
-/// Queues at most; a thread each.
+/// The most queues; each has a thread.
 const QUEUES: usize = 4;
 /// How long a device may take to begin or to end: it may wait for requests.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How long requests may take of a device that is dropped.
+/// How long requests of a dropped device may take.
 const PARTING: Duration = Duration::from_secs(5);
 
-/// Whose a device is: kept by the driver, for the server only.
+/// The owner's mark of a device, which the driver keeps for the server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Mark(u64);
 
@@ -43,7 +43,7 @@ impl Mark {
     const MAGIC: u64 = 0x75;
     const MINOR_BITS: u32 = 20;
 
-    /// Of the device with that minor number, of the daemon whose directory is `place`.
+    /// The mark of the device with that minor number, of the daemon whose directory is `place`.
     pub fn new(place: &Path, minor: u32) -> Self {
         // FNV-1a: any hash that stays the same from version to version.
         let hash = place
@@ -55,29 +55,29 @@ impl Mark {
         Self(Self::MAGIC << 56 | hash << Self::MINOR_BITS | u64::from(minor) & ((1 << Self::MINOR_BITS) - 1))
     }
 
-    /// Whether it is that of a device of the daemon there.
+    /// Whether it is the mark of a device of the daemon there.
     pub fn is_of(self, place: &Path) -> bool {
         self.0 >> Self::MINOR_BITS == Self::new(place, 0).0 >> Self::MINOR_BITS
     }
 }
 
-/// A device of the driver that is there, served or not.
+/// An existing device of the driver, served or not.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Left {
     /// Its number.
     pub number: u32,
-    /// Whose it is.
+    /// Its owner's mark.
     pub mark: Mark,
     /// Whether another server can go on with it; else it can only be deleted.
     pub recoverable: bool,
 }
 
-/// What came of a removal.
+/// The result of a removal.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Removed {
     /// It is gone.
     Yes,
-    /// Somebody uses it; who, for people.
+    /// It is in use; by whom, for people.
     InUse(String),
 }
 
@@ -102,7 +102,7 @@ pub fn left() -> Vec<Left> {
     numbers.filter_map(|number| control.info(number).ok()).map(|info| Left::of(&info)).collect()
 }
 
-/// Whose the device with that number is; `None` where none is, or this user may not know. Blocks briefly.
+/// The owner's mark of the device with that number; `None` if there is none, or this user may not know. Blocks briefly.
 pub fn mark_of(number: u32) -> Option<Mark> {
     Control::open().and_then(|control| control.info(number)).ok().map(|info| Mark(info.ublksrv_flags))
 }
@@ -115,15 +115,15 @@ impl Left {
     }
 }
 
-/// Deletes a device that nobody serves. Who has it open gets errors. Blocks.
+/// Deletes a device that nobody serves. Programs that have it open get errors. Blocks.
 pub fn delete(number: u32) -> io::Result<()> {
     let control = Control::open()?;
     let info = control.info(number)?;
     control.delete(info.which(), PATIENCE)
 }
 
-/// The threads of a device, and what the driver writes to until they have ended. Dropped before that, the memory stays
-/// for good.
+/// The threads of a device, and the memory that the driver writes to until they have ended. If this is dropped before
+/// that, the memory is leaked.
 struct Queues {
     workers: Workers<Infallible>,
     memory: Mutex<Vec<Arc<AlignedBuf>>>,
@@ -179,7 +179,7 @@ impl Ublk {
             queue_depth: DEPTH,
             max_io_buf_bytes: BUFFER as u32,
             dev_id: ANY_DEVICE,
-            // For root the driver takes the unprivileged off, and for others the recovery.
+            // The driver removes the unprivileged flag for root, and the recovery flags for others.
             flags: feature::USER_RECOVERY
                 | feature::USER_RECOVERY_REISSUE
                 | feature::UNPRIVILEGED_DEV
@@ -204,19 +204,19 @@ impl Ublk {
         }
     }
 
-    /// Goes on with a device that another server has left, dead or by its will: what waits there comes now, first what
-    /// that one had not answered. Blocks.
+    /// Takes over a device from a server that has died or left. Waiting requests come now, first those that it had not
+    /// answered. Blocks.
     ///
     /// # Errors
-    /// `ResourceBusy` while the driver still sees the other; try again. Anything else is final, and the device is as
-    /// before.
+    /// `ResourceBusy` while the driver still sees the other server; try again. Other errors are final, and the device
+    /// is as before.
     pub fn recover(domain: &Domain, node: &dyn Export, number: u32) -> io::Result<Self> {
         let control = Control::open()?;
         let info = control.info(number)?;
         control.start_recovery(info.which())?;
         let through = Arc::new(AtomicBool::new(node.write_through()));
         let (queues, open) = Self::begin(domain, node, &info, &through)?;
-        // From here on its end is that of its threads, so that somebody else can try.
+        // From here on it ends with its threads, so that another server can try.
         let this = Self::new(control, &info, (queues, through), open);
         this.control.end_recovery(info.which(), PATIENCE)?;
         Ok(this)
@@ -285,14 +285,14 @@ impl Ublk {
         Ok(Sectors::new(dev_sectors))
     }
 
-    /// Has the kernel write what it keeps of it. Blocks.
+    /// Makes the kernel write back its pages of the device. Blocks.
     pub fn flush(&self) -> io::Result<()> {
         let fd = rustix::fs::open(self.path(), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
         Ok(rustix::fs::fsync(fd)?)
     }
 
     /// Removes it, unless somebody uses it: as a mounted file system, beneath another device, or by an open file of a
-    /// process that this one may look at. Blocks until the kernel has written what it keeps of it.
+    /// process that this one may look at. Blocks until the kernel has written back its pages.
     pub fn remove(&self) -> io::Result<Removed> {
         let path = self.path();
         // Exclusively, so that nobody mounts it meanwhile.
@@ -301,7 +301,7 @@ impl Ublk {
             Err(rustix::io::Errno::BUSY) => {
                 return Ok(Removed::InUse(format!("{} is mounted, or beneath another device", path.display())));
             }
-            // Not there any more, or nobody's to open.
+            // It does not exist any more, or cannot be opened.
             Err(_) => None,
         };
         if let Some(pid) = user_of(&path) {
@@ -314,7 +314,7 @@ impl Ublk {
         Ok(Removed::Yes)
     }
 
-    /// Removes it, whoever uses it: their requests fail. Blocks.
+    /// Removes it even if it is in use: requests fail. Blocks.
     pub fn end(&self) -> io::Result<()> {
         self.control.stop(self.which, PATIENCE)?;
         self.control.delete(self.which, PATIENCE)?;
@@ -327,12 +327,12 @@ impl Ublk {
     /// ends instead.
     ///
     /// # Errors
-    /// What is still under way, for people; then it goes on as before.
+    /// The requests still under way, for people; then it goes on as before.
     pub fn leave(&self, patience: Duration) -> Result<(), String> {
         if !self.is_recoverable() {
             return self.end().map_err(|e| e.to_string());
         }
-        // A queue whose thread has ended, since somebody has stopped the device, has nothing under way.
+        // A queue whose thread has ended, because the device was stopped from outside, has nothing under way.
         if self.queues.workers.pause(patience) == Answers::Late {
             return Err(format!(
                 "{} has requests that are not done after {} s",
@@ -390,8 +390,8 @@ fn path_of(number: u32) -> PathBuf {
     format!("/dev/ublkb{number}").into()
 }
 
-/// Another process that has the file open, among those that this one may look at. Reads links only, which never wait
-/// for what is behind them.
+/// Another process that has the file open, among those that this one may look at. Only reads links, which never waits
+/// for their targets.
 fn user_of(path: &Path) -> Option<u32> {
     let own = std::process::id();
     let pids =

@@ -1,14 +1,14 @@
-//! What can be wrong with a store.
+//! Errors of a store.
 
 use std::fmt;
 
-/// What kind of wrong. The texts may change, these do not.
+/// The kinds of errors. The texts may change, these do not.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum ErrorKind {
     /// Chunk 0 holds something else, which must not be overwritten (the kernel: ENXIO).
     Foreign,
-    /// A version that nobody here knows (EINVAL).
+    /// An unknown version (EINVAL).
     Version,
     /// A chunk size that cannot be (EINVAL).
     ChunkSize,
@@ -18,10 +18,10 @@ pub enum ErrorKind {
     Corrupt,
 }
 
-/// What is wrong, and where.
+/// An error, and its place.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Error {
-    /// What kind of wrong.
+    /// The kind of the error.
     pub kind: ErrorKind,
     /// The chunk of the COW device that it was found in.
     pub chunk: u64,

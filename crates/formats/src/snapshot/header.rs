@@ -5,7 +5,7 @@ use super::{ChunkSize, Error, ErrorKind};
 use udm_base::Sectors;
 use zerocopy::{FromBytes, IntoBytes};
 
-/// What the header says.
+/// The content of the header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Header {
     /// Whether the snapshot holds. Once it does not, it never does again.
@@ -14,7 +14,7 @@ pub struct Header {
     pub chunk: ChunkSize,
 }
 
-/// What is at the start of a COW device.
+/// The beginning of a COW device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Probe {
     /// Nothing: the four bytes of the magic are zero. A snapshot may make its store here.

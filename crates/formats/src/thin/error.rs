@@ -1,4 +1,4 @@
-//! What can go wrong with a pool's metadata.
+//! Errors of a pool's metadata.
 
 use std::fmt;
 
@@ -69,9 +69,9 @@ pub enum Error {
         block: u64,
         /// The field.
         field: Field,
-        /// What stands there.
+        /// The value found.
         found: String,
-        /// What has to stand there.
+        /// The value expected.
         expected: String,
     },
     /// Something beneath: a node, a space map, the device.
@@ -120,7 +120,7 @@ pub enum Error {
     Details {
         /// The device.
         dev: u32,
-        /// What is wrong.
+        /// The error.
         what: String,
     },
     /// A data block that is not there was named by the caller.
@@ -182,7 +182,7 @@ impl Error {
     }
 
     /// Whether the operation was refused before it changed anything: the open transaction goes on as if it had not been
-    /// asked for.
+    /// called.
     pub fn is_refusal(&self) -> bool {
         matches!(
             self,

@@ -11,9 +11,9 @@ use udm_base::{Sector, Sectors};
 
 /// One request on its way: 8 bytes, owned, ended exactly once.
 ///
-/// [`end`](Self::end) consumes it, so that it cannot complete twice. Dropped without, it fails with
-/// EIO, and asserts in debug builds. It may be sent to and ended on any thread; it completes on
-/// the channel it was taken from.
+/// [`end`](Self::end) consumes it, so that it cannot complete twice. A bio that is dropped without `end` fails with
+/// EIO, and asserts in debug builds. It may be sent to and ended on any thread; it completes on the channel it was
+/// taken from.
 pub struct Bio(NonNull<Record>);
 
 // SAFETY: the handle owns its record alone; the record's channel is only reached through its mailbox
@@ -31,7 +31,7 @@ impl Bio {
         ManuallyDrop::new(self).0
     }
 
-    /// Gives up the handle for an address, as the user data of a ring's request. Without
+    /// Turns the handle into an address, for example as the user data of a ring's request. Without
     /// [`from_raw`](Self::from_raw) the bio never ends.
     #[inline]
     pub fn into_raw(self) -> NonNull<()> {
@@ -41,7 +41,7 @@ impl Bio {
     /// The bio of an address.
     ///
     /// # Safety
-    /// The address came from [`into_raw`](Self::into_raw), and is given back once.
+    /// The address came from [`into_raw`](Self::into_raw), and is used for this once.
     #[inline]
     pub const unsafe fn from_raw(raw: NonNull<()>) -> Self {
         Self(raw.cast())
@@ -71,7 +71,7 @@ impl Bio {
         self.record().flags
     }
 
-    /// Changes how it is to be done, as when a device beneath takes over a duty.
+    /// Changes how it is to be done, for example when a device emulates a flag.
     #[inline]
     pub fn set_flags(&mut self, flags: OpFlags) {
         self.record_mut().flags = flags;
@@ -116,13 +116,14 @@ impl Bio {
         }
     }
 
-    /// Cuts the bio off at `sectors`, for a device that has served the rest: a read that goes past what lies beneath.
+    /// Shortens the bio to `sectors`, for a device that has served the rest: a read that goes past the end of the
+    /// device beneath.
     pub fn truncate(&mut self, sectors: Sectors) {
         debug_assert!(sectors <= self.sectors(), "a bio gets shorter only");
         self.record_mut().sectors = sectors;
     }
 
-    /// Replaces the status, as a target may that has taken the bio back.
+    /// Replaces the status, for a target that has taken the bio back.
     pub fn set_status(&mut self, status: Status) {
         self.record_mut().status = status;
     }
@@ -150,7 +151,7 @@ impl Bio {
         record.sectors = Sectors::ZERO;
     }
 
-    /// Takes the status back to Ok, for who has dealt with the error and submits the bio again.
+    /// Resets the status to Ok, for code that has handled the error and submits the bio again.
     pub fn clear_status(&mut self) {
         self.record_mut().status = Status::Ok;
     }
@@ -198,7 +199,7 @@ impl Bio {
         }
     }
 
-    /// The device that the bio is for now, which whoever submitted it keeps until it has completed.
+    /// The device that the bio is for now; the submitter keeps it alive until the bio has completed.
     #[inline]
     pub fn device(&self) -> NonNull<dyn BlockDevice> {
         self.record().dev.expect("a submitted bio has a device")
@@ -270,7 +271,7 @@ impl Bio {
         Some(frame)
     }
 
-    /// A free word of the record for the device or target that has the bio now.
+    /// A word of the record, for free use by the device or target that has the bio now.
     #[inline]
     pub fn word(&self) -> u64 {
         self.record().word
@@ -282,7 +283,7 @@ impl Bio {
         self.record_mut().word = word;
     }
 
-    /// Half a free word more, for who needs it beside [`word`](Self::word).
+    /// Another half word for free use, beside [`word`](Self::word).
     pub fn note(&self) -> u32 {
         self.record().note
     }
@@ -293,7 +294,7 @@ impl Bio {
     }
 }
 
-/// The frame of a context: nobody took it.
+/// The frame of a context that nobody took.
 ///
 /// # Safety
 /// Safe to call with any word.

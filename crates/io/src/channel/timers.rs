@@ -1,4 +1,4 @@
-//! The timers of a channel: bios that something is to be done with at a later time.
+//! The timers of a channel: actions on bios at a later time.
 
 use super::bio::Bio;
 use super::cx::Cx;
@@ -6,7 +6,7 @@ use crate::Nanos;
 use std::cmp::{Ordering, Reverse};
 use std::collections::{BinaryHeap, VecDeque};
 
-/// What is done with a bio when its time has come.
+/// The action on a bio when its time has come.
 pub(crate) type TimerFn = fn(&Cx<'_>, Bio);
 
 struct Timer {
@@ -46,7 +46,7 @@ pub(crate) struct Timers {
 }
 
 impl Timers {
-    /// Sets one. `owner` is whoever may want all of its timers run early; 0 for nobody.
+    /// Sets a timer. `owner` can have all of its timers run early; 0 for no owner.
     pub(crate) fn set(&mut self, at: Nanos, owner: usize, bio: Bio, func: TimerFn) {
         self.seq += 1;
         let timer = Timer { at, seq: self.seq, owner, bio, func };
@@ -67,7 +67,7 @@ impl Timers {
         self.take_if(|timer| timer.owner != 0)
     }
 
-    /// Whether there are some that nobody owns.
+    /// Whether there are timers without an owner.
     pub(super) fn has_others(&self) -> bool {
         self.line.iter().chain(self.heap.iter().map(|timer| &timer.0)).any(|timer| timer.owner == 0)
     }

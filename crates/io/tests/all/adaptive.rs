@@ -6,8 +6,7 @@ use std::time::Duration;
 use udm_base::{Sector, Sectors};
 use udm_io::*;
 
-/// A clock that goes on by a microsecond whenever somebody looks: time passes with work, and not with the machine's
-/// load.
+/// A clock that advances by a microsecond at each reading: time passes with work, not with the machine's load.
 #[derive(Default)]
 struct Ticking(AtomicU64);
 

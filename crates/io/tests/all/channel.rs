@@ -32,7 +32,7 @@ impl BlockDevice for Holding {
     plain_device!("holding", 1000);
 }
 
-/// Has a bio look again, from within its section, until it has been there so often.
+/// Sends a bio to itself again within its section, until it has been there a given number of times.
 struct Again {
     sections: Mutex<Vec<u64>>,
     visits: usize,
@@ -52,7 +52,7 @@ impl BlockDevice for Again {
     plain_device!("again", 1000);
 }
 
-/// Trap: who has a bio look again until something changes, while who changes it waits for the section.
+/// Trap: a device sends a bio round until something changes, while the thread that changes it waits for the section.
 #[test]
 fn a_bio_that_looks_again_does_so_in_another_section() {
     let domain = Domain::default();

@@ -50,7 +50,7 @@ impl BlockDevice for Holding {
     plain_device!("holding", 1000);
 }
 
-/// What came back, in order.
+/// The internal I/Os that came back, in order.
 type Ended = Mutex<Vec<Status>>;
 
 unsafe fn note(_: &Cx<'_>, status: Status, word: *const ()) {
@@ -85,7 +85,7 @@ fn reads_and_writes_without_a_bio_above() {
         }
     });
     let mut ended = ended.lock().unwrap().clone();
-    // What is refused ends at once, what is submitted waits for the bio that is being submitted.
+    // A refused bio ends at once; a submitted one waits for the bio that is being submitted.
     ended.sort_by_key(|s| s.is_ok());
     let invalid = Status::Invalid;
     assert_eq!(ended, [invalid, invalid, invalid, Status::Ok, Status::Ok]);
@@ -97,7 +97,7 @@ fn reads_and_writes_without_a_bio_above() {
     assert_eq!(firsts, [0, 7, 0, 0]);
 }
 
-/// Tries again for as long as it has something to do.
+/// Tries again as long as it has something to do.
 struct Waiting {
     me: usize,
     dev: Arc<Holding>,
@@ -234,7 +234,7 @@ fn a_channel_does_not_wait_for_ever_and_its_own_bios_still_come_home() {
 fn a_channel_that_was_left_to_the_workqueue_is_given_back() {
     let domain = DomainBuilder::default().clock(Arc::new(Hands::default())).build();
     let all = domain.channels_left();
-    // With a bio of the submitter's beside the own one, which comes home later, and without.
+    // With a bio of the submitter's beside the internal one, which comes home later, and without.
     for beside in [true, false] {
         let (dev, ended) = (Arc::new(Holding::default()), Arc::new(Ended::default()));
         let (there, seen) = (dev.clone(), ended.clone());

@@ -66,7 +66,7 @@ fn without_latency_it_completes_at_once_and_with_it_by_a_timer() {
     submit(&channel, at_once, OpFlags::NONE, 3);
     assert_eq!(drain(&channel), 3);
     let late = channel.attach(null("null:size=1M:latency_us=5"));
-    // HIPRI where there is no poll queue is served in interrupt mode.
+    // A HIPRI bio to a device without poll queues is served in interrupt mode.
     submit(&channel, late, OpFlags::HIPRI, 3);
     assert_eq!(drain(&channel), 0);
     hand.0.store(4_999, Ordering::SeqCst);

@@ -1,4 +1,4 @@
-//! Channels that are gone while bios are out, and threads that look after channels in their owners' place.
+//! Channels that are dropped while bios are out, and threads that serve channels in their owners' place.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};

@@ -53,7 +53,7 @@ fn what_is_zero() {
         let around: Vec<usize> = around.into_iter().filter(|at| *at < 16384).collect();
         assert!(check(Op::Write, sectors, segments, &around), "{segments:?}: what lies around does not count");
     }
-    // What lies in the last segment behind the bio's end does not count.
+    // Memory of the last segment behind the bio's end does not count.
     assert!(check(Op::Write, 1, &[(0, 500), (1000, 500)], &[1012]));
 }
 

@@ -1,5 +1,5 @@
-//! Getting to a server: everything up to the last byte of the handshake is done by one deadline, and given up at once
-//! when nobody wants it any more. A server that sends a byte now and then gets no more time for it.
+//! Connecting to a server: everything up to the last byte of the handshake has one deadline, and ends at once when the
+//! connection is no longer wanted. A server that sends a byte now and then gets no more time.
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, OwnedFd};
@@ -13,10 +13,10 @@ use std::sync::mpsc;
 use std::time::Duration;
 use udm_io::{Clock, Executor, Nanos};
 
-/// How often it is asked whether anybody still wants the connection.
+/// How often to check whether the connection is still wanted.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// Until when a connection has to be there.
+/// The deadline of a connection.
 pub(super) struct Deadline<'a> {
     clock: &'a dyn Clock,
     end: Nanos,
@@ -30,14 +30,14 @@ impl<'a> Deadline<'a> {
         Self { clock, end, timeout, cancel }
     }
 
-    /// The same for one of `parts` equal parts of what is left.
+    /// The deadline of one of `parts` equal parts of the remaining time.
     fn part(&self, parts: usize) -> Self {
         let now = self.clock.now();
         let end = now.after(self.end.since(now) / parts.max(1) as u64);
         Self { clock: self.clock, end, timeout: self.timeout, cancel: self.cancel }
     }
 
-    /// What is left, at most as long as one may look away.
+    /// The remaining time, at most until the next check.
     fn left(&self) -> io::Result<Duration> {
         if (self.cancel)() {
             return Err(io::Error::new(io::ErrorKind::ConnectionAborted, "given up: who asked for it has gone"));
@@ -64,7 +64,7 @@ impl<'a> Deadline<'a> {
         }
     }
 
-    /// Lets a moment pass.
+    /// Waits for a moment.
     fn pause(&self) -> io::Result<()> {
         std::thread::sleep(self.left()?.min(Duration::from_millis(10)));
         Ok(())
@@ -80,7 +80,7 @@ pub(super) struct Timed<'a> {
 impl Read for Timed<'_> {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         loop {
-            // Also when there is something to read: who sends byte after byte must not win time.
+            // Also when there is something to read: a server that sends byte after byte must not gain time.
             self.deadline.left()?;
             match rustix::net::recv(self.socket, &mut *buf, RecvFlags::empty()) {
                 Ok((_, n)) => return Ok(n),
@@ -126,7 +126,7 @@ pub(super) fn unix(path: &Path, deadline: &Deadline<'_>) -> io::Result<OwnedFd> 
     loop {
         match rustix::net::connect(&socket, &address) {
             Ok(()) => return Ok(socket),
-            // So many wait to be accepted already. Nothing tells when there is room.
+            // The server's backlog is full, and nothing signals when there is room.
             Err(Errno::AGAIN) => deadline.pause()?,
             Err(Errno::INTR) => {}
             Err(errno) => return Err(errno.into()),
@@ -134,7 +134,7 @@ pub(super) fn unix(path: &Path, deadline: &Deadline<'_>) -> io::Result<OwnedFd> 
     }
 }
 
-/// Tries each address of a host in turn. One that does not answer leaves time for the others.
+/// Tries each address of a host in turn. An address that does not answer leaves time for the others.
 pub(super) fn tcp(host: &str, port: u16, deadline: &Deadline<'_>, executor: &dyn Executor) -> io::Result<OwnedFd> {
     let mut last = io::Error::new(io::ErrorKind::NotFound, "the host has no address");
     let addresses = resolve(host, port, deadline, executor)?;
@@ -164,8 +164,7 @@ fn one(address: &SocketAddr, deadline: &Deadline<'_>) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// The addresses of a host. A name is looked up on a thread of its own, since nothing ends a look-up but its own
-/// patience.
+/// The addresses of a host. A name is looked up on a thread of its own, since a look-up cannot be interrupted.
 fn resolve(host: &str, port: u16, deadline: &Deadline<'_>, executor: &dyn Executor) -> io::Result<Vec<SocketAddr>> {
     if let Ok(ip) = host.parse::<IpAddr>() {
         return Ok(vec![SocketAddr::new(ip, port)]);
@@ -174,7 +173,7 @@ fn resolve(host: &str, port: u16, deadline: &Deadline<'_>, executor: &dyn Execut
     let name = host.to_owned();
     let work = move || {
         let found = (name.as_str(), port).to_socket_addrs().map(Iterator::collect);
-        // Who asked may have given up.
+        // The asker may have given up.
         let _ = answer.send(found);
     };
     // Not waited for.

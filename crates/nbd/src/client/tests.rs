@@ -1,4 +1,4 @@
-//! Limits and flags that an export's handshake amounts to.
+//! The limits and flags that follow from an export's handshake.
 
 use super::driver::request_flags;
 use super::*;

@@ -45,7 +45,7 @@ pub(crate) struct Span {
 impl Span {
     pub(crate) const ALL: Self = Self { low: 0, high: u64::MAX };
 
-    /// What entry `i` of an internal node covers, whose span this is.
+    /// The span of entry `i` of an internal node with this span.
     pub(crate) fn child(self, node: Node<'_>, i: usize) -> Self {
         Self {
             low: if i == 0 { self.low } else { node.key(i) },

@@ -1,4 +1,5 @@
-//! What things cost: `cargo test --release -p udm-pdata --test all speed -- --ignored --nocapture`. Nothing is judged.
+//! Measures operations: `cargo test --release -p udm-pdata --test all speed -- --ignored --nocapture`. Nothing is
+//! judged.
 
 use std::sync::Arc;
 

@@ -1,9 +1,9 @@
-//! Reading a record: `tests/goldens/thin/README.md` tells its lines.
+//! Reading a record: `tests/goldens/thin/README.md` describes its lines.
 
 use super::unpack;
 use std::path::{Path, PathBuf};
 
-/// What the kernel was told and printed, and the images beside it.
+/// The commands to the kernel, their output, and the images beside them.
 pub struct Record {
     /// Its name.
     pub name: String,

@@ -1,8 +1,8 @@
 //! A modelled rotating disk: a sibling of [`SimDevice`](crate::SimDevice) for questions about order and seeks.
 //!
 //! Its times come from [`DiskModel`] and from an elevator, and from nothing else: no chance, no clock. The same
-//! requests at the same times take the same time, on every machine. What is submitted at one moment of simulated time
-//! is sorted together. A write is durable when it completes; there is no cache, and power cuts are `SimDevice`'s
+//! requests at the same times take the same time, on every machine. Requests submitted at one moment of simulated time
+//! are sorted together. A write is durable when it completes; there is no cache, and power cuts are `SimDevice`'s
 //! business.
 
 mod elevator;
@@ -41,12 +41,12 @@ impl RotatingDisk {
         disk
     }
 
-    /// What it did since it was made.
+    /// Its statistics since it was made.
     pub fn stats(&self) -> DiskStats {
         lock(&self.state).stats
     }
 
-    /// What it is like.
+    /// Its parameters.
     pub fn options(&self) -> &RotatingOptions {
         &self.options
     }

@@ -121,7 +121,7 @@ fn the_power_goes_at_any_write() {
             let allowed = if i < n { &[i as u8][..] } else { &[0, i as u8] };
             assert!(allowed.contains(&bytes[i as usize]) && (i <= n || bytes[i as usize] == 0), "{n} {i} {bytes:?}");
         }
-        // Life goes on from what was left.
+        // Life goes on from the surviving content.
         let next = Sim::new(99);
         let dev = SimDevice::with_image(&next, SimOptions::new(Sectors::new(64)), sim.power_cut().remove(0));
         assert_eq!(first_bytes(&dev.content(), 6), bytes);

@@ -26,8 +26,8 @@ pub(super) struct Parts {
 #[derive(Default)]
 struct Releases {
     free: Vec<u64>,
-    /// Somebody lets them go. Whoever comes meanwhile, be it from within, leaves it to that one, so that no number of
-    /// writes makes calls within calls.
+    /// A thread is releasing them. Another call meanwhile, also one from within, leaves the work to it, so that many
+    /// writes do not cause deep recursion.
     is_busy: bool,
 }
 

@@ -156,7 +156,7 @@ mod tests {
         assert_ne!(first, second);
         assert_ne!(drawn(&seeded(7), Way::Write, 1), first);
         assert_ne!(drawn(&seeded(8), Way::Read, 1), first);
-        // Whoever has noted a seed has noted these.
+        // A recorded seed stands for these.
         assert_eq!(first, 3_642_079_336_031_410_661);
     }
 

@@ -1,6 +1,6 @@
-//! What an origin's worker has to itself: exceptions in the making, and who waits for them.
+//! The private state of an origin's worker: exceptions in the making, and waits for them.
 
-use super::body::{Body, Dropped, Keep, Run};
+use super::body::{Body, CowStore, Dropped, Run};
 use super::flight;
 use super::free::GRAIN;
 use super::shared::{COPIES, Event, Shared, Snapshot, ZEROES};
@@ -12,21 +12,21 @@ use udm_io::{Bio, BlockDevice, Op, Status};
 use udm_kcopyd::{CopyFrom, CopyJob, CopyTo};
 use udm_worker::{Events, Worker};
 
-/// What waits until no snapshot needs the origin's chunks any more.
+/// What may wait until no snapshot needs the origin's chunks any more.
 pub(super) enum Held {
     /// A write.
     Bio(Bio),
-    /// A snapshot that is merged into them.
+    /// A snapshot that is merged into these chunks.
     Merge(u64),
 }
 
-/// A wait, and for how many things.
+/// A wait, and the number of events that it waits for.
 struct Hold {
     held: Held,
     waits: usize,
 }
 
-/// A run of exceptions that a copy brings.
+/// A run of exceptions that a copy fills.
 #[derive(Clone, Copy)]
 pub(super) struct Part {
     snapshot: u64,
@@ -34,13 +34,13 @@ pub(super) struct Part {
     chunks: u64,
 }
 
-/// What a copy is for.
+/// The purpose of a copy.
 enum CopyOf {
     /// Exceptions, for each place.
     Exceptions(Vec<Part>),
     /// Part of a merge.
     Merge(u64),
-    /// A discard of a whole chunk, and whether it goes on to the origin, to which it points.
+    /// A discard of a whole chunk, and whether it goes on to the origin. It points at the origin.
     Discard(Bio, bool),
 }
 
@@ -70,16 +70,16 @@ pub(super) struct State {
 struct Need {
     sector: Sector,
     sectors: Sectors,
-    /// Where to.
+    /// The destination.
     place: Sector,
-    /// What may be zeroed behind that.
+    /// The area behind it that may be zeroed.
     gap: Sectors,
     cow: Arc<dyn BlockDevice>,
     part: Part,
 }
 
 impl Need {
-    /// What has to be copied for a run: as far as the origin goes.
+    /// The range to be copied for a run, up to the origin's end.
     fn of(body: &Body, at: u32) -> Option<Self> {
         let (it, run) = (&body.snapshot, body.pending.get(at)?);
         let sector = it.chunk.start(run.chunk);
@@ -102,7 +102,7 @@ impl State {
         Self { worker, bodies, claims, origins, holds: Slots::default(), copies: Slots::default() }
     }
 
-    /// Serves the origin until the last target has let go of it.
+    /// Serves the origin until the last target has released it.
     pub(super) async fn run(mut self, mut events: Events<Event>) {
         loop {
             while let Some(event) = events.next() {
@@ -140,7 +140,7 @@ impl State {
         self.merge_on(id);
     }
 
-    /// Whether no snapshot needs what the origin has in a range: then that is noted of the finest chunks around it.
+    /// Whether no snapshot needs the origin's content of a range. If so, that is noted for the finest chunks around it.
     pub(super) fn free_up(&self, sector: Sector, sectors: Sectors) -> bool {
         let active = || self.bodies.iter().map(|body| &*body.snapshot).filter(|it| it.active.load(SeqCst));
         let is_past = |sector, sectors| active().all(|it| it.is_past(sector, sectors));
@@ -156,7 +156,7 @@ impl State {
         is_past(sector, sectors)
     }
 
-    /// Writes to the origin are to ask about a snapshot that has joined, or is another's now.
+    /// Writes to the origin have to ask about a snapshot that has joined, or has another owner now.
     pub(super) fn joined(&self) {
         self.worker.free.forget();
         self.left();
@@ -169,7 +169,7 @@ impl State {
         }
     }
 
-    /// A write to the origin that some snapshot has to be asked about. It points there.
+    /// A write to the origin that the snapshots have to be asked about. It points at the origin.
     pub(super) fn origin_write(&mut self, bio: Bio) {
         let (sector, sectors) = (bio.sector(), bio.sectors());
         if self.free_up(sector, sectors) {
@@ -178,9 +178,9 @@ impl State {
         self.require(sector, sectors, Held::Bio(bio));
     }
 
-    /// Lets `held` go when every snapshot has its exceptions for the range of the origin, but those that are merged.
+    /// Lets `held` go on when every snapshot that is not being merged has its exceptions for the range of the origin.
     pub(super) fn require(&mut self, sector: Sector, sectors: Sectors, held: Held) {
-        // One for itself, so that it does not go before all are asked.
+        // One count for itself, so that it does not go before all are asked.
         let hold = self.holds.insert(Hold { held, waits: 1 });
         let mut needs = Vec::new();
         let mut broken = Vec::new();
@@ -225,7 +225,7 @@ impl State {
         self.release(hold);
     }
 
-    /// Asks for copies: one read for all snapshots that need something of the same range.
+    /// Requests copies: one read for all snapshots that need parts of the same range.
     fn copy(&mut self, mut needs: Vec<Need>) {
         needs.sort_by_key(|need| need.sector);
         let mut needs = needs.into_iter().peekable();
@@ -245,7 +245,8 @@ impl State {
         }
     }
 
-    /// One read could not serve all: each reads for itself, so that nobody suffers from what it does not need.
+    /// The common read failed: each snapshot reads for itself, so that none suffers from an error in sectors that it
+    /// does not need.
     fn copy_apart(&mut self, job: &CopyJob, of: &[Part]) {
         let CopyFrom::Device(dev, sector) = &job.from else { return };
         for (to, part) in job.to.iter().zip(of) {
@@ -261,13 +262,13 @@ impl State {
         self.worker.copy(by, job);
     }
 
-    /// Chunks of a snapshot are to go back to the origin.
+    /// Chunks of a snapshot are to be copied to the origin.
     pub(super) fn copy_back(&mut self, id: u64, from: CopyFrom, sectors: Sectors, to: CopyTo) {
         let job = CopyJob::new(from, sectors, vec![to]);
         self.send(job, CopyOf::Merge(id));
     }
 
-    /// A discard of a whole chunk of a snapshot, that has its place: that is zeroed.
+    /// A discard of a whole chunk of a snapshot with an exception: its place is zeroed.
     pub(super) fn discard(&mut self, id: u64, new: u64, bio: Bio, pass: bool) {
         let Some(body) = self.body(id) else { return bio.end(Status::Io) };
         let it = &body.snapshot;
@@ -285,7 +286,7 @@ impl State {
                 for (part, to) in of.iter().zip(&job.to) {
                     self.brought(*part, job.read.is_ok() && to.status.is_ok(), None);
                 }
-                // Once all have been noted: so they can go together.
+                // After all of them have been noted, so that they can be committed together.
                 of.iter().for_each(|part| self.advance(part.snapshot));
             }
             Some(CopyOf::Merge(id)) => self.merge_copied(id, status),
@@ -302,7 +303,7 @@ impl State {
         self.advance(part.snapshot);
     }
 
-    /// A run's data has been brought to its place, or could not be.
+    /// A run's data has been copied to its place, or could not be.
     fn brought(&mut self, part: Part, good: bool, full: Option<Bio>) {
         let Part { snapshot: id, run: at, chunks } = part;
         let Some(body) = self.body(id) else {
@@ -315,14 +316,14 @@ impl State {
         };
         run.full = full;
         if !good {
-            // Nobody knows what is at the new place, and the chunks after it cannot become true before it.
+            // The content of the new place is unknown, and the chunks after it cannot be committed before it.
             self.invalidate(id);
         } else if !body.has_copied(at) {
             self.complete(id, at);
         }
     }
 
-    /// Exceptions are true: reads and writes of the snapshot go to their places from now on, those first that wait.
+    /// Exceptions are committed: reads and writes of the snapshot go to their places from now on, waiting ones first.
     pub(super) fn complete(&mut self, id: u64, at: u32) {
         let Some(body) = self.body(id) else { return };
         let Some(mut run) = body.pending.remove(at) else { return };
@@ -355,14 +356,14 @@ impl State {
         runs.into_iter().for_each(|run| self.settle_run(id, run));
     }
 
-    /// No read of the origin's chunks is on its way any more: they may be written.
+    /// No read of the origin's chunks is under way any more: they may be written.
     fn settle_run(&mut self, id: u64, run: Run) {
         let Some(body) = self.body(id) else { return };
         body.settle(&run);
         run.holds.into_iter().for_each(|hold| self.release(hold));
     }
 
-    /// One thing less that a hold waits for.
+    /// A hold waits for one event less.
     fn release(&mut self, number: u32) {
         let Some(hold) = self.holds.get_mut(number) else { return };
         hold.waits -= 1;
@@ -382,7 +383,7 @@ impl State {
     /// Makes a snapshot invalid, for ever. The origin's writers wait until its header says so.
     pub(super) fn invalidate(&mut self, id: u64) {
         let Some(body) = self.body(id) else { return };
-        let persistent = matches!(body.keep, Keep::Persistent(_));
+        let persistent = matches!(body.cow_store, CowStore::Persistent(_));
         if body.snapshot.valid.swap(false, SeqCst) {
             body.event();
             body.dropped = if persistent { Dropped::Wanted } else { Dropped::Done };
@@ -401,7 +402,7 @@ impl State {
         self.start_commit(id);
     }
 
-    /// The header says that a snapshot is invalid, or cannot.
+    /// The header says that a snapshot is invalid, or could not be written.
     pub(super) fn has_dropped(&mut self, id: u64) {
         let Some(body) = self.body(id) else { return };
         body.dropped = Dropped::Done;

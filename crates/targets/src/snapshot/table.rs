@@ -3,19 +3,19 @@
 use super::radix::Radix;
 use std::sync::atomic::Ordering;
 
-/// What is known of a chunk that has an exception.
+/// The exception of a chunk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Entry {
     /// The chunk of the COW device.
     pub(super) new: u64,
-    /// Whether no read of the snapshot's is on its way to the origin's chunk any more: the origin may be written.
+    /// Whether no read of the snapshot is under way to the origin's chunk any more: the origin may be written.
     pub(super) settled: bool,
 }
 
-/// A map from chunks of the origin. Takes 8 bytes for each chunk of those thousands in which there is an exception.
+/// A map from chunks of the origin. Takes 8 bytes for each chunk of those groups of a thousand with an exception.
 pub(super) struct Exceptions(Radix);
 
-/// Below a packed number: what it is the number of.
+/// The low bits of a packed number: its kind.
 const TAG_BITS: u32 = 2;
 const SETTLED: u64 = 1;
 const PENDING: u64 = 2;
@@ -36,25 +36,24 @@ const fn unpack(word: u64) -> Option<Entry> {
 }
 
 impl Exceptions {
-    /// Quickest for chunks below `chunks`.
+    /// A table that is quickest for chunks below `chunks`.
     pub(super) fn new(chunks: u64) -> Self {
         Self(Radix::new(chunks))
     }
 
-    /// The exception of a chunk. In one order, which all threads agree on, with [`set`](Self::set) and with other
-    /// accesses that are `SeqCst`.
+    /// The exception of a chunk. In one total order with [`set`](Self::set) and with other `SeqCst` accesses.
     #[inline]
     pub(super) fn get(&self, chunk: u64) -> Option<Entry> {
         unpack(self.0.get(chunk)?.load(Ordering::SeqCst))
     }
 
-    /// The run that is to bring the chunk's exception, if there is one.
+    /// The run of the chunk's exception in the making, if there is one.
     pub(super) fn pending(&self, chunk: u64) -> Option<u32> {
         let word = self.0.get(chunk)?.load(Ordering::SeqCst);
         (word & PENDING != 0).then_some((word >> TAG_BITS) as u32)
     }
 
-    /// The highest chunk of the COW device that an exception has. Looks at all.
+    /// The highest chunk of the COW device that an exception has. Looks at all of them.
     pub(super) fn highest(&self) -> u64 {
         let mut highest = 0;
         self.0.for_each(|word| {
@@ -63,7 +62,7 @@ impl Exceptions {
         highest
     }
 
-    /// Notes which run is to bring the chunk's exception. Until then it has none.
+    /// Notes the run of the chunk's exception in the making. The chunk has no exception yet.
     pub(super) fn set_pending(&self, chunk: u64, run: u32) {
         let word = u64::from(run) << TAG_BITS | PENDING;
         // To others than the worker it says what was said before.
@@ -76,8 +75,8 @@ impl Exceptions {
         self.0.get_or_make(chunk).store(pack(Some(Entry { new, settled: true })), Ordering::Release);
     }
 
-    /// Changes a chunk's exception. Allocates, 160 KiB at worst for one far from all others: chunks are those of a
-    /// device, not of a list that somebody wrote.
+    /// Changes a chunk's exception. Allocates, 160 KiB at worst for one far from all others: chunks are limited by a
+    /// device, not by input.
     pub(super) fn set(&self, chunk: u64, entry: Option<Entry>) {
         let slot = if entry.is_some() { Some(self.0.get_or_make(chunk)) } else { self.0.get(chunk) };
         if let Some(slot) = slot {
@@ -114,7 +113,7 @@ mod tests {
             assert_eq!((table.get(0), table.pending(0)), (Some(Entry { new: 3, settled: false }), None));
             table.settle(0, 3);
             assert_eq!((table.get(0), table.pending(0)), (Some(Entry { new: 3, settled: true }), None));
-            // Of an origin that has grown.
+            // In an origin that has grown.
             table.set(chunks * 2000, Some(Entry { new: 1, settled: true }));
             assert_eq!(table.get(chunks * 2000), Some(Entry { new: 1, settled: true }));
             assert_eq!(table.get(0), Some(Entry { new: 3, settled: true }));

@@ -2,25 +2,25 @@
 
 use udm_base::{ArgError, Args};
 
-/// How many words there are at most: the kernel's five, and udm's.
+/// The most words that there can be: the kernel's five, and udm's.
 const MOST: u64 = 8;
 
-/// What a pool's table asks for (`struct pool_features`, `drivers/md/dm-thin.c`, 6.12, and udm's own).
+/// The features of a pool's table (`struct pool_features`, `drivers/md/dm-thin.c`, 6.12, and udm's own).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Features {
-    /// New blocks are zeroed where the write that they are for does not reach.
+    /// New blocks are zeroed where their first write does not cover them.
     pub(super) zero_new_blocks: bool,
-    /// Discards are taken at all.
+    /// Volumes take discards.
     pub(super) discard: bool,
     /// Discards of whole blocks go on to the data device.
     pub(super) passdown: bool,
     /// The metadata are never changed.
     pub(super) read_only: bool,
-    /// Without space writes fail at once.
+    /// Without space, writes fail at once.
     pub(super) error_if_no_space: bool,
-    /// Zeroes written to unprovisioned blocks are forgotten.
+    /// Zeroes written to unprovisioned blocks are dropped.
     pub(super) skip_zero_writes: bool,
-    /// Whether a word said so, that the table line says it again.
+    /// Whether a word said so, so that the table line repeats it.
     said_skip: bool,
     /// Zeroes written over a whole provisioned block unmap it.
     pub(super) unmap_zero_writes: bool,
@@ -78,7 +78,7 @@ impl Features {
         Ok(features)
     }
 
-    /// The count and the words of a table line, as they load again.
+    /// The count and the words for a table line; they can be loaded again.
     pub(super) fn words(&self) -> String {
         self.words_of(!self.skip_zero_writes)
     }
@@ -103,13 +103,13 @@ impl Features {
         std::iter::once(said.len().to_string()).chain(said.into_iter().map(str::to_owned)).collect::<Vec<_>>().join(" ")
     }
 
-    /// Whether zeroes to unprovisioned blocks are in fact forgotten. Where new blocks are not zeroed, such a block
-    /// could later show what lay there before, so that it has to be written.
+    /// Whether zeroes to unprovisioned blocks are in fact dropped. If new blocks are not zeroed, such a block could
+    /// later show old data, so it has to be written.
     pub(super) const fn skips(&self) -> bool {
         self.skip_zero_writes && self.zero_new_blocks
     }
 
-    /// Whether zeroes over a whole block in fact unmap it.
+    /// Whether zeroes over a whole block do in fact unmap it.
     pub(super) const fn unmaps(&self) -> bool {
         self.unmap_zero_writes && self.zero_new_blocks
     }

@@ -1,17 +1,17 @@
-//! Frames and redirections of the bios of thin volumes: the part of the targets that has to vouch for pointers.
+//! Frames and redirections of the bios of thin volumes: the part of the targets with `unsafe` pointers.
 
 use super::pool::Pool;
 use udm_base::Sector;
 use udm_io::{Bio, BlockDevice};
 use udm_worker::Epoch;
 
-/// A bio that goes to a data block: it leaves its epoch when it has come back.
+/// Makes a bio that goes to a data block leave its epoch when it comes back.
 ///
 /// The pool outlives the bio: the volume that maps it holds the pool, and its table holds the volume while the bio is
 /// in flight.
 #[inline]
 pub(super) fn enter(bio: &mut Bio, pool: &Pool, epoch: Epoch) {
-    // SAFETY: the pool stays: see above.
+    // SAFETY: the pool outlives the bio: see above.
     unsafe { pool.carry(bio, epoch) };
 }
 

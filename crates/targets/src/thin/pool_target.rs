@@ -1,11 +1,11 @@
 //! # Purpose
-//! A pool of data blocks and the metadata that say which thin volume has which: what `thin` targets draw from.
+//! A pool of data blocks for `thin` targets, and the metadata that say which thin volume has which block.
 //! # Table
 //! `<start> <length> thin-pool <metadata device> <data device> <block sectors> <low water blocks> [<n> <feature>…]`
 //!
 //! Features: `skip_block_zeroing`, `ignore_discard`, `no_discard_passdown`, `read_only`, `error_if_no_space`; udm's
-//! own: `enable_zero_writes` (zeroes written to unprovisioned blocks provision them), `skip_zero_writes` (they do not,
-//! which is so unless said), `unmap_zero_writes` (zeroes over a whole provisioned block unmap it).
+//! own: `enable_zero_writes` (zeroes written to unprovisioned blocks provision them), `skip_zero_writes` (they do not;
+//! the default), `unmap_zero_writes` (zeroes over a whole provisioned block unmap it).
 //! # Status
 //! `<transaction> <used>/<all metadata blocks> <used>/<all data blocks> <metadata snapshot or ->
 //! rw|ro|out_of_data_space
@@ -15,7 +15,7 @@
 //! `create_thin <id>`, `create_snap <id> <origin id>`, `delete <id>`, `set_transaction_id <now> <new>`,
 //! `reserve_metadata_snap`, `release_metadata_snap`.
 //! # Differences from the kernel
-//! The last word of the status and three feature words are udm's own. A discard does not wait for I/O in flight, a
+//! The last word of the status and three feature words are udm's own. A discard does not wait for I/O in flight; a
 //! commit does (`drivers/md/dm-thin.c`, 6.12).
 
 use super::claims::Claim;
@@ -42,7 +42,7 @@ pub(super) struct PoolTarget {
     len: Sectors,
 }
 
-/// Keeps a pool open: its tables and volumes have it together. Its devices are its own until it is closed.
+/// Keeps a pool open; its tables and volumes share this. Its devices stay claimed until it is closed.
 pub(super) struct PoolHandle(pub(super) Arc<Pool>, #[expect(dead_code, reason = "dropped with it")] Claim);
 
 fn ctr(ctr: &mut Ctr<'_>) -> Result<NewTarget, ArgError> {
@@ -111,7 +111,7 @@ impl Target for PoolTarget {
     }
 
     fn limits(&self, limits: &mut Limits) {
-        // So that tools send I/O that suits the blocks (`pool_io_hints`).
+        // So that tools send I/O that fits the blocks (`pool_io_hints`).
         let block = u32::try_from(self.pool().block_len().bytes()).unwrap_or(u32::MAX);
         if limits.io_opt == 0 || !limits.io_opt.is_multiple_of(block) {
             limits.io_min = block;
@@ -185,7 +185,7 @@ impl Attributes for PoolTarget {
     }
 }
 
-/// What is to be done about metadata that nobody may change before they have been looked at.
+/// What to do about metadata that may not change before a check.
 fn how_to_check(pool: &Pool) -> String {
     let metadata = pool.metadata.name();
     format!(
@@ -204,7 +204,7 @@ impl PoolTarget {
         &self.features
     }
 
-    /// How much of the data device is whole blocks.
+    /// The length of the data device in whole blocks.
     pub(super) fn whole_blocks(&self) -> Sectors {
         let block = self.pool().block.get();
         Sectors::new(self.len.get() / block * block)
@@ -214,7 +214,7 @@ impl PoolTarget {
         &self.handle.0
     }
 
-    /// Fewer free metadata blocks than this are an event (`calc_metadata_threshold`).
+    /// There is an event when fewer metadata blocks than this are free (`calc_metadata_threshold`).
     fn metadata_low_water(&self) -> u64 {
         (self.pool().metadata.sectors().get() / METADATA_BLOCK.get() / 4).min(1024)
     }
@@ -266,17 +266,17 @@ impl PoolTarget {
 
 impl Drop for PoolHandle {
     fn drop(&mut self) {
-        // The last table and the last volume are gone. What cannot be committed now was told before.
+        // The last table and the last volume are gone. If this commit fails, its error has been reported before.
         let _ = self.0.call(Command::Close);
     }
 }
 
-/// The pool that a device has by one of its tables.
+/// The pool of a device's active or inactive table.
 pub(super) fn pool_of(md: &udm_core::MappedDevice) -> Option<Arc<PoolHandle>> {
     with_target(md, |target| target.handle.clone())
 }
 
-/// Does something with the pool target of a device's active table, or else of its inactive one.
+/// Calls a function with the pool target of a device's active table, or else of its inactive one.
 pub(super) fn with_target<T>(md: &udm_core::MappedDevice, work: impl Fn(&PoolTarget) -> T) -> Option<T> {
     let tables = [TableSlot::Active, TableSlot::Inactive].into_iter().filter_map(|slot| md.table(slot));
     let mut found = None;

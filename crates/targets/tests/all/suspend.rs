@@ -453,7 +453,8 @@ fn events_are_counted_and_waited_for() {
     assert_eq!(rig.registry.event_nr(), 1);
 }
 
-/// Whoever waits is told by what, while everything waits: what looks takes none of the locks that are held for long.
+/// While everything waits, the report says what each command waits for: it takes none of the locks that are held for
+/// long.
 #[test]
 fn what_a_suspension_and_a_removal_wait_for_can_be_told() {
     let rig = Rig::default();

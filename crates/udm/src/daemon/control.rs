@@ -20,7 +20,7 @@ use udm_control::handler::{BlockNodes, Caller, Changed, Outcome, changes, handle
 use udm_control::wire::{Hello, WireAnswer, WireRequest, wipe};
 use udm_core::{Error, Registry};
 
-/// Does a command.
+/// Executes a command.
 pub(super) fn perform(
     daemon: &Daemon,
     stream: &UnixStream,
@@ -55,7 +55,7 @@ pub(super) fn perform(
     }
     remember(&daemon.devices, &mut outcome, released(&request));
     if stopped.get() && has_only_waited(&request, &outcome) && daemon.replacement.is_under_way() {
-        // It may wait in the next daemon as well.
+        // The command may go on waiting in the next daemon.
         return Done::Again(request);
     }
     if Request::parse(request.ioctl_cmd, &request.buf).is_ok_and(|parsed| parsed.is_secure()) {
@@ -76,15 +76,15 @@ pub(super) fn perform(
 fn has_only_waited(request: &WireRequest, outcome: &Outcome) -> bool {
     let interrupted = outcome.answer.errno == Errno::EINTR.get();
     match Request::parse(request.ioctl_cmd, &request.buf).map(|parsed| parsed.command()) {
-        // What is opened for a table that is not loaded is closed again, whatever stood in its way.
+        // Devices that were opened for a table that is not loaded are closed again, whatever the reason.
         Ok(Command::TableLoad) => outcome.answer.errno != 0,
-        // One that is given up leaves the device as it was.
+        // A command that is given up leaves the device as it was.
         Ok(Command::DevSuspend) => interrupted,
         _ => interrupted && outcome.changed == Changed::Nothing,
     }
 }
 
-/// A table that is to be shown nowhere, if the request loads one.
+/// A guard for a secret table, if the request loads one.
 fn secret_table(registry: &Registry, request: &WireRequest) -> Option<Loading> {
     let parsed = Request::parse(request.ioctl_cmd, &request.buf).ok()?;
     if !parsed.is_secure() || parsed.command() != Command::TableLoad {
@@ -99,7 +99,7 @@ fn secret_table(registry: &Registry, request: &WireRequest) -> Option<Loading> {
     md.map(Loading::begin)
 }
 
-/// Whether what the request changes could be remembered.
+/// Whether the request's changes could be recorded.
 fn ready(devices: &Devices, request: &WireRequest) -> Result<(), Error> {
     let command = Request::parse(request.ioctl_cmd, &request.buf).map(|parsed| parsed.command());
     match command {
@@ -108,7 +108,7 @@ fn ready(devices: &Devices, request: &WireRequest) -> Result<(), Error> {
     }
 }
 
-/// Writes what has changed; the answer tells when that cannot be done.
+/// Records the changes; the answer says if that fails.
 fn remember(devices: &Devices, outcome: &mut Outcome, released: bool) {
     let saved = match outcome.changed {
         Changed::Nothing if released => {
@@ -128,13 +128,13 @@ fn remember(devices: &Devices, outcome: &mut Outcome, released: bool) {
     }
 }
 
-/// Whether the request may have taken block devices from nodes that are still there.
+/// Whether the request may have taken block devices from nodes that still exist.
 fn released(request: &WireRequest) -> bool {
     let command = Request::parse(request.ioctl_cmd, &request.buf).map(|parsed| parsed.command());
     matches!(command, Ok(Command::DevRemove | Command::RemoveAll))
 }
 
-/// Before the request is told that a device is busy: what need not hold it lets go. Returns what does not.
+/// Before a device is reported as busy: releases holders that need not hold it. Returns the remaining ones.
 fn reap(devices: &Devices, request: &WireRequest) -> Vec<String> {
     devices.reap_hangups();
     let Ok(parsed) = Request::parse(request.ioctl_cmd, &request.buf) else { return Vec::new() };

@@ -1,5 +1,5 @@
-//! Conversations with clients on `control.sock` and `udm.sock`. When the daemon stops they end between two requests,
-//! and can go on in the next; so can a command that was only waiting.
+//! Conversations with clients on `control.sock` and `udm.sock`. When the daemon stops, they end between two requests
+//! and can go on in the next daemon; so can a command that was only waiting.
 
 use super::handover::HandOverMessage;
 use serde::{Deserialize, Serialize};
@@ -10,13 +10,12 @@ use udm_control::wire::{self, Hello, WireAnswer, WireRequest};
 
 /// The word of its messages.
 pub(super) const KIND: &str = "conversation";
-/// The longest path of a caller's directory, and the longest request, are bounded where they are read; so far and no
-/// further.
+/// The limits of a directory's path and of a request, as where they are read.
 const MAX_BYTES: usize = 96 << 20;
 /// The longest answer that passes.
 pub(super) const MAX_UNTAKEN: usize = 48 << 20;
 
-/// Where one is.
+/// The state of a conversation.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Conversation {
     /// On `control.sock`.
@@ -39,7 +38,7 @@ impl Conversation {
 }
 
 impl Conversation {
-    /// A command that was begun and is to be begun again.
+    /// A command that was begun, and has to be begun again.
     pub(super) fn take_pending(&mut self) -> Option<Task> {
         match self {
             Self::Control { hello: Some(hello), pending } => {
@@ -59,7 +58,7 @@ pub(super) enum Task {
 }
 
 impl Task {
-    /// Whether it may wait for what other commands bring about.
+    /// Whether it may wait for other commands.
     pub(super) fn may_wait(&self) -> bool {
         let Self::Ioctl { request, .. } = self else { return false };
         let parsed = Request::parse(request.ioctl_cmd, &request.buf);
@@ -71,11 +70,11 @@ impl Task {
     }
 }
 
-/// What came of it.
+/// The result of a request.
 pub(super) enum Done {
-    /// What goes to the client. `ends`: nothing follows.
+    /// The answer to the client. `ends`: nothing follows.
     Answer { bytes: Vec<u8>, ends: bool, greeted: bool },
-    /// It has done nothing but wait, and is to be begun again in another daemon.
+    /// It has only waited, and has to be begun again in another daemon.
     Again(WireRequest),
     /// The connection is used for something else.
     Taken,
@@ -83,18 +82,18 @@ pub(super) enum Done {
     Broken,
 }
 
-/// One that has ended where it can go on.
+/// A conversation that has stopped at a place where it can go on.
 pub(super) struct Left {
     pub(super) stream: UnixStream,
     pub(super) conversation: Conversation,
-    /// What has come of the next request.
+    /// The received part of the next request.
     pub(super) input: Vec<u8>,
-    /// What has not gone of the last answer.
+    /// The unsent part of the last answer.
     pub(super) output: Vec<u8>,
 }
 
-/// What passes of it; its bytes are those of the directory, of the request, so many of the next request, and so many of
-/// an answer.
+/// Its state as a message; the bytes are those of the directory, of the request, of the next request and of an answer,
+/// with these lengths.
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 enum Passed {
@@ -117,7 +116,7 @@ enum Passed {
     },
 }
 
-/// Older daemons know nothing of what there is none of.
+/// Older daemons do not know these fields, so they are left out if empty.
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks for a reference")]
 fn is_zero(number: &usize) -> bool {
     *number == 0

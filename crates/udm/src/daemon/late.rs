@@ -1,16 +1,16 @@
-//! Devices that are made again after the daemon has begun: those above another machine or process, which may not
+//! Devices that are made again after the daemon has started: those above another machine or process, which may not
 //! answer.
 //!
-//! A client must not wait for a server that nobody has asked for, and the daemon not either. So what stands on a remote
-//! export is opened on threads beside; until then the device is there without a table, and the state keeps what it is
-//! to be. Devices that belong together are made by one thread, as [`restore`](super::restore) makes the others.
+//! Neither the daemon nor a client may wait for a server that does not concern it. So devices on remote exports are
+//! opened on separate threads. Until then such a device exists without a table, and the state keeps the table that it
+//! will get. Devices that belong together are made by one thread, as [`restore`](super::restore) makes the others.
 //!
 //! # Invariants
-//! - Nothing is served from a device before it is what it was: a client that is told other limits or flags keeps to
+//! - Nothing is served from a device before it has its table back: a client that is told other limits or flags keeps
 //!   them.
-//! - A snapshot and whoever writes to its origin are made together: what an origin is sent while a snapshot is away
-//!   would be missing there.
-//! - What a user does with such a device counts: one that is removed, or given a table, is left alone.
+//! - A snapshot and the writers to its origin are made together: the snapshot would miss writes to the origin made
+//!   before it exists.
+//! - A user's commands on such a device have precedence: a device that is removed, or given a table, is left alone.
 
 use super::Daemon;
 use super::devices::Devices;
@@ -25,17 +25,17 @@ use tracing::{debug, error, info};
 use udm_base::Errno;
 use udm_core::{Error, MappedDevice, Registry, TableLine, TableSlot};
 
-/// How often a device is tried again whose server did not answer.
+/// How often a device is tried again if its server did not answer.
 const AGAIN: Duration = Duration::from_secs(30);
 
-/// Whether somebody has removed the device or given it a table meanwhile.
+/// Whether a user has removed the device or given it a table meanwhile.
 fn is_taken(registry: &Registry, md: &Arc<MappedDevice>) -> bool {
     let there = registry.by_devt(md.devt()).is_some_and(|other| Arc::ptr_eq(&other, md));
     !there || has_table(md)
 }
 
-/// Makes tables over devices that are not lost. One above a lost one is lost as well: else it would hold that one, with
-/// the limits of an error table, when it comes back.
+/// Makes tables over devices that are not lost. A device above a lost one is lost as well: otherwise it would hold the
+/// lost one with the limits of an error table, even after that one has come back.
 struct AboveOthers<'a> {
     devices: &'a Devices,
     from: FromDisk<'a>,
@@ -58,7 +58,7 @@ impl Maker for AboveOthers<'_> {
 }
 
 impl Daemon {
-    /// Makes the devices that were left, beside all else. Does not wait for it.
+    /// Makes the remaining devices in the background. Does not wait for that.
     pub(super) fn open_late(self: &Arc<Self>, groups: Vec<Group>) {
         let threads = groups.len().min(THREADS);
         let left = Arc::new(Mutex::new(VecDeque::from(groups)));
@@ -80,7 +80,7 @@ impl Daemon {
         }
     }
 
-    /// Makes a group. Returns what is to be tried again.
+    /// Makes a group. Returns the devices to be tried again.
     fn make_late(&self, group: &Group) -> Group {
         let devices = &self.devices;
         let late = devices.lost.late();
@@ -126,15 +126,15 @@ impl Daemon {
         again
     }
 
-    /// Gives a lost device its table, if what lies beneath can be opened. Whether it is still lost; not one that has
-    /// got another table meanwhile.
+    /// Gives a lost device its table, if the devices beneath can be opened. Returns whether it is still lost; a device
+    /// that has got another table meanwhile is not.
     fn is_still_lost(&self, md: &Arc<MappedDevice>, state: &DeviceState) -> bool {
         let devices = &self.devices;
         let is_lost = |md: &Arc<MappedDevice>| devices.lost.of(md).is_some() && md.table(TableSlot::Inactive).is_none();
         if !is_lost(md) {
             return false;
         }
-        // Who has it open was told the limits of an error table.
+        // Clients that have it open were told the limits of an error table.
         if md.info().open_count > 0 {
             return true;
         }

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use udm_core::{MappedDevice, Table, TableSlot};
 
-/// What there is to know of one.
+/// A lost device.
 #[derive(Clone)]
 pub(crate) struct Lost {
     /// Why, for people.
@@ -15,11 +15,10 @@ pub(crate) struct Lost {
     pub(crate) was: TableState,
 }
 
-/// The table in the place of the device's own, which is not held here: a removal waits until nobody else has it. And
-/// the rest.
+/// The error table, weakly referenced, since a removal waits until nobody else has it; and the rest.
 type Entry = (Option<Weak<Table>>, Lost);
 
-/// Those that are lost, by their minors. A device is until it gets another table, or goes.
+/// The lost devices, by minor. A device is lost until it gets another table or is removed.
 #[derive(Default)]
 pub(crate) struct LostDevices {
     lost: Mutex<BTreeMap<u32, Entry>>,

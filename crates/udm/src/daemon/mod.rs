@@ -1,14 +1,14 @@
-//! The daemon: the devices of one user, and the sockets that they are reached by.
+//! The daemon: the devices of one user, and the sockets to reach them.
 //!
 //! # How it starts
-//! It takes the lock of its directory, so that it is the only one there; sockets that it finds are then left from one
-//! that was killed. It makes the devices of the one before again. `control.sock` comes last: who reaches it reaches
-//! all.
+//! It takes the lock of its directory, so that it is the only one there; sockets that it finds are then left from a
+//! killed daemon. It makes the devices of the previous daemon again. `control.sock` comes last: a client that can
+//! connect to it can use everything.
 //!
 //! # How it ends
 //! On SIGTERM, SIGINT, SIGHUP, a client's request, or when its directory has been deleted: it takes no more requests,
-//! lets those under way finish, flushes the devices, and removes its sockets. Nothing else on disk goes: the next one
-//! has the same devices.
+//! lets those under way finish, flushes the devices, and removes its sockets. Nothing else on disk is removed: the next
+//! daemon has the same devices.
 
 mod beneath;
 mod clients;
@@ -58,7 +58,7 @@ use std::sync::Arc;
 use stop::Ending;
 use udm_control::second::UnderwayList;
 
-/// What the daemon's threads share.
+/// The state shared by the daemon's threads.
 pub(crate) struct Daemon {
     places: Places,
     devices: Devices,

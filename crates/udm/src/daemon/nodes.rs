@@ -1,4 +1,4 @@
-//! Devices in the file system: which have a node, and what follows when they change.
+//! Devices in the file system: which of them have a node, and how nodes follow changes of their devices.
 //!
 //! The mount and its threads begin with the first node. [`Nodes::sync`] is called whenever something may have changed:
 //! it compares each node with its device, and does what is needed.
@@ -47,7 +47,7 @@ use udm_export::node::loopdev;
 
 /// How long the mount may take to end for another daemon.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How long a command waits for what follows from it: a block device adapts to its device, or comes back. Afterwards
+/// How long a command waits for its consequences: a block device that adapts to its device, or comes back. Afterwards
 /// that goes on by itself.
 const SETTLE: Duration = Duration::from_secs(5);
 /// How many nodes follow their devices at a time; others do so at the next look.
@@ -58,24 +58,24 @@ pub(crate) struct Nodes {
     registry: Registry,
     dir: PathBuf,
     settings: NodeSettings,
-    /// Those that need no file.
+    /// The nodes that need no file.
     ublk: Ublks,
     shared: Arc<Shared>,
 }
 
-/// What the daemon was told of its nodes.
+/// The daemon's options for nodes.
 #[derive(Clone, Copy)]
 pub(crate) struct NodeSettings {
-    /// For devices that nothing else was said of.
+    /// For devices without an explicit kind.
     pub(crate) node: NodeKind,
     /// Requests may come by io_uring.
     pub(crate) rings: bool,
 }
 
-/// What is to be done for a node, without the lock.
+/// Work for a node, to be done without the lock.
 struct Due {
     claim: Claim,
-    /// `None`: it is to go.
+    /// `None`: the node has to be removed.
     change: Option<Change>,
 }
 
@@ -83,7 +83,7 @@ impl Due {
     fn perform(self) {
         match self.change {
             Some(change) => self.claim.follow(change),
-            // Who still has its block device open finds no device any more.
+            // Programs that still have its block device open find no device any more.
             None => _ = self.claim.take_away(false),
         }
     }
@@ -95,7 +95,8 @@ fn threads() -> usize {
 }
 
 impl Nodes {
-    /// No nodes yet. What a daemon before has left is ended, now: nobody shall use it for a device of this one.
+    /// No nodes yet. The remains of an earlier daemon are ended now, so that nobody takes them for a device of this
+    /// one.
     pub(crate) fn new(registry: &Registry, places: &Places, settings: NodeSettings) -> Self {
         let dir = places.nodes();
         registry.set_nodes(dir.clone());
@@ -131,7 +132,7 @@ impl Nodes {
         inner.nodes.iter().map(|node| inner.entry(node)).chain(self.ublk.list()).collect()
     }
 
-    /// What was asked for a device that has a node.
+    /// The kind that was asked for, of a device with a node.
     pub(crate) fn wanted(&self, md: &Arc<MappedDevice>) -> Option<NodeState> {
         let wanted = self.lock().nodes.iter().find(|node| Arc::ptr_eq(&node.md, md)).map(|node| node.wanted);
         wanted.or_else(|| self.ublk.wanted(md))
@@ -140,13 +141,13 @@ impl Nodes {
     /// Gives the device of that name a node, or another kind of it. Blocks.
     ///
     /// # Errors
-    /// ENXIO without such a device; EBUSY when its node is to be another and is in use; what the system says to
-    /// mounting and to attaching a loop device.
+    /// ENXIO without such a device; EBUSY when its node would change and is in use; the system's errors of mounting and
+    /// of attaching a loop device.
     pub(crate) fn add(&self, name: &str, kind: NodeKind, mapper: bool) -> Result<Option<NodeEntry>, Error> {
         self.add_and(name, NodeState { kind, mapper, number: None }, true)
     }
 
-    /// The same for a daemon that starts: the block device of what is suspended comes with its resume.
+    /// The same for a daemon that starts: the block device of a suspended device comes with its resume.
     ///
     /// # Errors
     /// As there.
@@ -187,10 +188,10 @@ impl Nodes {
         self.make(&claim, wanted, wait).map(Some)
     }
 
-    /// Takes the node of the device of that name away. A file that is open stays so for who has it. Blocks.
+    /// Removes the node of the device of that name. Open files keep working. Blocks.
     ///
     /// # Errors
-    /// ENXIO without such a node; EBUSY when somebody has its block device open.
+    /// ENXIO without such a node; EBUSY when its block device is open.
     pub(crate) fn remove(&self, name: &str) -> Result<(), Error> {
         if let Some(md) = self.remove_ublk(name)? {
             self.lock().without.push(Arc::downgrade(&md));
@@ -242,7 +243,7 @@ impl Nodes {
         self.make_file(md, wanted, kind, note)?;
         if wait && let Err(error) = claim.equip() {
             if wanted.kind != NodeKind::Auto || wanted.mapper {
-                // It was not there before, so that nobody has it open.
+                // It did not exist before, so nobody has it open.
                 let _ = claim.take_away(false);
                 return Err(error);
             }
@@ -255,11 +256,11 @@ impl Nodes {
         Ok(entry)
     }
 
-    /// Has the mount show what lies beneath it.
+    /// Makes the mount show the directory beneath it.
     fn show(&self, server: &FuseServer) {
         for (name, path) in self.ublk.links() {
             if let Some(md) = self.registry.by_name(&name) {
-                // It may be there from before.
+                // It may exist from before.
                 if server.add_link(&name, Box::new(Mapped(md)), &path).is_err() {
                     server.set_link(&name, Some(&path));
                 }
@@ -334,12 +335,12 @@ impl Nodes {
         kept
     }
 
-    /// Follows the devices. Blocks, for [`SETTLE`] at most where block devices wait for what they are on.
+    /// Follows the devices. Blocks, for [`SETTLE`] at most if block devices wait for the devices beneath them.
     pub(crate) fn sync(&self) {
         self.follow(SETTLE);
     }
 
-    /// The same for who has others to look after: it waits for no device.
+    /// The same for callers that must not wait for a device.
     pub(crate) fn look_around(&self) {
         self.follow(Duration::ZERO);
     }
@@ -360,7 +361,7 @@ impl Nodes {
         let _ = is_done.recv_timeout(patience);
     }
 
-    /// Follows the devices as far as nothing waits for them, and claims the nodes for which there is more to do.
+    /// Follows the devices as far as that needs no waiting, and claims the nodes with more work.
     fn due(&self) -> Vec<Due> {
         self.ublk.sync();
         let mut guard = self.lock();
@@ -405,7 +406,7 @@ impl Nodes {
         due
     }
 
-    /// Devices that are to have a node because all are.
+    /// Devices that get a node because all do.
     fn without_node(&self, inner: &Files) -> Vec<Arc<MappedDevice>> {
         let has = |md: &Arc<MappedDevice>| {
             inner.position(md).is_some()
@@ -430,18 +431,18 @@ impl Nodes {
         }
     }
 
-    /// Ends all nodes. Blocks at most `patience` for requests under way, and until the kernel has written what it keeps
-    /// of block devices. What waits for the resume of a suspended device fails.
+    /// Ends all nodes. Blocks at most `patience` for requests under way, and until the kernel has written back its
+    /// pages of block devices. Requests that wait for the resume of a suspended device fail.
     pub(crate) fn end(&self, patience: Duration, forget: bool) {
         self.ublk.end(patience, forget);
         end_files(&self.shared, patience);
     }
 }
 
-/// What a node is that is asked for so. Who cannot have a block device does not want to hear of it each time.
+/// The actual kind of a requested node. A user who cannot have a block device need not be told each time.
 ///
-/// Only root gets ublk without asking: the kernel kills the server of an unprivileged device when a request takes 30 s,
-/// as one to a suspended device may, and lets nobody go on with the device.
+/// Only root gets ublk by default: the kernel kills the server of an unprivileged device when a request takes 30 s, as
+/// one to a suspended device may, and no other server can take over the device.
 fn choose(wanted: NodeKind, root: bool, ublk: impl Fn() -> bool, loopdev: impl Fn() -> bool) -> NodeKind {
     match wanted {
         NodeKind::Auto if root && ublk() => NodeKind::Ublk,
@@ -463,7 +464,7 @@ mod tests {
             (Auto, true, false, true, Loop),
             (Auto, true, false, false, Fuse),
             (Auto, false, true, true, Fuse),
-            // What was asked for stays that, and is refused with a reason where it is not there.
+            // An explicit kind stays as it is, and is refused with a reason if it is not available.
             (Ublk, false, false, false, Ublk),
             (Loop, false, true, false, Loop),
             (Fuse, true, true, true, Fuse),

@@ -55,7 +55,7 @@ impl Replacement {
         let copy = || stream.try_clone().map_err(|e| e.to_string());
         let (way, held) = (copy()?, Arc::new(copy()?));
         lock(&self.asking).push(held.clone());
-        // Who stops after this look hangs up.
+        // A stop after this check hangs up.
         let result = match ending.stop().is_set() {
             true => Err("this one stops already".into()),
             false => first_words(devices, Link::new(way), peer.pid),

@@ -1,6 +1,6 @@
-//! What a daemon needs of the system for itself, whatever its devices are. It is there before anything is asked of
-//! another daemon, and stays when devices are given away and come back: neither then fails for want of a descriptor or
-//! a thread.
+//! The system resources that a daemon needs for itself, independent of its devices. They are allocated before another
+//! daemon is contacted, and stay when devices are given away and come back, so neither step fails because descriptors
+//! or threads have run out.
 
 use super::clients::EventLoop;
 use super::stop::Ending;

@@ -1,10 +1,10 @@
 //! Makes the devices of a state again.
 //!
 //! # Invariants
-//! - Whatever becomes of one device, the others come up.
-//! - A device never comes back with less than it held: where its data was in memory, or cannot be reached, it is an
+//! - If one device fails, the others are made all the same.
+//! - A device never comes back with less data than it had: if its data was in memory, or cannot be reached, it gets an
 //!   error table of its size, and its own table is kept in the state.
-//! - Nothing is suspended before everything is up: a constructor above may read through any device.
+//! - No device is suspended before all are made: a constructor above may read through any device.
 
 mod order;
 
@@ -23,11 +23,11 @@ use tracing::{error, info, warn};
 use udm_base::{Errno, Sectors};
 use udm_core::{Error, Geometry, LoadOptions, MappedDevice, Registry, SuspendOptions, TableLine};
 
-/// What went wrong with a device.
+/// A problem with a device.
 pub(crate) struct Problem {
     /// For people.
     pub(crate) text: String,
-    /// It was so before: the device was lost already.
+    /// Not new: the device was lost already.
     pub(crate) known: bool,
 }
 
@@ -37,20 +37,20 @@ impl Problem {
     }
 }
 
-/// What makes a table; another process's memory may be put beneath it.
+/// Makes tables, perhaps over another process's memory.
 pub(crate) trait Maker {
     /// Loads a table of the device. `live`: it is the one that was active.
     fn load(&self, md: &Arc<MappedDevice>, lines: &[TableLine], read_only: bool, live: bool) -> Result<(), Error>;
 
-    /// Whether what is in a process's memory comes along.
+    /// Whether data in a process's memory is passed on.
     fn has_memory(&self) -> bool;
 }
 
-/// How long what lies beneath may still be locked, all devices together: by a process that is just ending. The kernel
-/// closes its files one after the other, and those last that had requests under way.
+/// How long devices beneath may still be locked by a process that is just ending, for all devices together. The kernel
+/// closes its files one after the other, those with requests under way last.
 const LOCKED: Duration = Duration::from_secs(5);
 
-/// Devices above remote exports that are made at a time.
+/// The most devices above remote exports that are made at a time.
 pub(crate) const THREADS: usize = 64;
 
 /// After a crash: tables come from what is on disk.
@@ -92,11 +92,11 @@ impl Maker for FromDisk<'_> {
     }
 }
 
-/// Devices that there are, by their minors, and what they are to be.
+/// Existing devices, by minor, and their entries in the state.
 pub(crate) type Made<'a> = BTreeMap<u32, (Arc<MappedDevice>, &'a DeviceState)>;
 
-/// Makes the devices in a registry that has none. Blocks: it opens what lies beneath, remote exports at once. What goes
-/// wrong is told in the log, and in the answer.
+/// Makes the devices in an empty registry. Blocks: it opens the devices beneath, remote exports at once. Problems are
+/// logged and returned.
 pub(crate) fn restore(
     registry: &Registry,
     lost: &LostDevices,
@@ -108,7 +108,7 @@ pub(crate) fn restore(
     let order = in_order(state);
     let bringing = Bringing { registry, lost, maker, leave: &|_| false };
     let held = held(&made);
-    // Of one wave none stands on another; an inactive table may name any.
+    // The devices of one wave do not stand on each other; an inactive table may name any device.
     for Wave { remote, rest } in waves(state, &order) {
         problems.extend(bringing.tables(&mut made, &rest));
         problems.extend(together(&mut made, &remote, &|made, minor| bringing.tables(made, &[minor])));
@@ -121,8 +121,8 @@ pub(crate) fn restore(
     problems
 }
 
-/// Makes the devices in a registry that has none, but for those above remote exports, which are only there: what they
-/// are to be is returned, in groups.
+/// Makes the devices in an empty registry. Those above remote exports are only created; their entries are returned, in
+/// groups.
 pub(crate) fn restore_what_answers(
     registry: &Registry,
     lost: &LostDevices,
@@ -156,10 +156,10 @@ fn tell(state: &State, problems: &[Problem], late: usize) {
     }
 }
 
-/// What is done for a device, which is alone in its list.
+/// A step for one device, which is alone in its list.
 type Part<'a> = &'a (dyn Fn(&mut Made<'_>, u32) -> Vec<Problem> + Sync);
 
-/// Does it for all of them at once, each on a thread as long as there are some. `made` has all devices again
+/// Does the step for all of them at once, each on a thread as long as there are threads. `made` has all devices again
 /// afterwards.
 fn together(made: &mut Made<'_>, minors: &[u32], part: Part<'_>) -> Vec<Problem> {
     let devices = minors.iter().filter_map(|minor| made.remove_entry(minor));
@@ -190,8 +190,8 @@ fn together(made: &mut Made<'_>, minors: &[u32], part: Part<'_>) -> Vec<Problem>
     })
 }
 
-/// Makes devices that there are what they were, in that order. `leave`: whether one is to be left as it is after all;
-/// it goes from `made`.
+/// Restores existing devices, in that order. `leave`: whether to leave one as it is after all; it is removed from
+/// `made`.
 pub(crate) fn bring_up_all(
     registry: &Registry,
     lost: &LostDevices,
@@ -217,8 +217,7 @@ fn held(made: &Made<'_>) -> BTreeSet<u32> {
     held.map(|(minor, _)| *minor).collect()
 }
 
-/// Makes devices what they were, part by part: all tables before anything else, and suspended is what was when all is
-/// done.
+/// Restores devices, step by step: all tables first, and suspensions last.
 struct Bringing<'a> {
     registry: &'a Registry,
     lost: &'a LostDevices,
@@ -251,14 +250,14 @@ impl Bringing<'_> {
         problems
     }
 
-    /// What was set, and their inactive tables.
+    /// Their options, and their inactive tables.
     fn settle(&self, made: &Made<'_>, order: &[u32]) -> Vec<Problem> {
         let mut problems = Vec::new();
         for minor in order {
             let Some((md, device)) = made.get(minor) else { continue };
             settings(md, device, &mut problems);
             let Some(table) = &device.inactive else { continue };
-            // A transient snapshot's successor has nothing to inherit; memory that was never used is as good as new.
+            // A transient snapshot's successor has nothing to take over; unused memory is as good as new.
             let successor = self.lost.of(md).is_some() && table.transient;
             let loaded = match successor {
                 true => Err("the data of the active one is lost".into()),
@@ -271,10 +270,10 @@ impl Bringing<'_> {
         problems
     }
 
-    /// Suspends again, and removes what was to go.
+    /// Suspends devices again, and removes those with a deferred removal.
     fn hold(&self, made: &Made<'_>, order: &[u32], held: &BTreeSet<u32>) -> Vec<Problem> {
         let mut problems = Vec::new();
-        // From the top, as who suspends a stack does it.
+        // From the top, as usual for a stack.
         for minor in order.iter().rev() {
             let Some((md, device)) = made.get(minor) else { continue };
             if held.contains(minor)
@@ -283,7 +282,7 @@ impl Bringing<'_> {
             {
                 problems.push(Problem::new(format!("{} is not suspended again: {}", device.name, e.message)));
             }
-            // What held it was a client, which is gone, or a table above, with which it goes.
+            // Its holder was a client, which is gone, or a table above, with which it will go.
             if device.deferred_remove && self.registry.remove(md, true).is_ok() {
                 info!("{} is removed at its last close, as asked before", device.name);
             }
@@ -314,13 +313,13 @@ struct NotUp {
     loaded: bool,
 }
 
-/// Makes the device what it was.
+/// Restores the device.
 fn bring_up(md: &Arc<MappedDevice>, device: &DeviceState, table: &TableState, maker: &dyn Maker) -> Result<(), NotUp> {
     let not_loaded = |reason: String| NotUp { reason, loaded: false };
     if let Some(reason) = &device.lost
         && (table.transient || table.lines.iter().any(|line| is_snapshot(line)))
     {
-        // While it was away its origin may have been written to, and it would show that as its own.
+        // Meanwhile its origin may have been written, and the snapshot would show that data as its own.
         return Err(not_loaded(reason.clone()));
     }
     if table.transient && !maker.has_memory() {
@@ -346,8 +345,8 @@ fn lines_of(table: &TableState) -> Result<Vec<TableLine>, String> {
     table.lines.iter().map(|line| TableLine::parse(line).map_err(|e| format!("{e} in {line:?}"))).collect()
 }
 
-/// A device of the same size that fails whatever is asked of it. What was tried before is made away with first: a table
-/// of some targets is not replaced by others.
+/// Gives the device an error table of the same size. A table that was tried before is removed first: tables of some
+/// targets cannot be replaced by others.
 fn replace_by_error(
     registry: &Registry,
     md: &mut Arc<MappedDevice>,
@@ -383,7 +382,7 @@ fn settings(md: &Arc<MappedDevice>, device: &DeviceState, problems: &mut Vec<Pro
     md.set_compile(device.compile);
     md.set_read_ahead(device.read_ahead);
     md.set_poll_budget(device.poll_budget);
-    // On is what a device begins with, as far as those beneath it can.
+    // A device begins with it on, as far as those beneath it can.
     if !device.io_poll
         && let Err(e) = md.set_io_poll(false)
     {

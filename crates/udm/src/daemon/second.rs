@@ -79,7 +79,7 @@ impl Service for Daemon {
 
     fn underway(&self) -> Vec<Underway> {
         let mut list = self.underway.list();
-        // Who waits for an event waits for nobody in particular.
+        // A wait for an event waits for no particular device.
         for command in list.iter_mut().filter(|command| command.command != "DM_DEV_WAIT") {
             command.waits_for = self.devices.registry.waits_for(&command.device);
         }

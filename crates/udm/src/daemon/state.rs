@@ -1,7 +1,7 @@
-//! `state.json` and `state.log`: what it takes to make the devices again.
+//! `state.json` and `state.log`: the state from which the devices are made again.
 //!
-//! What a command has changed is on disk before it is answered. It is read strictly: what this udm does not understand
-//! in full is not acted on in part.
+//! The changes of a command are on disk before it is answered. The files are read strictly: a state that this udm does
+//! not understand in full is not used in part.
 //!
 //! [`format`] has what it says, [`journal`] how it lies on disk, [`writer`] what is written when.
 
@@ -19,8 +19,7 @@ use disk::Directory;
 use record::Kept;
 use std::path::Path;
 
-/// What a daemon before this one left; `None` when it left nothing. What was left out of the log is told in the
-/// second.
+/// The state of an earlier daemon; `None` when it left nothing. The second value says what was left out of the log.
 ///
 /// # Errors
 /// The files cannot be read, or are not understood in full: why, for people.
@@ -34,7 +33,7 @@ pub(crate) fn read(dir: &Path) -> Result<Option<(State, Option<String>)>, String
     Ok(Some((state, found.left_out.map(|why| named(LOG, why)))))
 }
 
-/// Does once more what was done after the checkpoint.
+/// Applies the changes made after the checkpoint.
 fn replay(checkpoint: State, records: &[String]) -> Result<State, String> {
     let mut kept = Kept::of(checkpoint);
     for record in records {

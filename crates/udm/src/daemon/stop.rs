@@ -1,4 +1,4 @@
-//! How the daemon is told to end.
+//! The request to end the daemon.
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -12,7 +12,7 @@ use std::time::Duration;
 
 const SIGNALS: [i32; 3] = [SIGTERM, SIGINT, SIGHUP];
 
-/// A flag that can be waited for together with sockets: a byte in a pipe that nobody takes out.
+/// A flag that can be waited for together with sockets: a byte in a pipe that is never read.
 pub(crate) struct Stop {
     read: UnixStream,
     write: UnixStream,
@@ -22,7 +22,7 @@ impl Stop {
     /// Not set.
     pub(crate) fn new() -> io::Result<Self> {
         let (read, write) = UnixStream::pair()?;
-        // A full pipe is set as well as can be.
+        // A full pipe counts as set.
         write.set_nonblocking(true)?;
         Ok(Self { read, write })
     }
@@ -48,12 +48,12 @@ impl Stop {
         self.wait(Some(Duration::ZERO))
     }
 
-    /// Blocks until it is set, at most so long; whether it is.
+    /// Blocks until it is set, for a limited time; returns whether it is.
     pub(crate) fn wait(&self, timeout: Option<Duration>) -> bool {
         ready(&mut [PollFd::new(&self.read, PollFlags::IN)], timeout)
     }
 
-    /// What is readable once it is set.
+    /// The descriptor that is readable once it is set.
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.read.as_fd()
     }
@@ -63,7 +63,7 @@ impl Stop {
 pub(crate) struct Ending {
     /// The end was asked for, by a signal or a client.
     asked: Arc<AtomicBool>,
-    /// Whoever waits is to look why.
+    /// Waiting threads wake up and check the reason.
     stop: Stop,
     /// The devices are not to be made again.
     forget: AtomicBool,
@@ -116,7 +116,7 @@ fn ready(fds: &mut [PollFd<'_>], timeout: Option<Duration>) -> bool {
         match poll(fds, timeout.as_ref()) {
             Err(rustix::io::Errno::INTR) => {}
             Ok(n) => return n > 0,
-            // Only our own mistake: then say that nothing is ready rather than end all.
+            // Only a bug here: then report that nothing is ready instead of ending the daemon.
             Err(_) => return false,
         }
     }

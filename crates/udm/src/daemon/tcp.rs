@@ -1,4 +1,4 @@
-//! Devices exported over TCP, when asked.
+//! Devices exported over TCP, on request.
 
 use super::handover::HandOverMessage;
 use super::nbd::{self, Ready};
@@ -84,14 +84,14 @@ impl TcpExports {
         Ok(self.push(name.to_owned(), bound.unwrap_or(address), server))
     }
 
-    /// Ends those of a device, at one address or at all; returns how many there were. Blocks until their clients are
-    /// gone. Fails only for an address that is none.
+    /// Ends the exports of a device, at one address or at all; returns how many there were. Blocks until their clients
+    /// are gone. Fails only for an invalid address.
     pub(crate) fn remove(&self, name: &str, tcp: Option<&str>) -> Result<usize, Error> {
         let address = tcp.map(parse_address).transpose().map_err(|message| Error::new(Errno::EINVAL, message))?;
         Ok(self.remove_if(|one| one.name == name && address.is_none_or(|at| at == one.at)))
     }
 
-    /// What goes on from the messages of another daemon, each with its device and address; it serves nobody yet.
+    /// The exports from the messages of another daemon, each with its device and address; they do not serve yet.
     pub(crate) fn prepare(
         registry: &Registry,
         messages: Vec<HandOverMessage>,
@@ -116,7 +116,7 @@ impl TcpExports {
         ready
     }
 
-    /// Serves what was prepared.
+    /// Serves the prepared exports.
     pub(crate) fn go_on(&self, ready: Vec<(String, SocketAddr, Ready)>) {
         for (name, at, ready) in ready {
             self.push(name, at, ready.go_on());
@@ -129,9 +129,9 @@ impl TcpExports {
     }
 }
 
-/// What an NBD client is given for an address.
+/// The address for an NBD client.
 pub(crate) fn tcp_uri(address: SocketAddr, name: &str) -> String {
-    // Who listens on every address is reached on this machine's own.
+    // A server that listens on every address is reached on this machine's own.
     let host = match address.ip() {
         IpAddr::V6(ip) if ip.is_unspecified() => IpAddr::V6(Ipv6Addr::LOCALHOST),
         IpAddr::V4(ip) if ip.is_unspecified() => IpAddr::from([127, 0, 0, 1]),

@@ -1,4 +1,4 @@
-//! Devices exported as disks of virtual machines, when asked.
+//! Devices exported as disks of virtual machines, on request.
 
 use super::handover::HandOverMessage;
 use super::servers::{One, Servers, Speaks};
@@ -18,13 +18,13 @@ use udm_export::vhost_user::{Handed, HandedSession, Prepared, Server, ServerBuil
 /// Descriptors of one message, beside the listener.
 const FDS: usize = 60;
 
-/// What one message is.
+/// The kind of a message.
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 enum Piece {
     /// A server: the socket that it listens on, and the front end that is connected.
     Server { at: VhostUserExport, session: Option<SessionState> },
-    /// More descriptors of the front end before.
+    /// More descriptors of the front end in the message before.
     More,
 }
 
@@ -36,7 +36,7 @@ pub(crate) type VhostExports = Servers<VhostUser>;
 
 impl Speaks for VhostUser {
     type Server = Server;
-    /// As it was asked for, so that the next daemon chooses what was not said anew.
+    /// The options as given, so that the next daemon chooses its own defaults.
     type Address = VhostUserExport;
     const KIND: &'static str = "vhost-user";
 
@@ -114,7 +114,7 @@ impl VhostExports {
         self.serve(registry, name, at, |builder| builder)
     }
 
-    /// Serves what was prepared, and anew what could not be passed on: their front ends connect again.
+    /// Serves the prepared exports, and makes those anew that could not be passed on: their front ends connect again.
     pub(crate) fn start(&self, registry: &Registry, ready: Vec<Ready>, described: &[VhostUserState]) {
         let is = |ready: &Ready, state: &VhostUserState| ready.name == state.name && ready.at.socket == state.at.socket;
         let anew = described.iter().filter(|state| !ready.iter().any(|ready| is(ready, state)));
@@ -158,8 +158,8 @@ impl VhostExports {
         Ok(self.push(name.to_owned(), at.clone(), server))
     }
 
-    /// Ends those of a device, on one socket or at all; returns how many there were. Blocks until their front ends'
-    /// requests are done, some seconds at most.
+    /// Ends the exports of a device, on one socket or at all; returns how many there were. Blocks until their front
+    /// ends' requests are done, some seconds at most.
     pub(crate) fn remove(&self, name: &str, socket: Option<&str>) -> usize {
         self.remove_if(|one| one.name == name && socket.is_none_or(|socket| socket == one.at.socket))
     }
@@ -178,8 +178,8 @@ pub(crate) struct Ready {
     session: Option<Prepared>,
 }
 
-/// What goes on from the messages of another daemon, with the front ends' memory mapped and their devices open. Front
-/// ends that cannot go on are told in `problems`, and hung up on.
+/// The exports from the messages of another daemon, with the front ends' memory mapped and their devices open. Front
+/// ends that cannot go on are reported in `problems` and disconnected.
 pub(crate) fn prepare(registry: &Registry, messages: Vec<HandOverMessage>, problems: &mut Vec<String>) -> Vec<Ready> {
     let mut handed: Vec<(HandOverMessage, VhostUserExport, Option<SessionState>)> = Vec::new();
     for mut message in messages {

@@ -1,4 +1,4 @@
-//! Tells the log, once, of what has been waiting for long: for who was not there when it happened.
+//! Logs long waits, once each, for people who were not there when they happened.
 
 use super::Daemon;
 use super::resting::Resting;
@@ -8,12 +8,12 @@ use std::time::{Duration, Instant};
 use tracing::warn;
 use udm_control::second::{DebugDump, Service};
 
-/// What has been waiting for so long is told.
+/// A wait of this length is logged.
 const LONG_MS: u64 = 30_000;
-/// How often it is looked.
+/// How often to check.
 const LOOK: Duration = Duration::from_secs(10);
 
-/// What was found the last time.
+/// The waits found at the last check.
 #[derive(Default)]
 struct Seen {
     commands: BTreeMap<(String, String, Option<u32>), Told>,
@@ -22,7 +22,7 @@ struct Seen {
     locks: Vec<String>,
 }
 
-/// For how long something waits, and whether it has been told.
+/// The length of a wait, and whether it has been logged.
 #[derive(Clone, Copy, Default)]
 struct Told {
     ms: u64,
@@ -30,9 +30,9 @@ struct Told {
 }
 
 impl Told {
-    /// It waits for so long now. Whether that is to be told.
+    /// Updates the length of the wait. Returns whether it has to be logged.
     fn is_due(&mut self, ms: u64) -> bool {
-        // Less than the last time: another of the same kind.
+        // Shorter than the last time: another wait of the same kind.
         self.told &= ms >= self.ms;
         self.ms = ms;
         let due = ms >= LONG_MS && !self.told;
@@ -42,7 +42,7 @@ impl Told {
 }
 
 impl Seen {
-    /// What is to be told of what is found now, `passed` milliseconds after the last time.
+    /// The lines to be logged for the present waits, `passed` milliseconds after the last check.
     fn look(&mut self, dump: &DebugDump, passed: u64) -> Vec<String> {
         let mut news = Vec::new();
         let mut before = std::mem::take(&mut self.commands);
@@ -77,14 +77,15 @@ impl Seen {
     }
 }
 
-/// What beneath does not answer.
+/// Devices beneath that do not answer.
 fn rest(dump: &DebugDump) -> String {
     let silent = dump.beneath.iter().filter(|b| b.requests > 0 && b.silent_ms >= LONG_MS / 2);
     silent.map(|b| format!("; {} has not answered for {} s", b.name, b.silent_ms / 1000)).collect()
 }
 
 impl Daemon {
-    /// Looks again and again, on a thread of its own, as long as this daemon is there. It waits for nobody.
+    /// Checks again and again, on a thread of its own, as long as this daemon exists. It never waits for another
+    /// thread.
     pub(super) fn watch(self: &Arc<Self>) {
         let resting = Resting::of(self);
         let work = move || {
@@ -93,7 +94,7 @@ impl Daemon {
                 let begun = Instant::now();
                 let passed = begun.duration_since(std::mem::replace(&mut last, begun));
                 let news = seen.look(&daemon.debug(), passed.as_millis() as u64);
-                // Thousands of devices take their time: a look is not to cost more than a 500th of a CPU.
+                // Thousands of devices take time: the checks must not cost more than a 500th of a CPU.
                 rest = LOOK.max(begun.elapsed() * 500);
                 if !news.is_empty() {
                     news.iter().for_each(|text| warn!("{text}"));

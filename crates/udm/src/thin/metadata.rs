@@ -1,4 +1,4 @@
-//! A metadata device as a file: locked while it is read or written, so that nobody's transaction is seen half.
+//! A metadata device as a file: locked while it is read or written, so that no half-written transaction is seen.
 
 use std::fs::File;
 use std::future::ready;
@@ -11,14 +11,14 @@ use udm_io::{BlockDevice, Domain};
 use udm_pdata::{BLOCK_SIZE, Block, BlockIo, IoError, IoFuture};
 use udm_stack::OpenOptions;
 
-/// What is to be done with it.
+/// The intended use.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Access {
-    /// Nobody may write meanwhile.
+    /// No process may write meanwhile.
     Read,
-    /// Somebody may: what is read does not change. A metadata snapshot.
+    /// Others may write: a metadata snapshot does not change.
     ReadShared,
-    /// Nobody may read or write meanwhile.
+    /// No process may read or write meanwhile.
     Write,
 }
 
@@ -26,7 +26,7 @@ pub(super) enum Access {
 struct Metadata {
     file: File,
     blocks: u64,
-    /// Holds the lock. What is read goes through the page cache, which reads ahead.
+    /// Holds the lock. Reads go through the page cache, which reads ahead.
     _lock: Arc<dyn BlockDevice>,
 }
 
@@ -34,7 +34,7 @@ struct Metadata {
 pub(super) fn open(path: &Path, access: Access) -> Result<Arc<dyn BlockIo>, String> {
     let name = path.to_str().ok_or_else(|| format!("{path:?} is not UTF-8"))?;
     let cwd = std::env::current_dir().unwrap_or_default();
-    // Not a URI or M:m, whatever it looks like.
+    // Never a URI or M:m, even if it looks like one.
     let spec = cwd.join(name);
     let spec = spec.to_str().ok_or_else(|| format!("{spec:?} is not UTF-8"))?;
     let read_only = access != Access::Write;

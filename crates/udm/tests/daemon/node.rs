@@ -579,7 +579,8 @@ fn stopped_while_a_block_device_waits_for_a_resume() {
     until("the loop device is free", || attached(&place) == 0);
 }
 
-/// Who attaches and detaches, and who suspends and resumes what it is on, do not wait for each other.
+/// A thread that attaches and detaches, and one that suspends and resumes the device beneath, do not wait for each
+/// other.
 #[test]
 fn attached_and_detached_over_what_is_suspended_again_and_again() {
     let place = Place::new();

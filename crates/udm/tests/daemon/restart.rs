@@ -93,7 +93,7 @@ fn what_was_in_memory_is_an_error_and_never_empty() {
         assert_eq!(hold(&place, "nothing").request(0, &Nbd::Read(512)).unwrap(), [0; 512]);
         assert!(place.ok("daemon --status").contains("lost: r: its data was in the memory"), "round {round}");
     }
-    // Who wants an empty one says so; then it is lost no more, until the next crash.
+    // A user who wants an empty one says so; then it is no longer lost, until the next crash.
     assert!(place.udm(["load", "r", "--table", &format!("0 {SECTORS} ram")]).status.success());
     place.ok("resume r");
     assert!(!place.ok("daemon --status").contains("lost: r:"));

@@ -103,7 +103,7 @@ fn without_loop_devices() {
         } else {
             assert!(made.code != 0 && made.stderr.contains(why), "{why}: {}", made.stderr);
             assert_eq!(udm.ok(&["node"]), "");
-            // Whoever did not insist has a file.
+            // A device whose kind was not explicit has a file.
             let added = udm.run(&["node", "add", "a"]);
             assert_eq!(added.code, 0, "{}", added.stderr);
             assert!(udm.ok(&["node"]).starts_with("a\tfuse\t"));
@@ -294,7 +294,7 @@ fn a_daemon_ends_with_a_suspended_device_beneath_a_loop_device() {
         let device = fs::read_link(node(&udm, "vol")).expect("a link to a block device");
         let sysfs = PathBuf::from("/sys/block").join(device.file_name().expect("a name")).join("loop");
         udm.ok(&["suspend", if beneath { "low" } else { "vol" }]);
-        // Who writes waits, for the resume that does not come.
+        // The writer waits, for a resume that does not come.
         let mut dd = Command::new("dd");
         dd.args(["if=/dev/zero", "bs=64k", "count=4", "conv=fsync,notrunc"]).arg(format!("of={}", device.display()));
         let mut dd = dd.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("dd is there");

@@ -29,7 +29,7 @@ Options:
 Taken and without effect: --uid, --gid, --mode, --addnodeon..., --udev..., --noudev...
 ";
 
-/// What the program has besides, which it handles before it comes here.
+/// The program's other commands, which are handled before this.
 const OWN: &str = "
 Commands of udm's own, each with a --help:
   run [--nbd SOCKET] [--tcp ADDR[:PORT]] DEVICES

@@ -216,7 +216,7 @@ impl App<'_, '_> {
         }
     }
 
-    /// Run a command for each device there is. A failure is told, and the rest are tried.
+    /// Run a command for each device. A failure is reported, and the rest are tried.
     fn for_each_device(&mut self, call: &Call<'_>, say_none: bool, run: impl Fn(&mut Self, &Call<'_>) -> Done) -> Done {
         let listed = self.listed()?;
         if listed.is_empty() && say_none && !self.options.json {

@@ -37,7 +37,7 @@ impl Symbols {
     };
 }
 
-/// What is drawn, and how.
+/// The options of the drawing.
 #[derive(Debug)]
 pub(in crate::dmsetup) struct Drawing {
     pub(in crate::dmsetup) symbols: &'static Symbols,

@@ -1,4 +1,4 @@
-//! What is decided on requests.
+//! The decisions on requests.
 
 use super::*;
 use proptest::prelude::*;

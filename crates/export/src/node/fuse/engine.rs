@@ -2,7 +2,7 @@
 //!
 //! # Invariants
 //! - Memory that a bio refers to stays until the bio has completed.
-//! - A request is answered on the connection that it came by, or with the entry that it has come in.
+//! - A request is answered on its own connection, or with its own io_uring entry.
 //! - A device stays attached until its last bio here has completed.
 
 use super::links::{LEAST, Links};
@@ -20,15 +20,15 @@ use zerocopy::IntoBytes;
 
 /// The most bytes that one request reads or writes.
 pub(super) const MAX_TRANSFER: usize = 1 << 20;
-/// Where the data lies in memory that is received into: behind a page that ends with the request's head.
+/// The place of the data in receive memory: behind a page that ends with the request's head.
 pub(super) const DATA_AT: usize = 4096;
-/// The length of memory that is received into. A read may cover two blocks more than it has bytes.
+/// The length of receive memory. A read may cover two blocks more than it has bytes.
 pub(super) const RECEIVE_LEN: usize = DATA_AT + MAX_TRANSFER;
 const LARGE: usize = RECEIVE_LEN + 128 * 1024;
-/// What is at most this long is copied out of the memory that was received into: a page's copy costs less than to touch
-/// other memory for each request.
+/// Data up to this length is copied out of the receive memory: copying a page costs less than touching other memory for
+/// each request.
 const SMALL: usize = 32 * 1024;
-/// Idle buffers that are kept.
+/// The most idle buffers that are kept.
 const KEEP_SMALL: usize = 256;
 const KEEP_LARGE: usize = 32;
 /// The channel's slots.
@@ -42,13 +42,13 @@ pub(super) struct Buf {
     lent: bool,
 }
 
-/// Which request an answer is for.
+/// The request that an answer is for.
 #[derive(Clone, Copy)]
 pub(super) struct Tag {
     /// The connection that it came by.
     pub(super) link: u32,
     pub(super) unique: u64,
-    /// Where it has come by io_uring.
+    /// Its entry, if it came by io_uring.
     pub(super) entry: Option<u32>,
 }
 
@@ -58,7 +58,7 @@ impl Buf {
     }
 }
 
-/// What is answered when all went well.
+/// The answer on success.
 enum Answer {
     /// Bytes of the buffer.
     Data {
@@ -77,15 +77,15 @@ struct Job {
     node: Arc<Node>,
     device: u32,
     step: Step,
-    /// What follows, the next at the end.
+    /// The following steps, the next one at the end.
     rest: Vec<Step>,
     buf: Option<Buf>,
-    /// What the device is asked.
+    /// The search for data on the device.
     search: Option<Search>,
     /// The block of which a part changes.
     block: Option<AlignedBuf>,
-    /// How it has entered its node's gate: whether alone.
-    gate: Option<bool>,
+    /// Whether it has entered its node's write lock, and whether alone.
+    write_lock: Option<bool>,
     /// Bytes of memory that it counts for.
     held: usize,
     answer: Answer,
@@ -99,11 +99,11 @@ struct Use {
     device: Arc<dyn BlockDevice>,
     limits: Limits,
     jobs: usize,
-    /// Jobs begin here; otherwise the device has changed meanwhile.
+    /// New jobs use it; false when the device has changed meanwhile.
     current: bool,
 }
 
-/// What a device is like, for who makes requests of it.
+/// A device's properties, for making requests of it.
 #[derive(Clone, Copy)]
 pub(super) struct Shape {
     device: u32,
@@ -117,23 +117,23 @@ pub(super) struct Shape {
 pub(super) struct Engine {
     pub(super) channel: Channel,
     pub(super) links: Links,
-    /// Requests by io_uring, where that can be.
+    /// Requests by io_uring, if available.
     pub(super) uring: Option<Uring>,
-    /// The worker's number, by which gates know it.
+    /// The worker's number, for write locks.
     number: usize,
     devices: Slots<Use>,
     jobs: Slots<Job>,
     small: Vec<AlignedBuf>,
     large: Vec<AlignedBuf>,
-    /// What devices were asked, and for which jobs.
+    /// Questions to devices, and their jobs.
     questions: Questions,
     asked: HashMap<Question, u32>,
-    /// Writes that other workers' jobs have waited for, to be told: worker and slot.
+    /// Writes of other workers that may begin now: worker and slot.
     pub(super) admitted: Vec<(usize, u32)>,
 }
 
 impl Engine {
-    /// That of worker `number` of `workers`.
+    /// The engine of worker `number` of `workers`.
     pub(super) fn new(domain: &Domain, (number, workers): (usize, usize)) -> io::Result<Self> {
         let channel = domain.channel()?;
         channel.set_depth(DEPTH);
@@ -191,7 +191,7 @@ impl Engine {
         !self.small.is_empty() || !self.large.is_empty()
     }
 
-    /// Gives idle memory back to the system.
+    /// Returns idle memory to the system.
     pub(super) fn trim(&mut self) {
         self.small = Vec::new();
         self.large = Vec::new();
@@ -201,7 +201,7 @@ impl Engine {
     pub(super) fn shape(&mut self, link: u32, node: &Arc<Node>) -> Shape {
         let version = node.version();
         let is = |used: &Use| used.current && Arc::ptr_eq(&used.node, node);
-        // A connection is mostly that of one device.
+        // A connection mostly belongs to one device.
         let last = self.links.of_request(link).device;
         let known = self.devices.get(last).filter(|used| is(used)).map(|_| last);
         let index = match known.or_else(|| Some(self.devices.iter().find(|(_, used)| is(used))?.0)) {
@@ -244,7 +244,7 @@ impl Engine {
         }
     }
 
-    /// Lets go of devices that nobody has open.
+    /// Releases devices that nobody has open.
     pub(super) fn let_go_of_closed(&mut self) {
         for index in self.devices.numbers() {
             if let Some(used) = self.devices.get_mut(index).filter(|used| !used.node.is_open()) {
@@ -268,7 +268,7 @@ impl Engine {
             // Only with blocks larger than any device has.
             return Err(Errno::EINVAL);
         }
-        // Whole blocks are read to where the kernel takes them from.
+        // Whole blocks are read into the memory that the kernel copies from.
         let lent = if skip == 0 && range.sectors.as_len() <= MAX_TRANSFER { self.payload(tag) } else { None };
         let buf = lent.unwrap_or_else(|| self.take(range.sectors.as_len()));
         let answer = Answer::Data { skip, len };
@@ -276,8 +276,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Writes what was received: `len` bytes at `DATA_AT` of `received`, or of the payload of a request by io_uring.
-    /// The memory is taken, or stays with the caller.
+    /// Writes received data: `len` bytes at `DATA_AT` of `received`, or of the payload of a request by io_uring. The
+    /// memory is taken, or stays with the caller.
     pub(super) fn write(
         &mut self,
         tag: Tag,
@@ -309,7 +309,7 @@ impl Engine {
         self.begin(tag, node, shape, (first, rest), None, Some(!whole), Answer::Empty);
     }
 
-    /// Finds where data, or a hole, is next from a byte on.
+    /// Finds the next data or hole from a byte on.
     pub(super) fn seek(
         &mut self,
         tag: Tag,
@@ -337,12 +337,12 @@ impl Engine {
         shape: Shape,
         steps: (Step, Vec<Step>),
         buf: Option<Buf>,
-        gate: Option<bool>,
+        write_lock: Option<bool>,
         answer: Answer,
     ) {
         let (device, (step, rest)) = (shape.device, steps);
         self.devices[device].jobs += 1;
-        // An entry's payload is there anyway.
+        // An entry's payload exists anyway.
         let held = buf.as_ref().filter(|buf| !buf.lent).map_or(0, Buf::len).max(LEAST);
         self.links.begin(tag.link, held);
         let slot = self.jobs.insert(Job {
@@ -354,17 +354,17 @@ impl Engine {
             buf,
             search: None,
             block: None,
-            gate,
+            write_lock,
             held,
             answer,
         });
-        let admitted = gate.is_none_or(|alone| lock(&node.gate).enter(alone, (self.number, slot)));
+        let admitted = write_lock.is_none_or(|alone| lock(&node.write_lock).enter(alone, (self.number, slot)));
         if admitted {
             self.submit(slot);
         }
     }
 
-    /// Begins a job that has waited at its gate.
+    /// Begins a job that has waited for its write lock.
     pub(super) fn admit(&mut self, slot: u32) {
         self.submit(slot);
     }
@@ -427,7 +427,7 @@ impl Engine {
         assert!(submitted, "the channel has a slot for each request");
     }
 
-    /// Asks the device what the job has to know next, or goes on with what it found. Does not wait.
+    /// Asks the device the job's next question, or goes on with the result. Does not wait.
     fn ask(&mut self, slot: u32) {
         let job = &mut self.jobs[slot];
         let search = job.search.as_mut().expect("it has something to ask");
@@ -451,7 +451,7 @@ impl Engine {
         }
     }
 
-    /// Completes what is done: answers, or goes on with the next step. Returns how many bios had completed.
+    /// Handles completions: answers, or goes on with the next step. Returns how many bios had completed.
     pub(super) fn work(&mut self) -> usize {
         let mut count = 0;
         self.channel.poll();
@@ -477,7 +477,7 @@ impl Engine {
                 job.step = Step::Store(part);
                 self.submit(slot);
             }
-            // A hint: what is left is zeroed.
+            // A discard is a hint: the rest is zeroed.
             (Step::Discard(_), Status::NotSupported) | (_, Status::Ok) => self.next_step(slot),
             _ => self.finish(slot, Err(errno(status))),
         }
@@ -497,9 +497,9 @@ impl Engine {
 
     fn finish(&mut self, slot: u32, result: Result<(), Errno>) {
         let job = self.jobs.remove(slot).expect("a job that ends");
-        if let Some(alone) = job.gate {
-            // Before the answer: who has it may write the same place again.
-            let next = lock(&job.node.gate).leave(alone);
+        if let Some(alone) = job.write_lock {
+            // Before the answer: after it the caller may write the same place again.
+            let next = lock(&job.node.write_lock).leave(alone);
             self.admitted.extend(next);
         }
         let mut buf = job.buf;
@@ -556,17 +556,17 @@ impl Engine {
         let Some(link) = self.links.get(link) else { return };
         match rustix::io::retry_on_intr(|| rustix::io::writev(link.connection.fd(), &parts)) {
             Ok(_) => {}
-            // Who asked was killed, or everything is unmounted.
+            // The caller was killed, or everything is unmounted.
             Err(rustix::io::Errno::NOENT | rustix::io::Errno::NODEV) => {}
             Err(error) => tracing::warn!("a request of the kernel cannot be answered: {error}"),
         }
     }
 }
 
-/// What a caller is told of a status.
+/// The error number for the caller.
 fn errno(status: Status) -> Errno {
     match status {
-        // Would be taken for a call that may be tried again without waiting.
+        // The caller would take it as an invitation to try again at once.
         Status::Again | Status::Requeue => Errno::EIO,
         other => other.errno().unwrap_or(Errno::EIO),
     }
@@ -575,7 +575,8 @@ fn errno(status: Status) -> Errno {
 impl Drop for Engine {
     fn drop(&mut self) {
         if self.channel.outstanding() > 0 {
-            // A device still has bios, and it may write to their memory: it stays, with all that is beside it.
+            // A device still has bios, and may write to their memory: that memory is leaked, with the rest of the
+            // engine.
             tracing::warn!("{} requests of nodes are left behind", self.jobs.len());
             std::mem::forget(std::mem::take(&mut self.jobs));
             std::mem::forget(std::mem::take(&mut self.devices));

@@ -246,8 +246,8 @@ fn answers_to_questions_are_within_the_limit() {
     }
 }
 
-/// Who waits for memory goes on when there is enough, also when some was taken and as much was given back since it was
-/// looked at last.
+/// A client that waits for memory goes on when there is enough, also when some was taken and as much was given back
+/// since it was looked at last.
 #[test]
 fn memory_that_is_given_back_while_more_is_taken_is_noticed() {
     let device = Arc::new(Recorder::new(SIZE, Limits::default()));

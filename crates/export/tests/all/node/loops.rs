@@ -9,7 +9,7 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use udm_export::node::loopdev::{Detached, LoopDevice, attach, available, detach_stale};
+use udm_export::node::loopdev::{Choice, Detached, LoopDevice, attach, available, detach_stale};
 use udm_export::{Export, Refused};
 use udm_io::{BlockDevice, Domain, Op};
 
@@ -47,7 +47,7 @@ pub(crate) fn on(place: &Place, name: &str, read_only: bool, block: u32) -> Opti
         return None;
     }
     let domain = Domain::default();
-    match attach(&domain, &place.server.file(name), read_only, block) {
+    match attach(&domain, &place.server.file(name), read_only, block, Choice::Free) {
         Ok(device) => Some(Attached(device, domain)),
         Err(error) => {
             println!("SKIP {error}");
@@ -100,7 +100,7 @@ fn one_that_is_in_use_stays() {
     assert!(device.is_attached());
     drop(file);
     assert!(device.is_attached(), "it does not go by itself");
-    // Whoever looks at new devices may have it open for a moment.
+    // A program that looks at new devices may have it open for a moment.
     until("it is detached", || device.detach() == Detached::Yes);
     let Some(device) = on(&place, "disk", false, 512) else { return };
     let file = direct(&device.0.path());
@@ -142,8 +142,8 @@ fn only_what_a_dead_server_left_is_stale() {
     until("it is detached", || !device.is_attached());
 }
 
-/// Whoever waits in the kernel for a device of its own process, and is killed, stays until the answer comes or the
-/// connection ends; and that ends with the last descriptor.
+/// A thread that waits in the kernel for a device of its own process, and is killed, stays until the answer comes or
+/// the connection ends; and that ends with the last descriptor.
 #[test]
 fn who_waits_for_the_server_does_not_hold_it() {
     let Some(place) = Place::new() else { return };

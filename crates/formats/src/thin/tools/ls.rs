@@ -59,7 +59,7 @@ pub const FIELDS: &[Field] = &[
     field(What::Snapped, Unit::Blocks, "SNAP_TIME"),
 ];
 
-/// What is shown when nobody says.
+/// The default columns.
 pub const DEFAULT: &str = "DEV,MAPPED,CREATE_TIME,SNAP_TIME";
 
 impl Field {

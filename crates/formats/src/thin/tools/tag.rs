@@ -8,7 +8,7 @@ use super::Error;
 /// A tag, or a text between tags, is no longer than this.
 const LONGEST: u64 = 1 << 16;
 
-/// What a tag does.
+/// The kind of a tag.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Form {
     Open,

@@ -40,7 +40,7 @@ pub(crate) struct Disk {
     pub(crate) writes: u64,
     /// The operation with this number, from now on, fails.
     pub(crate) fail_in: Option<u64>,
-    /// Every state that the power could have been cut in, for who wants them.
+    /// Every state in which the power could have been cut, if wanted.
     pub(crate) steps: Option<Vec<Cut>>,
 }
 
@@ -136,7 +136,7 @@ impl BlockIo for Memory {
         disk.writes += blocks.len() as u64;
         let failed = disk.fails();
         for (i, (at, block)) in blocks.iter().enumerate() {
-            // Of writes that failed, some have arrived.
+            // Some of the failed writes have arrived.
             if !failed || i % 2 == 0 {
                 disk.put(*at, block.clone());
             }

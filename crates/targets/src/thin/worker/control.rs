@@ -1,4 +1,4 @@
-//! What control threads ask of the worker: tables, messages, status, suspensions.
+//! Requests of control threads to the worker: tables, messages, status, suspensions.
 
 use super::Worker;
 use crate::thin::event::{Command, Done, Event, MetadataOf, PoolStatus, VolumeStatus};
@@ -12,11 +12,11 @@ use udm_formats::thin::{self, Change};
 use udm_io::{Extent, ExtentKind, Status};
 use udm_worker::{MetadataIo, Reply, Ticket};
 
-/// What helps a pool that has run out of metadata blocks.
+/// The advice for a pool that has run out of metadata blocks.
 pub(in crate::thin) const OUT_OF_METADATA_SPACE: &str =
     "the pool is out of metadata space: let the metadata device grow, then suspend and resume the pool";
 
-/// Opens the metadata, as a worker that will answer; then serves the pool until it is closed.
+/// Opens the metadata, answers with the result, and serves the pool until it is closed.
 pub(in crate::thin) fn open(
     pool: &Arc<Pool>,
     geometry: thin::Geometry,
@@ -54,7 +54,7 @@ pub(super) struct Suspending {
     ticket: Ticket,
 }
 
-/// The number that the kernel fails with, and what it only logs.
+/// The kernel's error number, and the text that it only logs.
 fn refused(error: &thin::Error) -> Error {
     use thin::Error as E;
     let errno = match error {
@@ -105,7 +105,7 @@ impl Worker {
                 reply.give(status.map_err(|e| refused(&e)));
             }
             Command::Extent { id, from, to, into, reply } => {
-                // What cannot be read is not known.
+                // A range that cannot be read is unknown.
                 if let Ok((mapped, end)) = self.extent(id, from, to).await {
                     let sectors = Sectors::new((end - from) * self.pool.block.get() - into);
                     reply
@@ -127,7 +127,7 @@ impl Worker {
         self.pool.unmaps.store(features.unmaps(), std::sync::atomic::Ordering::Relaxed);
         let wanted = match self.pool.mode() {
             _ if features.read_only => PoolMode::ReadOnly,
-            // A pool that was read-only for its table's sake, or has been repaired.
+            // A pool that was read-only because of its table, or has been repaired.
             PoolMode::ReadOnly if !self.metadata.needs_check() => PoolMode::Write,
             mode => mode,
         };
@@ -203,7 +203,7 @@ impl Worker {
         self.events.put_last(parked.into_iter().map(|(volume, bio)| Event::Bio(volume, bio)));
     }
 
-    /// Answers who waits for the pool to be still, once it is.
+    /// Answers the pending suspension once nothing is in flight.
     pub(super) fn check_suspended(&mut self) {
         if self.suspending.is_empty() || !self.jobs.is_empty() {
             return;
@@ -222,8 +222,9 @@ impl Worker {
             return reply.give(Err(Error::new(Errno::EOPNOTSUPP, message)));
         }
         if matches!(message, MetadataOf::ReleaseSnap) {
-            // How much it takes follows from all that the snapshot alone has, which nobody has counted. So it is always
-            // alone in its transaction: when it runs out, an abort loses nothing else, and what is under way goes on.
+            // The room that it takes depends on the blocks that only the snapshot has, and these are not counted. So it
+            // is always alone in its transaction: if blocks run out, an abort loses nothing else, and work under way
+            // goes on.
             self.commit().await;
         }
         if !self.make_room(message.change()).await {
@@ -258,9 +259,8 @@ impl Worker {
         reply.give(answer);
     }
 
-    /// Takes a snapshot, of a device in use too. Every mapping of the origin becomes a shared one for whoever looks it
-    /// up from here on, and who has looked one up before has to be done, before the snapshot is there: so it holds
-    /// still.
+    /// Takes a snapshot, also of a device in use. From here on every look-up finds the origin's mappings shared, and
+    /// bios that have looked one up before have to end before the snapshot is made. So its content does not change.
     async fn create_snap(&mut self, id: u32, origin: u32) -> Result<(), thin::Error> {
         if let Some(device) = self.devices.get(&origin).and_then(std::sync::Weak::upgrade) {
             device.mappings.share_all();
@@ -269,7 +269,7 @@ impl Worker {
         self.metadata.create_snap(id, origin).await
     }
 
-    /// Commits before, with all that belongs to a commit; the snapshot's own then finds nothing to do.
+    /// Commits first, with everything that belongs to a commit; the snapshot's own commit then has nothing else to do.
     async fn reserve_snap(&mut self) -> Result<(), thin::Error> {
         self.commit().await;
         self.metadata.reserve_snap().await
@@ -285,7 +285,7 @@ impl Worker {
         self.metadata.details(id).await.map_err(|e| refused(&e))?;
         let device = ThinDevice::new(self.pool.clone(), id, blocks);
         if self.metadata.changed_since_commit(id) {
-            // By those who had it open before.
+            // By bios of tables that had it open before.
             self.has_changed(&device);
         }
         self.devices.insert(id, Arc::downgrade(&device));
@@ -327,7 +327,7 @@ impl Worker {
         }
     }
 
-    /// Commits and ends, when that was asked for. Nobody has a volume any more then.
+    /// Commits and ends, if that was requested. Nobody has a volume open any more then.
     pub(super) async fn close_if_asked(&mut self) -> bool {
         let Some(reply) = self.closing.take() else { return false };
         self.commit().await;

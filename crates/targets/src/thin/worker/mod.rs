@@ -1,7 +1,7 @@
 //! The worker of a pool: everything that changes metadata, one thing after the other.
 //!
-//! It is one future for as long as the pool is open. What it awaits is metadata I/O, and drains before a commit;
-//! copies, zeroing and discards are *jobs*, of which many are out while it goes on with other things.
+//! It is one future for as long as the pool is open. It awaits metadata I/O, and drains before a commit. Copies,
+//! zeroing and discards are *jobs*: many of them are out while the worker goes on.
 
 mod bios;
 mod commit;
@@ -26,26 +26,26 @@ use udm_worker::{Cells, Events, Reply};
 /// A commit is made this long after the one before while there is something to commit (`COMMIT_PERIOD`).
 const COMMIT_PERIOD_NS: u64 = 1_000_000_000;
 
-/// A bio that waits, and where it came from.
+/// A bio that waits, and its volume.
 type Waiting = (Arc<Volume>, Bio);
 
-/// What has to wait for a commit.
+/// A bio that waits for a commit.
 enum AfterCommit {
-    /// It is done, and then durable.
+    /// It is done, and is durable after the commit.
     End(Bio),
     /// It is a flush: of the data device too, which a commit flushes.
     Flush(Arc<Volume>, Bio),
-    /// It goes to its block, which durably lies where it was found then.
+    /// It goes to its block, whose mapping is durable after the commit.
     Again(Arc<Volume>, Bio, Found),
 }
 
-/// What goes on while the worker does other things.
+/// Work under way while the worker does other things.
 enum Job {
     Prepare(prepare::Prepare),
     Discard(discard::Discard),
 }
 
-/// The worker's own state.
+/// The worker's private state.
 pub(super) struct Worker {
     pool: Arc<Pool>,
     metadata: Metadata,
@@ -58,7 +58,7 @@ pub(super) struct Worker {
     jobs: HashMap<u64, Job>,
     next_job: u64,
     devices: HashMap<u32, Weak<ThinDevice>>,
-    /// Those of them that have changed since the last commit: it costs nothing for the others.
+    /// Those of them that have changed since the last commit: the others cost nothing at a commit.
     changed: Vec<Weak<ThinDevice>>,
     deletions: Deletions,
     after_commit: Vec<AfterCommit>,
@@ -69,19 +69,19 @@ pub(super) struct Worker {
     suspending: Vec<control::Suspending>,
     /// Data blocks with a reference that nothing durable may account for, besides those of jobs.
     holding: Vec<std::ops::Range<u64>>,
-    /// The change that is being made is committed by itself.
+    /// The present change is committed by itself.
     alone: bool,
-    /// Something was unmapped since the last commit, and may be in use by what is in flight.
+    /// Blocks were unmapped since the last commit, and bios in flight may still use them.
     freed: bool,
-    /// Since the last commit a device has given up data blocks that another has too. If the power goes they are its
-    /// again: so until the next commit no block is one device's alone.
+    /// Since the last commit a device has given up data blocks that another one has too. After a power cut it would
+    /// have them again: so until the next commit no block counts as belonging to one device alone.
     parted: bool,
     last_commit: Nanos,
     /// How many commits there were that had something to commit.
     commits: u64,
     /// When writes began to wait for space.
     no_space_since: Option<Nanos>,
-    /// Waiting for space was given up, whatever the table says.
+    /// The wait for space has timed out: writes fail, whatever the table says.
     gave_up_waiting: bool,
     closing: Option<Reply<Done>>,
 }
@@ -128,7 +128,7 @@ impl Worker {
             self.check_times();
             self.commit_if_due().await;
             if self.pool.is_patient() && self.step_deletion().await {
-                // What the events before have put into the outbox does not wait for the whole of it.
+                // Sends what earlier events have put into the outbox, without waiting for the whole turn.
                 self.events.give_way().await;
             }
             self.check_suspended();
@@ -169,13 +169,12 @@ impl Worker {
         self.pool.now()
     }
 
-    /// The devices that somebody has open.
+    /// The open devices.
     fn open_devices(&self) -> impl Iterator<Item = Arc<ThinDevice>> {
         self.devices.values().filter_map(Weak::upgrade)
     }
 
-    /// Notes that a device differs from what was committed; but a change that was committed by itself is durable
-    /// already.
+    /// Notes that a device differs from the last commit. A change that was committed by itself is durable already.
     fn has_changed(&mut self, device: &Arc<ThinDevice>) {
         if device.durability() == Durability::Committed && self.metadata.is_dirty() {
             device.set_durability(Durability::Changed);
@@ -183,7 +182,7 @@ impl Worker {
         }
     }
 
-    /// Has bios looked at again, in their order and before everything else.
+    /// Handles bios again, in their order and before everything else.
     fn look_again(&mut self, bios: Vec<Waiting>) {
         self.events.put_first(bios.into_iter().map(|(volume, bio)| Event::Bio(volume, bio)));
     }
@@ -196,7 +195,7 @@ impl Worker {
     }
 
     fn next_deadline(&self) -> Option<Nanos> {
-        // One that can commit no more does not look again and again whether it can.
+        // A pool that can no longer commit does not try again and again.
         let commits = self.metadata.is_dirty() && self.pool.mode() <= PoolMode::OutOfDataSpace;
         let commit = commits.then(|| self.last_commit.after(COMMIT_PERIOD_NS));
         let deletion = self.is_deleting().then(|| self.now());

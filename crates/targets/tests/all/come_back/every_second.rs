@@ -6,6 +6,8 @@
 //! Empty.
 //! # Messages
 //! None.
+//! # Differences from the kernel
+//! The kernel has no such target.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use udm_base::{ArgError, Sectors};

@@ -950,7 +950,8 @@ fn many_threads_see_what_was_frozen() {
     assert_eq!(w.read(&stays, 128, 128), pattern(128, 128, 1));
 }
 
-/// Who resumes a merge holds its device, who resumes a snapshot wants it: neither waits for the other for ever.
+/// A thread that resumes a merge holds its device, and a thread that resumes a snapshot needs it: neither waits for the
+/// other for ever.
 #[test]
 fn snapshots_come_while_merges_are_suspended_and_resumed() {
     for with_twin in [false, true] {

@@ -114,7 +114,7 @@ fn a_volume_that_is_being_deleted_is_gone() {
     pool.check();
 }
 
-/// Whoever opens the pool next goes on: after it was closed, and after the power went.
+/// The next open of the pool goes on with the deletion: after it was closed, and after a power cut.
 #[test]
 fn a_deletion_goes_on_after_the_pool_was_closed() {
     let pool = suspended_in_the_middle();

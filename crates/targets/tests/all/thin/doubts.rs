@@ -51,8 +51,8 @@ fn what_was_shared_at_the_last_commit_is_not_discarded_beneath_before_the_next()
     }
 }
 
-/// A write that fills its block has ended beneath, but the thread that sent it does not look. Who waits for the block,
-/// or for the pool, does not wait for that thread.
+/// A write that fills its block has ended beneath, but the thread that sent it does not look. A bio that waits for the
+/// block, and a command that waits for the pool, do not wait for that thread.
 #[test]
 fn nobody_waits_for_a_thread_that_does_not_look() {
     let pool = Pool::new(16, "");

@@ -1,9 +1,10 @@
-//! What lies beneath this daemon's devices: block devices that are claimed for it, and nothing of its own.
+//! Opens the devices beneath this daemon's devices: claims block devices, and refuses the daemon's own nodes and
+//! exports.
 //!
-//! A table that names a node or an export of the daemon that loads it would have the daemon wait for itself: in a
-//! circle for ever if it is the device's own, and else when memory is short, when devices are suspended, in a
-//! replacement, and at the end. So it is refused. How far that is seen: `walk` for nodes, here for exports. Through
-//! another daemon, a proxy, or the kernel's own NBD client it is not.
+//! A table that names a node or an export of its own daemon would make the daemon wait for itself: for ever if it is
+//! the device's own, and otherwise when memory is short, when devices are suspended, in a replacement, and at the end.
+//! So it is refused. `walk` finds nodes, this file finds exports. A path through another daemon, a proxy, or the
+//! kernel's NBD client is not found.
 
 mod walk;
 
@@ -21,7 +22,7 @@ use udm_io::Domain;
 use udm_nbd::uri::{Endpoint, Uri};
 use walk::{Place, Walk};
 
-/// Opens what is beneath the devices of one daemon.
+/// Opens the devices beneath the devices of one daemon.
 pub(crate) struct Beneath {
     domain: Domain,
     claims: Claims,
@@ -31,7 +32,7 @@ pub(crate) struct Beneath {
 }
 
 impl Beneath {
-    /// Of the daemon in `places`, which listens on `tcp`, and has its block devices by `claims`.
+    /// The opener for the daemon in `places`, which listens on `tcp`, and holds its block devices by `claims`.
     pub(crate) fn new(domain: &Domain, claims: &Claims, places: &Places, tcp: Listening<Tcp>) -> Self {
         Self { domain: domain.clone(), claims: claims.clone(), nodes: places.nodes(), nbd: places.nbd(), tcp }
     }
@@ -49,7 +50,7 @@ impl Beneath {
                     return refuse(format!("{} is an export of this daemon", request.spec));
                 }
                 Ok(_) => {}
-                // No URI, or none that anybody opens.
+                // No URI, or none that can be opened.
                 Err(_) => {
                     if let Some(way) = self.way_to_own_node(request) {
                         let by = if way.is_empty() { String::new() } else { format!(" (by {})", way.join(", ")) };
@@ -61,9 +62,9 @@ impl Beneath {
         })
     }
 
-    /// By what it lies on one of this daemon's nodes, if it does.
+    /// Through what it lies on one of this daemon's nodes, if it does.
     fn way_to_own_node(&self, request: &HostRequest<'_>) -> Option<Vec<String>> {
-        // Not by stat(2), which would wait for the server of the mount; in a replacement that is not there yet.
+        // Not by stat(2), which would wait for the server of the mount; in a replacement there is none yet.
         let mounts = udm_files::mounts().unwrap_or_default();
         let files = node::fuse::mounted(&mounts, &self.nodes);
         if files.is_empty() && !ublk::is_there() {
@@ -91,7 +92,7 @@ impl Beneath {
         match &uri.endpoint {
             Endpoint::Unix(socket) => is_same_file(&cwd.join(socket), &self.nbd),
             Endpoint::Tcp { host, port } => {
-                // Names are looked up for those only that may be this machine's.
+                // Names are looked up only for ports on which this daemon listens.
                 let own: Vec<_> = self.tcp.addresses().into_iter().filter(|at| at.port() == *port).collect();
                 let reached = || (&**host, *port).to_socket_addrs().into_iter().flatten();
                 !own.is_empty() && reached().any(|to| own.iter().any(|at| leads_to(to.ip(), *at)))
@@ -100,16 +101,16 @@ impl Beneath {
     }
 }
 
-/// By whatever path, link or mount.
+/// By any path, link or mount.
 fn is_same_file(one: &Path, other: &Path) -> bool {
     let file = |path: &Path| std::fs::metadata(path).ok().map(|meta| (meta.dev(), meta.ino()));
     file(one).is_some_and(|one| Some(one) == file(other))
 }
 
-/// Whether who connects to `to` reaches a socket that listens at `at`, the port being the same.
+/// Whether a connection to `to` reaches a socket that listens at `at`; the ports are the same.
 fn leads_to(to: IpAddr, at: SocketAddr) -> bool {
     let (to, at) = (to.to_canonical(), at.ip().to_canonical());
-    // Nothing but an address of this machine can be bound to; one that says "any" is reached as this machine as well.
+    // Only an address of this machine can be bound; connecting to "any" reaches this machine as well.
     let is_here = || to.is_unspecified() || UdpSocket::bind((to, 0)).is_ok();
     to == at || ((at.is_unspecified() || to.is_unspecified()) && is_here())
 }
@@ -128,7 +129,7 @@ mod tests {
             ("0.0.0.0", "127.0.0.1:1", true),
             ("::ffff:127.0.0.1", "127.0.0.1:1", true),
             ("127.0.0.1", "[::]:1", true),
-            // Set aside for books: nobody has them.
+            // Reserved for documentation: nobody has them.
             ("192.0.2.1", "0.0.0.0:1", false),
             ("192.0.2.1", "192.0.2.1:1", true),
             ("2001:db8::1", "[::]:1", false),

@@ -1,4 +1,4 @@
-//! A client: what has come of its request, and what has not gone of its answer. Nothing here blocks.
+//! A client: the received part of its request, and the unsent part of its answer. Nothing here blocks.
 
 use crate::daemon::conversation::{Conversation, MAX_UNTAKEN, Task, encoded};
 use crate::daemon::socket::Peer;
@@ -16,9 +16,9 @@ use udm_control::wire::{self, WireAnswer};
 const REQUEST: Duration = Duration::from_secs(30);
 /// How long a client may take nothing of an answer.
 const ANSWER: Duration = Duration::from_secs(60);
-/// How long one that is to be refused may take to ask.
+/// How long a client that will be refused may take to send its request.
 const REFUSAL: Duration = Duration::from_secs(5);
-/// So much is received at a time, and of one client in a turn.
+/// The bytes that are received at a time, and from one client in a turn.
 const PIECE: usize = 16 << 10;
 const TURN: usize = 1 << 20;
 
@@ -27,22 +27,22 @@ pub(super) struct Connection {
     pub(super) stream: Arc<UnixStream>,
     pub(super) peer: Peer,
     pub(super) conversation: Conversation,
-    /// What has come of the next request.
+    /// The received part of the next request.
     input: Vec<u8>,
-    /// So much of it has no newline.
+    /// This much of it has no newline.
     scanned: usize,
-    /// The answer, and how much of it has gone.
+    /// The answer, and how much of it is sent.
     output: Vec<u8>,
     sent: usize,
     /// The answer is the last.
     ends: bool,
     /// A request is under way.
     pub(super) busy: bool,
-    /// Since when it waits for what it waits for.
+    /// Since when its present wait lasts.
     since: Instant,
 }
 
-/// What came of looking.
+/// The result of looking at a client.
 pub(super) enum Collected {
     /// Not all of a request; there may be more to receive.
     Some,
@@ -74,7 +74,7 @@ impl Connection {
         }
     }
 
-    /// Receives what is there, up to the end of a request. Of `control.sock` nothing beyond it is received.
+    /// Receives input up to the end of a request. On `control.sock` nothing beyond it is received.
     pub(super) fn collect(&mut self, now: Instant) -> Collected {
         let mut left = TURN;
         loop {
@@ -110,7 +110,7 @@ impl Connection {
         }
     }
 
-    /// How many bytes more are known to belong to what comes next; 0: it is there.
+    /// How many more bytes the next request needs, as far as known; 0: it is complete.
     fn lacks(&mut self) -> io::Result<usize> {
         match &self.conversation {
             Conversation::Control { hello: None, .. } => wire::hello_lacks(&self.input),
@@ -125,7 +125,7 @@ impl Connection {
         }
     }
 
-    /// Takes what is there as a whole; `None` for a hello, which needs no answer.
+    /// Takes a complete request; `None` for a hello, which needs no answer.
     fn take(&mut self) -> io::Result<Option<Task>> {
         match &mut self.conversation {
             Conversation::Control { hello: hello @ None, .. } => {
@@ -145,7 +145,7 @@ impl Connection {
         }
     }
 
-    /// An answer is to go. `ends`: no other follows.
+    /// Queues an answer. `ends`: no other follows.
     pub(super) fn answer(&mut self, bytes: Vec<u8>, ends: bool, now: Instant) {
         (self.output, self.sent, self.ends, self.since) = (bytes, 0, ends, now);
     }
@@ -161,7 +161,7 @@ impl Connection {
         self.answer(bytes, true, now);
     }
 
-    /// Sends what can go now; false when the client has hung up, or has been told all.
+    /// Sends as much as possible now; false when the client has hung up, or its last answer is sent.
     pub(super) fn send(&mut self, now: Instant) -> bool {
         while self.sent < self.output.len() {
             match send(&*self.stream, &self.output[self.sent..], SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
@@ -172,24 +172,24 @@ impl Connection {
             }
         }
         if !self.output.is_empty() {
-            // Idle from now on, without the memory of what it said.
+            // Idle from now on, with its buffers freed.
             wire::wipe(&mut self.output);
             (self.output, self.sent, self.since) = (Vec::new(), 0, now);
         }
         !self.ends
     }
 
-    /// Whether part of an answer has not gone.
+    /// Whether part of an answer is unsent.
     pub(super) fn has_output(&self) -> bool {
         self.sent < self.output.len()
     }
 
-    /// Whether nothing is to be done for it.
+    /// Whether it is idle.
     pub(super) fn is_idle(&self) -> bool {
         !self.busy && !self.has_output() && self.input.is_empty()
     }
 
-    /// How long it has been waiting for what it waits for.
+    /// How long its present wait has lasted.
     pub(super) fn waits_for(&self, now: Instant) -> Duration {
         now.saturating_duration_since(self.since)
     }
@@ -199,7 +199,7 @@ impl Connection {
         !(self.busy || self.is_idle() && self.peer.is_allowed())
     }
 
-    /// What it has taken too long for, for people; `None` while it has time.
+    /// The text of its timeout; `None` while it has time.
     pub(super) fn is_late(&self, now: Instant) -> Option<String> {
         let (within, what) = if self.busy {
             return None;
@@ -220,8 +220,8 @@ impl Connection {
         self.input.capacity() + self.output.capacity()
     }
 
-    /// It goes on elsewhere: what has come of the next request, and what has not gone of the answer. `None` for one
-    /// that is being hung up on.
+    /// Its state for another process: the received part of the next request, and the unsent part of the answer. `None`
+    /// for a client that is being disconnected.
     pub(super) fn into_parts(mut self) -> Option<(Arc<UnixStream>, Conversation, [Vec<u8>; 2])> {
         let output = self.output.split_off(self.sent);
         let goes_on = !self.ends && output.len() <= MAX_UNTAKEN;
@@ -286,7 +286,7 @@ mod tests {
         assert!(client.send(now) && client.has_output(), "it does not fit the socket");
         assert_eq!(client.is_late(after(60)), None);
         assert!(client.is_late(after(61)).unwrap().contains("was not taken within 60 s"));
-        // Who takes some has time again.
+        // A client that takes a part gets the full time again.
         let mut some = vec![0; 64 << 10];
         theirs.read_exact(&mut some).unwrap();
         assert!(client.send(after(59)));

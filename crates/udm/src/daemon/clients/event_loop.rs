@@ -1,4 +1,4 @@
-//! What clients are waited for with, whoever they are and whatever devices there are.
+//! The descriptors and threads that serve clients, independent of clients and devices.
 
 use super::pool::{Pool, Work};
 use super::results::Results;
@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
 use udm_io::Executor;
 
-/// The descriptors, and the threads that are always there.
+/// The descriptors, and the permanent threads.
 pub(in crate::daemon) struct EventLoop {
     pub(super) epoll: OwnedFd,
     pub(super) results: Arc<Results>,
@@ -22,7 +22,7 @@ pub(in crate::daemon) struct EventLoop {
 }
 
 impl EventLoop {
-    /// Fails when there are too few descriptors for clients to be sure of any, or no threads.
+    /// Fails when there are too few descriptors to reserve any for clients, or no threads.
     pub(in crate::daemon) fn new(executor: &Arc<dyn Executor>) -> Result<Self, String> {
         let failed = |error: Os| {
             let most = getrlimit(Resource::Nofile).current;

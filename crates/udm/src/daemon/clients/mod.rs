@@ -1,20 +1,20 @@
 //! The clients of `control.sock` and `udm.sock`.
 //!
-//! One thread waits for all of them. It collects a request until it is whole, gives it to a thread of the pool, and
-//! sends the answer as the client takes it. So who is idle, sends half a request, or does not read costs some memory
-//! and no thread.
+//! One thread waits for all of them. It collects a request until it is complete, gives it to a thread of the pool, and
+//! sends the answer as the client takes it. So a client that is idle, sends half a request, or does not read costs some
+//! memory and no thread.
 //!
-//! # What there is when there is not enough
-//! - *Descriptors*: some are kept. When no others are left, the client that has been idle longest is hung up on (it
-//!   connects again when it has something to ask), and then those that are kept are used up. They are of use whatever
-//!   the limit is lowered to.
-//! - *Connections*: at the limit the same; when none is idle, the new one is told.
-//! - *Threads*: some are kept for commands that do not wait, and two whatever the system says.
+//! # When resources run out
+//! - *Descriptors*: some are reserved. When no others are left, the client that has been idle longest is disconnected
+//!   (it connects again for its next request), and then the reserved ones are used. They remain usable even if the
+//!   limit is lowered.
+//! - *Connections*: the same at the limit; when no client is idle, the new one is refused with a message.
+//! - *Threads*: some are reserved for commands that do not wait, two of them from the start.
 //!
 //! # How it ends
-//! [`Clients::stop`] takes no request any more and lets those under way finish. After it every conversation is between
-//! two requests: it can go on in another daemon ([`Clients::leave`]), or is told that this one ends
-//! ([`Clients::refuse`]), which nobody who has connected by then is spared: so that none of them starts another daemon.
+//! [`Clients::stop`] takes no request any more and lets those under way finish. After that every conversation is
+//! between two requests: it can go on in another daemon ([`Clients::leave`]), or is told that this one ends
+//! ([`Clients::refuse`]). Every client that has connected by then is told, so that none of them starts another daemon.
 
 mod connection;
 mod event_loop;
@@ -42,19 +42,19 @@ use std::time::{Duration, Instant};
 use tracing::{debug, warn};
 use udm_base::Errno;
 
-/// Clients at a time.
+/// The most clients at a time.
 const MAX_CLIENTS: usize = 4096;
-/// Of these, such that may not use this daemon: they are told, and go.
+/// Of these, the most without the right to use this daemon: they are told so and disconnected.
 const MAX_STRANGERS: usize = 64;
 /// Half requests and untaken answers of all clients together.
 const MAX_HELD: usize = 256 << 20;
-/// One that has just connected is about to ask.
+/// A client that has just connected is about to send a request.
 const JUST: Duration = Duration::from_secs(1);
-/// Who takes nothing of an answer for so long does not keep a daemon from ending.
+/// A client that takes nothing of its answer for this long does not delay the end of the daemon.
 const TAKES: Duration = Duration::from_secs(1);
-/// How often it is looked who is late.
+/// How often late clients are looked for.
 const LOOK: Duration = Duration::from_secs(1);
-/// Accepted in a turn.
+/// The most connections accepted in a turn.
 const BURST: usize = 64;
 
 const DIED: &str = "the thread of the clients has died";
@@ -68,7 +68,7 @@ const FIRST: u64 = 4;
 /// Does what a client asks for; see [`commands`](super::commands).
 pub(super) type Commands = dyn Fn(&UnixStream, Peer, Task) -> Done + Send + Sync;
 
-/// The clients, and the sockets that they come by.
+/// The clients, and the sockets that they connect to.
 pub(super) struct Clients {
     commands: Arc<Commands>,
     ending: Arc<Ending>,
@@ -81,11 +81,11 @@ pub(super) struct Clients {
     accepting: bool,
     /// No request is begun.
     stopped: bool,
-    /// It was said that descriptors are short.
+    /// The lack of descriptors has been logged.
     short: bool,
-    /// Somebody may have to be hung up on, or let in, after a time.
+    /// A client may have to be disconnected, or accepted, after a time.
     restless: bool,
-    /// When that was looked at.
+    /// When that was last checked.
     looked: Instant,
 }
 
@@ -100,7 +100,7 @@ impl Serving {
 }
 
 impl Clients {
-    /// Of a daemon that has everything else.
+    /// For a daemon that has everything else.
     pub(super) fn new(
         commands: Arc<Commands>,
         ending: Arc<Ending>,
@@ -128,11 +128,11 @@ impl Clients {
         })
     }
 
-    /// What is left when the sockets are another's.
+    /// The rest, when the sockets belong to another daemon.
     pub(super) fn into_desk(self) -> EventLoop {
         for (_, listener) in self.sockets() {
             listener.keep();
-            // It would go on to tell of a socket that others have as well.
+            // The poller would go on reporting a socket that others have as well.
             let _ = epoll::delete(&self.event_loop.epoll, listener.as_fd());
         }
         self.event_loop
@@ -158,7 +158,7 @@ impl Clients {
         }
     }
 
-    /// Has the event loop's thread serve, until the daemon stops.
+    /// Makes the event loop's thread serve until the daemon stops.
     pub(super) fn serve(self) -> Result<Serving, String> {
         let (back, clients) = channel();
         let thread = self.event_loop.thread.clone();
@@ -179,7 +179,7 @@ impl Clients {
         }
         self.stopped = false;
         self.accept_from_now_on(true);
-        // What came while nothing was begun.
+        // Requests that came while none was begun.
         let ids: Vec<u64> = self.all.keys().copied().collect();
         ids.into_iter().for_each(|id| self.look_at(id));
         while !self.ending.stop().is_set() {
@@ -190,7 +190,8 @@ impl Clients {
         let _ = epoll::delete(&self.event_loop.epoll, self.ending.stop().fd());
     }
 
-    /// Lets requests under way finish, at most so long. Returns how many are left. Their answers may not have gone.
+    /// Lets requests under way finish, for a limited time. Returns how many are left. Answers may not have been sent
+    /// yet.
     pub(super) fn stop(&mut self, patience: Duration) -> usize {
         let deadline = Instant::now() + patience;
         loop {
@@ -203,7 +204,7 @@ impl Clients {
         }
     }
 
-    /// Lets answers go, as long as somebody takes some, and at most so long.
+    /// Sends answers as long as clients take some, for a limited time.
     fn let_answers_go(&mut self, patience: Duration) {
         let deadline = Instant::now() + patience;
         loop {
@@ -232,7 +233,7 @@ impl Clients {
         left
     }
 
-    /// Tells everybody who has connected that the daemon ends, and hangs up. Who connects later finds no socket.
+    /// Tells every connected client that the daemon ends, and hangs up. A later client finds no socket.
     pub(super) fn refuse(mut self, why: &str, patience: Duration) {
         self.let_answers_go(patience);
         self.control.unlink();
@@ -278,7 +279,7 @@ impl Clients {
         self.accepting = accepting;
     }
 
-    /// Waits for something to happen, at most so long, and does what follows.
+    /// Waits for an event, for a limited time, and handles it.
     fn turn(&mut self, timeout: Option<Duration>) {
         let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
         let mut events = Vec::with_capacity(BURST);
@@ -337,7 +338,7 @@ impl Clients {
             return self.wait_for(id, EventFlags::OUT);
         }
         if self.stopped {
-            // What it sends from now on is for later, and lies in the socket.
+            // What it sends from now on is for later, and stays in the socket.
             return;
         }
         if let Some(task) = client.conversation.take_pending() {
@@ -362,7 +363,7 @@ impl Clients {
         }
     }
 
-    /// Hangs up on those who have taken nothing for longest, when too much is held since the answer to this one.
+    /// Disconnects the clients that have taken nothing for longest, if with this answer too much is held.
     fn bound_answers(&mut self, id: u64) {
         if self.all.get(&id).is_none_or(|client| !client.has_output()) {
             return;
@@ -387,7 +388,7 @@ impl Clients {
         }
     }
 
-    /// Once: what comes while a request is under way is not looked at.
+    /// One-shot: input that comes while a request is under way is not looked at.
     fn wait_for(&mut self, id: u64, what: EventFlags) {
         let Some(client) = self.all.get(&id) else { return };
         self.restless |= !client.is_idle();
@@ -437,7 +438,7 @@ impl Clients {
                         );
                     }
                     if !self.make_room(now) {
-                        // Until somebody goes; and another look every second.
+                        // Until a client goes; and another look every second.
                         self.accept_from_now_on(false);
                         self.restless = true;
                     }
@@ -471,7 +472,7 @@ impl Clients {
         let id = self.next;
         self.next += 1;
         self.restless |= !client.peer.is_allowed() || !client.is_idle();
-        // The first look is when something comes; what has come already tells at once.
+        // The first look is at the next event, which comes at once if there is input already.
         let flags = EventFlags::IN | EventFlags::ONESHOT;
         match epoll::add(&self.event_loop.epoll, &*client.stream, EventData::new_u64(id), flags) {
             Ok(()) => drop(self.all.insert(id, client)),
@@ -482,7 +483,7 @@ impl Clients {
     fn drop_client(&mut self, id: u64) {
         if let Some(client) = self.all.remove(&id) {
             let _ = epoll::delete(&self.event_loop.epoll, &*client.stream);
-            // The thread that has served it may still be letting go of it.
+            // The thread that has served it may still be releasing it.
             if let Ok(stream) = Arc::try_unwrap(client.stream) {
                 self.event_loop.spare.recycle(stream.into());
             }
@@ -493,25 +494,25 @@ impl Clients {
         }
     }
 
-    /// Sees to it that there is a descriptor; false when there is nothing that could be given up.
+    /// Makes sure that there is a descriptor; false when nothing can be given up.
     fn make_room(&mut self, now: Instant) -> bool {
         self.drop_longest_idle(now, JUST)
             || self.event_loop.spare.give_up()
             || self.drop_longest_idle(now, Duration::ZERO)
     }
 
-    /// Hangs up on the client that has been idle longest, if it has been for so long.
+    /// Disconnects the client that has been idle longest, if that is long enough.
     fn drop_longest_idle(&mut self, now: Instant, at_least: Duration) -> bool {
         let idle = self.all.iter().filter(|(_, client)| client.is_idle() && client.waits_for(now) >= at_least);
         let Some(id) = idle.max_by_key(|(_, client)| client.waits_for(now)).map(|(id, _)| *id) else { return false };
-        // Without filling up what is kept: it is needed now.
+        // Without refilling the reserve: the descriptor is needed now.
         if let Some(client) = self.all.remove(&id) {
             let _ = epoll::delete(&self.event_loop.epoll, &*client.stream);
         }
         true
     }
 
-    /// Hangs up on those who are late, and takes back what was given up.
+    /// Disconnects late clients, and refills the reserve.
     fn tidy_up(&mut self) {
         let now = Instant::now();
         let late: Vec<(u64, String)> = self.all.iter().filter_map(|(id, c)| Some((*id, c.is_late(now)?))).collect();
@@ -534,19 +535,19 @@ impl Clients {
     }
 }
 
-/// Whether a client could be accepted if others went.
+/// Whether a client could be accepted if others were disconnected.
 fn is_short(error: Os) -> bool {
     matches!(error, Os::MFILE | Os::NFILE | Os::NOBUFS | Os::NOMEM)
 }
 
 impl Listener {
-    /// Whether somebody has connected who was not accepted.
+    /// Whether a client has connected that was not accepted.
     fn has_client(&self) -> bool {
         let mut fds = [PollFd::from_borrowed_fd(self.as_fd(), PollFlags::IN)];
         poll(&mut fds, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
     }
 
-    /// A client that has connected, and who it is. Does not block.
+    /// A client that has connected, and its identity. Does not block.
     fn accept(&self) -> Result<(UnixStream, Peer), Os> {
         let stream: UnixStream = rustix::net::accept_with(self.as_fd(), rustix::net::SocketFlags::CLOEXEC)?.into();
         let peer = Peer::of(&stream).map_err(|error: io::Error| Os::from_io_error(&error).unwrap_or(Os::IO))?;

@@ -1,5 +1,5 @@
-//! Threads for requests that are under way. Some are kept when there is nothing to do, so that something can be done
-//! when no thread can be started.
+//! Threads for requests that are under way. Some are kept when idle, so that there are threads even if none can be
+//! started.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -9,11 +9,11 @@ use udm_io::Executor;
 
 /// Threads that are kept.
 const KEPT: usize = 2;
-/// As many there are at most.
+/// The most threads.
 const MAX: usize = 2048;
-/// Not for what may wait long: other commands end what that waits for.
+/// Reserved: not for work that may wait long, since other commands end such waits.
 const RESERVED: usize = 16;
-/// A thread beyond those that are kept ends when it has had nothing to do for so long.
+/// A thread beyond the kept ones ends when it has been idle for this long.
 const LINGER: Duration = Duration::from_secs(5);
 
 /// What a thread does.
@@ -57,7 +57,8 @@ impl Pool {
         Ok(pool)
     }
 
-    /// Has a thread do it, as soon as there is one. `long`: it may take long; false when too much does that already.
+    /// Gives work to a thread, as soon as there is one. `long`: it may take long; false when too much long work is
+    /// under way already.
     pub(super) fn run(&self, work: Work, long: bool) -> bool {
         let mut state = self.shared.lock();
         if long && state.long >= MAX - RESERVED {
@@ -142,7 +143,7 @@ mod tests {
     use std::sync::mpsc;
     use udm_io::{Joiner, ThreadExecutor};
 
-    /// Starts so many threads and no more.
+    /// Starts this many threads and no more.
     struct Limited(Mutex<usize>);
 
     impl Executor for Limited {

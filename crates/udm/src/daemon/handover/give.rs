@@ -20,9 +20,9 @@ use tracing::{error, info, warn};
 use udm_core::{MappedDevice, Polls, SuspendOptions, TableSlot, Totals};
 use udm_io::{BlockDevice, DeviceId};
 
-/// How long requests under way may take, and then the suspending of all devices.
+/// How long requests under way may take, and then the suspension of all devices.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How long the new daemon may take for each of its steps, unless the environment says: it opens everything.
+/// How long the new daemon may take for each of its steps (it opens everything), unless the environment says otherwise.
 const ANSWER: Duration = Duration::from_secs(60);
 const ANSWER_SETTING: &str = "UDM_REPLACE_SECONDS";
 
@@ -37,17 +37,17 @@ fn answer_within() -> Duration {
     })
 }
 
-/// What the new daemon is told first.
+/// The first message to the new daemon.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct FirstWords {
     pub(super) version: u32,
     pub(super) state: Value,
-    /// Files beneath, with their devices and inodes: by these names the new daemon must find the same.
+    /// Files beneath, with their devices and inodes: the new daemon must find the same files under these names.
     pub(super) files: Vec<(String, u64, u64)>,
 }
 
-/// What a device did, and its events.
+/// The counters and events of a device.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Counts {
@@ -57,22 +57,22 @@ pub(super) struct Counts {
     pub(super) totals: [u64; 10],
 }
 
-/// A daemon that waits to take over.
+/// A daemon that is ready to take over.
 pub(crate) struct Giving {
     link: Link,
     process: Process,
 }
 
-/// What tells when it has ended: another than its connection, which can end before it does.
+/// The way to notice its end, apart from its connection, which can end earlier.
 enum Process {
-    /// The kernel's word.
+    /// A pidfd.
     Pidfd(OwnedFd),
-    /// Where the kernel has no such word: a pipe that it has opened, and that nobody closes but its end.
+    /// Without pidfds: a pipe that it has opened, and that is closed only by its end.
     Line { pid: Pid, pipe: OwnedFd },
 }
 
 impl Giving {
-    /// Tells it that it is not to go on.
+    /// Tells it that it must not take over.
     pub(crate) fn refuse(&self, why: &str) {
         if let Ok(message) = HandOverMessage::new("refused", "", why) {
             let _ = self.link.send(&message, answer_within());
@@ -80,15 +80,15 @@ impl Giving {
     }
 }
 
-/// What came of it.
+/// The result of a hand-over.
 pub(crate) enum Given {
     /// The new daemon has everything.
     Gone,
-    /// It has not; what was to be given is here.
+    /// It has not; the messages are here.
     Back(Vec<HandOverMessage>),
 }
 
-/// Tells the new daemon what there is, and waits until it understands it. Nothing changes for anybody.
+/// Describes everything to the new daemon, and waits until it understands it. Nothing changes for clients.
 pub(crate) fn first_words(devices: &Devices, link: Link, pid: i32) -> Result<Giving, String> {
     let refuse = |why: String| {
         let refused = HandOverMessage::new("refused", "", &why)?;
@@ -118,8 +118,8 @@ pub(crate) fn first_words(devices: &Devices, link: Link, pid: i32) -> Result<Giv
     }
 }
 
-/// Stops, and gives everything away. Until it is `Ok`, all goes on as before when it returns; `Err` says why. The
-/// caller has seen to it that no command is under way, and accepts none.
+/// Stops, and gives everything away. With `Err`, which says why, everything goes on as before. The caller has made sure
+/// that no command is under way, and accepts none.
 pub(crate) fn give(
     devices: &Devices,
     conversations: &mut Vec<Left>,
@@ -137,7 +137,7 @@ pub(crate) fn give(
     messages.extend(fixed_messages(devices, sockets, lock).map_err(refused)?);
     messages.extend(memories(devices).map_err(refused)?);
     messages.extend(claims(devices).map_err(refused)?);
-    // From here on what goes on goes on from the messages, in whichever process.
+    // From here on everything goes on from the messages, in one process or the other.
     still.leave();
     for giver in devices.givers() {
         match giver.give() {
@@ -171,12 +171,12 @@ pub(crate) fn give(
     }
 }
 
-/// Nothing is under way, and nothing comes, as long as it lives; then all goes on.
+/// While it lives nothing is under way and nothing new comes; when it is dropped, everything goes on.
 struct Still<'a> {
     devices: &'a Devices,
     paused: Vec<&'a dyn HandOver>,
     suspended: Vec<Arc<MappedDevice>>,
-    /// As users know it: without what was suspended here.
+    /// The state without the suspensions made here.
     state: State,
     left: bool,
 }
@@ -193,7 +193,7 @@ impl<'a> Still<'a> {
         flush_all(&devices.registry, PATIENCE);
         let deadline = Instant::now() + PATIENCE;
         let mut left: Vec<_> = devices.registry.list().into_iter().filter(|md| !md.info().suspended).collect();
-        // From the top: what is above may still have to write through what is beneath.
+        // From the top: a device above may still have to write to those beneath.
         left.sort_by_key(|md| std::cmp::Reverse(md.level()));
         for md in left.into_iter().filter(|md| md.info().active) {
             md.suspend(SuspendOptions::WITHOUT_FREEZING, &|| Instant::now() > deadline)
@@ -203,7 +203,7 @@ impl<'a> Still<'a> {
         Ok(still)
     }
 
-    /// It is not to go on here.
+    /// It must not go on here.
     fn leave(mut self) {
         self.left = true;
     }
@@ -247,7 +247,7 @@ fn files(devices: &Devices) -> Vec<(String, u64, u64)> {
     files
 }
 
-/// Whoever has a device open and does not pass it on would keep it from the new daemon.
+/// A user that has a device open and does not pass it on would prevent its take-over.
 fn check_holders(devices: &Devices) -> Result<(), String> {
     let mut holds: BTreeMap<String, usize> = BTreeMap::new();
     for name in devices.givers().iter().flat_map(|giver| giver.holds()) {
@@ -269,7 +269,7 @@ fn check_holders(devices: &Devices) -> Result<(), String> {
     Ok(())
 }
 
-/// The lock, the sockets, and what was counted.
+/// The lock, the sockets, and the counters.
 fn fixed_messages(
     devices: &Devices,
     sockets: &[(&str, &Listener)],
@@ -299,8 +299,8 @@ fn fixed_messages(
     Ok(messages)
 }
 
-/// What is in memory, as files of memory: that of targets, then that of devices beneath, with their names. When one
-/// cannot be had, all is where it was.
+/// Data in memory, as memory files: of targets, then of devices beneath, with their names. If one fails, everything
+/// stays as it was.
 fn memories(devices: &Devices) -> Result<Vec<HandOverMessage>, String> {
     let mut messages = Vec::new();
     for md in devices.registry.list() {
@@ -312,7 +312,7 @@ fn memories(devices: &Devices) -> Result<Vec<HandOverMessage>, String> {
             match shared {
                 Ok((file, mine)) => {
                     if let Err(e) = memory.adopt(mine) {
-                        // One that had moved before is still where it was.
+                        // Memory that had moved before stays in its file.
                         tracing::debug!("{}: {e}", md.device_name());
                     }
                     let which = (md.devt().minor, index, beneath);
@@ -331,7 +331,7 @@ fn claims(devices: &Devices) -> Result<Vec<HandOverMessage>, String> {
     shared.into_iter().map(|fd| Ok(HandOverMessage::new(CLAIM, "", ())?.with(fd))).collect()
 }
 
-/// Removes every device, so that nothing beneath is open any more.
+/// Removes every device, so that no device beneath is open any more.
 fn take_down(devices: &Devices) {
     let mut left = devices.registry.list();
     left.sort_by_key(|md| std::cmp::Reverse(md.level()));
@@ -354,14 +354,14 @@ fn send(giving: &Giving, messages: &mut Vec<HandOverMessage>, lock: &Lock) -> Re
         "refused" => return Err(answer.read().unwrap_or_default()),
         other => return Err(format!("it answers {other:?}")),
     }
-    // It has them. Kept here they would outlive, for a moment, what it lets go of.
+    // The new daemon has them. Kept here, they could outlive its own for a moment.
     messages.retain(|message| message.kind != CLAIM);
-    // Before the word, so that the new one need not wait. When it does not get the word it is the old one's again.
+    // Before `go`, so that the new one need not wait. If `go` cannot be sent, this daemon takes it back.
     lock.yield_right().map_err(|e| format!("the right to serve cannot be given up: {e}"))?;
     giving.link.send(&HandOverMessage::new("go", "", ())?, answer_within()).map_err(gone)
 }
 
-/// Sees to it that the new daemon is no more: it may have everything open.
+/// Makes sure that the new daemon has ended: it may have everything open.
 fn end(giving: &Giving) {
     if !giving.process.end() {
         warn!("the new daemon does not end");
@@ -373,14 +373,14 @@ impl Process {
         pidfd.map(Self::Pidfd).or_else(|| pipe.map(|pipe| Self::Line { pid, pipe }))
     }
 
-    /// Kills it, and waits until it has gone; whether it has.
+    /// Kills it, and waits until it has ended; returns whether it has.
     fn end(&self) -> bool {
         match self {
             Self::Pidfd(pidfd) => {
                 // It has gone already.
                 pidfd_send_signal(pidfd, Signal::KILL).is_err() || readable(pidfd, PATIENCE)
             }
-            // The number is its own as long as it lives.
+            // The process id is its own as long as it lives.
             Self::Line { pid, pipe } => {
                 readable(pipe, Duration::ZERO) || kill_process(*pid, Signal::KILL).is_err() || readable(pipe, PATIENCE)
             }
@@ -388,7 +388,7 @@ impl Process {
     }
 }
 
-/// Whether there is something to read, or nobody to write any more; waits at most so long.
+/// Whether there is something to read, or no writer is left; waits for a limited time.
 fn readable(fd: &OwnedFd, patience: Duration) -> bool {
     let deadline = Instant::now() + patience;
     loop {
@@ -418,7 +418,7 @@ mod tests {
         assert!(matches!(process, Process::Line { .. }));
         assert!(process.end());
         assert_eq!(new.wait().unwrap().signal(), Some(Signal::KILL.as_raw()));
-        // One that has gone is not killed again: its number may be another's.
+        // A process that has ended is not killed again: its id may belong to another.
         let own = Process::Line { pid: rustix::process::getpid(), pipe: std::io::pipe().unwrap().0.into() };
         assert!(own.end());
         assert!(Process::known_by(pid, None, None).is_none());

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use udm_core::MappedDevice;
 
-/// Those that are out.
+/// The claims that are out.
 #[derive(Default)]
 pub(super) struct Claims {
-    /// With what is being done.
+    /// With a text of what is being done.
     pub(super) out: Vec<(Arc<MappedDevice>, &'static str)>,
-    /// There are no more.
+    /// No more claims are given.
     pub(super) ended: bool,
 }
 
@@ -19,7 +19,7 @@ impl Claims {
     }
 }
 
-/// What is said of a node that somebody else has.
+/// The error for a node that is claimed by another thread.
 pub(super) fn busy(md: &MappedDevice, what: &str) -> String {
     let name = md.device_name();
     format!(

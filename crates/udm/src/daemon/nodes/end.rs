@@ -10,14 +10,14 @@ use tracing::warn;
 use udm_export::node::loopdev::{Detached, HeldLoop, LoopDevice};
 use udm_io::Domain;
 
-/// How long requests under way may take where some of them wait for a resume that does not come.
+/// How long requests under way may take if some of them wait for a resume that does not come.
 const HELD: Duration = Duration::from_secs(1);
 
 /// Ends them all. Blocks as [`Nodes::end`](super::Nodes::end).
 pub(super) fn end_files(shared: &Arc<Shared>, patience: Duration) {
     let domain = &shared.domain;
     shared.end_claims();
-    // What is under way mostly is done soon; what is not ends with the mount.
+    // Most requests under way are done soon; the others end with the mount.
     let _ = shared.settle(HELD);
     let mut guard = shared.lock();
     let Files { nodes, claims, .. } = &mut *guard;
@@ -30,7 +30,7 @@ pub(super) fn end_files(shared: &Arc<Shared>, patience: Duration) {
         if waits { held.extend(loopdev) } else { attached.extend(loopdev) }
     }
     drop(guard);
-    // Elsewhere: over a device that does not answer this takes as long as the mount lives.
+    // On another thread: over a device that does not answer this takes as long as the mount lives.
     let (done, is_done) = mpsc::channel();
     let any = !attached.is_empty();
     let of_work = domain.clone();
@@ -54,7 +54,7 @@ pub(super) fn end_files(shared: &Arc<Shared>, patience: Duration) {
         None => {}
     }
     for (name, loopdev) in held {
-        // Only now: before, to close it would have waited for what it keeps.
+        // Only now: earlier, closing it would have waited for its pages to be written.
         if let Err(error) = loopdev.and_then(HeldLoop::detach_when_closed) {
             warn!("{name}: {error}");
         }
@@ -64,10 +64,10 @@ pub(super) fn end_files(shared: &Arc<Shared>, patience: Duration) {
     }
 }
 
-/// Has the kernel write what it keeps, and gives the block device back.
+/// Makes the kernel write back its pages, and releases the block device.
 fn end_block_device(domain: &Domain, name: &str, loopdev: &LoopDevice) {
     let shown = loopdev.path();
-    // What is in the page cache was acknowledged to nobody, but it need not be lost either.
+    // Data in the page cache was not acknowledged as durable, but need not be lost either.
     if let Err(error) = loopdev.flush(domain) {
         warn!("{name}, {}: {error}", shown.display());
     }

@@ -17,12 +17,12 @@ use udm_control::second::NodeKind;
 use udm_core::Error;
 use udm_export::node::loopdev::{self, Choice, Detached, LoopDevice};
 
-/// How often a loop device is asked for whether somebody still has it open, and how long between: whoever looks at new
-/// devices, as udev does, opens them for a moment.
+/// How often, and at which interval, to check whether a loop device is still open: programs that look at new devices,
+/// such as udev, open them for a moment.
 const TRIES: u32 = 20;
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// What a block device is attached to, and how.
+/// The file that a block device is attached to, and its options.
 struct Order {
     file: PathBuf,
     read_only: bool,
@@ -39,7 +39,8 @@ impl Claim {
         inner.position(&self.md).map(|at| work(&mut inner.nodes[at]))
     }
 
-    /// Attaches the loop device of a node that is to have one, and makes its link. Blocks until the device has flushed.
+    /// Attaches the loop device of a node that should have one, and makes its link. Blocks until the device has
+    /// flushed.
     pub(super) fn equip(&self) -> Result<(), Error> {
         if let Some(order) = self.order() {
             let loopdev = self.attach(&order).map_err(|e| of_io(&e))?;
@@ -102,7 +103,7 @@ impl Claim {
         })
     }
 
-    /// It is the node's from now on, if that is still there.
+    /// It belongs to the node from now on, if the node still exists.
     fn attached(&self, loopdev: LoopDevice) -> Result<(), Error> {
         let mut inner = self.shared.lock();
         let at = inner.position(&self.md).filter(|at| !inner.nodes[*at].lost);
@@ -120,21 +121,21 @@ impl Claim {
         Err(failed(Errno::ENODEV, "its mount has gone meanwhile"))
     }
 
-    /// Makes the link in /dev/mapper of a node that is to have one.
+    /// Makes the link in /dev/mapper of a node that should have one.
     fn link(&self) -> Result<(), Error> {
         let mut inner = self.shared.lock();
         let Some(at) = inner.position(&self.md) else { return Ok(()) };
         let Files { server: Some(server), nodes, .. } = &mut *inner else { return Ok(()) };
         let node = &mut nodes[at];
         if node.kind == NodeKind::Loop && node.wanted.mapper && node.mapper.is_none() {
-            // By way of the mount: a link to the loop device itself would outlive a daemon that is killed, and lead to
-            // whoever has that number next.
+            // Through the mount: a link to the loop device itself would outlive a killed daemon, and then lead to the
+            // next user of that number.
             node.mapper = Some(mapper::link(&node.name, &server.path(&node.name)).map_err(|e| of_io(&e))?);
         }
         Ok(())
     }
 
-    /// Has the node be a file, since it cannot be a block device.
+    /// Makes the node a file, since it cannot be a block device.
     pub(super) fn make_do(&self, why: Error) {
         self.with(|node| {
             warn!("{}: {}; its node is a file", node.name, why.message);
@@ -190,7 +191,7 @@ impl Claim {
         Ok(true)
     }
 
-    /// Takes the node away. `kindly`: not while somebody has its block device open.
+    /// Removes the node. `kindly`: not while its block device is open.
     ///
     /// # Errors
     /// As [`detach`](Self::detach); unkindly none.
@@ -212,7 +213,7 @@ impl Claim {
         Ok(())
     }
 
-    /// Does what follows from a change of the device.
+    /// Adapts the block device to a change of its device.
     pub(super) fn follow(&self, change: Change) {
         let domain = &self.shared.domain;
         if let Some(Some(loopdev)) = self.with(|node| node.loopdev.clone()) {
@@ -230,7 +231,7 @@ impl Claim {
     }
 }
 
-/// Gives a block device back, in use or not.
+/// Releases a block device, in use or not.
 fn give_back(domain: &udm_io::Domain, loopdev: &LoopDevice) {
     if let Err(error) = loopdev.detach_when_closed(domain) {
         warn!("{error}");

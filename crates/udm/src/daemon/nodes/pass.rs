@@ -1,5 +1,5 @@
-//! Nodes that go on in the next daemon: the mount's connection passes with all that is open in it, loop devices stay as
-//! they are.
+//! Nodes that go on in the next daemon: the mount's connection passes with all that is open in it, and loop devices
+//! stay as they are.
 
 use super::claims::Claims;
 use super::end::end_files;
@@ -32,13 +32,13 @@ const KIND: &str = "node";
 /// Descriptors of one message; more are in messages behind it.
 const FDS: usize = 60;
 
-/// What passes beside the connections.
+/// The state that passes beside the connections.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Passed {
     mount: Plan,
     nodes: Vec<PassedNode>,
-    /// Devices that are to have none.
+    /// Devices that must not have a node.
     without: Vec<String>,
 }
 
@@ -61,7 +61,7 @@ pub(crate) struct ReadyNodes {
 }
 
 impl ReadyNodes {
-    /// Opens again what is open. `None` when no nodes were passed on.
+    /// Opens the open files again. `None` when no nodes were passed on.
     pub(crate) fn prepare(
         registry: &Registry,
         messages: Vec<HandOverMessage>,
@@ -125,7 +125,7 @@ fn passes(server: &FuseServer) -> bool {
 }
 
 impl Nodes {
-    /// Lets go of all nodes: the next daemon makes them anew.
+    /// Releases all nodes: the next daemon makes them anew.
     fn let_go(&self) -> Result<(), String> {
         let mut used = self.release_files(false, |_| true);
         if used.is_empty() {
@@ -203,7 +203,7 @@ impl HandOver for Nodes {
         match messages {
             Ok(messages) => Ok(messages),
             Err(e) => {
-                // Somebody has unmounted it: what is left goes as it does then.
+                // It was unmounted from outside: the rest is cleaned up as in that case.
                 warn!("{}: {}", self.dir.display(), e.message);
                 drop(inner);
                 end_files(&self.shared, PATIENCE);

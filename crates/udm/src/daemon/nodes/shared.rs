@@ -1,12 +1,12 @@
-//! Who has a device's node to himself.
+//! Claims on nodes: exclusive access to one device's node.
 //!
 //! What is done with a block device may wait in the kernel until the device beneath answers, and that may take somebody
 //! else's command: a resume, more space. So the lock of the nodes is not held meanwhile; that one node is claimed.
 //!
 //! # Invariants
-//! - Only who has the claim attaches or detaches a node's block device, or takes away a node that has one.
-//! - Nobody waits for a claim while he has the lock or another claim. Who only follows what others did does not wait at
-//!   all: what he leaves out is done at the next look.
+//! - Only a thread with the claim attaches or detaches a node's block device, or removes a node that has one.
+//! - No thread waits for a claim while it has the lock or another claim. A thread that only follows changes does not
+//!   wait at all: skipped work is done at the next look.
 
 use super::claims::{Claims, busy};
 use super::error::failed;

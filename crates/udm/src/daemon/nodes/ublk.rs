@@ -1,8 +1,8 @@
 //! Nodes that are block devices of the kernel's ublk driver.
 //!
 //! The kernel's device outlives the daemon: I/O to it waits until the next daemon goes on with it, after a crash as
-//! after a replacement. It is found by a mark that says whose it is, so that the state need not know its number. One
-//! that belongs to no device of this daemon any more is deleted.
+//! after a replacement. It is found by a mark that names its owner, so the state need not have its number. A kernel
+//! device that belongs to no device of this daemon any more is deleted.
 //!
 //! # Locks
 //! The lock here is held while the kernel makes and ends devices, which may wait for requests to them. The threads that
@@ -31,10 +31,9 @@ use udm_export::{Export, Parameters, Served, Told};
 /// queue had a request; else it is a matter of milliseconds.
 const NOTICE: Duration = Duration::from_secs(70);
 const PAUSE: Duration = Duration::from_millis(10);
-/// How long one that was let go of for a removal is not made anew: the removal follows, and would find it in use.
+/// How long a device that was released for a removal is not made anew: the removal follows, and would find it in use.
 const LET_BE: Duration = Duration::from_secs(2);
-/// How often one that is in use is looked at again: whoever looks at new devices, as udev does, opens them for a
-/// moment.
+/// How often a device in use is checked again: programs that look at new devices, such as udev, open them for a moment.
 const TRIES: u32 = 20;
 
 /// The nodes of this kind.
@@ -49,9 +48,9 @@ struct Inner {
     nodes: Vec<Node>,
     /// The directory beneath the mount of files, if one lies on it.
     beneath: Option<OwnedFd>,
-    /// The mount of files was there first: it shows the names, and nothing lies beneath.
+    /// The mount of files was there first: it shows the names, and there is no directory beneath.
     covered: bool,
-    /// What daemons before have left was looked for.
+    /// The remains of earlier daemons were looked for.
     settled: bool,
 }
 
@@ -60,9 +59,9 @@ struct Node {
     name: String,
     /// As it was asked for.
     wanted: NodeState,
-    /// `None` while it is paused, or let go of for a removal.
+    /// `None` while it is paused, or released for a removal.
     ublk: Option<Ublk>,
-    /// When it was let go of for a removal.
+    /// When it was released for a removal.
     released: Option<Instant>,
     /// The kernel's device goes on without this daemon for now.
     paused: bool,
@@ -74,7 +73,7 @@ struct Node {
 impl Ublks {
     /// None yet. To be called before anything is mounted on `dir`.
     pub(super) fn new(registry: &Registry, dir: &Path) -> Self {
-        // Nobody needs the directory where there is no ublk.
+        // Without ublk the directory is not needed.
         let beneath = ublk::available().and_then(|()| open_directory(dir)).ok();
         let inner = Inner { beneath, ..Inner::default() };
         remove_links(dir);
@@ -140,7 +139,7 @@ impl Ublks {
         Ok(entry)
     }
 
-    /// Goes on with what a daemon before has left of the device, or makes it anew.
+    /// Takes over the device from an earlier daemon, or makes it anew.
     fn attach(&self, md: &Arc<MappedDevice>, name: &str) -> io::Result<Ublk> {
         let (mark, node) = (self.mark(md), Mapped(md.clone()));
         let domain = self.registry.domain();
@@ -175,10 +174,10 @@ impl Ublks {
         Ublk::add(domain, &node, mark)
     }
 
-    /// Takes the node of that name away. Blocks.
+    /// Removes the node of that name. Blocks.
     ///
     /// # Errors
-    /// EBUSY when somebody uses it.
+    /// EBUSY when it is in use.
     pub(super) fn remove(&self, name: &str) -> Result<Option<Arc<MappedDevice>>, Error> {
         let mut inner = self.lock();
         let Some(at) = inner.nodes.iter().position(|node| node.name == name) else { return Ok(None) };
@@ -188,7 +187,7 @@ impl Ublks {
         Ok(Some(node.md))
     }
 
-    /// Lets go of devices, so that they can be removed, unless somebody uses them: then that is added to `kept`.
+    /// Releases devices, so that they can be removed; those in use are added to `kept`.
     pub(super) fn release(&self, which: impl Fn(&MappedDevice) -> bool, kept: &mut Vec<String>) {
         for node in self.lock().nodes.iter_mut().filter(|node| which(&node.md)) {
             match node.detach() {
@@ -208,7 +207,7 @@ impl Ublks {
         nodes.retain_mut(|node| {
             let there = self.registry.by_devt(node.md.devt()).is_some_and(|other| Arc::ptr_eq(&other, &node.md));
             if !there {
-                // Who still uses it finds no device any more.
+                // Programs that still use it find no device any more.
                 if let Some(Err(error)) = node.ublk.take().map(|ublk| ublk.end()) {
                     warn!("{}: {error}", node.name);
                 }
@@ -224,7 +223,7 @@ impl Ublks {
         inner.nodes = nodes;
     }
 
-    /// Deletes what daemons before have left and no device is behind.
+    /// Deletes kernel devices of earlier daemons without a device.
     fn settle(&self) {
         for left in ublk::left().into_iter().filter(|left| left.mark.is_of(&self.dir)) {
             if self.registry.list().iter().any(|md| self.mark(md) == left.mark) {
@@ -264,7 +263,7 @@ impl Ublks {
                 Told::Yes | Told::KeepSize => node.note = None,
             }
         }
-        // Let go of for a removal that did not come about, or for another size.
+        // Released for a removal that did not happen, or for another size.
         let soon = node.released.is_some_and(|at| at.elapsed() < LET_BE);
         if node.ublk.is_none() && !soon && !node.md.info().deferred_remove {
             let ublk = self.attach(&node.md, &node.name)?;
@@ -299,7 +298,7 @@ impl Ublks {
         mapper::unlink(&mut node.mapper);
     }
 
-    /// Ends all that nobody uses; the others wait for the next daemon, unless there will be none (`forget`). Blocks.
+    /// Ends all unused devices; the others wait for the next daemon, unless there will be none (`forget`). Blocks.
     pub(super) fn end(&self, patience: Duration, forget: bool) {
         let mut inner = self.lock();
         for mut node in std::mem::take(&mut inner.nodes) {
@@ -322,7 +321,7 @@ impl Ublks {
     }
 }
 
-/// The kernel keeps the devices, and what comes meanwhile; the next daemon finds them.
+/// The kernel keeps the devices and new requests; the next daemon finds them.
 impl HandOver for Ublks {
     fn kind(&self) -> &'static str {
         "ublk"
@@ -389,11 +388,11 @@ impl Node {
     /// Removes the kernel's device, if there is one.
     ///
     /// # Errors
-    /// EBUSY when somebody uses it.
+    /// EBUSY when it is in use.
     fn detach(&mut self) -> Result<(), Error> {
         let Some(ublk) = &self.ublk else { return Ok(()) };
         if self.md.info().suspended {
-            // What the kernel still has to write would wait for the resume, and the resume for this.
+            // The kernel's writeback would wait for the resume, and the resume for this.
             return Err(failed(Errno::EBUSY, format!("{} is suspended: resume it first", self.name)));
         }
         for attempt in 1.. {

@@ -1,15 +1,14 @@
-//! What is written of the state, and when.
+//! Which parts of the state are written, and when.
 //!
-//! # What a command costs
+//! # The cost of a command
 //! Only what it touched is looked at and compared with what was written before: a device, or the exports. A record for
-//! each difference goes to the log. Devices that go by themselves, at their last close, are looked for among those that
-//! were asked to; and [`StateWriter::look_around`] looks at some devices after the other, whoever may have changed
-//! them.
+//! each difference goes to the log. Devices that go by themselves, at their last close, are looked for among those with
+//! a deferred removal; and [`StateWriter::look_around`] checks some devices in turn, whatever may have changed them.
 //!
 //! # When it cannot be written
-//! A command that could not be remembered is refused before it has done anything: [`StateWriter::ready`] asks for room
-//! in the log, and writes first what is still unwritten. Where writing fails all the same, once the command is done, it
-//! says so; nothing else that changes anything is begun until all is written.
+//! A command that could not be recorded is refused before it has done anything: [`StateWriter::ready`] allocates space
+//! in the log, and first writes records that are still unwritten. If writing fails all the same, after the command is
+//! done, the command says so; no other command that changes something is begun until everything is written.
 
 use super::disk::Directory;
 use super::format::{DeviceState, ExportState, State, VhostUserState};
@@ -22,9 +21,9 @@ use tracing::{error, info, warn};
 use udm_base::Errno;
 use udm_core::Error;
 
-/// So many devices are looked at when nothing says that one has changed.
+/// The number of devices that are checked when nothing says that one has changed.
 const AROUND: usize = 64;
-/// A record takes no more, beside what the command has in it: a device's own words.
+/// The most that a record takes beside the command's own text: a device's fields.
 const RECORD: u64 = 8 << 10;
 
 /// What is remembered: devices and exports as they are now.
@@ -39,7 +38,7 @@ pub(crate) trait Source {
     fn all(&self) -> State;
 }
 
-/// What may have changed.
+/// The part of the state that may have changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum What {
     /// The device of that minor number.
@@ -52,17 +51,17 @@ pub(crate) enum What {
 #[derive(Clone, Debug)]
 pub(crate) struct Unsaved {
     pub(crate) errno: Errno,
-    /// Which file, and why.
+    /// The file, and the reason.
     pub(crate) message: String,
 }
 
 impl Unsaved {
-    /// To a command that has not begun.
+    /// The error for a command that has not begun.
     pub(crate) fn refusal(&self) -> Error {
         Error::new(self.errno, format!("nothing is done, since it could not be remembered: {}", self.message))
     }
 
-    /// To one that is done.
+    /// The error for a command that is done.
     pub(crate) fn confession(&self) -> Error {
         let message = format!(
             "it is done, but not remembered: {}. Until that can be written again, a daemon that is killed comes back without \
@@ -84,9 +83,9 @@ struct Inner {
     dir: PathBuf,
     journal: Option<Journal<Directory>>,
     kept: Kept,
-    /// Not everything is written: why. What it is must be found out anew.
+    /// Not everything is written, for this reason. The missing part has to be determined again.
     behind: Option<Unsaved>,
-    /// Where [`StateWriter::look_around`] goes on.
+    /// The place where [`StateWriter::look_around`] goes on.
     next: u32,
     /// Nothing is written any more.
     closed: bool,
@@ -103,7 +102,7 @@ impl StateWriter {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sees to it that a command of so many bytes can be remembered. Blocks.
+    /// Makes sure that a command of this many bytes can be recorded. Blocks.
     pub(crate) fn ready(&self, source: &dyn Source, bytes: usize) -> Result<(), Unsaved> {
         let mut inner = self.lock();
         if inner.behind.is_some() || inner.journal.as_ref().is_none_or(|journal| !journal.has_log()) {
@@ -115,12 +114,12 @@ impl StateWriter {
         reserved.map_err(|failed| unsaved(&inner.dir, failed))
     }
 
-    /// Writes what has changed. Blocks until it is on disk.
+    /// Writes the changes. Blocks until they are on disk.
     pub(crate) fn save(&self, source: &dyn Source, what: What) -> Result<(), Unsaved> {
         self.lock().save(source, what)
     }
 
-    /// Looks at some devices, and tries again what could not be written.
+    /// Checks some devices, and tries again to write what could not be written.
     pub(crate) fn look_around(&self, source: &dyn Source) {
         let mut inner = self.lock();
         if inner.behind.is_some() {
@@ -140,7 +139,7 @@ impl StateWriter {
         let mut inner = self.lock();
         inner.closed = true;
         let (journal, behind) = (inner.journal.take(), inner.behind.is_some());
-        // The log says what a checkpoint would not.
+        // The log has records that this checkpoint would not have.
         let Some(journal) = journal.filter(|_| !behind) else { return };
         let closed = inner.kept.text().map_err(|error| Failed { file: journal::STATE, error });
         if let Err(failed) = closed.and_then(|text| journal.close(text.as_bytes())) {
@@ -148,7 +147,7 @@ impl StateWriter {
         }
     }
 
-    /// Takes the state away, for good: no later save brings it back.
+    /// Removes the state for good: no later save brings it back.
     pub(crate) fn forget(&self) -> io::Result<()> {
         let mut inner = self.lock();
         (inner.closed, inner.journal) = (true, None);
@@ -159,7 +158,7 @@ impl StateWriter {
     }
 }
 
-/// Takes the state of a daemon that has ended away.
+/// Removes the state of a daemon that has ended.
 pub(crate) fn forget(dir: &Path) -> io::Result<()> {
     journal::forget(&Directory::open(dir)?)
 }
@@ -228,14 +227,14 @@ impl Inner {
                     && let Err(why) =
                         self.kept.text().map_err(failed).and_then(|text| journal.checkpoint(text.as_bytes()))
                 {
-                    // All is in the log, or in the one of the two checkpoints as in the other.
+                    // Everything is in the log, or the same in both checkpoints.
                     warn!("{}; the log goes on", unsaved(&self.dir, why).message);
                     journal.put_off();
                 }
                 return Ok(());
             }
         }
-        // There is no log, or it does not take any more.
+        // There is no log, or it accepts no more records.
         let mut next = self.kept.clone();
         changes.into_iter().for_each(|change| next.apply(change));
         let written = next.text().map_err(failed).and_then(|text| journal.checkpoint(text.as_bytes()));

@@ -1,4 +1,4 @@
-//! What is wrong.
+//! The fault.
 
 use std::fmt;
 

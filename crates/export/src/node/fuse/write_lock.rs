@@ -1,4 +1,4 @@
-//! The order of writes to one node: those of parts of blocks are alone.
+//! The order of writes to one node: a write of a part of a block runs alone.
 //!
 //! A write of a part of a block reads the block, changes the part and writes the block. Another write of that block in
 //! between would be undone. Writes of whole blocks need no order among themselves.
@@ -8,19 +8,19 @@ use std::collections::VecDeque;
 /// A write that waits: the worker that has it, and its slot there.
 pub(super) type Waiter = (usize, u32);
 
-/// Who writes, and who waits to.
+/// The writes that are in, and those that wait.
 #[derive(Default)]
-pub(super) struct Gate {
+pub(super) struct WriteLock {
     shared: usize,
     alone: bool,
-    /// Whether it is to be alone, and who it is, in the order of arrival.
+    /// For each waiting write, whether it has to be alone, in the order of arrival.
     queue: VecDeque<(bool, Waiter)>,
 }
 
-impl Gate {
-    /// Whether the write may begin at once; else it is told later, by an answer of [`leave`](Self::leave).
+impl WriteLock {
+    /// Returns whether the write may begin at once; else a later [`leave`](Self::leave) returns it.
     pub(super) fn enter(&mut self, alone: bool, who: Waiter) -> bool {
-        // Behind those that wait, so that whole blocks cannot keep parts out for ever.
+        // Behind waiting writes, so that writes of whole blocks cannot starve those of parts.
         if self.alone || alone && self.shared > 0 || !self.queue.is_empty() {
             self.queue.push_back((alone, who));
             return false;
@@ -60,17 +60,19 @@ mod tests {
 
     #[test]
     fn parts_are_alone_and_in_order() {
-        let mut gate = Gate::default();
-        assert!(gate.enter(false, (0, 1)) && gate.enter(false, (1, 2)));
-        assert!(!gate.enter(true, (0, 3)));
-        assert!(!gate.enter(false, (0, 4)) && !gate.enter(false, (1, 5)) && !gate.enter(true, (0, 6)));
-        assert_eq!(gate.leave(false), []);
-        assert_eq!(gate.leave(false), [(0, 3)]);
-        assert_eq!(gate.leave(true), [(0, 4), (1, 5)]);
-        assert_eq!(gate.leave(false), []);
-        assert_eq!(gate.leave(false), [(0, 6)]);
-        assert_eq!(gate.leave(true), []);
-        assert!(gate.enter(true, (0, 7)) && !gate.enter(false, (0, 8)));
-        assert_eq!(gate.leave(true), [(0, 8)]);
+        let mut write_lock = WriteLock::default();
+        assert!(write_lock.enter(false, (0, 1)) && write_lock.enter(false, (1, 2)));
+        assert!(!write_lock.enter(true, (0, 3)));
+        assert!(
+            !write_lock.enter(false, (0, 4)) && !write_lock.enter(false, (1, 5)) && !write_lock.enter(true, (0, 6))
+        );
+        assert_eq!(write_lock.leave(false), []);
+        assert_eq!(write_lock.leave(false), [(0, 3)]);
+        assert_eq!(write_lock.leave(true), [(0, 4), (1, 5)]);
+        assert_eq!(write_lock.leave(false), []);
+        assert_eq!(write_lock.leave(false), [(0, 6)]);
+        assert_eq!(write_lock.leave(true), []);
+        assert!(write_lock.enter(true, (0, 7)) && !write_lock.enter(false, (0, 8)));
+        assert_eq!(write_lock.leave(true), [(0, 8)]);
     }
 }

@@ -1,8 +1,8 @@
 //! The rest of the chunk in which a snapshot ended before it grew.
 //!
-//! A chunk is copied as far as the origin goes, so that what follows at its place may never have been written. When the
-//! snapshot grows over it, that is to show what the origin has there at that moment. The kernel leaves in it what
-//! happens to be there.
+//! A chunk is copied only up to the origin's end, so the rest of its place may never have been written. When the
+//! snapshot grows over the rest, it has to show what the origin has there at that moment. The kernel leaves undefined
+//! data there.
 
 use super::shared::Snapshot;
 use std::io;
@@ -10,17 +10,17 @@ use std::sync::atomic::Ordering::SeqCst;
 use udm_base::{AlignedBuf, Sector, Sectors};
 use udm_io::{BlockDevice, BlockingIo, OpFlags, Status};
 
-/// As much as is copied at a time.
+/// The length that is copied at a time.
 const PIECE: Sectors = Sectors::in_bytes(1 << 20);
 
-/// The means to fill it: had before anybody waits, because they may be refused.
-pub(super) struct Tail {
+/// The resources to fill it, which are allocated before anybody waits, because that may fail.
+pub(super) struct LastChunk {
     origin: BlockingIo,
     cow: BlockingIo,
 }
 
-impl Tail {
-    /// For a snapshot that is to be `len` long; nothing when that is no more than it is, or it ends with a chunk.
+impl LastChunk {
+    /// For a snapshot that grows to `len`; `None` if it does not grow, or ends at the end of a chunk.
     pub(super) fn of(it: &Snapshot, len: Sectors) -> io::Result<Option<Self>> {
         let end = Sector::new(it.sectors.load(SeqCst));
         if len.from_start() <= end || it.chunk.within(end).is_zero() {
@@ -30,8 +30,8 @@ impl Tail {
         Ok(Some(Self { origin: open(it.origin.dev.clone())?, cow: open(it.cow.clone())? }))
     }
 
-    /// Fills it, if the chunk is not the origin's. Blocks. Nothing may be in flight on the snapshot, nor be written to
-    /// the origin.
+    /// Fills it, if the chunk has an exception. Blocks. No bio may be in flight on the snapshot, and no write to the
+    /// origin.
     pub(super) fn fill(&self, it: &Snapshot) -> Result<(), Status> {
         let end = Sector::new(it.sectors.load(SeqCst));
         let chunk = it.chunk.of(end);
