@@ -314,3 +314,32 @@ fn constructor_and_message_errors() {
         assert!(error.contains(expect), "{words:?}: {error}");
     }
 }
+
+/// A writer acknowledges what it has written, and a mark says when. A replay up to there finds the one that does not
+/// flush before.
+#[test]
+fn a_writer_that_leaves_its_flush_out_is_found() {
+    for (flags, flushes, is_there) in
+        [(OpFlags::NONE, true, true), (OpFlags::FUA, false, true), (OpFlags::NONE, false, false)]
+    {
+        let world = World::new(400);
+        let md = world.device();
+        let io = world.rig.io(&md);
+        io.write(Sector::new(5), &pattern(5, 1, 1), flags).unwrap();
+        if flushes {
+            io.flush().unwrap();
+        }
+        md.message(Sector::ZERO, &["mark", "acknowledged"]).unwrap();
+        io.flush().unwrap();
+        let mut disk = vec![0; 10 * 512];
+        for record in world.records() {
+            if record.entry.mark == b"acknowledged" {
+                break;
+            }
+            let at = Sectors::new(record.sector.get()).as_len();
+            let data = world.raw(record.data.0.get(), record.data.1.get());
+            disk[at..at + data.len()].copy_from_slice(&data);
+        }
+        assert_eq!(disk[5 * 512..6 * 512] == pattern(5, 1, 1), is_there, "{flags:?}, {flushes}");
+    }
+}
