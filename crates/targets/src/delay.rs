@@ -27,10 +27,17 @@ pub(crate) static TYPE: TargetType = TargetType::new("delay", [1, 4, 0], ctr);
 struct Delay {
     /// One to three.
     legs: Vec<Leg>,
-    /// Bios that it keeps now, by what they do.
-    kept: [AtomicU64; 3],
+    kept: Kept,
     draws: Draws,
 }
+
+/// Bios that are kept now, by what they do: counted on several cache lines, since all channels count them.
+#[derive(Default)]
+struct Kept([Line; 16]);
+
+#[derive(Default)]
+#[repr(align(64))]
+struct Line([AtomicU64; 3]);
 
 struct Leg {
     to: TargetDevice,
@@ -64,32 +71,32 @@ impl Target for Delay {
         if leg.delay.is_none() {
             return self.send(bio, at, way);
         }
-        self.kept[way as usize].fetch_add(1, Ordering::Relaxed);
+        self.kept.of(cx, way).fetch_add(1, Ordering::Relaxed);
         let ns = leg.delay.ns(|| self.draws.draw(way, at));
         Map::Delayed(bio, Until::At(cx.now().after(ns)), WAIT)
     }
 
-    fn resume_io(&self, _: &Cx<'_>, bio: Bio, at: Sectors, _: u64) -> Map<'_> {
+    fn resume_io(&self, cx: &Cx<'_>, bio: Bio, at: Sectors, _: u64) -> Map<'_> {
         let way = Way::of(&bio);
-        self.kept[way as usize].fetch_sub(1, Ordering::Relaxed);
+        self.kept.of(cx, way).fetch_sub(1, Ordering::Relaxed);
         self.send(bio, at, way)
     }
 
-    fn end_io(&self, _: &Cx<'_>, bio: Bio, _: Sectors, context: u64) -> Map<'_> {
+    fn end_io(&self, cx: &Cx<'_>, bio: Bio, _: Sectors, context: u64) -> Map<'_> {
         let status = bio.status();
         match context {
             FLUSHED if status.is_ok() => Map::Remapped(bio, &*self.leg(Way::Write).to.dev),
             FLUSHED => Map::Ended(bio, status),
             // Its channel has gone while it waited.
             _ => {
-                self.kept[Way::of(&bio) as usize].fetch_sub(1, Ordering::Relaxed);
+                self.kept.of(cx, Way::of(&bio)).fetch_sub(1, Ordering::Relaxed);
                 Map::Ended(bio, status)
             }
         }
     }
 
     fn status(&self, kind: StatusKind) -> String {
-        let kept = |way| self.kept[way as usize].load(Ordering::Relaxed);
+        let kept = |way| self.kept.sum(way);
         let mut out = String::new();
         match kind {
             StatusKind::Info { .. } => {
@@ -135,6 +142,17 @@ fn leg(ctr: &mut Ctr<'_>) -> Result<Leg, ArgError> {
     let delay = Latency::parse(&delay, "Invalid delay")?;
     let to = TargetDevice { dev: ctr.device(&name, NO_DEVICE)?, start: Sector::new(start), len: ctr.len };
     Ok(Leg { to, delay })
+}
+
+impl Kept {
+    #[inline]
+    fn of(&self, cx: &Cx<'_>, way: Way) -> &AtomicU64 {
+        &self.0[cx.id() % self.0.len()].0[way as usize]
+    }
+
+    fn sum(&self, way: Way) -> u64 {
+        self.0.iter().map(|line| line.0[way as usize].load(Ordering::Relaxed)).sum()
+    }
 }
 
 impl Delay {
