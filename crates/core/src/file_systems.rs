@@ -1,11 +1,11 @@
-//! File systems on the nodes of mapped devices, which a suspension freezes and a resume thaws (`lock_fs` and `unlock_fs`,
-//! `drivers/md/dm.c`, 6.12).
+//! File systems on the nodes of mapped devices, which a suspension freezes and a resume thaws (`lock_fs` and
+//! `unlock_fs`, `drivers/md/dm.c`, 6.12).
 
 use crate::registry::RegistryCore;
 use crate::{Error, MappedDevice, Registry};
 use std::sync::Arc;
 
-/// Who knows the nodes, and what is mounted on them.
+/// The part of a program that knows the nodes, and what is mounted on them.
 pub trait FileSystems: Send + Sync {
     /// Has the file systems on a device's node write what they keep, and hold back what is new. Blocks on the device,
     /// which still serves. One that somebody has frozen already stays as it is, and is left so by [`thaw`](Self::thaw).

@@ -199,8 +199,8 @@ impl Registry {
         self.0.remove(md, deferred)
     }
 
-    /// Opens a device for a table or an export: one of udm's own by `M:m` (its own or its node's) or `/dev/mapper/NAME`,
-    /// else the host's.
+    /// Opens a device for a table or an export: one of udm's own by `M:m` (its own or its node's) or
+    /// `/dev/mapper/NAME`, else the host's.
     pub fn open(
         &self,
         spec: &str,

@@ -70,8 +70,8 @@ impl<'a> Caller<'a> {
         Ok(())
     }
 
-    /// Writes its memory. EFAULT where there is none. Unlike the kernel's copies, this reaches memory that the caller has
-    /// protected from itself.
+    /// Writes its memory. EFAULT where there is none. Unlike the kernel's copies, this reaches memory that the caller
+    /// has protected from itself.
     pub(crate) fn write(&self, address: u64, bytes: &[u8]) -> Result<(), Errno> {
         let mut done = 0;
         while done < bytes.len() {
@@ -160,7 +160,8 @@ impl<'a> Caller<'a> {
         let path = Path::new(std::ffi::OsStr::from_bytes(path));
         let base = if path.is_absolute() { "root" } else { "cwd" };
         let base = opened(&self.process, base, OFlags::PATH | OFlags::DIRECTORY).ok()?;
-        // A relative path's `..` and links within may lead anywhere in the caller's root: they are looked up as they are.
+        // A relative path's `..` and links within may lead anywhere in the caller's root: they are looked up as they
+        // are.
         let resolve = if path.is_absolute() { ResolveFlags::IN_ROOT } else { ResolveFlags::NO_MAGICLINKS };
         let flags = OFlags::PATH | OFlags::CLOEXEC;
         let file = rustix::fs::openat2(base, path, flags, Mode::empty(), resolve).ok()?;

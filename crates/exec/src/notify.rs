@@ -1,8 +1,8 @@
 //! The threads that take system calls from a listener and answer them.
 //!
-//! One thread at a time, the *leader*, waits for the next call. When it has one it makes another the leader, and answers
-//! the call itself: so a call that takes long, or whose memory does not come, keeps nobody waiting, and a short one is
-//! answered by the thread that received it. There are as many threads as calls are under way, and one more.
+//! One thread at a time, the *leader*, waits for the next call. When it has one it makes another the leader, and
+//! answers the call itself: so a call that takes long, or whose memory does not come, keeps nobody waiting, and a short
+//! one is answered by the thread that received it. There are as many threads as calls are under way, and one more.
 
 use crate::sys::{self, Notification};
 use rustix::event::{PollFd, PollFlags, poll};
@@ -10,12 +10,11 @@ use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread;
 use tracing::{debug, error};
+use udm_io::Executor;
 
 /// Threads that wait to become the leader; more are let go.
 const FOLLOWERS: usize = 4;
-const STACK: usize = 256 << 10;
 
 /// What answers a call: exactly once.
 pub(crate) trait Answerer: Send + Sync + 'static {
@@ -29,6 +28,7 @@ struct Shared<A> {
     /// Threads that lead, or wait to.
     idle: AtomicUsize,
     answerer: Arc<A>,
+    executor: Arc<dyn Executor>,
     /// Told when nobody is behind the filter any more.
     ended: Box<dyn Fn() + Send + Sync>,
     has_ended: AtomicUsize,
@@ -42,6 +42,7 @@ struct Shared<A> {
 pub(crate) fn serve<A: Answerer>(
     listener: OwnedFd,
     answerer: Arc<A>,
+    executor: Arc<dyn Executor>,
     ended: impl Fn() + Send + Sync + 'static,
 ) -> std::io::Result<()> {
     sys::wake_up_nearby(&listener);
@@ -50,6 +51,7 @@ pub(crate) fn serve<A: Answerer>(
         leader: Mutex::new(()),
         idle: AtomicUsize::new(1),
         answerer,
+        executor,
         ended: Box::new(ended),
         has_ended: AtomicUsize::new(0),
     };
@@ -57,7 +59,8 @@ pub(crate) fn serve<A: Answerer>(
 }
 
 fn start<A: Answerer>(shared: Arc<Shared<A>>) -> std::io::Result<()> {
-    thread::Builder::new().name("udm-exec-call".into()).stack_size(STACK).spawn(move || shared.work()).map(drop)
+    let executor = shared.executor.clone();
+    executor.spawn("udm-exec-call", Box::new(move || shared.work())).map(drop)
 }
 
 impl<A: Answerer> Shared<A> {

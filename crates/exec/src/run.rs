@@ -1,7 +1,7 @@
 //! A command within the namespace.
 
 use crate::meeting::{ENTER, GO, LISTENER, Meeting};
-use crate::{WITHIN, filter, sys};
+use crate::{filter, sys};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use std::ffi::OsString;
@@ -13,12 +13,14 @@ use std::process::{Child, Command};
 pub struct Start<'a> {
     /// Where its supervisor waits.
     pub socket: &'a Path,
-    /// The daemon's directory, for programs of udm within.
-    pub daemon: &'a Path,
     /// The program and its arguments.
     pub words: &'a [OsString],
-    /// Block devices of the host that are to be there.
+    /// Block devices of the host that are to be there: paths from the root on.
     pub devices: &'a [PathBuf],
+    /// The directory to run in.
+    pub cwd: &'a Path,
+    /// The variables to set besides those of this process.
+    pub variables: &'a [(&'a str, OsString)],
 }
 
 /// Why a command does not run.
@@ -44,7 +46,6 @@ pub fn start(start: &Start<'_>) -> Result<Child, StartError> {
     let meeting = Meeting::connect(start.socket).map_err(StartError::NoSupervisor)?;
     let mut text = ENTER.to_owned();
     for device in start.devices {
-        let device = std::path::absolute(device).map_err(StartError::Other)?;
         text += &format!("\n{}", device.display());
     }
     meeting.say(&text, None).map_err(StartError::NoSupervisor)?;
@@ -54,13 +55,10 @@ pub fn start(start: &Start<'_>) -> Result<Child, StartError> {
     })?;
     let namespace =
         namespace.ok_or_else(|| StartError::Other(io::Error::other("the supervisor gives no namespace")))?;
-    let cwd = std::env::current_dir().map_err(StartError::Other)?;
+    let cwd = start.cwd.to_owned();
     let mut command = Command::new(program);
-    command.args(args).env(WITHIN, start.daemon);
-    if std::env::var_os("DM_DISABLE_UDEV").is_none() {
-        // Nobody is there who would tell that udev is done.
-        command.env("DM_DISABLE_UDEV", "1");
-    }
+    command.args(args);
+    command.envs(start.variables.iter().map(|(key, value)| (key, value)));
     let program = filter::program();
     sys::before_exec(&mut command, move || enter(&meeting, &namespace, &cwd, &program));
     command.spawn().map_err(|error| match error.raw_os_error() {
@@ -74,7 +72,7 @@ pub fn start(start: &Start<'_>) -> Result<Child, StartError> {
 fn enter(meeting: &Meeting, namespace: &OwnedFd, cwd: &Path, program: &[sys::Instruction]) -> io::Result<()> {
     move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Mount))?;
     // Of a directory that is not there, which may be one that was covered, its parent's parent will not do either.
-    std::env::set_current_dir(cwd).or_else(|_| std::env::set_current_dir("/"))?;
+    rustix::process::chdir(cwd).or_else(|_| rustix::process::chdir("/"))?;
     let listener = match sys::install(program) {
         Err(error) if error.raw_os_error() == Some(libc::EACCES) => {
             sys::no_new_privileges()?;

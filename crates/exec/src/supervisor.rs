@@ -3,7 +3,7 @@
 //! There is one for each daemon. It stays as long as there are such programs, and as long as the daemon is there, so
 //! that what one command has mounted is there for the next.
 
-use crate::calls::Answers;
+use crate::calls::{Answers, DeviceMapper};
 use crate::daemon::Daemon;
 use crate::meeting::{ENTER, GO, LISTENER, Meeting};
 use crate::notify;
@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use tracing::{info, warn};
-use udm_control::codec::{Command, RequestBuilder};
+use udm_io::Executor;
 
 /// How often it is looked whether there is still something to stay for.
 const LOOK: Duration = Duration::from_secs(1);
@@ -35,10 +35,13 @@ pub struct Settings {
     pub connect: Box<dyn Fn() -> io::Result<UnixStream> + Send + Sync>,
     /// Whether a daemon is there.
     pub has_daemon: Box<dyn Fn() -> bool>,
+    /// Where its threads come from.
+    pub executor: Arc<dyn Executor>,
 }
 
 struct Supervisor {
     answers: Arc<Answers>,
+    executor: Arc<dyn Executor>,
     /// The namespace, as commands enter it.
     namespace: OwnedFd,
     /// Filters with somebody behind them.
@@ -51,14 +54,15 @@ struct Supervisor {
 /// # Errors
 /// What stands in the way of the namespace or of the socket.
 pub fn supervise(settings: Settings, ready: impl FnOnce()) -> io::Result<()> {
-    let Settings { socket, dir, connect, has_daemon } = settings;
+    let Settings { socket, dir, connect, has_daemon, executor } = settings;
     world::build(&Plan { dir, devices: Vec::new() })?;
     let namespace = rustix::fs::open("/proc/self/ns/mnt", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
     let _ = std::fs::remove_file(&socket);
     let listener = Meeting::listen(&socket)
         .map_err(|e| io::Error::new(e.kind(), format!("cannot listen on {}: {e}", socket.display())))?;
     let supervisor = Arc::new(Supervisor {
-        answers: Arc::new(Answers::new(Daemon::new(connect))),
+        answers: Arc::new(Answers::new(DeviceMapper::new(Daemon::new(connect), executor.clone()))),
+        executor,
         namespace,
         filters: Arc::default(),
         user: rustix::process::geteuid().as_raw(),
@@ -66,7 +70,7 @@ pub fn supervise(settings: Settings, ready: impl FnOnce()) -> io::Result<()> {
     ready();
     info!("supervises programs as process {}", std::process::id());
     supervisor.accept(&listener, &*has_daemon);
-    // Who comes now finds nobody, and starts another.
+    // A command that comes now finds no supervisor, and starts another.
     let _ = std::fs::remove_file(&socket);
     info!("nobody needs the namespace any more");
     Ok(())
@@ -100,7 +104,7 @@ impl Supervisor {
                     let _ = meeting.refuse(&error.to_string());
                 }
             };
-            if let Err(error) = std::thread::Builder::new().name("udm-exec-meet".into()).spawn(meet) {
+            if let Err(error) = self.executor.spawn("udm-exec-meet", Box::new(meet)) {
                 warn!("a command cannot be let in: {error}");
             }
         }
@@ -117,7 +121,7 @@ impl Supervisor {
             return Err(io::Error::other(format!("expected {ENTER:?}, found {text:?}")));
         }
         lines.try_for_each(|device| world::admit(Path::new(device)))?;
-        self.show_devices();
+        self.answers.refresh();
         meeting.say(GO, Some(self.namespace.as_fd()))?;
         let (text, listener) = meeting.hear()?;
         let listener =
@@ -125,16 +129,9 @@ impl Supervisor {
         self.filters.fetch_add(1, Ordering::AcqRel);
         let filters = self.filters.clone();
         let ended = move || _ = filters.fetch_sub(1, Ordering::AcqRel);
-        notify::serve(listener, self.answers.clone(), ended).inspect_err(|_| {
+        notify::serve(listener, self.answers.clone(), self.executor.clone(), ended).inspect_err(|_| {
             self.filters.fetch_sub(1, Ordering::AcqRel);
         })?;
         meeting.say(GO, None)
-    }
-
-    /// Shows the nodes of devices that others have made.
-    fn show_devices(&self) {
-        if let Ok(list) = RequestBuilder::new(Command::ListDevices).capacity(1 << 20).build() {
-            self.answers.refresh(&list);
-        }
     }
 }

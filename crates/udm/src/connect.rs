@@ -1,10 +1,10 @@
 //! Connects to the daemon, and starts one when there is none.
 
 use crate::daemon::{EXIT_HELD, EXIT_NONE, Lock, log_tail, open_log};
-use crate::exec::check_outside;
 use crate::greet::{TRIES, greeted, nobody_listens, reach};
 use crate::places::Places;
 use crate::waiting::Waiting;
+use crate::within::check_outside;
 use rustix::net::sockopt;
 use serde_json::Value;
 use std::io::{self, Read};
@@ -43,11 +43,7 @@ pub(crate) fn control_from(places: &Places, outside: Option<&Outside>) -> io::Re
         match reach(places, &places.control()) {
             Ok(stream) => {
                 if let Some(child) = started {
-                    let mut child = withdraw(child, &stream);
-                    if outside.is_some() {
-                        // This process may live longer than the daemon, and is its parent.
-                        let _ = std::thread::Builder::new().spawn(move || child.wait());
-                    }
+                    withdraw(child, &stream, outside.is_some());
                 }
                 return Ok(stream);
             }
@@ -175,15 +171,16 @@ fn daemon_command(places: &Places, words: &[&str]) -> io::Result<Command> {
     Ok(command)
 }
 
-/// Ends a daemon that was started while another one was first. Otherwise it could take the directory later, when that
-/// one ends, and nobody would know of it.
-fn withdraw(mut child: Child, stream: &UnixStream) -> Child {
+/// Ends a daemon that was started when another was first. Else it would still be about to take the directory when that
+/// one ends, and nobody would know of it. `stays`: this process may live longer than the daemon, and is its parent.
+fn withdraw(mut child: Child, stream: &UnixStream, stays: bool) {
     let serves = sockopt::socket_peercred(stream).is_ok_and(|peer| peer.pid.as_raw_pid() as u32 == child.id());
     if !serves {
         let _ = child.kill();
         let _ = child.wait();
+    } else if stays {
+        let _ = std::thread::Builder::new().spawn(move || child.wait());
     }
-    child
 }
 
 fn with_log(places: &Places, message: &str) -> io::Error {

@@ -15,15 +15,19 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::PathBuf;
 use std::process::{Command, ExitStatus, Stdio};
+use std::sync::Arc;
 use udm_exec::WITHIN;
 use udm_exec::outside::Outside;
 use udm_exec::run::{Start, StartError, start};
 use udm_exec::supervisor::{Settings, supervise};
+use udm_io::ThreadExecutor;
 
 /// The codes of what is not the program's own, as env(1) has them.
 const FAILED: u8 = 125;
 const NOT_EXECUTABLE: u8 = 126;
 const NOT_FOUND: u8 = 127;
+/// The variable by which libdevmapper does without udev.
+const WITHOUT_UDEV: &str = "DM_DISABLE_UDEV";
 /// How often a supervisor is looked for that others may have started, or that is ending.
 const TRIES: usize = 16;
 /// What a supervisor says when commands may come.
@@ -59,20 +63,6 @@ pub(crate) fn main(places: Result<Places, String>, args: &ExecArgs) -> u8 {
     })
 }
 
-/// Refuses to start a daemon within a namespace, where its devices would be seen by nobody else and end with it.
-///
-/// # Errors
-/// This process is in one.
-pub(crate) fn check_outside() -> Result<(), String> {
-    match std::env::var_os(WITHIN) {
-        None => Ok(()),
-        Some(dir) => Err(format!(
-            "this program runs within `udm exec`, on the daemon in {}: start a daemon from outside",
-            PathBuf::from(dir).display()
-        )),
-    }
-}
-
 struct Failure {
     code: u8,
     message: String,
@@ -96,10 +86,18 @@ fn run(places: &Places, args: &ExecArgs) -> Result<u8, Failure> {
     places.make().map_err(Failure::of_text)?;
     let mut signals = Signals::new([SIGINT, SIGQUIT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGCONT, SIGWINCH])
         .map_err(|e| Failure::of_text(format!("signals cannot be passed on: {e}")))?;
-    let (socket, words, devices) = (places.exec_socket(), &args.words, &args.device);
+    let (socket, words) = (places.exec_socket(), &args.words);
+    let failed = |e: io::Error| Failure::of_text(e.to_string());
+    let devices = args.device.iter().map(std::path::absolute).collect::<io::Result<Vec<_>>>().map_err(failed)?;
+    let cwd = std::env::current_dir().map_err(failed)?;
+    let mut variables = vec![(WITHIN, places.dir().into())];
+    if std::env::var_os(WITHOUT_UDEV).is_none() {
+        // Nobody is there who would tell that udev is done.
+        variables.push((WITHOUT_UDEV, "1".into()));
+    }
     let mut last = None;
     for _ in 0..TRIES {
-        let child = start(&Start { socket: &socket, daemon: places.dir(), words, devices });
+        let child = start(&Start { socket: &socket, words, devices: &devices, cwd: &cwd, variables: &variables });
         let mut child = match child {
             Ok(child) => child,
             Err(StartError::NoSupervisor(_)) => {
@@ -201,6 +199,7 @@ fn be_supervisor(places: &Places) -> io::Result<()> {
             socket: places.exec_socket(),
             dir,
             connect: Box::new(move || connect::control_from(&of_connect, Some(&outside))),
+            executor: Arc::new(ThreadExecutor),
             has_daemon: Box::new(move || Lock::holder(&of_look).is_some()),
         };
         return supervise(settings, || {

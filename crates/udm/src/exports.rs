@@ -1,6 +1,5 @@
 //! Mapped devices as exports.
 
-use crate::daemon::cut;
 use rustix::process::geteuid;
 use std::any::Any;
 use std::sync::Arc;
@@ -67,11 +66,18 @@ impl Exports for MappedExports {
         if !md.info().active {
             return Err(OpenError::Refused(format!("{name} has no active table; load one and resume it")));
         }
-        if cut::is_off(&md) {
+        if is_off(&md) {
             return Err(OpenError::Refused(format!("the power of {name} was cut; load its table again and resume it")));
         }
         Ok(Arc::new(Mapped(md)))
     }
+}
+
+/// Whether the power of a device, or of one beneath, is gone.
+fn is_off(md: &MappedDevice) -> bool {
+    let table = md.table(TableSlot::Active);
+    let beneath = table.as_ref().map_or(&[][..], |table| table.devices());
+    md.is_off() || beneath.iter().any(|dev| dev.as_any().downcast_ref::<MappedDevice>().is_some_and(is_off))
 }
 
 /// A mapped device as an export of any kind.

@@ -25,7 +25,7 @@ pub(crate) struct Device {
     pub(crate) name: String,
     pub(crate) io: BlockingIo,
     pub(crate) limits: Limits,
-    /// Who writes to it meanwhile, of one that was opened for reading.
+    /// The device that writes to it meanwhile, if it was opened for reading.
     pub(crate) in_use: Option<String>,
 }
 

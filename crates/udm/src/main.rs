@@ -19,6 +19,7 @@ mod snapshot;
 mod startup;
 mod thin;
 mod waiting;
+mod within;
 mod world;
 
 use places::Places;

@@ -10,6 +10,7 @@ use crate::places::Places;
 use crate::run::{self, RunArgs};
 use crate::snapshot::{self, SnapshotArgs};
 use crate::thin::{self, ThinArgs};
+use crate::within::check_outside;
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use serde_json::Value;
 use std::ffi::OsString;
@@ -208,7 +209,7 @@ pub(crate) fn main(argv: Vec<OsString>) -> u8 {
         OwnCommand::Daemon(args) => return serve(places(), args),
         OwnCommand::Run(args) => run::run(args),
         OwnCommand::Export(args) => places().and_then(|places| export(&places, args)),
-        OwnCommand::Exec(args) => return exec::main(places(), &args),
+        OwnCommand::Exec(args) => return exec::main(places(), args),
         OwnCommand::Bench(args) => {
             // Without a directory there is no daemon, and its devices are the only ones that are out of reach.
             let socket = places().ok().and_then(|places| {
@@ -235,7 +236,7 @@ pub(crate) fn main(argv: Vec<OsString>) -> u8 {
 }
 
 fn serve(places: Result<Places, String>, args: &DaemonArgs) -> u8 {
-    if let (false, Err(message)) = (args.detached, exec::check_outside()) {
+    if let (false, Err(message)) = (args.detached, check_outside()) {
         eprintln!("udm: {message}");
         return 1;
     }

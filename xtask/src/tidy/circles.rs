@@ -15,13 +15,14 @@ type Circle = (&'static str, &'static [&'static str], &'static str);
 const CIRCLES: &[Circle] = &[
     (
         "crates/control/src/handler",
-        &["error.rs", "mod.rs"],
-        "errors of requests, and the handler that gives them their texts",
+        &["error.rs", "kernel_view.rs", "mod.rs"],
+        "a request under way, what a caller is shown of it, and errors that the request gives their texts",
     ),
     (
         "crates/core/src",
         &[
             "ctr.rs",
+            "file_systems.rs",
             "handle.rs",
             "mapped/back.rs",
             "mapped/control.rs",

@@ -19,6 +19,7 @@ pub(super) const UNSAFE_MODULES: &[(&str, &str)] = &[
     ("crates/core/src/mapped/slot.rs", "a pointer that is replaced under grace periods"),
     ("crates/core/src/mapped/split.rs", "frames and redirections of clones"),
     ("crates/core/src/mapped/submit.rs", "frames and redirections of bios"),
+    ("crates/exec/src/sys.rs", "seccomp and its listener, and what is done between fork and exec"),
     ("crates/export/src/nbd/inflight.rs", "bios that refer to receive chunks and payload buffers"),
     ("crates/export/src/nbd/pool.rs", "a receive chunk whose front is read while its rest is received into"),
     ("crates/export/src/node/apart.rs", "threads with descriptors of their own"),

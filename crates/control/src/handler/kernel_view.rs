@@ -18,12 +18,12 @@ pub trait BlockNodes {
     fn make(&self, md: &Arc<MappedDevice>, minor: Option<u32>) -> Result<(), Error>;
 
     /// Whether programs have the block device open, as one that does, and how often the node itself holds the device.
-    /// With `all` it is looked for descriptors of every process; else a claim (a mounted file system, swap, an exclusive
-    /// open) is all that is known. May block briefly.
+    /// With `all` it is looked for descriptors of every process; else a claim (a mounted file system, swap, an
+    /// exclusive open) is all that is known. May block briefly.
     fn opens(&self, md: &MappedDevice, all: bool) -> Opens;
 }
 
-/// Who has a device open by way of its node.
+/// How often a device is open by way of its node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Opens {
     /// Programs and file systems: one, if there are any.

@@ -200,8 +200,8 @@ impl Table {
         check_depth(self.placed.len() - 1, self.level(), depth::height(owner))
     }
 
-    /// Checks that what lies beneath is as large as the targets need, as `dm_calculate_queue_limits` does when a table is
-    /// about to become the active one (`drivers/md/dm-table.c`, 6.12).
+    /// Checks that what lies beneath is as large as the targets need, as `dm_calculate_queue_limits` does when a table
+    /// is about to become the active one (`drivers/md/dm-table.c`, 6.12).
     pub(crate) fn check_sizes(&self) -> Result<(), TableError> {
         for (number, placed) in self.placed.iter().enumerate() {
             placed.capabilities.devices.iter().try_for_each(|device| check_range(number, device))?;

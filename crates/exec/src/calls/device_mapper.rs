@@ -1,27 +1,59 @@
 //! The ioctls of device mapper: from the caller's memory to the daemon, and back.
 //!
-//! The order of what is checked, and what is written back when, are those of `ctl_ioctl` (`drivers/md/dm-ioctl.c`, 6.12).
+//! The order of what is checked, and what is written back when, are those of `ctl_ioctl` (`drivers/md/dm-ioctl.c`,
+//! 6.12).
 
-use super::{Answer, Answers};
+use super::answer::Answer;
+use super::control_files::ControlFiles;
 use crate::caller::Caller;
-use crate::daemon::Unanswered;
+use crate::daemon::{Daemon, Unanswered};
 use crate::world;
 use rustix::io::Errno;
+use std::sync::Arc;
 use std::time::Duration;
 use tracing::{debug, warn};
 use udm_base::DevT;
 use udm_control::codec::{Command, DeviceKey, Flags, MIN_DATA_SIZE, Request, RequestBuilder, Response, TargetSpec};
 use udm_control::wire::{MAX_MESSAGE, WireAnswer, wipe};
+use udm_io::Executor;
 
 /// How often it is looked for events, while anybody waits for them by poll(2).
 const WATCH: Duration = Duration::from_millis(20);
+/// So many bytes of names are looked at.
+const LIST_BYTES: usize = 1 << 20;
 /// Bytes of the version, which is written back whatever comes of the rest.
 const VERSION_LEN: usize = 12;
 /// Where `data_size` is.
 const DATA_SIZE: std::ops::Range<usize> = 12..16;
 
-impl Answers {
-    pub(super) fn device_mapper(&self, caller: &Caller<'_>) -> Result<Answer, Errno> {
+/// Device mapper, as programs in a namespace see it.
+pub(crate) struct DeviceMapper {
+    daemon: Arc<Daemon>,
+    controls: Arc<ControlFiles>,
+    executor: Arc<dyn Executor>,
+}
+
+impl DeviceMapper {
+    pub(crate) fn new(daemon: Daemon, executor: Arc<dyn Executor>) -> Self {
+        Self { daemon: Arc::new(daemon), controls: Arc::default(), executor }
+    }
+
+    pub(super) fn control_files(&self) -> &ControlFiles {
+        &self.controls
+    }
+
+    /// Has `/dev` follow what others have made.
+    pub(super) fn refresh(&self) {
+        let command = Command::ListDevices;
+        let Ok(request) = RequestBuilder::new(command).capacity(LIST_BYTES).build() else { return };
+        match self.daemon.ask(command.ioctl_number(), &request, &|| false) {
+            Ok(answer) if answer.errno == 0 => show(command, &answer.buf),
+            other => debug!("the devices are not known: {other:?}"),
+        }
+    }
+
+    /// Does an ioctl of the type 0xfd.
+    pub(super) fn ioctl(&self, caller: &Caller<'_>) -> Result<Answer, Errno> {
         let [descriptor, command, address, ..] = caller.call.args;
         let Some(file) = self.controls.number_of(caller, descriptor) else { return Ok(Answer::GoOn) };
         if !caller.may_administrate() {
@@ -77,7 +109,7 @@ impl Answers {
     }
 }
 
-impl Answers {
+impl DeviceMapper {
     /// Has the caller's file become readable at the next event. One thread looks for events as long as anybody waits.
     fn arm(&self, caller: &Caller<'_>, file: u64, events: u32) {
         if !self.controls.arm(caller, caller.call.args[0], file, events) {
@@ -98,7 +130,7 @@ impl Answers {
                 }
             }
         };
-        if let Err(error) = std::thread::Builder::new().name("udm-exec-event".into()).spawn(watch) {
+        if let Err(error) = self.executor.spawn("udm-exec-event", Box::new(watch)) {
             warn!("no thread looks for events: {error}");
         }
     }
@@ -162,7 +194,7 @@ fn with_numbers(caller: &Caller<'_>, request: &Request<'_>) -> Option<Vec<u8>> {
 }
 
 /// Has the namespace's `/dev` follow: a device that was made is there, one that was removed is not.
-pub(super) fn show(command: Command, reply: &[u8]) {
+fn show(command: Command, reply: &[u8]) {
     let Ok(response) = Response::parse(reply) else { return };
     let header = response.header();
     let number = |dev: Option<DevT>| dev.filter(|dev| dev.major == world::LOOP_MAJOR).map(|dev| dev.minor);

@@ -1,6 +1,6 @@
 //! `add_key` of the kind `logon`: what cryptsetup gives to the kernel's dm-crypt, and user space can never read.
 
-use super::Answer;
+use super::answer::Answer;
 use crate::caller::Caller;
 use rustix::io::Errno;
 

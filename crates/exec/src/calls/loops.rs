@@ -1,7 +1,7 @@
 //! `/dev/loop-control`: a loop device that a program makes or asks for gets its node in the namespace's `/dev`, where no
 //! devtmpfs puts one.
 
-use super::Answer;
+use super::answer::Answer;
 use crate::caller::Caller;
 use crate::world;
 use rustix::io::Errno;

@@ -1,5 +1,6 @@
 //! What each system call that is asked about comes to.
 
+mod answer;
 mod control_files;
 mod device_mapper;
 mod foreign;
@@ -7,54 +8,37 @@ mod keys;
 mod loops;
 mod open;
 
+pub(crate) use device_mapper::DeviceMapper;
+
 use crate::caller::Caller;
-use crate::daemon::Daemon;
 use crate::filter::{Abi, Call};
 use crate::notify::Answerer;
 use crate::sys::{self, Notification};
-use control_files::ControlFiles;
+use answer::Answer;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
-use std::sync::Arc;
 use tracing::debug;
 
-/// What is answered.
-pub(crate) enum Answer {
-    /// The call's value.
-    Value(i64),
-    /// The kernel goes on with the call: it is no business of ours.
-    GoOn,
-    /// A descriptor of the caller's own.
-    Descriptor { file: OwnedFd, close_on_exec: bool },
-}
-
 /// What is answered to the calls of all programs in a namespace.
-pub(crate) struct Answers {
-    daemon: Arc<Daemon>,
-    controls: Arc<ControlFiles>,
-}
+pub(crate) struct Answers(DeviceMapper);
 
 impl Answers {
-    pub(crate) fn new(daemon: Daemon) -> Self {
-        Self { daemon: Arc::new(daemon), controls: Arc::default() }
+    pub(crate) fn new(device_mapper: DeviceMapper) -> Self {
+        Self(device_mapper)
     }
 
-    /// Asks for something in nobody's name, and has `/dev` follow what is answered.
-    pub(crate) fn refresh(&self, request: &[u8]) {
-        let command = udm_control::codec::Command::ListDevices;
-        match self.daemon.ask(command.ioctl_number(), request, &|| false) {
-            Ok(answer) if answer.errno == 0 => device_mapper::show(command, &answer.buf),
-            other => debug!("the devices are not known: {other:?}"),
-        }
+    /// Has `/dev` follow what others have made.
+    pub(crate) fn refresh(&self) {
+        self.0.refresh();
     }
 
     fn of(&self, caller: &Caller<'_>) -> Result<Answer, Errno> {
         let call = Abi::of(caller.call.arch).and_then(|abi| abi.call(caller.call.number as u32));
         match call {
-            Some(Call::Ioctl) if caller.call.args[1] as u32 & 0xff00 == 0xfd00 => self.device_mapper(caller),
+            Some(Call::Ioctl) if caller.call.args[1] as u32 & 0xff00 == 0xfd00 => self.0.ioctl(caller),
             Some(Call::Ioctl) => loops::control(caller),
-            Some(Call::OpenAt) => self.open(caller, caller.call.args[1], caller.call.args[2]),
-            Some(Call::Open) => self.open(caller, caller.call.args[0], caller.call.args[1]),
+            Some(Call::OpenAt) => self.0.open(caller, caller.call.args[1], caller.call.args[2]),
+            Some(Call::Open) => self.0.open(caller, caller.call.args[0], caller.call.args[1]),
             Some(Call::AddKey) => keys::add(caller),
             None => Ok(Answer::GoOn),
         }

@@ -1,13 +1,14 @@
 //! `/dev/mapper/control`, opened.
 
-use super::{Answer, Answers};
+use super::answer::Answer;
+use super::device_mapper::DeviceMapper;
 use crate::caller::Caller;
 use rustix::io::Errno;
 
 /// How every program names it: at the end of a path.
 const CONTROL: &[u8] = b"mapper/control";
 
-impl Answers {
+impl DeviceMapper {
     pub(super) fn open(&self, caller: &Caller<'_>, path: u64, flags: u64) -> Result<Answer, Errno> {
         // What cannot be read, the kernel says better.
         let Ok(path) = caller.text(path) else { return Ok(Answer::GoOn) };
@@ -18,6 +19,6 @@ impl Answers {
             return Err(Errno::ACCESS);
         }
         let close_on_exec = flags as u32 & libc::O_CLOEXEC as u32 != 0;
-        Ok(Answer::Descriptor { file: self.controls.make()?, close_on_exec })
+        Ok(Answer::Descriptor { file: self.control_files().make()?, close_on_exec })
     }
 }

@@ -531,7 +531,7 @@ impl Serve for Worker {
     fn turn(&mut self) -> io::Result<Turn> {
         let more = self.work();
         self.answer_reaps();
-        if self.deadline.is_some_and(|at| self.slots.len() == 0 || self.engine.channel.now() >= at) {
+        if self.deadline.is_some_and(|at| self.slots.is_empty() || self.engine.channel.now() >= at) {
             return Ok(Turn::Over);
         }
         // With bios or questions under way, the device's answer is the next event. It ends one wait, which must be the

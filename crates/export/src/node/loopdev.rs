@@ -384,8 +384,8 @@ impl LoopDevice {
         self.with_open(domain, move |open| sys::loop_set_block_size(open, bytes))
     }
 
-    /// Offers discards, or none. The driver offers them for every file that holes can be punched in, also where a device
-    /// beneath takes none.
+    /// Offers discards, or none. The driver offers them for every file that holes can be punched in, also where a
+    /// device beneath takes none.
     ///
     /// # Errors
     /// What the system says: sysfs may be read-only.

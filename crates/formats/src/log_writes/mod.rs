@@ -1,7 +1,7 @@
 //! The log of the `log-writes` target (`drivers/md/dm-log-writes.c`, 6.12): see docs/formats/log-writes.md.
 //!
-//! Nothing here does I/O. Who reads a log asks a [`Reader`] where the next entry lies, reads that sector, and gives it
-//! back; who writes one asks a [`Layout`] where the next entry goes.
+//! Nothing here does I/O. The program that reads a log asks a [`Reader`] where the next entry lies, reads that sector,
+//! and gives it back. The program that writes a log asks a [`Layout`] where the next entry goes.
 //!
 //! # Invariants
 //! - A number from the device is checked before it is used as a place or a size: what a [`Reader`] names lies on the

@@ -14,13 +14,6 @@ use udm_control::second::CutAnswer;
 use udm_core::{Error, MappedDevice, TableSlot};
 use udm_io::{BlockDevice, DeviceId};
 
-/// Whether the power of a device, or of one beneath, is gone.
-pub(crate) fn is_off(md: &MappedDevice) -> bool {
-    let table = md.table(TableSlot::Active);
-    let beneath = table.as_ref().map_or(&[][..], |table| table.devices());
-    md.is_off() || beneath.iter().any(|dev| dev.as_any().downcast_ref::<MappedDevice>().is_some_and(is_off))
-}
-
 /// Whether `md` stands on that device, or is it.
 fn stands_on(md: &MappedDevice, id: DeviceId) -> bool {
     let table = md.table(TableSlot::Active);

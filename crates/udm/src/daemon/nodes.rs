@@ -303,8 +303,8 @@ impl Nodes {
     }
 
     /// Lets go of devices, so that they can be removed, unless somebody uses their nodes: then the answer says who.
-    /// Blocks. [`sync`](Self::sync) brings back what was let go of for nothing. `deferred`: a block device that is in use
-    /// lets go at its last close.
+    /// Blocks. [`sync`](Self::sync) brings back what was let go of for nothing. `deferred`: a block device that is in
+    /// use lets go at its last close.
     pub(crate) fn release(&self, deferred: bool, which: impl Fn(&MappedDevice) -> bool) -> Vec<String> {
         let mut kept = Vec::new();
         self.ublk.release(&which, &mut kept);

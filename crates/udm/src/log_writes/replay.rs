@@ -3,7 +3,7 @@
 //! What is done is not undone: whoever wants several states of the device in one run has them one after the other, by
 //! `--check`. A check that changes the device, as a mount does, works on a copy.
 
-use super::{FromArgs, Log, StopArgs};
+use super::log::{FromArgs, Log, StopArgs};
 use crate::finder::{Device, Finder};
 use clap::Args;
 use std::io::{self, Write};

@@ -38,8 +38,8 @@ impl BlockNodes for Nodes {
     }
 }
 
-/// Whether another process has that block device open. How often cannot be told: descriptors that were inherited are one
-/// open file.
+/// Whether another process has that block device open. How often cannot be told: descriptors that were inherited are
+/// one open file.
 fn is_open_by_any(number: DevT) -> bool {
     let me = std::process::id().to_string();
     let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
