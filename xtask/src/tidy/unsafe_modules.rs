@@ -35,6 +35,7 @@ pub(super) const UNSAFE_MODULES: &[(&str, &str)] = &[
     ("crates/export/src/vhost_user/memory.rs", "reads and writes the memory of guests, by address"),
     ("crates/export/src/vhost_user/queue.rs", "bios that refer to the memory of guests"),
     ("crates/export/src/vhost_user/ring.rs", "rings in the memory of guests"),
+    ("crates/io/src/clock.rs", "asks the system for its coarse clock, which std does not know"),
     ("crates/io/src/channel/bio.rs", "a handle that owns a slot of a slab"),
     ("crates/io/src/channel/record.rs", "completion functions that take a private word"),
     ("crates/io/src/bio/segment.rs", "memory of the submitter, by address"),
