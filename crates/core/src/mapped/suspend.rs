@@ -165,7 +165,7 @@ impl MappedDevice {
             control.active.clone()
         };
         let registry = self.registry()?;
-        if active.is_some() && !options.noflush && !options.nolockfs {
+        if active.is_some() && !options.noflush && !options.nolockfs && !self.is_off() {
             // Before the targets are told: what is written now goes through them. The kernel tells them first
             // (`__dm_suspend`, `drivers/md/dm.c`, 6.12), and its targets go on all the same.
             doing.now("waits for the file systems on it to be frozen");

@@ -74,7 +74,7 @@ fn bad_tables_say_where_and_what() {
         ),
         (
             "0 10 qqqqqqqq",
-            "line 1: unknown target type: found \"qqqqqqqq\"; known are delay, dust, ebs, error, flakey, linear, loop, ram, snapshot, snapshot-merge, snapshot-origin, striped, switch, thin, thin-pool, unstriped, zero\n  0 10 qqqqqqqq\n       ^^^^^^^^",
+            "line 1: unknown target type: found \"qqqqqqqq\"; known are delay, dust, ebs, error, flakey, linear, log-writes, loop, power-cut, ram, snapshot, snapshot-merge, snapshot-origin, striped, switch, thin, thin-pool, unstriped, zero\n  0 10 qqqqqqqq\n       ^^^^^^^^",
         ),
         (
             "0 10 zero x",

@@ -97,8 +97,10 @@ impl FileSystems for NodeFileSystems {
             Ok(Frozen::No) => {
                 self.forget(device);
                 // What programs wrote to the block device itself is written as well (`bdev_freeze`, `block/bdev.c`).
+                // A device that fails must not keep another table from taking its place: what cannot be written stays.
                 let flushed = self.loop_device(md).map_or(Ok(()), |loopdev| loopdev.flush(&self.shared.domain));
-                flushed.map_err(|error| Error::new(Errno::of(&error), error.to_string()))
+                flushed.unwrap_or_else(|error| warn!("{}: {error}", md.device_name()));
+                Ok(())
             }
             Err(error) => {
                 self.forget(device);
