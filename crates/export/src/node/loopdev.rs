@@ -384,17 +384,17 @@ impl LoopDevice {
         self.with_open(domain, move |open| sys::loop_set_block_size(open, bytes))
     }
 
-    /// Offers discards, or none. The driver offers them for every file that holes can be punched in, also where a
-    /// device beneath takes none.
+    /// Has the device offer no discards any more. The driver offers them for every file that holes can be punched in,
+    /// also where a device beneath takes none.
+    ///
+    /// The limit is the number's and not the file's, and it cannot be taken back: without discards there is no
+    /// granularity, and the kernel takes no limit that is no multiple of it (`queue_max_discard_sectors_store`, 6.12).
+    /// So only for a number that is [discarded](Self::discard) with the device.
     ///
     /// # Errors
     /// What the system says: sysfs may be read-only.
-    pub fn offer_discards(&self, domain: &Domain, on: bool) -> io::Result<()> {
-        self.apart(domain, move |device| {
-            let queue = PathBuf::from(format!("/sys/block/loop{}/queue", device.number));
-            let most = if on { fs::read_to_string(queue.join("discard_max_hw_bytes"))? } else { "0".to_owned() };
-            fs::write(queue.join("discard_max_bytes"), most.trim())
-        })
+    pub fn refuse_discards(&self, domain: &Domain) -> io::Result<()> {
+        self.apart(domain, |device| fs::write(format!("/sys/block/loop{}/queue/discard_max_bytes", device.number), "0"))
     }
 
     /// Refuses writes, or no longer.

@@ -59,7 +59,7 @@ const PAGES: &[(&str, &str)] = &[
     ("docs/src/targets/ram.md", ""),
     ("docs/src/targets/striped.md", "truncate -s 1G a.img b.img"),
     ("docs/src/targets/switch.md", "truncate -s 1G a.img b.img"),
-    ("docs/src/targets/unstriped.md", "truncate -s 1G a.img; truncate -s 2G sdb"),
+    ("docs/src/targets/unstriped.md", "truncate -s 4G both.img"),
     ("docs/src/targets/thin-pool.md", "truncate -s 4M sdb1; truncate -s 64M sdb2"),
     (
         "docs/src/targets/thin.md",

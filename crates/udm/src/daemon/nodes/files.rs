@@ -49,8 +49,8 @@ pub(super) struct Change {
     pub(super) moded: Option<bool>,
     /// Its logical block size in bytes, if that is another.
     pub(super) block: Option<u32>,
-    /// It takes discards now, or no longer.
-    pub(super) discards: Option<bool>,
+    /// It takes no discards any more, and its block device has a number of its own.
+    pub(super) no_discards: bool,
 }
 
 impl Files {
@@ -123,9 +123,9 @@ impl Files {
             resized: now.sectors != then.sectors,
             moded: (now.read_only != then.read_only).then_some(now.read_only),
             block: (blocks.0 != blocks.1).then_some(blocks.0),
-            discards: (takes_discards(&now) != takes_discards(&then)).then_some(takes_discards(&now)),
+            no_discards: takes_discards(&then) && !takes_discards(&now) && node.wanted.number.is_some(),
         };
-        let follows = change.resized || change.moded.is_some() || change.block.is_some() || change.discards.is_some();
+        let follows = change.resized || change.moded.is_some() || change.block.is_some() || change.no_discards;
         // Released for a removal that did not come about. One that is still to come does not want it back, and over
         // what is suspended it would wait.
         let lacks = node.loopdev.is_none() || node.wanted.mapper && node.mapper.is_none();

@@ -73,7 +73,10 @@ impl Claim {
         let domain = &self.shared.domain;
         let attach = |choice| {
             let loopdev = loopdev::attach(domain, file, *read_only, *block, choice)?;
-            if !discards && let Err(error) = loopdev.offer_discards(domain, false) {
+            if !discards
+                && choice != Choice::Free
+                && let Err(error) = loopdev.refuse_discards(domain)
+            {
                 warn!("{} offers discards that nobody takes: {error}", loopdev.path().display());
             }
             Ok(loopdev)
@@ -220,7 +223,7 @@ impl Claim {
             let resized = if change.resized { loopdev.resize(domain) } else { Ok(()) };
             let moded = change.moded.map_or(Ok(()), |on| loopdev.set_read_only(domain, on));
             let block = change.block.map_or(Ok(()), |bytes| loopdev.set_block_size(domain, bytes));
-            let discards = change.discards.map_or(Ok(()), |on| loopdev.offer_discards(domain, on));
+            let discards = if change.no_discards { loopdev.refuse_discards(domain) } else { Ok(()) };
             for error in [resized, moded, block, discards].into_iter().filter_map(Result::err) {
                 warn!("{error}");
             }
