@@ -30,8 +30,6 @@ STRIPED = f"{RAM};a,,,,0 {GIB // 2} ram;b,,,,0 {GIB // 2} ram;" \
 NULL = "null:size=1G"
 NULLS = f"n,,,,0 {GIB} linear {NULL} 0;n2,,,,0 {GIB} linear /dev/mapper/n 0;n3,,,,0 {GIB} linear /dev/mapper/n2 0;" \
         f"s,,,,0 {GIB} striped 2 128 {NULL} 0 {NULL} 0"
-FAULTS = f"n,,,,0 {GIB} linear {NULL} 0;d,,,,0 {GIB} delay {NULL} 0 0;k,,,,0 {GIB} dust {NULL} 0 4096;" \
-         f"f,,,,0 {GIB} flakey {NULL} 0 3600 1"
 JOBS = "--bs=512 --numjobs=12 --iodepth=1 --lat=off"
 RAND4K = "--rw=randread --bs=4k --iodepth=1 --lat=off"
 WRITE4K = "--rw=randwrite --bs=4k --iodepth=1 --lat=off --fill"
@@ -62,9 +60,6 @@ ROWS = [
      f"{DEEP} --set=n:compile=0 --set=n2:compile=0 --set=n3:compile=0", "more", 12),
     ("a second and third linear, compiled", NULLS, "n3", "n", DEEP, "more", None),
     ("striped over two nulls", NULLS, "s", NULL, DEEP, "more", 12),
-    ("delay 0 beside linear, over null", FAULTS, "d", "n", DEEP, "more", 12),
-    ("quiet dust beside linear, over null", FAULTS, "k", "n", DEEP, "more", 12),
-    ("flakey that is up beside linear, over null", FAULTS, "f", "n", DEEP, "more", 12),
     ("linear over null, cloning forced", NULLS, "n", NULL, f"{DEEP} --set=n:clone_always=1", "more", None),
 ]
 

@@ -5,7 +5,7 @@ in_turns() { # SERVER AGAINST CASE
     : >"$dir/rounds"
     round=0
     while [ "$round" -lt "$rounds" ]; do
-        # The order changes, so that neither always has the warmer cache.
+        # Who goes first changes, so that neither always has the warmer cache.
         if [ $((round % 2)) = 0 ]; then
             a=$(one "$1" "$3"); b=$(one "$2" "$3")
         else

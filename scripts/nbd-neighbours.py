@@ -111,7 +111,7 @@ def measure(path, what):
     time.sleep(0.2)
     kept = what(path)
     time.sleep(float(os.environ.get("SECONDS", "3")))
-    # A request without an answer counts with its present delay; the clients that block it are ended.
+    # What did not get through is as late as it is by now; those who keep it out go.
     late = threading.Timer(30, lambda: [client.socket.close() for client in kept or []])
     late.start()
     for neighbour in neighbours:
@@ -159,7 +159,7 @@ def main():
     for case in sys.argv[1:] or [*CASES, "memory"]:
         with tempfile.TemporaryDirectory() as place:
             path = os.path.join(place, "s")
-            # The device's content would count as the server's memory.
+            # What the device holds would count as the server's memory.
             target = "zero" if case == "memory" else "ram"
             server = subprocess.Popen(
                 [udm, "run", "--nbd", path, f"disk,,,,0 {4096 * 2048} {target}"], stdout=subprocess.DEVNULL

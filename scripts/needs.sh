@@ -29,7 +29,7 @@ needs=(
 PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin
 export PATH
 
-# The packages of the missing programs, each once.
+# The packages of what is not there, each once.
 missing() {
     local need
     for need in "${needs[@]}"; do
@@ -109,7 +109,7 @@ fetch_fio() (
         rm -rf ../fio-apt || echo "needs.sh: no source of fio: its engine is not tested"
 )
 
-# The licence checker. Built without optimisation, it is ready in half the time.
+# What checks the licences. Built without optimisation, it is there in half the time.
 install_deny() {
     command -v cargo-deny >/dev/null && return 0
     echo "needs.sh: building cargo-deny"

@@ -22,7 +22,7 @@ pub const MEMORY_LIMIT: u64 = 1 << 30;
 /// An input that takes longer has hung; honest ones take microseconds.
 const HANG: Duration = Duration::from_secs(10);
 
-/// The parameters of a run.
+/// What one run is to do.
 #[derive(Debug, Clone, Copy)]
 pub struct Plan {
     /// Whose parser.

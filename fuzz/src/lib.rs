@@ -1,8 +1,8 @@
 //! Random input against everything that reads bytes from outside: a table, a socket, a disk.
 //!
-//! Coverage-guided fuzzing needs a nightly compiler. This does without: input number `i` of seed `s` is a function of
-//! `s`, `i` and the committed seed corpus, so every crash can be made again from two numbers. README.md beside this
-//! crate says how to add a target.
+//! Coverage-guided fuzzing needs a nightly compiler. This does without: input number `i` of seed
+//! `s` is a function of `s`, `i` and the committed seed corpus, so every crash can be made again
+//! from two numbers. README.md beside this crate tells how to add a target.
 
 pub mod corpus;
 pub mod driver;
@@ -33,13 +33,11 @@ pub const TARGETS: &[Target] = &[
     Target { name: "daemon-second", run: targets::daemon::fuzz_second, words: targets::daemon::WORDS },
     Target { name: "daemon-session", run: targets::daemon::fuzz_session, words: targets::ioctl::WORDS },
     Target { name: "ioctl", run: targets::ioctl::fuzz_ioctl, words: targets::ioctl::WORDS },
-    Target { name: "log-writes", run: targets::log_writes::fuzz_log_writes, words: targets::log_writes::WORDS },
     Target { name: "nbd-connection", run: targets::nbd::fuzz_connection, words: targets::nbd::WORDS },
     Target { name: "nbd-requests", run: targets::nbd::fuzz_requests, words: targets::nbd::WORDS },
     Target { name: "nbd-server", run: targets::nbd::fuzz_server, words: targets::nbd::WORDS },
     Target { name: "nbd-uri", run: targets::nbd::fuzz_uri, words: targets::nbd::URI_WORDS },
     Target { name: "pdata", run: targets::pdata::fuzz_pdata, words: targets::pdata::WORDS },
-    Target { name: "power-cut", run: targets::power_cut::fuzz_record, words: targets::power_cut::WORDS },
     Target { name: "snapshot-areas", run: targets::snapshot::fuzz_areas, words: targets::snapshot::WORDS },
     Target { name: "snapshot-header", run: targets::snapshot::fuzz_header, words: targets::snapshot::WORDS },
     Target { name: "table", run: targets::table::fuzz_table, words: targets::table::WORDS },

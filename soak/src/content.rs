@@ -1,4 +1,4 @@
-//! The content of a volume's blocks: bytes that identify the writer, the place and the time.
+//! What the blocks of a volume hold: bytes that say who wrote them, where and when.
 //!
 //! Each write of a block has a *stamp* of its own, and the block's bytes follow from the stamp and the block's number.
 //! So a write that was lost, torn, or that landed elsewhere is found as well as a flipped bit. Stamp 0 stands for

@@ -14,7 +14,7 @@ pub struct Daemon {
     kills: AtomicU64,
 }
 
-/// The output of a command.
+/// What a command said.
 #[derive(Clone, Debug)]
 pub struct Said {
     /// Whether it succeeded.

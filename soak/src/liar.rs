@@ -1,6 +1,7 @@
 //! An NBD server that does not do what it should: what a device beneath may be.
 //!
-//! It has one export of memory under every name, and each connection behaves in one way throughout.
+//! It has one export of memory, whatever it is asked for, and each connection behaves in one way for as long as it is
+//! there.
 
 use std::io::{self, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -15,7 +16,7 @@ use crate::watch::lock;
 /// How it behaves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Manner {
-    /// Correct, but each answer takes this many milliseconds.
+    /// As it should, though each answer takes so many milliseconds.
     Slow(u64),
     /// It takes connections and says nothing.
     Silent,
@@ -25,11 +26,11 @@ pub enum Manner {
     Gone,
     /// It has blocks of a size that cannot be.
     Impossible,
-    /// It answers requests that were not made.
+    /// It answers requests that nobody made.
     Confused,
 }
 
-/// Behaviours with which no device can be opened.
+/// Manners in which nobody can have a device.
 pub const USELESS: &[Manner] = &[Manner::Silent, Manner::Dripping, Manner::Gone, Manner::Impossible];
 
 /// A server on a unix socket; it ends with the value.
@@ -42,7 +43,7 @@ pub struct Liar {
 }
 
 impl Liar {
-    /// Serves this many bytes of memory at `path`.
+    /// Serves so many bytes of memory at `path`.
     pub fn new(path: &Path, bytes: usize, manner: Manner) -> io::Result<Self> {
         let listener = UnixListener::bind(path)?;
         let over = Arc::new(AtomicBool::new(false));
@@ -78,7 +79,7 @@ impl Liar {
         self.asked.load(Ordering::SeqCst)
     }
 
-    /// Hangs up on every client, and goes on listening.
+    /// Hangs up on everybody, and goes on listening.
     pub fn hang_up(&self) {
         lock(&self.connections).drain(..).for_each(|stream| drop(stream.shutdown(std::net::Shutdown::Both)));
     }

@@ -43,7 +43,7 @@ pub fn burst(
     for _ in 0..batches {
         writer.batch()?;
     }
-    // Data written through this client has to be seen by any other.
+    // What was written this way is to be seen by any other.
     let mut flush = vec![Request::new(What::Flush, 0, 0)];
     writer.execute(&mut flush).map(drop)
 }

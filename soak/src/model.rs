@@ -1,4 +1,4 @@
-//! The data that a volume may return, block by block.
+//! What a volume may read, block by block.
 //!
 //! # Rules
 //! - A read sees the last write that was acknowledged.
@@ -12,7 +12,7 @@
 use crate::content::{self, BLOCK, ZEROES};
 use std::collections::{BTreeSet, HashMap};
 
-/// The effect of a request on the blocks that it touches.
+/// What a request does to the blocks that it touches.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Effect {
     /// They have this stamp.
@@ -27,13 +27,13 @@ type Stamps = Vec<u64>;
 /// The blocks of a volume.
 #[derive(Clone, Default)]
 pub struct Model {
-    /// The content of each block that is certain.
+    /// What each block has, where there is no doubt.
     now: Vec<u64>,
-    /// The possible contents of other blocks.
+    /// What a block may have, where there is.
     doubt: HashMap<u64, Stamps>,
-    /// The contents of a block since the last flush, besides the present one: a kill may bring them back.
+    /// What a block had since the last flush, besides what it has now: a kill may bring it back.
     undone: HashMap<u64, Stamps>,
-    /// The operation under way on a block.
+    /// What is being done to a block.
     flying: HashMap<u64, Effect>,
     /// Blocks that were written to when the daemon was killed, and may be mixtures.
     torn: BTreeSet<u64>,
@@ -84,7 +84,7 @@ impl Model {
         }
     }
 
-    /// The possible contents of a block, without operations in flight.
+    /// What a block may have, what is in flight aside.
     fn possible(&self, block: u64) -> Stamps {
         match self.doubt.get(&block) {
             Some(stamps) => stamps.clone(),
@@ -152,7 +152,7 @@ impl Model {
     /// The snapshot is there: what may be in it.
     pub fn end_snapshot(&mut self, before: Self) -> Self {
         let mut snapshot = before;
-        // Writes in flight at its creation may be in it.
+        // What was in flight when it was asked for may be in it.
         let mut later = self.journal.take().unwrap_or_default();
         for (block, effect) in std::mem::take(&mut snapshot.flying) {
             let stamp = if let Effect::Write(stamp) = effect { stamp } else { ZEROES };
@@ -218,7 +218,7 @@ mod tests {
         model.done(0, ok, false);
     }
 
-    /// The stamps of 0 to 9 that may be read.
+    /// Which of the stamps 0 to 9 may be read.
     fn may(model: &Model) -> Vec<u64> {
         (0..10).filter(|stamp| model.clone().read(0, &block(*stamp)).is_ok()).collect()
     }

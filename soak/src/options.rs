@@ -6,16 +6,14 @@ use std::path::PathBuf;
 /// Random operations on a daemon under verified load.
 ///
 /// It ends with a table of what was done, and fails when something hangs, leaks, is refused that must not be, or reads
-/// other bytes than were written. The seed fixes the mix of operations; the order of the threads is not repeatable.
+/// other bytes than were written. The seed fixes the mix of operations; the order in which threads come by is not
+/// repeated.
 #[derive(Parser, Clone, Debug)]
 #[command(name = "cargo xtask soak")]
 pub struct Options {
     /// How long operations go on
     #[arg(long, default_value_t = 60)]
     pub seconds: u64,
-    /// Each operation once, in an order of the seed, however long that takes, instead of --seconds
-    #[arg(long, conflicts_with = "seconds")]
-    pub once: bool,
     /// The mix
     #[arg(long, default_value_t = 1)]
     pub seed: u64,

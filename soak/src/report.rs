@@ -1,4 +1,4 @@
-//! The report of a failure: what waits for what, in the harness and in the daemon.
+//! What is told when something is wrong: who waits for what, in the harness and in the daemon.
 
 use crate::world::World;
 use rustix::process::Pid;
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// The work under way in the harness.
+/// What is under way in the harness.
 pub fn under_way(world: &World) -> String {
     let mut text = String::from("== under way in the harness, longest first\n");
     for line in world.watch.under_way() {
@@ -35,7 +35,7 @@ pub fn all(world: &World) -> String {
     text + &format!("== the end of the daemon's log\n{}\n", world.daemon.log(60))
 }
 
-/// The wait of each thread of a process, from the kernel.
+/// What each thread of a process waits for, as the kernel knows.
 fn threads(pid: Pid) -> String {
     let mut text = String::new();
     let tasks = format!("/proc/{}/task", pid.as_raw_nonzero());
@@ -54,7 +54,7 @@ fn threads(pid: Pid) -> String {
     text
 }
 
-/// Runs a command for a limited number of seconds. Returns its output.
+/// Runs a command, but not for longer than so many seconds. What it printed.
 fn bounded(mut command: Command, seconds: u64) -> String {
     let mut child = match command.spawn() {
         Ok(child) => child,

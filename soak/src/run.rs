@@ -1,6 +1,5 @@
 //! A soak from its start to its end.
 
-use crate::mix::Mix;
 use crate::operations::{OPERATIONS, Operation, Outcome, have_a_loop_device_once};
 use crate::options::Options;
 use crate::world::{Turn, World};
@@ -10,8 +9,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use udm_export::node::loopdev;
-use udm_io::{Domain, MAX_CHANNELS};
+use udm_io::MAX_CHANNELS;
 use udm_sim::Rng;
 
 /// KiB of memory that may be left at the end beside what was in use at the start.
@@ -51,8 +49,7 @@ fn prepare(options: &Options) -> Result<(Vec<Operation>, tempfile::TempDir), Str
 fn soak(options: Options, operations: Vec<Operation>, root: tempfile::TempDir) -> ExitCode {
     let keep = options.keep;
     let json = options.json;
-    let long = if options.once { "each operation once".into() } else { format!("{} s", options.seconds) };
-    println!("soak: seed {}, {long}, {}", options.seed, options.udm.display());
+    println!("soak: seed {}, {} s, {}", options.seed, options.seconds, options.udm.display());
     let world = World::new(options, root.path().to_owned());
     let over = Arc::new(AtomicBool::new(false));
     told_of_panics(&world);
@@ -124,8 +121,10 @@ fn told_of_panics(world: &Arc<World>) {
 /// Ends the daemon, whatever state it is in, and what would be left of it.
 fn end(world: &World) {
     world.daemon.kill();
-    // Known by their files, as long as these are to be seen. Not by their numbers, which others may have by now.
-    let _ = loopdev::detach_stale(&Domain::default(), &world.daemon.dir().join("dev"));
+    // Known by their files, as long as these are to be seen.
+    for device in report::loops(&world.root) {
+        let _ = std::process::Command::new("losetup").arg("-d").arg(device).status();
+    }
     let _ = rustix::mount::unmount(world.daemon.dir().join("dev"), rustix::mount::UnmountFlags::DETACH);
 }
 
@@ -142,11 +141,11 @@ fn direct(world: &Arc<World>, operations: &[Operation]) -> Result<(), String> {
     let before = Measure::of(world).ok_or("the daemon cannot be looked at")?;
     stacks::build(&turn)?;
     director.idle();
-    let mix = &Mix::new(operations, &world.options, turn.rng);
+    let until = Instant::now() + Duration::from_secs(world.options.seconds);
     std::thread::scope(|scope| {
         for number in 0..world.options.operators {
             let seed = turn.rng.next();
-            scope.spawn(move || operate(world, mix, number, seed));
+            scope.spawn(move || operate(world, operations, number, seed, until));
         }
     });
     if world.has_failed() {
@@ -159,12 +158,18 @@ fn direct(world: &Arc<World>, operations: &[Operation]) -> Result<(), String> {
 }
 
 /// One thread of operations.
-fn operate(world: &Arc<World>, mix: &Mix, number: u64, seed: u64) {
+fn operate(world: &Arc<World>, operations: &[Operation], number: u64, seed: u64, until: Instant) {
     let actor = world.watch.actor(format!("operator {number}"));
     let mut rng = Rng::new(seed);
-    while !world.has_failed() {
-        let Some(next) = mix.next(&mut rng) else { return };
-        let op = next.op;
+    let weights: u64 = operations.iter().map(|op| op.weight).sum();
+    while Instant::now() < until && !world.has_failed() && weights > 0 {
+        let mut at = rng.below(weights);
+        let chosen = operations.iter().find(|op| {
+            let here = at < op.weight;
+            at = at.saturating_sub(op.weight);
+            here
+        });
+        let Some(op) = chosen else { continue };
         let begun = Instant::now();
         if world.options.verbose {
             println!("{} begins {}", actor.who(), op.name);
@@ -178,12 +183,7 @@ fn operate(world: &Arc<World>, mix: &Mix, number: u64, seed: u64) {
             (op.run)(&mut turn)
         };
         match outcome {
-            Ok(outcome) => {
-                if outcome == Outcome::Skipped {
-                    mix.again(next);
-                }
-                world.stats.ended(op.name, outcome == Outcome::Done, begun.elapsed());
-            }
+            Ok(outcome) => world.stats.ended(op.name, outcome == Outcome::Done, begun.elapsed()),
             Err(text) => return world.fail(format!("{}: {text}", op.name)),
         }
         actor.idle();
@@ -203,7 +203,7 @@ fn take_down(turn: &mut Turn<'_>) -> Result<(), String> {
     for volume in &volumes {
         load::check(world, volume, turn.actor)?;
     }
-    // A device that stands on another is removed first.
+    // What stands on another goes first.
     let (above, beneath): (Vec<_>, Vec<_>) = world.devices().into_iter().partition(|device| device.on.is_some());
     for device in above.iter().chain(&beneath) {
         turn.remove([&device.name])?;
@@ -213,7 +213,7 @@ fn take_down(turn: &mut Turn<'_>) -> Result<(), String> {
     Ok(())
 }
 
-/// The resources of a daemon without devices.
+/// What a daemon without devices has.
 struct Measure {
     pid: Pid,
     descriptors: std::collections::BTreeMap<String, u64>,
@@ -234,7 +234,7 @@ impl Measure {
         })
     }
 
-    /// The resources that have increased.
+    /// What there is more of than there was.
     fn leaks(&self, before: &Self) -> Vec<String> {
         let mut leaks = Vec::new();
         for (kind, count) in &self.descriptors {

@@ -1,7 +1,7 @@
 //! The devices that a soak begins with.
 
 use crate::model::Model;
-use crate::volume::{Access, Volume};
+use crate::volume::{Volume, Way};
 use crate::world::{Kind, SECTORS, Turn};
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ const MIB: u64 = 1 << 20;
 
 /// Makes all of them, with their writers.
 pub fn build(turn: &Turn<'_>) -> Result<(), String> {
-    for build in [pool, plain, slow, origin, nodes] {
+    for build in [pool, plain, origin, nodes] {
         build(turn)?;
     }
     Ok(())
@@ -32,7 +32,7 @@ pub fn activate(turn: &Turn<'_>, pool: &str, id: u32, model: Model, snapshot: bo
     let name = format!("{pool}-{id}");
     let table = format!("0 {} thin /dev/mapper/{pool} {id}", model.blocks() * SECTORS);
     turn.until(&["create", &name, "--table", &table], &["while pool is suspended"])?;
-    let volume = Arc::new(Volume::new(&name, Access::Unix, model));
+    let volume = Arc::new(Volume::new(&name, Way::Unix, model));
     turn.world.start(&volume);
     turn.world.add(&name, Kind::Thin { id, snapshot }, Some(pool), &table, vec![volume]);
     Ok(())
@@ -53,7 +53,7 @@ fn pool(turn: &Turn<'_>) -> Result<(), String> {
 /// A volume for each writer of a device of `name`, one after the other.
 fn parts(name: &str, count: u64) -> Vec<Arc<Volume>> {
     let part = |number| {
-        let mut volume = Volume::new(name, Access::Unix, Model::zeroes(BLOCKS / count));
+        let mut volume = Volume::new(name, Way::Unix, Model::zeroes(BLOCKS / count));
         volume.start = number * BLOCKS / count * SECTORS * 512;
         Arc::new(volume)
     };
@@ -73,29 +73,6 @@ fn plain(turn: &Turn<'_>) -> Result<(), String> {
     let volumes = parts("stacked", 2);
     volumes.iter().for_each(|volume| turn.world.start(volume));
     turn.world.add("stacked", Kind::Plain, Some("linear"), &table, volumes);
-    Ok(())
-}
-
-/// Targets that keep bios, copy them or send them elsewhere, and lose nothing as they are set here: slow, and above
-/// that one half by parts of blocks, the other through a flakey device that is up and a switch.
-fn slow(turn: &Turn<'_>) -> Result<(), String> {
-    let sectors = BLOCKS * SECTORS;
-    let file = turn.world.file("slow", sectors * 512)?;
-    let table = format!("0 {sectors} delay {} 0 uniform:0us-3ms", file.display());
-    turn.ok(&["create", "slow", "--table", &table])?;
-    turn.world.add("slow", Kind::Plain, None, &table, Vec::new());
-    let (half, slow) = (sectors / 2, "/dev/mapper/slow");
-    let quarter = half / 2;
-    let table = format!(
-        "0 {half} ebs {slow} 0 1 16\n{half} {quarter} flakey {slow} {half} 1 0 1 drop_writes\n\
-         {} {quarter} switch 2 24 0 {slow} {1} {slow} {1}",
-        half + quarter,
-        half + quarter
-    );
-    turn.ok(&["create", "faulty", "--table", &table])?;
-    let volumes = parts("faulty", 2);
-    volumes.iter().for_each(|volume| turn.world.start(volume));
-    turn.world.add("faulty", Kind::Plain, Some("slow"), &table, volumes);
     Ok(())
 }
 
@@ -122,11 +99,11 @@ fn nodes(turn: &Turn<'_>) -> Result<(), String> {
         let table = format!("0 {} linear {} 0", BLOCKS * SECTORS, file.display());
         turn.ok(&["create", &name, "--table", &table])?;
         let said = turn.run(&["node", "add", &name, "--kind", "fuse"])?;
-        let access = if said.ok { Access::Node(said.out.trim().into()) } else { Access::Unix };
+        let way = if said.ok { Way::Node(said.out.trim().into()) } else { Way::Unix };
         if !said.ok && number == 0 {
             println!("SKIP nodes: {}", said.err.trim());
         }
-        let volume = Arc::new(Volume::new(&name, access, Model::zeroes(BLOCKS)));
+        let volume = Arc::new(Volume::new(&name, way, Model::zeroes(BLOCKS)));
         turn.world.start(&volume);
         turn.world.add(&name, Kind::Plain, None, &table, vec![volume]);
     }

@@ -1,4 +1,4 @@
-//! How often each operation was done and refused, and which took longest.
+//! What was done, how often it was refused, and what took longest.
 
 use crate::watch::lock;
 use serde_json::{Value, json};
@@ -7,7 +7,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// The result of one operation.
+/// What became of one operation.
 #[derive(Clone, Default)]
 struct Row {
     done: u64,

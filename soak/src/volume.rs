@@ -12,7 +12,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 /// How its client reaches it.
 #[derive(Clone, Debug)]
-pub enum Access {
+pub enum Way {
     /// The daemon's own socket.
     Unix,
     /// An export over TCP.
@@ -21,7 +21,7 @@ pub enum Access {
     Node(PathBuf),
 }
 
-/// The command to its writer.
+/// What its writer is to do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Wish {
     Run,
@@ -42,10 +42,10 @@ pub struct Volume {
     /// The first byte.
     pub start: u64,
     /// How it is reached.
-    pub access: Access,
+    pub way: Way,
     /// It is only read.
     pub read_only: bool,
-    /// The model of its content.
+    /// What may be read.
     pub model: Mutex<Model>,
     state: Mutex<State>,
     changed: Condvar,
@@ -64,12 +64,12 @@ pub struct Excuse<'a>(&'a Volume);
 pub struct Resting<'a>(&'a Volume);
 
 impl Volume {
-    /// A part of a device that the model covers.
-    pub fn new(name: impl Into<String>, access: Access, model: Model) -> Self {
+    /// A part of a device of which the model tells.
+    pub fn new(name: impl Into<String>, way: Way, model: Model) -> Self {
         Self {
             name: name.into(),
             start: 0,
-            access,
+            way,
             read_only: false,
             model: Mutex::new(model),
             state: Mutex::new(State { wish: Wish::Run, rests: false }),
@@ -83,14 +83,14 @@ impl Volume {
 
     /// A client's connection to it.
     pub fn connect(&self, daemon: &Daemon) -> io::Result<Box<dyn Client>> {
-        Ok(match &self.access {
-            Access::Unix => Box::new(Nbd::unix(&daemon.nbd(), &self.name)?),
-            Access::Tcp(address) => Box::new(Nbd::tcp(*address, &self.name)?),
-            Access::Node(path) => Box::new(Node::open(path)?),
+        Ok(match &self.way {
+            Way::Unix => Box::new(Nbd::unix(&daemon.nbd(), &self.name)?),
+            Way::Tcp(address) => Box::new(Nbd::tcp(*address, &self.name)?),
+            Way::Node(path) => Box::new(Node::open(path)?),
         })
     }
 
-    /// The device has grown to this many blocks. NBD reports a size only at connection.
+    /// The device has grown to so many blocks. NBD tells a size only to who connects.
     pub fn grow(&self, blocks: u64) {
         let mut model = lock(&self.model);
         self.sizes.fetch_add(1, Ordering::SeqCst);
@@ -144,7 +144,7 @@ impl Volume {
         self.changed.notify_all();
     }
 
-    /// Pauses the writer; returns when nothing is in flight. One caller at a time.
+    /// Has the writer rest; returns when nothing is in flight. One who asks at a time.
     pub fn rest(&self) -> Resting<'_> {
         self.wish(Wish::Rest);
         let mut state = lock(&self.state);

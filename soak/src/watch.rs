@@ -1,8 +1,8 @@
-//! The harness's own list of work under way: which thread does what, since when, and whether it makes progress.
+//! Who does what, since when, and whether it moves: the harness's own list of what is under way.
 //!
-//! Nothing is judged by elapsed time: an entry counts as stuck when it has made no progress for a number of *ticks*,
-//! and a tick is a second in which the watchdog itself ran in time. So a machine that stands still or has other work
-//! makes nothing look stuck.
+//! Nothing is judged by the time that it takes: an entry counts as stuck when it has not moved for so many *ticks*, and
+//! a tick is a second in which the watchdog itself came by in time. So a machine that stands still or has other work
+//! makes nobody look stuck.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,7 +14,7 @@ pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The work of one thread.
+/// What one thread is doing.
 struct Entry {
     who: String,
     doing: Mutex<Option<(String, Instant)>>,
@@ -38,7 +38,7 @@ pub struct Watch {
 /// Something that has not moved for too long.
 #[derive(Clone, Debug)]
 pub struct Stuck {
-    /// The name of the thread.
+    /// Who it is.
     pub who: String,
     /// What it waits for.
     pub doing: String,
@@ -112,7 +112,7 @@ impl Actor {
         self.moved();
     }
 
-    /// The name of the thread.
+    /// Who it is.
     pub fn who(&self) -> &str {
         &self.entry.who
     }

@@ -16,7 +16,7 @@ use udm_sim::Rng;
 /// Sectors of a block of the load.
 pub const SECTORS: u64 = (crate::content::BLOCK / 512) as u64;
 
-/// The kind of a device, for operations.
+/// What a device is, as far as operations care.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Kind {
     /// A thin pool, on files for metadata and data.
@@ -62,7 +62,7 @@ pub struct Device {
     pub kind: Kind,
     /// The name of the device that it stands on, or needs.
     pub on: Option<String>,
-    /// Its table. The thread that has the lock may change it, suspend it, or remove the device.
+    /// Its table. Who has the lock may change it, suspend it, or remove the device.
     pub table: Mutex<String>,
     /// Its parts, one for each writer.
     pub volumes: Mutex<Vec<Arc<Volume>>>,
@@ -76,7 +76,7 @@ pub struct World {
     pub root: PathBuf,
     /// The daemon.
     pub daemon: Daemon,
-    /// The threads, and what each does.
+    /// Who does what.
     pub watch: Arc<Watch>,
     /// What was done.
     pub stats: Stats,
@@ -124,7 +124,7 @@ impl World {
         lock(&self.failure).clone()
     }
 
-    /// A unique number.
+    /// A number that nobody else has.
     pub fn number(&self) -> u64 {
         self.numbers.fetch_add(1, Ordering::Relaxed)
     }
@@ -187,7 +187,7 @@ impl World {
         self.devices().into_iter().find(|device| device.name == name)
     }
 
-    /// The right to a device's table, if it is free and the device still exists.
+    /// The right to a device's table, if nobody has it and the device is still there.
     pub fn hold<'a>(&self, device: &'a Arc<Device>) -> Option<MutexGuard<'a, String>> {
         let table = match device.table.try_lock() {
             Ok(table) => table,
@@ -215,7 +215,8 @@ impl World {
         lock(&self.devices).retain(|other| !Arc::ptr_eq(other, device));
     }
 
-    /// A device has another kind and table from now on; the caller has the right to it. Its volumes stay as they are.
+    /// A device is of another kind from now on, with another table; who has it is who says so. Its volumes stay as they
+    /// are.
     pub fn become_another(&self, device: &Arc<Device>, kind: Kind, table: &str) {
         self.forget(device);
         let volumes = lock(&device.volumes).clone();
@@ -232,7 +233,7 @@ impl World {
             if let Err(text) = load::run(&world, &served, &actor, seed) {
                 world.fail(text);
             }
-            // A thread that waits for its end must not wait for ever.
+            // Whoever waits for its rest shall not wait for ever.
             served.leave();
             served.goes_on();
         });
@@ -283,7 +284,7 @@ impl Turn<'_> {
         said
     }
 
-    /// Runs a command that has to succeed. Returns its output.
+    /// Runs a command that has to succeed. What it printed.
     pub fn ok(&self, words: &[&str]) -> Result<String, String> {
         let said = self.run(words)?;
         if said.ok { Ok(said.out) } else { Err(self.failed(words, &said)) }
@@ -335,7 +336,7 @@ impl Turn<'_> {
             .try_for_each(|device| self.until(&["remove", device.as_ref()], &["Device or resource busy"]))
     }
 
-    /// Pauses for up to this many milliseconds.
+    /// Does nothing for up to so many milliseconds.
     pub fn pause(&mut self, most: u64) {
         self.actor.begin(format!("{}: a pause", self.name));
         std::thread::sleep(Duration::from_millis(self.rng.below(most)));

@@ -8,7 +8,7 @@ use std::sync::mpsc::{Receiver, sync_channel};
 #[derive(Debug)]
 pub struct Sleeper(Receiver<i32>);
 
-/// To be called by a thread right before the call in which it is expected to wait.
+/// What a thread calls right before something that it is expected to wait in.
 #[derive(Debug)]
 pub struct GoingToSleep(std::sync::mpsc::SyncSender<i32>);
 

@@ -1,19 +1,12 @@
-//! What the tests of every crate share: waiting for something to hold or somebody to sleep, a process of one's own,
-//! random numbers, lives by seed, programs that may not be installed, and a switch of the kernel's. It knows nothing of
-//! udm, so that the tests of any crate can have it.
+//! What the tests of every crate share: waiting for something to hold or somebody to sleep, programs that may not be
+//! installed, and a switch of the kernel's. It knows nothing of udm, so that the tests of any crate can have it.
 
-mod alone;
 mod asleep;
 mod fuse_uring;
 mod program;
-mod random;
-mod seeds;
 mod wait;
 
-pub use alone::alone;
 pub use asleep::{GoingToSleep, Sleeper};
 pub use fuse_uring::FuseUring;
 pub use program::{SEARCH_PATH, installed};
-pub use random::Random;
-pub use seeds::seeds;
 pub use wait::{eventually, until};

@@ -1,4 +1,4 @@
-//! Programs of other projects.
+//! Programs that nobody here wrote.
 
 use std::path::Path;
 

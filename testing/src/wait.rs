@@ -1,8 +1,8 @@
-//! Waiting for a condition without a notification.
+//! Waiting for something that nothing tells about.
 
 use std::time::Duration;
 
-/// The pause between two looks: short at first, longer for long waits.
+/// Between two looks: what is there soon is found soon, what takes long is not disturbed.
 const SHORT: Duration = Duration::from_millis(1);
 const LONG: Duration = Duration::from_millis(10);
 const LOOKS: u32 = 6000;

@@ -43,8 +43,8 @@ pub fn run(root: &Path, options: &[String]) -> ExitCode {
         }
     }
     variables.push(("UDM_CRASH_POINTS", points));
-    let mut args = vec!["test", "--package", "udm-targets", "--profile", "fuzz", "--test", "all", "--"];
-    args.push(name.unwrap_or("_crash::"));
+    let mut args = vec!["test", "--package", "udm-targets", "--profile", "fuzz", "--test", "*_crash", "--"];
+    args.extend(name);
     args.push("--nocapture");
     cargo::run(root, &args, &variables)
 }

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 const USAGE: &str = "\
 usage: cargo xtask <chore>
 
-  ci      fmt, clippy, tidy, tests, a short soak, licences: what a change must pass
+  ci      fmt, clippy, tidy, tests, a minute of the soak, licences: what a change must pass
   guests  tests that boot a real kernel in an emulator; `cargo xtask guests --help` for its options
   tidy    the rules of STYLE.md and ARCHITECTURE.md that a program can check
   fuzz    random input against the parsers; `cargo xtask fuzz --help` for its options

@@ -27,20 +27,8 @@ pub fn run(root: &Path, options: &[String]) -> ExitCode {
     start(root, if release { "release" } else { "debug" }, options)
 }
 
-/// Runs the soak that was built in that profile.
-fn start(root: &Path, profile: &str, options: &[String]) -> ExitCode {
-    match command(root, profile, options).status() {
-        Ok(status) if status.success() => ExitCode::SUCCESS,
-        Ok(_) => ExitCode::FAILURE,
-        Err(error) => {
-            eprintln!("xtask: the soak cannot be started: {error}");
-            ExitCode::FAILURE
-        }
-    }
-}
-
-/// The soak that was built in that profile, on the daemon beside it unless the options name another.
-pub(crate) fn command(root: &Path, profile: &str, options: &[String]) -> Command {
+/// Runs the soak that was built in that profile, on the daemon beside it unless the options name another.
+pub(crate) fn start(root: &Path, profile: &str, options: &[String]) -> ExitCode {
     let built = cargo::target_directory(root).join(profile);
     // Not through cargo, which would keep its lock for the hours that a soak may take.
     let mut soak = Command::new(built.join("udm-soak"));
@@ -48,7 +36,14 @@ pub(crate) fn command(root: &Path, profile: &str, options: &[String]) -> Command
         soak.arg("--udm").arg(built.join("udm"));
     }
     soak.args(options.iter().filter(|word| *word != "--release")).stdin(Stdio::null());
-    soak
+    match soak.status() {
+        Ok(status) if status.success() => ExitCode::SUCCESS,
+        Ok(_) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("xtask: the soak cannot be started: {error}");
+            ExitCode::FAILURE
+        }
+    }
 }
 
 fn names_a_daemon(options: &[String]) -> bool {
@@ -60,7 +55,7 @@ usage: cargo xtask soak --simulated [--seeds N] [--seed SEED] [--without NAMES]
 
   --seeds N        so many lives, each of the next seed [default: 1000]
   --seed SEED      the first seed [default: 1]
-  --without NAMES  leave these changes away: see CHANGES in crates/targets/tests/all/simulated_soak/life.rs, and suspend, suspend-noflush";
+  --without NAMES  leave these changes away: see CHANGES in crates/targets/tests/simulated_soak/life.rs, and suspend, suspend-noflush";
 
 /// Lives of a stack in the simulator, optimised and with every assertion on.
 fn simulated(root: &Path, options: &[String]) -> ExitCode {
@@ -87,8 +82,7 @@ fn simulated(root: &Path, options: &[String]) -> ExitCode {
     }
     let mut variables = vec![("UDM_CRASH_POINTS", seeds.to_string()), ("UDM_CRASH_SEED", (seed - 1).to_string())];
     variables.extend(without.map(|names| ("UDM_SOAK_WITHOUT", names.clone())));
-    let args =
-        ["test", "--quiet", "--package", "udm-targets", "--profile", "fuzz", "--test", "all", "simulated_soak::"];
+    let args = ["test", "--quiet", "--package", "udm-targets", "--profile", "fuzz", "--test", "simulated_soak"];
     cargo::run(root, &args, &variables)
 }
 

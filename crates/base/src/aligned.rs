@@ -10,12 +10,12 @@ use std::ptr::NonNull;
 pub struct AlignedBuf {
     ptr: NonNull<u8>,
     len: usize,
-    /// The layout of the allocation.
+    /// What was allocated.
     whole: (NonNull<u8>, Layout),
 }
 
-/// From this length on, memory comes from the system as zero pages, which are allocated when they are touched. The
-/// allocator uses this only without an alignment, so the alignment is made within the allocation.
+/// From this length on memory comes from the system as zero pages, which it fills in when they are touched: the
+/// allocator knows of that only without an alignment, which is made within.
 const LAZY: usize = 256 << 10;
 
 impl AlignedBuf {

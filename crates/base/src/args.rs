@@ -25,16 +25,16 @@ pub struct Args {
     end: usize,
 }
 
-/// An error in a target's arguments: the kernel's message, and the details that the kernel would only log.
+/// What is wrong with a target's arguments: the kernel's words, and what only its log would tell.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ArgError {
     /// The message of the kernel's constructor (`ti->error`).
     pub message: String,
     /// The number that the ioctl fails with.
     pub errno: Errno,
-    /// What was expected, what was found, and what to do; may be empty.
+    /// What was expected and what was found, and what to do; may be empty.
     pub hint: String,
-    /// The range of bytes of the parameters at fault, if there is one.
+    /// The bytes of the parameters at fault, when it is some of them.
     pub span: Option<Range<usize>>,
 }
 
@@ -79,7 +79,7 @@ impl fmt::Display for ArgError {
 impl std::error::Error for ArgError {}
 
 impl Args {
-    /// Splits `params`, in one pass, with one string for each argument.
+    /// Splits `params`. Cost: one pass and one string for each argument.
     pub fn parse(params: &str) -> Self {
         let mut args: Vec<Arg> = Vec::new();
         let mut chars = params.char_indices().peekable();
@@ -153,35 +153,6 @@ impl Args {
         }
     }
 
-    /// The next argument as a decimal number of a range; an error with the kernel's `message` otherwise.
-    pub fn number_within(
-        &mut self,
-        range: std::ops::RangeInclusive<u64>,
-        message: &str,
-        what: &str,
-    ) -> Result<(u64, Arg), ArgError> {
-        let (n, arg) = self.number(message, what)?;
-        if range.contains(&n) {
-            return Ok((n, arg));
-        }
-        let hint = format!("expected {what} from {} to {}, found {n}", range.start(), range.end());
-        Err(ArgError::new(message).hint(hint).at(&arg))
-    }
-
-    /// The next argument as the count of a group of words, of which as many follow (`dm_read_arg_group`,
-    /// `drivers/md/dm-table.c`, 6.12). Nothing is a group of none.
-    pub fn group(&mut self, most: u64, message: &str, what: &str) -> Result<u64, ArgError> {
-        if self.left() == 0 {
-            return Ok(0);
-        }
-        let (count, arg) = self.number_within(0..=most, message, &format!("a number of {what}"))?;
-        if count > self.left() as u64 {
-            let hint = format!("expected {count} {what} after it, found {}", self.left());
-            return Err(ArgError::new(message).hint(hint).at(&arg));
-        }
-        Ok(count)
-    }
-
     /// An error unless the count of all arguments lies in `range`, as a constructor's first check.
     pub fn expect_count(
         &self,
@@ -202,7 +173,7 @@ impl Args {
     }
 }
 
-/// White space as the kernel's `isspace` defines it, in ASCII.
+/// What the kernel's `isspace` takes for white space, in ASCII.
 pub(crate) fn is_space(c: char) -> bool {
     c.is_ascii_whitespace() || c == '\x0b'
 }

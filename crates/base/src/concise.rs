@@ -1,9 +1,10 @@
-//! Devices on one line: `name,uuid,minor,flags,line[,line…][;name,…]`, a backslash takes the next character literally.
+//! Devices on one line: `name,uuid,minor,flags,line[,line…][;name,…]`, a backslash takes the next
+//! character as it stands.
 
 use crate::args::is_space;
 use std::mem::take;
 
-/// One device of a specification. `table` has the lines of the table.
+/// One device of a specification. `table` has one line of the table a line.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ConciseDevice {
     /// Its name.
@@ -18,8 +19,8 @@ pub struct ConciseDevice {
     pub table: String,
 }
 
-/// Reads a specification. The devices before an error are returned too: dmsetup makes each device as soon as it has
-/// read it (`_create_concise`, `dmsetup.c`, 1.02.185).
+/// Reads a specification. The devices before an error are given too: dmsetup makes each as soon
+/// as it has read it (`_create_concise`, `dmsetup.c`, 1.02.185).
 pub fn parse_concise(text: &str) -> (Vec<ConciseDevice>, Result<(), String>) {
     let mut devices = Vec::new();
     let result = parse_into(text, &mut devices);
@@ -77,7 +78,7 @@ fn one_device(text: &str) -> Result<(Vec<String>, &str, bool), String> {
     Ok((fields, "", false))
 }
 
-/// `text` with a backslash before each special character of the format.
+/// `text` with a backslash before each character that the format gives a meaning.
 pub fn quote(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {

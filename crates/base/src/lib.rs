@@ -1,4 +1,4 @@
-//! Floor 0: units, device numbers, table arguments, error numbers, aligned memory, and chance from a seed.
+//! Floor 0: units, device numbers, table arguments, error numbers and aligned memory.
 //!
 //! Nothing here does I/O, starts a thread or reads a clock. Only this crate converts between bytes
 //! and sectors: everywhere else an address is a [`Sector`] and a length is a [`Sectors`].
@@ -8,9 +8,6 @@ mod args;
 pub mod concise;
 mod devt;
 mod errno;
-pub mod power_cut;
-mod rng;
-mod slots;
 mod stripes;
 mod units;
 
@@ -18,7 +15,5 @@ pub use aligned::AlignedBuf;
 pub use args::{Arg, ArgError, Args};
 pub use devt::{DevT, ParseDevTError};
 pub use errno::Errno;
-pub use rng::Rng;
-pub use slots::Slots;
 pub use stripes::{Divisor, Stripes};
 pub use units::{SECTOR_SHIFT, SECTOR_SIZE, Sector, Sectors};

@@ -2,7 +2,7 @@
 
 use crate::Sectors;
 
-/// A divisor that uses a shift when it is a power of two, which is nearly always so.
+/// A divisor that is a shift when it is a power of two, as nearly always.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Divisor {
     value: u64,
@@ -34,7 +34,7 @@ impl Divisor {
     }
 }
 
-/// A range that is spread over several stripes, chunk by chunk in turn.
+/// A range that is spread over several, chunk by chunk in turn.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Stripes {
     chunk: Divisor,
@@ -68,7 +68,7 @@ impl Stripes {
         (stripe as usize, Sectors::new(row * self.chunk.value + into))
     }
 
-    /// The length from `at` to the end of its chunk.
+    /// How much of the chunk that `at` lies in is left from there on.
     pub const fn left_of_chunk(self, at: Sectors) -> Sectors {
         Sectors::new(self.chunk.value - self.chunk.split(at.get()).1)
     }

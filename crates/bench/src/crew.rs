@@ -6,7 +6,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError, mpsc};
 use udm_io::{Clock, Domain, Nanos};
 
 /// Lets threads wait until all are ready.
-struct Barrier {
+struct Gate {
     state: Mutex<State>,
     open: Condvar,
     clock: Arc<dyn Clock>,
@@ -18,7 +18,7 @@ struct State {
     opened: Nanos,
 }
 
-impl Barrier {
+impl Gate {
     fn less(&self, n: usize) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.missing -= n;
@@ -34,25 +34,24 @@ impl Barrier {
     }
 }
 
-/// A thread's place at the barrier. If it is dropped without having waited, for example after an error, it makes no
-/// other thread wait.
-pub(crate) struct Ready(Option<Arc<Barrier>>);
+/// A thread's place at the gate. Dropped without having waited, as on an error, it keeps nobody else waiting.
+pub(crate) struct Ready(Option<Arc<Gate>>);
 
 impl Ready {
     /// Blocks until every job of the crew is ready, or has ended. Gives the moment, which is one for all: on few CPUs
     /// jobs go on one after the other, and one that counted from its own start would still run when the others are
     /// done.
     pub(crate) fn wait(mut self) -> Nanos {
-        let barrier = self.0.take().expect("waited for once, and dropped after");
-        barrier.less(1);
-        barrier.wait()
+        let gate = self.0.take().expect("waited for once, and dropped after");
+        gate.less(1);
+        gate.wait()
     }
 }
 
 impl Drop for Ready {
     fn drop(&mut self) {
-        if let Some(barrier) = self.0.take() {
-            barrier.less(1);
+        if let Some(gate) = self.0.take() {
+            gate.less(1);
         }
     }
 }
@@ -65,22 +64,22 @@ pub(crate) fn run<T: Send + 'static>(
     work: impl Fn(usize, Ready) -> Result<T, JobError> + Send + Sync + 'static,
 ) -> Result<Vec<T>, Error> {
     let state = Mutex::new(State { missing: jobs, opened: Nanos(0) });
-    let barrier = Arc::new(Barrier { state, open: Condvar::new(), clock: domain.clock().clone() });
+    let gate = Arc::new(Gate { state, open: Condvar::new(), clock: domain.clock().clone() });
     let work = Arc::new(work);
     let (send, results) = mpsc::channel();
     let mut joiners = Vec::new();
     let mut unstarted = None;
     for job in 0..jobs {
-        let (work, send, ready) = (work.clone(), send.clone(), Ready(Some(barrier.clone())));
+        let (work, send, ready) = (work.clone(), send.clone(), Ready(Some(gate.clone())));
         let thread = move || {
-            // The listener goes away only after it has got an error.
+            // Whoever listens is gone only after it has heard of an error.
             let _ = send.send(work(job, ready));
         };
         match domain.executor().spawn(&format!("bench-{job}"), Box::new(thread)) {
             Ok(joiner) => joiners.push(joiner),
             Err(source) => {
                 // The place of this job went with its closure; those of the jobs after it are given up here.
-                barrier.less(jobs - job - 1);
+                gate.less(jobs - job - 1);
                 unstarted = Some(Error::System { what: format!("thread {job} of {jobs}"), source });
                 break;
             }

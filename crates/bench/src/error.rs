@@ -1,4 +1,4 @@
-//! Errors of a measurement.
+//! What can go wrong in a measurement.
 
 use udm_io::{Op, Status};
 
@@ -38,7 +38,7 @@ pub enum Error {
     /// The system refused memory, a thread or a descriptor.
     #[error("{what}: {source}")]
     System {
-        /// The operation that failed.
+        /// What was being done.
         what: String,
         /// The system's error.
         source: std::io::Error,
@@ -53,7 +53,7 @@ fn text(status: Status) -> String {
 pub enum JobError {
     /// A request failed.
     Failed {
-        /// The intended operation.
+        /// What was to be done.
         op: Op,
         /// Where, in bytes.
         byte: u64,

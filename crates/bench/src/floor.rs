@@ -4,7 +4,7 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 use std::io;
 use std::ptr::{self, NonNull};
 
-/// An anonymous mapping, in huge pages where possible (as `udm_io::Memory`), that several jobs copy from and to.
+/// An anonymous mapping, in huge pages where they can be had (as `udm_io::Memory`), that several jobs copy from and to.
 pub(crate) struct Floor {
     base: NonNull<u8>,
     len: usize,

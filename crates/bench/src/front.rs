@@ -14,7 +14,7 @@ use udm_base::Sectors;
 use udm_export::vhost_user::front::{Done, FrontEnd, FrontError, FrontOptions, FrontQueue, Kind, SharedMemory};
 use udm_io::{Clock, Completion, Op, Status};
 
-/// The prefix of the name of such a subject.
+/// What the name of such a subject begins with.
 pub(crate) const PREFIX: &str = "vhost-user:";
 
 /// How long an adaptive job looks for what is done before it sleeps.
@@ -127,7 +127,7 @@ fn error(path: &Path, error: &FrontError) -> Error {
     Error::Stack(format!("{PREFIX}{}: {error}", path.display()))
 }
 
-/// The entries of a ring for this many requests.
+/// Entries of a ring for so many requests.
 fn entries(depth: usize) -> Option<u16> {
     u16::try_from(depth.next_power_of_two().max(4)).ok().filter(|n| *n <= 32768)
 }

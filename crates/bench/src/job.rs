@@ -9,7 +9,7 @@ use crate::queue::{Queue, Slot};
 use std::hint::black_box;
 use udm_io::{Clock, Nanos, Op, Status};
 
-/// The results of one job.
+/// What one job did.
 #[derive(Clone)]
 pub(crate) struct JobTally {
     pub(crate) reads: u64,
@@ -71,7 +71,7 @@ pub(crate) fn run<L: Lane, T: Timing>(
     Ok(JobTally { reads, writes: out.writes, start, end: clock.now(), latencies: timing.result() })
 }
 
-/// The submitted requests.
+/// What went out.
 struct Out {
     issued: u64,
     writes: u64,

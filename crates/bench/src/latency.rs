@@ -80,13 +80,13 @@ pub(crate) struct ByOp {
     pub(crate) writes: Latencies,
 }
 
-/// The generator's reports on its requests.
+/// What the generator tells of its requests.
 pub(crate) trait Timing {
     /// Slot `slot` is about to be submitted.
     fn submitted(&mut self, slot: usize, op: Op);
     /// Its completion was taken.
     fn completed(&mut self, slot: usize);
-    /// The measured latencies.
+    /// What was measured.
     fn result(self) -> ByOp;
 }
 
@@ -103,7 +103,7 @@ impl Timing for Untimed {
     }
 }
 
-/// Measures one request in this many.
+/// Measures one request in so many.
 pub(crate) struct Sampled<'a> {
     clock: &'a dyn Clock,
     every: u32,

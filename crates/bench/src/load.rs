@@ -1,4 +1,4 @@
-//! The load of a measurement, in fio's terms.
+//! What a measurement asks of a device, in fio's words.
 
 use crate::Error;
 use std::time::Duration;
@@ -54,7 +54,7 @@ impl Rw {
     }
 }
 
-/// The I/Os whose latency is measured. A measured I/O costs two readings of the clock, about 50 ns.
+/// Which I/Os have their latency measured. A measured I/O costs two readings of the clock, about 50 ns.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Lat {
     /// None.
@@ -102,7 +102,7 @@ impl CompletionMode {
 /// Whether the device is written before it is measured.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fill {
-    /// When there are reads, if the device was made for the measurement; a device with other users is left as it is.
+    /// When there are reads, if the device was made for the measurement; one that others use is left as it is.
     BeforeReads,
     /// In any case: also before writes, whose first meeting with a page of memory costs more than the write.
     Yes,
@@ -110,7 +110,7 @@ pub enum Fill {
     No,
 }
 
-/// The load of a measurement.
+/// What a measurement asks of a device.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Load {
     /// Which requests.

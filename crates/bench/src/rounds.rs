@@ -91,7 +91,7 @@ pub fn compare(
             one.fill(domain, load)?;
         }
     }
-    // The first I/Os of a thread meet cold caches and lazy set-up; they are not counted.
+    // The first I/Os of a thread meet cold caches and lazy set-up; nobody counts them.
     if rounds > 1 {
         let warm = Load { runtime: Some(Duration::from_millis(20)), ..load.clone() };
         for one in std::iter::once(subject).chain(against) {

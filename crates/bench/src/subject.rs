@@ -1,4 +1,4 @@
-//! The subjects of measurements, and one measurement of a subject.
+//! What is measured, and one measurement of it.
 
 use crate::error::JobError;
 use crate::floor::Floor;
@@ -33,7 +33,7 @@ enum Kind {
     VhostUser(Arc<Disk>),
 }
 
-/// The work in one direction.
+/// What was done in one direction.
 #[derive(Clone, Default)]
 pub struct Tally {
     /// Requests.
@@ -44,7 +44,7 @@ pub struct Tally {
     pub latencies: Latencies,
 }
 
-/// The result of a measurement.
+/// What a measurement found.
 #[derive(Clone, Default)]
 pub struct Outcome {
     /// Reads.
@@ -131,7 +131,7 @@ impl Subject {
         matches!(&self.kind, Kind::Device(dev) if dev.can_poll())
     }
 
-    /// The counters of a mapped device since it was made.
+    /// What a mapped device has counted since it was made.
     pub fn totals(&self) -> Option<Totals> {
         match &self.kind {
             Kind::Device(dev) => dev.as_any().downcast_ref::<MappedDevice>().map(MappedDevice::totals),

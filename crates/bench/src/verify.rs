@@ -122,7 +122,7 @@ pub(crate) struct Verifier {
     scratch: Vec<u8>,
 }
 
-/// The results of a verified job.
+/// What a job did while it was checked.
 pub(crate) struct Checked {
     pub(crate) reads: u64,
     pub(crate) writes: u64,
@@ -130,7 +130,7 @@ pub(crate) struct Checked {
     pub(crate) end: Nanos,
 }
 
-/// Whether this many blocks can be recorded.
+/// Whether so many blocks can be accounted for.
 pub(crate) fn check_span(span: Span) -> Result<(), Error> {
     if span.blocks > BLOCKS_MAX {
         let text = format!("--verify: {} blocks; expected at most {BLOCKS_MAX}: a larger --bs, or --size", span.blocks);
@@ -228,7 +228,7 @@ impl Verifier {
         }
         let byte = (self.first + block as u64) * self.bs;
         if op == Op::Write {
-            // Generation 0 means unknown content.
+            // Generation 0 stands for what is not known.
             self.blocks[block] = (self.blocks[block] + 1) % BUSY;
             self.blocks[block] = self.blocks[block].max(1);
             self.content.make(queue.buffer(&mut slot), byte, self.blocks[block]);

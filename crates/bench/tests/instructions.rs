@@ -1,4 +1,4 @@
-//! The instructions of an I/O, generator included: a figure that a loaded machine does not change.
+//! What an I/O costs in instructions, generator included: a figure that a loaded machine does not change.
 //!
 //! The example `instructions` is run under callgrind, which counts what happens within `udm_bench::job::run`. Limits
 //! stand some ten per cent above what was counted when they were set. A change that goes past one has made the hot
@@ -51,8 +51,6 @@ fn program() -> PathBuf {
     let mut build = Command::new(env!("CARGO"));
     build.args(["build", "--quiet", "--release", "--package", "udm-bench", "--example", "instructions"]);
     build.current_dir(env!("CARGO_MANIFEST_DIR")).args(["--message-format", "json"]);
-    // The lines of the source change no instruction, and take a fifth of the build.
-    build.env("CARGO_PROFILE_RELEASE_DEBUG", "false");
     let output = build.output().expect("cargo can be started");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let text = String::from_utf8(output.stdout).expect("cargo prints JSON");

@@ -1,4 +1,4 @@
-/* Writes to a linear device on two ram devices, reads it back, and checks. Built and run by tests/all/c.rs:
+/* Writes to a linear device on two ram devices, reads it back, and checks. Built and run by tests/c.rs:
  *
  *     cc -I crates/capi/include crates/capi/examples/hello.c -L target/release -ludm -o hello
  *     LD_LIBRARY_PATH=target/release ./hello

@@ -1,7 +1,7 @@
-/* libudm: the Linux device mapper in user space, inside your program.
+/* libudm: the Linux device mapper in user space, in a program of one's own.
  *
  * A stack is the devices of one concise specification, as `udm create --concise` takes it; any thread may use it. A
- * queue connects one thread to one device: only the thread that opened it may use and close it.
+ * queue is one thread's way to one device: only the thread that opened it uses and closes it.
  *
  *     udm_stack *stack;
  *     udm_queue *queue;
@@ -13,7 +13,7 @@
  *     udm_queue_submit(queue, &read);
  *     udm_queue_wait(queue, &done, 1, 1, UDM_FOREVER);
  *
- * Calls return 0 or a count, or a negated errno, whose text udm_error() has.
+ * Calls answer 0 or a count, or an errno negated, whose text udm_error() has.
  *
  * Made by `cargo xtask header`.
  */
@@ -30,8 +30,8 @@ extern "C" {
 typedef struct udm_stack udm_stack;
 typedef struct udm_queue udm_queue;
 
-/* The error text of this thread's last failed call: which device, what was expected, what was found. Valid until the
- * thread's next failure. Never null.
+/* What went wrong in this thread's last call that failed: which device, what was expected, what was found. Stays until
+ * the thread's next failure. Never null.
  */
 const char *udm_error(void);
 
@@ -44,7 +44,7 @@ enum {
 	UDM_DEVICE_POLL = 4,
 };
 
-/* The properties of a device. */
+/* What a device is like. */
 struct udm_device_info {
 	/* In bytes. */
 	uint64_t size;
@@ -52,13 +52,13 @@ struct udm_device_info {
 	uint32_t logical_block_size;
 	/* In bytes: other memory is copied. */
 	uint32_t memory_alignment;
-	/* In bytes; 0 without discards. */
+	/* In bytes; 0 when it takes none. */
 	uint32_t discard_granularity;
 	/* UDM_DEVICE_READ_ONLY and the others. */
 	uint32_t flags;
 };
 
-/* Makes every device of `concise` and makes it live. An empty text makes none; use udm_command then. May block: it
+/* Makes every device of `concise` and makes it live; an empty text makes none, and udm_command may. May block: it
  * opens devices. Close it with udm_stack_close.
  */
 int udm_stack_open(const char *concise, udm_stack **stack);
@@ -66,7 +66,7 @@ int udm_stack_open(const char *concise, udm_stack **stack);
 /* Takes the devices down. Every queue must be closed before. Null is allowed. May block. */
 void udm_stack_close(udm_stack *stack);
 
-/* Gets the present properties of a device; a null device is the last of the specification. */
+/* What the device is like now; null names the last of the specification. */
 int udm_device_info(const udm_stack *stack, const char *device, struct udm_device_info *info);
 
 /* Runs one of dmsetup's commands on the stack: create, load, suspend, resume, message, status, table, info, remove and
@@ -74,10 +74,10 @@ int udm_device_info(const udm_stack *stack, const char *device, struct udm_devic
  *
  *     const char *const argv[] = { "create", "vol", "--table", "0 2097152 ram", NULL };
  *
- * `*output` gets the command's output, to be freed by udm_text_free; `output` may be null if it is not wanted. With
- * `--json`, info, table, status and ls print JSON. An error is a negated errno, with the command's message in
- * udm_error(). Any thread may call it. It blocks as long as the command does: `wait` blocks until there is an event. A
- * device with an open queue is not removed (-EBUSY).
+ * `*output` gets what it prints, to be freed by udm_text_free; null when nobody wants it. With `--json`, info, table,
+ * status and ls print JSON. What goes wrong is an errno negated, with the command's words in udm_error(). Any thread
+ * may call it. It blocks as long as the command does: `wait` until there is an event. A device with an open queue is
+ * not removed (-EBUSY).
  */
 int udm_command(udm_stack *stack, const char *const *argv, char **output);
 
@@ -89,9 +89,9 @@ enum {
 	UDM_READ = 0,
 	/* An operation: writes the memory. */
 	UDM_WRITE = 1,
-	/* An operation: makes all requests durable that completed before it; offset and length are 0. */
+	/* An operation: what completed before is durable when it completes; offset and length are 0. */
 	UDM_FLUSH = 2,
-	/* An operation: discards the range. */
+	/* An operation: nobody needs what is there. */
 	UDM_DISCARD = 3,
 	/* An operation: writes zeroes. */
 	UDM_WRITE_ZEROES = 4,
@@ -100,11 +100,9 @@ enum {
 enum {
 	/* A flag of a write: durable when it completes. */
 	UDM_FUA = 1,
-	/* A flag: polled; the request completes during udm_queue_poll or udm_queue_wait. Ignored if the device cannot be
-	 * polled.
-	 */
+	/* A flag: polled, completes when udm_queue_poll or udm_queue_wait asks; as others where the device cannot. */
 	UDM_HIPRI = 2,
-	/* A flag of UDM_WRITE_ZEROES: the range stays allocated. */
+	/* A flag of zeroes: stay allocated. */
 	UDM_NO_UNMAP = 4,
 };
 
@@ -118,21 +116,21 @@ struct udm_request {
 	uint64_t offset;
 	/* In bytes; a multiple of 512. */
 	uint64_t length;
-	/* Reads and writes: memory of `length` bytes. It has to stay valid until the completion has been taken, and so
-	 * does the list if it has more than one entry.
+	/* Reads and writes: memory of `length` bytes. It stays until the completion has been taken; so does the list when
+	 * it has more than one entry.
 	 */
 	const struct iovec *iov;
 	/* Entries of the list. */
 	uint32_t iovcnt;
 	/* 0. */
 	uint32_t reserved;
-	/* Returned with the completion. */
+	/* Comes back with the completion. */
 	uint64_t token;
 };
 
 /* A request that has ended. */
 struct udm_completion {
-	/* The request's token. */
+	/* The request's. */
 	uint64_t token;
 	/* 0, or an errno negated. */
 	int32_t result;
@@ -143,24 +141,24 @@ struct udm_completion {
 /* A timeout that never comes. */
 #define UDM_FOREVER UINT64_MAX
 
-/* Opens a queue to a device for this thread, with at most `depth` (1 to 65536) requests out. A null device is the last
- * one. A process has at most 256 queues at a time.
+/* A way to a device for this thread, with at most `depth` (1 to 65536) requests out. Null names the last device. A
+ * process has at most 256 queues at a time.
  */
 int udm_queue_open(const udm_stack *stack, const char *device, unsigned int depth, udm_queue **queue);
 
-/* Closes a queue. Every request must have completed. Null is allowed. */
+/* Every request must have completed. Null is allowed. */
 void udm_queue_close(udm_queue *queue);
 
-/* Submits a request; the struct itself may be reused at once. Returns -EAGAIN when the queue is full: poll first. A
- * request that the device refuses completes with an error. Never blocks.
+/* Submits a request; the struct itself may go at once. -EAGAIN when as many are out as the queue is deep: poll first.
+ * A request that the device refuses completes with an error. Never blocks.
  */
 int udm_queue_submit(udm_queue *queue, const struct udm_request *request);
 
-/* Starts queued requests and takes at most `max` completions. Never blocks. */
+/* Starts what is queued and takes at most `max` completions. Never blocks. */
 int udm_queue_poll(udm_queue *queue, struct udm_completion *out, unsigned int max);
 
 /* As udm_queue_poll, but sleeps (while polled requests are out: polls) until `min` have completed, nothing is out, or
- * `timeout_ns` have passed. Returns the number of completions, which may be less than `min`.
+ * `timeout_ns` have passed. Returns how many there are, which may be fewer than `min`.
  */
 int udm_queue_wait(udm_queue *queue, struct udm_completion *out, unsigned int min, unsigned int max,
 	uint64_t timeout_ns);

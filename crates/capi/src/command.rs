@@ -11,10 +11,10 @@ use udm_base::Errno;
 use udm_client::dmsetup::{self, DmTransport, Env, IoctlError, LocalTransport};
 use udm_io::{Domain, Nanos};
 
-/// The most words of a command.
+/// As many words as a command may have.
 const MAX_WORDS: usize = 4096;
 
-/// The registry of a stack, which keeps the number of the last failure, since the exit code does not show it.
+/// The registry of a stack, which remembers the number of the last failure: the exit code does not tell it.
 struct Remembering {
     inner: LocalTransport,
     failed: Option<Errno>,
@@ -46,7 +46,7 @@ impl dmsetup::Clock for DomainClock<'_> {
     }
 }
 
-/// Runs a command; returns its output, or the reason of its failure.
+/// Runs a command; what it prints, or why it failed.
 fn run(stack: &UdmStack, words: Vec<OsString>) -> Result<Vec<u8>, Failure> {
     let cwd = std::fs::canonicalize(".").unwrap_or_else(|_| PathBuf::from("/"));
     let inner = LocalTransport::new(stack.stack.registry(), cwd.clone());
@@ -59,7 +59,7 @@ fn run(stack: &UdmStack, words: Vec<OsString>) -> Result<Vec<u8>, Failure> {
         transport: &mut transport,
         clock: &mut DomainClock(&stack.domain),
         exec: &mut |_| Err(io::Error::new(io::ErrorKind::Unsupported, "a library runs no programs")),
-        // A library's answers do not depend on its user's environment.
+        // A library's answers do not depend on its user's surroundings.
         vars: HashMap::new(),
         cwd,
         node_dir: PathBuf::from("/dev/mapper"),
@@ -103,10 +103,10 @@ unsafe fn words(argv: *const *const c_char) -> Result<Vec<OsString>, Failure> {
 ///     const char *const argv[] = { "create", "vol", "--table", "0 2097152 ram", NULL };
 /// ```
 ///
-/// `*output` gets the command's output, to be freed by udm_text_free; `output` may be null if it is not wanted. With
-/// `--json`, info, table, status and ls print JSON. An error is a negated errno, with the command's message in
-/// udm_error(). Any thread may call it. It blocks as long as the command does: `wait` blocks until there is an event. A
-/// device with an open queue is not removed (-EBUSY).
+/// `*output` gets what it prints, to be freed by udm_text_free; null when nobody wants it. With `--json`, info, table,
+/// status and ls print JSON. What goes wrong is an errno negated, with the command's words in udm_error(). Any thread
+/// may call it. It blocks as long as the command does: `wait` until there is an event. A device with an open queue is
+/// not removed (-EBUSY).
 ///
 /// # Safety
 /// `stack` is open; `argv` leads to texts that end with a zero, the last followed by null; `output` is null or leads to

@@ -1,4 +1,4 @@
-//! The result of a call: 0 or more, or a negated errno, whose text the thread keeps until its next failure.
+//! What a call answers: 0 or more, or an errno negated, whose text the thread keeps until its next failure.
 
 use std::cell::RefCell;
 use std::ffi::{CString, c_char, c_int};
@@ -54,8 +54,8 @@ pub(crate) fn ended(status: Status) -> c_int {
     status.errno().map_or(0, |errno| -errno.get())
 }
 
-/// The error text of this thread's last failed call: which device, what was expected, what was found. Valid until the
-/// thread's next failure. Never null.
+/// What went wrong in this thread's last call that failed: which device, what was expected, what was found. Stays until
+/// the thread's next failure. Never null.
 #[unsafe(no_mangle)]
 pub extern "C" fn udm_error() -> *const c_char {
     LAST.with(|last| last.borrow().as_ptr())

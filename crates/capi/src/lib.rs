@@ -1,13 +1,13 @@
-//! Floor 7: `libudm`, a stack of devices inside a program, for C and languages that can call C.
+//! Floor 7: `libudm`, a stack of devices in a program of one's own, for C and whoever speaks it.
 //!
-//! `cargo xtask header` makes `include/udm.h` from the public items here: the comments in C are those of the
+//! `include/udm.h` is made from what is public here by `cargo xtask header`: the words in C are those of the
 //! documentation.
 //!
 //! # In C
-//! libudm: the Linux device mapper in user space, inside your program.
+//! libudm: the Linux device mapper in user space, in a program of one's own.
 //!
 //! A stack is the devices of one concise specification, as `udm create --concise` takes it; any thread may use it. A
-//! queue connects one thread to one device: only the thread that opened it may use and close it.
+//! queue is one thread's way to one device: only the thread that opened it uses and closes it.
 //!
 //! ```c
 //!     udm_stack *stack;
@@ -21,11 +21,11 @@
 //!     udm_queue_wait(queue, &done, 1, 1, UDM_FOREVER);
 //! ```
 //!
-//! Calls return 0 or a count, or a negated errno, whose text udm_error() has.
+//! Calls answer 0 or a count, or an errno negated, whose text udm_error() has.
 //!
 //! # Invariants
-//! - No call panics across the C interface: an error of the caller is an errno with a text.
-//! - A pointer that is null where one is needed is EINVAL. Other invalid pointers cannot be detected.
+//! - No call panics across the border: what a caller can get wrong is an errno with a text.
+//! - A pointer that is null where one is needed is EINVAL. Other nonsense in place of a pointer cannot be found out.
 
 pub mod command;
 pub mod error;

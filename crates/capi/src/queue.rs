@@ -1,4 +1,4 @@
-//! Queues, each of which connects one thread to one device.
+//! Queues: one thread's way to one device.
 
 use crate::error::{Failure, answer, ended};
 use crate::stack::UdmStack;
@@ -9,14 +9,14 @@ use udm_base::{Errno, SECTOR_SIZE, Sector, Sectors};
 use udm_core::OpenDevice;
 use udm_io::{Attached, Channel, Completion, Nanos, Op, OpFlags, Segment};
 
-/// The most requests of a queue at a time.
+/// As many requests as a queue can have out at a time.
 const MAX_DEPTH: c_uint = 65536;
 
-/// A queue of a thread to a device.
+/// A thread's way to a device.
 pub struct UdmQueue {
     channel: Channel,
     dev: Attached,
-    /// Open, so that no command removes it meanwhile.
+    /// So that no command removes it meanwhile.
     _open: OpenDevice,
 }
 
@@ -24,19 +24,18 @@ pub struct UdmQueue {
 pub const UDM_READ: u32 = 0;
 /// An operation: writes the memory.
 pub const UDM_WRITE: u32 = 1;
-/// An operation: makes all requests durable that completed before it; offset and length are 0.
+/// An operation: what completed before is durable when it completes; offset and length are 0.
 pub const UDM_FLUSH: u32 = 2;
-/// An operation: discards the range.
+/// An operation: nobody needs what is there.
 pub const UDM_DISCARD: u32 = 3;
 /// An operation: writes zeroes.
 pub const UDM_WRITE_ZEROES: u32 = 4;
 
 /// A flag of a write: durable when it completes.
 pub const UDM_FUA: u32 = 1;
-/// A flag: polled; the request completes during udm_queue_poll or udm_queue_wait. Ignored if the device cannot be
-/// polled.
+/// A flag: polled, completes when udm_queue_poll or udm_queue_wait asks; as others where the device cannot.
 pub const UDM_HIPRI: u32 = 2;
-/// A flag of UDM_WRITE_ZEROES: the range stays allocated.
+/// A flag of zeroes: stay allocated.
 pub const UDM_NO_UNMAP: u32 = 4;
 
 /// A request.
@@ -50,21 +49,21 @@ pub struct UdmRequest {
     pub offset: u64,
     /// In bytes; a multiple of 512.
     pub length: u64,
-    /// Reads and writes: memory of `length` bytes. It has to stay valid until the completion has been taken, and so
-    /// does the list if it has more than one entry.
+    /// Reads and writes: memory of `length` bytes. It stays until the completion has been taken; so does the list when
+    /// it has more than one entry.
     pub iov: *const iovec,
     /// Entries of the list.
     pub iovcnt: u32,
     /// 0.
     pub reserved: u32,
-    /// Returned with the completion.
+    /// Comes back with the completion.
     pub token: u64,
 }
 
 /// A request that has ended.
 #[repr(C)]
 pub struct UdmCompletion {
-    /// The request's token.
+    /// The request's.
     pub token: u64,
     /// 0, or an errno negated.
     pub result: i32,
@@ -144,7 +143,7 @@ impl UdmQueue {
         if taken { Ok(0) } else { Err(Failure::new(Errno::EAGAIN, "as many requests are out as the queue is deep")) }
     }
 
-    /// Takes at most `max` completions.
+    /// Takes what has ended, at most `max`.
     ///
     /// # Safety
     /// `out` has room for `max`.
@@ -158,8 +157,8 @@ impl UdmQueue {
     }
 }
 
-/// Opens a queue to a device for this thread, with at most `depth` (1 to 65536) requests out. A null device is the last
-/// one. A process has at most 256 queues at a time.
+/// A way to a device for this thread, with at most `depth` (1 to 65536) requests out. Null names the last device. A
+/// process has at most 256 queues at a time.
 ///
 /// # Safety
 /// `stack` is open and stays so longer than the queue; `device` is null or leads to a text that ends with a zero,
@@ -192,7 +191,7 @@ pub unsafe extern "C" fn udm_queue_open(
     })())
 }
 
-/// Closes a queue. Every request must have completed. Null is allowed.
+/// Every request must have completed. Null is allowed.
 ///
 /// # Safety
 /// `queue` comes from `udm_queue_open` on this thread and is closed once, with nothing out; or it is null.
@@ -204,8 +203,8 @@ pub unsafe extern "C" fn udm_queue_close(queue: *mut UdmQueue) {
     }
 }
 
-/// Submits a request; the struct itself may be reused at once. Returns -EAGAIN when the queue is full: poll first. A
-/// request that the device refuses completes with an error. Never blocks.
+/// Submits a request; the struct itself may go at once. -EAGAIN when as many are out as the queue is deep: poll first.
+/// A request that the device refuses completes with an error. Never blocks.
 ///
 /// # Safety
 /// `queue` is this thread's; `request` leads to one whose list and memory stay until its completion has been taken.
@@ -220,7 +219,7 @@ pub unsafe extern "C" fn udm_queue_submit(queue: *mut UdmQueue, request: *const 
     answer(unsafe { queue.submit(request) })
 }
 
-/// Starts queued requests and takes at most `max` completions. Never blocks.
+/// Starts what is queued and takes at most `max` completions. Never blocks.
 ///
 /// # Safety
 /// `queue` is this thread's; `out` has room for `max`.
@@ -231,7 +230,7 @@ pub unsafe extern "C" fn udm_queue_poll(queue: *mut UdmQueue, out: *mut UdmCompl
         return answer(Err(Failure::null("the queue, or where the completions go")));
     };
     let max = max.min(c_int::MAX as c_uint) as usize;
-    // A request that ended at its submission needs no poll.
+    // What ended at its submission needs no poll.
     // SAFETY: the caller's promise.
     let there = unsafe { queue.take(out, max) };
     if there > 0 {
@@ -243,7 +242,7 @@ pub unsafe extern "C" fn udm_queue_poll(queue: *mut UdmQueue, out: *mut UdmCompl
 }
 
 /// As udm_queue_poll, but sleeps (while polled requests are out: polls) until `min` have completed, nothing is out, or
-/// `timeout_ns` have passed. Returns the number of completions, which may be less than `min`.
+/// `timeout_ns` have passed. Returns how many there are, which may be fewer than `min`.
 ///
 /// # Safety
 /// `queue` is this thread's; `out` has room for `max`.
@@ -284,7 +283,7 @@ pub unsafe extern "C" fn udm_queue_wait(
         }
         let left = (!forever).then(|| Duration::from_nanos(timeout_ns - spent));
         if let Err(e) = waited.channel.wait(left, &mut Vec::new()) {
-            // Completions that were taken already must not be lost by an error.
+            // What has been taken already must not be lost by an error.
             return if there > 0 { there as c_int } else { answer(Err(e.into())) };
         }
     }

@@ -35,7 +35,7 @@ pub const UDM_DEVICE_DISCARD: u32 = 2;
 /// A flag of a device: UDM_HIPRI requests can be polled for.
 pub const UDM_DEVICE_POLL: u32 = 4;
 
-/// The properties of a device.
+/// What a device is like.
 #[repr(C)]
 pub struct UdmDeviceInfo {
     /// In bytes.
@@ -44,7 +44,7 @@ pub struct UdmDeviceInfo {
     pub logical_block_size: u32,
     /// In bytes: other memory is copied.
     pub memory_alignment: u32,
-    /// In bytes; 0 without discards.
+    /// In bytes; 0 when it takes none.
     pub discard_granularity: u32,
     /// UDM_DEVICE_READ_ONLY and the others.
     pub flags: u32,
@@ -61,7 +61,7 @@ pub(crate) unsafe fn text<'a>(at: *const c_char, what: &str) -> Result<&'a str, 
     text.to_str().map_err(|_| Failure::new(Errno::EINVAL, format!("{what} is no UTF-8: {text:?}")))
 }
 
-/// Makes every device of `concise` and makes it live. An empty text makes none; use udm_command then. May block: it
+/// Makes every device of `concise` and makes it live; an empty text makes none, and udm_command may. May block: it
 /// opens devices. Close it with udm_stack_close.
 ///
 /// # Safety
@@ -97,7 +97,7 @@ pub unsafe extern "C" fn udm_stack_close(stack: *mut UdmStack) {
     }
 }
 
-/// Gets the present properties of a device; a null device is the last of the specification.
+/// What the device is like now; null names the last of the specification.
 ///
 /// # Safety
 /// `stack` is open; `device` is null or leads to a text that ends with a zero, `info` to its place. Null is refused for

@@ -5,15 +5,14 @@
 //!
 //! 1. The client connects; the daemon asks the kernel who it is (`SO_PEERCRED`).
 //! 2. The client sends a hello: [`HelloHead`], then its working directory, since paths in a table
-//!    are relative to the caller's. By the hello's flags it may ask to be shown what the kernel's
-//!    device mapper would show ([`KERNEL_VIEW`]).
+//!    are relative to the caller's.
 //! 3. Any number of times, the client sends [`RequestHead`] and the `dm_ioctl` buffer, and the
 //!    daemon answers with [`AnswerHead`], the buffer (empty where it failed before it had one),
 //!    and a text that says more than the error number can: UTF-8, possibly several lines.
 //!
-//! A client sends nothing more before it has its answer, and the daemon reads no further than the request's end. So if
-//! a connection is *reset*, the request was not read: no daemon has begun with it, and it may be sent to another one
-//! ([`is_unread`]).
+//! A client sends nothing more before it has its answer, and the daemon reads no further than the request's end. So a
+//! connection that is *reset* was given up with the request unread: nobody has begun with it, and it may go to another
+//! daemon ([`is_unread`]).
 //!
 //! Lengths are checked before anything is allocated for them, and buffers grow only as bytes
 //! arrive. The functions here block as their stream does; an event loop collects what [`hello_lacks`] and
@@ -26,16 +25,12 @@ use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 pub const MAGIC: [u8; 4] = *b"UDMC";
 /// The version of this framing.
 pub const VERSION: u16 = 1;
-/// The hello's flag of a client that stands for programs which take udm for the kernel's device mapper: every device is
-/// a block device of the host from its creation on, has that one's number in every answer, and no answer says what the
-/// kernel has no word for.
-pub const KERNEL_VIEW: u16 = 1;
 /// The longest `dm_ioctl` buffer, and the longest text, in bytes.
 pub const MAX_MESSAGE: usize = 16 << 20;
 /// The longest working directory, in bytes (`PATH_MAX`).
 pub const MAX_CWD: usize = 4096;
 
-/// The beginning of the hello.
+/// What the hello begins with.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct HelloHead {
@@ -43,7 +38,7 @@ pub struct HelloHead {
     pub magic: [u8; 4],
     /// [`VERSION`].
     pub version: u16,
-    /// [`KERNEL_VIEW`] or zero.
+    /// Zero.
     pub flags: u16,
     /// Bytes of the working directory that follows.
     pub cwd_len: u32,
@@ -55,7 +50,7 @@ impl HelloHead {
     /// Check the head.
     ///
     /// # Errors
-    /// `InvalidData`: not a client of udm's, another version, a flag that is not known, or a directory that is too long.
+    /// `InvalidData`: not a client of udm's, another version, or a directory that is too long.
     pub fn check(&self) -> io::Result<()> {
         if self.magic != MAGIC {
             return Err(invalid(format!("the hello begins with {:02x?}: expected {:02x?}", self.magic, MAGIC)));
@@ -63,26 +58,7 @@ impl HelloHead {
         if self.version != VERSION {
             return Err(invalid(format!("the client speaks version {} of the protocol, udm {VERSION}", self.version)));
         }
-        if self.flags & !KERNEL_VIEW != 0 {
-            return Err(invalid(format!("the hello has the flags {:#x}: udm knows {KERNEL_VIEW:#x}", self.flags)));
-        }
         within("working directory", self.cwd_len, MAX_CWD)
-    }
-}
-
-/// What a client says of itself.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Hello {
-    /// Where relative paths in its tables begin.
-    pub cwd: Vec<u8>,
-    /// It asked for [`KERNEL_VIEW`].
-    pub kernel_view: bool,
-}
-
-impl Hello {
-    /// Of a client that knows that it talks to udm.
-    pub fn new(cwd: impl Into<Vec<u8>>) -> Self {
-        Self { cwd: cwd.into(), kernel_view: false }
     }
 }
 
@@ -106,7 +82,7 @@ impl RequestHead {
     }
 }
 
-/// The header before an answer's buffer and text.
+/// What precedes an answer's buffer and text.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct AnswerHead {
@@ -149,7 +125,7 @@ pub struct WireAnswer {
     pub errno: i32,
     /// The `dm_ioctl` buffer; may be empty when `errno` is not zero.
     pub buf: Vec<u8>,
-    /// The error, and what to do, as text; may be empty.
+    /// What went wrong and what to do, in words; may be empty.
     pub detail: String,
 }
 
@@ -157,21 +133,20 @@ pub struct WireAnswer {
 ///
 /// # Errors
 /// The stream's, and `InvalidInput` for a directory that is too long.
-pub fn write_hello(stream: &mut impl Write, hello: &Hello) -> io::Result<()> {
-    let cwd_len = length("working directory", hello.cwd.len(), MAX_CWD)?;
-    let flags = if hello.kernel_view { KERNEL_VIEW } else { 0 };
-    let head = HelloHead { magic: MAGIC, version: VERSION, flags, cwd_len, reserved: 0 };
-    send(stream, &[head.as_bytes(), &hello.cwd])
+pub fn write_hello(stream: &mut impl Write, cwd: &[u8]) -> io::Result<()> {
+    let cwd_len = length("working directory", cwd.len(), MAX_CWD)?;
+    let head = HelloHead { magic: MAGIC, version: VERSION, flags: 0, cwd_len, reserved: 0 };
+    send(stream, &[head.as_bytes(), cwd])
 }
 
-/// Receive the hello.
+/// Receive the hello: the client's working directory.
 ///
 /// # Errors
 /// The stream's, `UnexpectedEof`, and those of [`HelloHead::check`].
-pub fn read_hello(stream: &mut impl Read) -> io::Result<Hello> {
+pub fn read_hello(stream: &mut impl Read) -> io::Result<Vec<u8>> {
     let head: HelloHead = head(stream)?.ok_or(io::ErrorKind::UnexpectedEof)?;
     head.check()?;
-    Ok(Hello { cwd: body(stream, head.cwd_len)?, kernel_view: head.flags & KERNEL_VIEW != 0 })
+    body(stream, head.cwd_len)
 }
 
 /// How many bytes a hello still lacks, for who collects them as they come; 0: it is whole. At first only its head's are
@@ -212,7 +187,7 @@ pub fn whole_request(mut bytes: Vec<u8>) -> io::Result<WireRequest> {
 /// Zeroes what may have been a secret, as the kernel does with DM_SECURE_DATA.
 pub fn wipe(bytes: &mut [u8]) {
     bytes.fill(0);
-    // A use of the value, or the compiler would see that it is never read.
+    // As if it were read, or the compiler could see that nobody does.
     std::hint::black_box(bytes);
 }
 
@@ -324,11 +299,11 @@ mod tests {
     #[test]
     fn round_trip() {
         let mut wire = Vec::new();
-        write_hello(&mut wire, &Hello::new(*b"/home")).unwrap();
+        write_hello(&mut wire, b"/home").unwrap();
         write_request(&mut wire, 7, b"abc").unwrap();
         write_request(&mut wire, 8, b"").unwrap();
         let mut stream = &wire[..];
-        assert_eq!(read_hello(&mut stream).unwrap(), Hello::new(*b"/home"));
+        assert_eq!(read_hello(&mut stream).unwrap(), b"/home");
         assert_eq!(read_request(&mut stream).unwrap(), Some(WireRequest { ioctl_cmd: 7, buf: b"abc".into() }));
         assert_eq!(read_request(&mut stream).unwrap(), Some(WireRequest { ioctl_cmd: 8, buf: vec![] }));
         assert_eq!(read_request(&mut stream).unwrap(), None);
@@ -342,7 +317,7 @@ mod tests {
     #[test]
     fn collected_as_it_comes() {
         let (mut hello, mut request) = (Vec::new(), Vec::new());
-        write_hello(&mut hello, &Hello::new(*b"/home")).unwrap();
+        write_hello(&mut hello, b"/home").unwrap();
         write_request(&mut request, 7, b"abc").unwrap();
         for (wire, lacks, head) in [(hello, hello_lacks as fn(&[u8]) -> _, 16), (request, request_lacks, 8)] {
             for len in 0..=wire.len() {
@@ -367,9 +342,7 @@ mod tests {
             let wire = [head.as_bytes(), b"/"].concat();
             read_hello(&mut &wire[..]).map_err(|e| e.kind())
         };
-        assert_eq!(hello(|_| ()), Ok(Hello::new(*b"/")));
-        assert_eq!(hello(|h| h.flags = KERNEL_VIEW), Ok(Hello { cwd: b"/".into(), kernel_view: true }));
-        assert_eq!(hello(|h| h.flags = 2), Err(io::ErrorKind::InvalidData));
+        assert_eq!(hello(|_| ()), Ok(b"/".into()));
         assert_eq!(hello(|h| h.magic = *b"GET "), Err(io::ErrorKind::InvalidData));
         assert_eq!(hello(|h| h.version = 2), Err(io::ErrorKind::InvalidData));
         assert_eq!(hello(|h| h.cwd_len = 4097), Err(io::ErrorKind::InvalidData));

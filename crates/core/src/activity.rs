@@ -1,4 +1,4 @@
-//! What a device is busy with, for people who ask why a command does not end.
+//! What a device is busy with, for people who ask why a command is not done.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use udm_io::{Clock, Nanos};
@@ -21,7 +21,7 @@ struct Entry {
     since: Nanos,
 }
 
-/// A command under way, for as long as this value lives.
+/// One of them, as long as it lives.
 pub(crate) struct Activity<'a> {
     all: &'a Activities,
     id: u64,
@@ -46,7 +46,7 @@ impl Activities {
         Activity { all: self, id }
     }
 
-    /// The commands under way, and for how many nanoseconds, the oldest first.
+    /// What goes on, and for how many nanoseconds, the oldest first.
     pub(crate) fn list(&self) -> Vec<(String, u64)> {
         let now = self.clock.now();
         self.lock().list.iter().map(|e| (e.what.clone(), now.since(e.since))).collect()
@@ -54,7 +54,7 @@ impl Activities {
 }
 
 impl Activity<'_> {
-    /// The command is now at another part of its work.
+    /// It is at another part of its work now.
     pub(crate) fn now(&self, what: &str) {
         let now = self.all.clock.now();
         if let Some(entry) = self.all.lock().list.iter_mut().find(|e| e.id == self.id) {

@@ -1,4 +1,4 @@
-//! A target as its constructor hands it over: its code, and the capabilities that do not change during its life.
+//! A target as its constructor hands it over: what it does, and what is known of it for as long as it lives.
 
 use crate::Target;
 use std::sync::Arc;
@@ -16,14 +16,14 @@ pub struct TargetDevice {
     pub len: Sectors,
 }
 
-/// A target, the devices beneath it, and what core has to know to serve it. None of this changes during the target's
-/// life, so core reads it once and not for each bio.
+/// A target, the devices beneath it, and what core has to know to serve it. None of this changes as long as the target
+/// lives, so that core asks for it once and not for each bio.
 pub struct NewTarget {
     pub(crate) target: Box<dyn Target>,
     pub(crate) capabilities: Capabilities,
 }
 
-/// The capabilities of a target: see [`NewTarget`] for the meaning of each.
+/// What is known of a target beside its code: see [`NewTarget`] for what each says.
 #[derive(Default)]
 pub(crate) struct Capabilities {
     pub(crate) devices: Vec<TargetDevice>,
@@ -35,7 +35,6 @@ pub(crate) struct Capabilities {
     pub(crate) takes_back: bool,
     pub(crate) whole_discards: bool,
     pub(crate) sees_flushes: bool,
-    pub(crate) maps_flushes: bool,
     pub(crate) flushes_beneath: bool,
     pub(crate) transient: bool,
 }
@@ -43,10 +42,10 @@ pub(crate) struct Capabilities {
 /// Where the target's sectors lie, as far as core knows.
 #[derive(Default)]
 enum Layout {
-    /// Only the target's `map` knows.
+    /// The target's `map` alone knows.
     #[default]
     Opaque,
-    /// As one run on its one device.
+    /// One after the other on its one device.
     Run,
     /// Spread over its devices.
     Striped(Stripes),
@@ -54,7 +53,7 @@ enum Layout {
 }
 
 impl NewTarget {
-    /// A target without devices that gets clones of bios, split at its borders, and no flushes.
+    /// One without devices that gets clones of bios, split at its borders, and is not told of flushes.
     pub fn new(target: impl Target) -> Self {
         Self { target: Box::new(target), capabilities: Capabilities::default() }
     }
@@ -71,9 +70,8 @@ impl NewTarget {
         self.with(|c| c.devices.extend(devices))
     }
 
-    /// Devices that the target uses for itself, such as metadata or an origin that is only read. Core holds them and
-    /// lists them as dependencies, but bios are neither mapped to them nor are they flushed, and their limits do not
-    /// count.
+    /// Devices that it uses by itself: held, and listed as dependencies, but bios are neither mapped nor flushed to
+    /// them, and their limits do not count. Metadata, or an origin that is only read.
     #[must_use]
     pub fn keeps(self, devices: impl IntoIterator<Item = Arc<dyn BlockDevice>>) -> Self {
         self.with(|c| c.kept.extend(devices))
@@ -85,7 +83,7 @@ impl NewTarget {
         self.in_place().with(|c| (c.devices, c.layout) = (vec![device], Layout::Run))
     }
 
-    /// The whole target is spread over devices by arithmetic alone, and uses the same length of each: it can be
+    /// The whole target is spread over devices, of which it uses as much each, by nothing but arithmetic: it can be
     /// compiled too.
     #[must_use]
     pub fn stripes_over(self, devices: impl IntoIterator<Item = TargetDevice>, stripes: Stripes) -> Self {
@@ -100,13 +98,14 @@ impl NewTarget {
         self.ends_at_once().transient().with(|c| c.layout = Layout::Memory(memory))
     }
 
-    /// `map` may get the submitter's own bio instead of a clone: of a bio that it sends on, it changes only the sector.
+    /// `map` may be given the submitter's own bio instead of a clone: all that it changes of one that it sends on is
+    /// the sector.
     #[must_use]
     pub fn in_place(self) -> Self {
         self.with(|c| c.in_place = true)
     }
 
-    /// `map` always answers [`Map::Ended`](crate::Map::Ended), so no bio is ever in flight in the target.
+    /// `map` always answers [`Map::Ended`](crate::Map::Ended), so that nothing of it is ever in flight.
     #[must_use]
     pub fn ends_at_once(self) -> Self {
         self.with(|c| c.synchronous = true)
@@ -137,14 +136,6 @@ impl NewTarget {
         self.with(|c| c.sees_flushes = true)
     }
 
-    /// Flushes come to `map` instead of going to the devices beneath: it sends each on to the one that it chooses, or
-    /// not at all. As in the kernel, which hands each target a flush to map (`num_flush_bios`). The devices are flushed
-    /// by core all the same after a write with FUA, where they lack that.
-    #[must_use]
-    pub fn maps_flushes(self) -> Self {
-        self.sees_flushes().with(|c| c.maps_flushes = true)
-    }
-
     /// Flushes come to `map`, and to nobody else: the target sees to it that they reach the devices beneath. It has to
     /// serve FUA by itself as well, and to say so in its limits.
     #[must_use]
@@ -152,7 +143,7 @@ impl NewTarget {
         self.sees_flushes().with(|c| c.flushes_beneath = true)
     }
 
-    /// The target keeps in memory what is needed to find its data, so both are lost when the process ends.
+    /// It keeps in memory what its data cannot be found without, so that both end with the process.
     #[must_use]
     pub fn transient(self) -> Self {
         self.with(|c| c.transient = true)
@@ -160,7 +151,7 @@ impl NewTarget {
 }
 
 impl Capabilities {
-    /// The device that the whole target maps to as one run.
+    /// The device that the whole target is one run of.
     pub(crate) fn run(&self) -> Option<&TargetDevice> {
         matches!(self.layout, Layout::Run).then(|| &self.devices[0])
     }
@@ -188,7 +179,7 @@ impl Capabilities {
         }
     }
 
-    /// Whether the target's bios can be polled for, apart from those that it ends at once.
+    /// Whether the target's bios can be polled for: those that it does not end at once.
     pub(crate) fn can_poll(&self) -> bool {
         // A bio that waits for a time is on no queue.
         let beneath = !self.takes_back && !self.devices.is_empty() && self.devices.iter().all(|d| d.dev.can_poll());

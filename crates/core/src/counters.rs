@@ -1,12 +1,13 @@
 //! Counters that only their channel writes.
 
+use crate::Polls;
 use std::ops::AddAssign;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use udm_base::Sectors;
 use udm_io::{Bio, Cx, IoAccounting, MAX_CHANNELS, Op, PollPath};
 
-/// A number that only the thread inside the channel writes, and that any thread may read.
+/// A number that one thread at a time writes (the one inside the channel) and any may read.
 #[derive(Default)]
 struct Count(AtomicU64);
 
@@ -70,8 +71,8 @@ impl Counters {
         self.begin();
     }
 
-    /// The last thing that a bio does with a path or device. A thread that sees this count also sees all that the bio
-    /// did there, and may free the path or device.
+    /// The last thing that a bio does with a path or device; who sees it sees all that the bio did there, and may free
+    /// it.
     #[inline]
     pub(crate) fn end(&self) {
         self.in_flight.0.store(self.in_flight.get().wrapping_sub(1), Ordering::Release);
@@ -124,7 +125,8 @@ impl PerChannel {
         &self.counters[cx.id()]
     }
 
-    /// From here on polled bios are counted. Called before the first of them can arrive, so that no bio has to do this.
+    /// From here on bios that are polled for are counted: called before the first of them can arrive, so that none
+    /// finds it to be done.
     pub(crate) fn expect_polls(&self) {
         self.polled.get_or_init(each);
     }
@@ -137,7 +139,7 @@ impl PerChannel {
         }
     }
 
-    /// Counts a bio that has come back: out, and as polled for if it was.
+    /// Counts a bio that has come back: as polled for, if it was, and out.
     #[inline]
     pub(crate) fn left(&self, cx: &Cx<'_>, bio: &Bio) {
         if let Some(path) = bio.poll_path() {
@@ -177,26 +179,7 @@ impl PerChannel {
     }
 }
 
-/// Bios of a device that were polled for, by which queues were looked into.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Polls {
-    /// The one queue that the cookie names: the bio was not split.
-    pub fast: u64,
-    /// The queues of its channel: it was split, and its submitter stayed where it was.
-    pub sub: u64,
-    /// All queues.
-    pub default: u64,
-}
-
-impl AddAssign for Polls {
-    fn add_assign(&mut self, other: Self) {
-        self.fast += other.fast;
-        self.sub += other.sub;
-        self.default += other.default;
-    }
-}
-
-/// What a device has done since it was made.
+/// What a device did since it was made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Totals {
     /// Reads that arrived.
@@ -213,7 +196,7 @@ pub struct Totals {
     pub remapped: u64,
     /// Clones that were made.
     pub cloned: u64,
-    /// Bios that were polled for, by which queues were looked into.
+    /// Bios that were polled for, by what was looked into.
     pub polls: Polls,
 }
 

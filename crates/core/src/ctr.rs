@@ -5,7 +5,7 @@ use std::sync::Arc;
 use udm_base::{Arg, ArgError, Args, Errno, Sector, Sectors};
 use udm_io::{BlockDevice, Domain};
 
-/// A kind of target: its word in a table line, and its constructor.
+/// A kind of target: what stands in a table line, and how it is made.
 pub struct TargetType {
     /// Its word in a table.
     pub name: &'static str,
@@ -21,7 +21,7 @@ pub struct TargetType {
 pub type Constructor = fn(&mut Ctr<'_>) -> Result<NewTarget, ArgError>;
 
 impl TargetType {
-    /// A kind without restrictions: its targets may stand anywhere in any table.
+    /// A kind of which every target may stand anywhere in any table.
     pub const fn new(name: &'static str, version: [u32; 3], ctr: Constructor) -> Self {
         Self { name, version, singleton: false, always_writeable: false, immutable: false, ctr }
     }
@@ -55,19 +55,16 @@ pub struct Ctr<'a> {
     pub args: Args,
     /// Whether the device is to be read-only.
     pub read_only: bool,
-    /// The domain, for targets that have channels or threads of their own.
+    /// For targets that have channels or threads of their own.
     pub domain: &'a Domain,
     /// The device that the table is for.
     pub owner: &'a Arc<MappedDevice>,
-    /// The table comes from a program that takes udm for the kernel: what it does not ask for is as in the kernel, also
-    /// where udm does better by itself.
-    pub as_kernel: bool,
     pub(crate) opener: &'a dyn DeviceOpener,
 }
 
 impl Ctr<'_> {
-    /// Takes the arguments `<device> <start sector>`, as most targets have them: a range of that device as long as the
-    /// target. The texts are the kernel's messages for a start that is no number and for a failed look-up. May block.
+    /// Takes the arguments `<device> <start sector>`, as most targets have them: as much of that device as the target
+    /// is long. The texts are the kernel's, for a start that is no number and for a failed look-up. May block.
     pub fn device_range(&mut self, bad_start: &str, no_device: &str) -> Result<TargetDevice, ArgError> {
         let name = self.args.need(no_device, "a device")?;
         let (start, _) = self.args.number(bad_start, "a start sector")?;
@@ -81,7 +78,7 @@ impl Ctr<'_> {
         opened.map_err(|e| ArgError::new(message).errno(e.errno).hint(e.message).at(arg))
     }
 
-    /// As [`device`](Self::device), but opened only for reading, even if the table is writeable.
+    /// As [`device`](Self::device), but only to be read, whatever the table is.
     pub fn device_to_read(&mut self, arg: &Arg, message: &str) -> Result<Arc<dyn BlockDevice>, ArgError> {
         let opened = self.opener.open(&arg.text, true, false);
         opened.map_err(|e| ArgError::new(message).errno(e.errno).hint(e.message).at(arg))
@@ -92,8 +89,8 @@ impl Ctr<'_> {
         self.device_exclusive_or(arg, message, None)
     }
 
-    /// Reserves `dev` for this load as long as the returned value lives, to read or format what is on it. Fails with
-    /// EBUSY while another load has it reserved.
+    /// Keeps other loads from beginning with what this one does with `dev`, as long as the answer lives: to read what
+    /// is on it, or to make something there. Fails with EBUSY while another load is at it.
     pub fn alone_with(&self, dev: &Arc<dyn BlockDevice>, arg: &Arg, message: &str) -> Result<Alone, ArgError> {
         self.opener.alone_with(dev.id()).ok_or_else(|| {
             let hint = format!("another table with {} is being loaded", dev.name());
@@ -101,8 +98,8 @@ impl Ctr<'_> {
         })
     }
 
-    /// As [`device_exclusive`](Self::device_exclusive), but returns `known` if the argument names it: a device that
-    /// another table of the same mapped device has opened exclusively already.
+    /// As [`device_exclusive`](Self::device_exclusive), but when the argument names `known`, which another table of the
+    /// same device has opened so already, gives that one.
     pub fn device_exclusive_or(
         &mut self,
         arg: &Arg,

@@ -1,4 +1,4 @@
-//! Errors of the control side: the number that the kernel's ioctl returns, and the text that the ioctl lacks.
+//! Errors of the control side: the number the kernel's ioctl gives, and the words it lacks.
 
 use crate::TableLine;
 use std::ops::Range;
@@ -32,7 +32,7 @@ pub struct TableError {
     pub message: String,
     /// What was expected and found; may be empty.
     pub hint: String,
-    /// The range of bytes at fault in the line's text, as [`TableLine`] displays it.
+    /// The bytes of the line's text (as [`TableLine`] displays itself) at fault.
     pub span: Option<Range<usize>>,
 }
 
@@ -87,12 +87,6 @@ impl TableError {
             }
         }
         out
-    }
-
-    /// As a control error about a table whose text is not at hand.
-    pub(crate) fn without_line(self) -> Error {
-        let hint = if self.hint.is_empty() { String::new() } else { format!(": {}", self.hint) };
-        Error::new(self.errno, format!("line {}: {}{hint}", self.line + 1, self.message))
     }
 
     /// With its text rendered, as a control error.

@@ -3,7 +3,7 @@
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
-/// Long waits ask this now and then, so that they end when their client has gone.
+/// Asked now and then by what waits long, so that a client that has gone stops it.
 pub type Cancel<'a> = &'a dyn Fn() -> bool;
 
 /// A counter that can be waited for.
@@ -18,13 +18,13 @@ impl Events {
         *self.number.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Continues counting from a given number.
+    /// Goes on from there.
     pub(crate) fn carry(&self, from: u32) {
         *self.number.lock().unwrap_or_else(PoisonError::into_inner) = from;
         self.changed.notify_all();
     }
 
-    /// Counts one event and wakes the threads that wait. Does not block.
+    /// Counts one more and wakes who waits. Does not block.
     pub(crate) fn raise(&self) -> u32 {
         let mut number = self.number.lock().unwrap_or_else(PoisonError::into_inner);
         *number = number.wrapping_add(1);

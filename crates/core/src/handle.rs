@@ -4,8 +4,8 @@ use crate::MappedDevice;
 use std::ops::Deref;
 use std::sync::Arc;
 
-/// Keeps a mapped device open, as an open node does: it counts in `Open count`. While it exists the device is not
-/// removed; a deferred removal happens when it is dropped.
+/// Keeps a mapped device open, as an open node does: it counts in `Open count`, and while it lasts the device is not
+/// removed, or only once it is dropped when the removal was deferred.
 pub struct OpenDevice(Arc<MappedDevice>);
 
 impl OpenDevice {

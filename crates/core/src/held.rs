@@ -7,9 +7,9 @@ use udm_io::{Bio, Status};
 
 /// Bios that wait for an event of the target's, in the order in which they came.
 ///
-/// A target takes a [`ticket`](Self::ticket), checks whether the bio has to wait, and answers
-/// [`Map::Delayed`](crate::Map::Delayed) with the ticket. If something was released in between, the bio goes on at once
-/// and the target checks again, so no event is lost.
+/// A target takes a [`ticket`](Self::ticket), looks whether the bio has to wait, and answers
+/// [`Map::Delayed`](crate::Map::Delayed) with the ticket. If something was released in between, the bio goes on at
+/// once, so that the target looks again: no event is lost.
 ///
 /// A suspension waits for these bios. So the target's `presuspend` releases them, and from then on, until `resume`, it
 /// keeps none.
@@ -19,7 +19,7 @@ pub struct Held {
     bios: Mutex<VecDeque<(u64, Bio)>>,
 }
 
-/// How many releases there had been when it was taken.
+/// How much was released when it was taken.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Ticket(u64);
 
@@ -28,7 +28,7 @@ impl Held {
         self.bios.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// To be taken before a target checks whether a bio has to wait.
+    /// To be taken before a target looks whether a bio has to wait.
     pub fn ticket(&self) -> Ticket {
         Ticket(self.releases.load(Ordering::Acquire))
     }
@@ -48,7 +48,7 @@ impl Held {
         self.release(|_| true)
     }
 
-    /// Lets the bios go on whose context satisfies `which`, in their order. Returns how many. From any thread.
+    /// Lets those go on whose context is such, in their order. Returns how many. From any thread.
     pub fn release(&self, mut which: impl FnMut(u64) -> bool) -> usize {
         let mut bios = self.lock();
         self.releases.fetch_add(1, Ordering::Release);
@@ -56,7 +56,7 @@ impl Held {
         *bios = kept;
         drop(bios);
         let count = released.len();
-        // Ends the bio: the frame on it calls its target.
+        // Home by way of the frame that has its target go on.
         released.into_iter().for_each(|(_, bio)| bio.end(Status::Ok));
         count
     }

@@ -1,11 +1,11 @@
-//! A report for people of what waits for what: devices, what they are busy with, and the bios in the channels. It adds
-//! no cost to the path of a bio, and nothing here waits for a lock that may be held for long.
+//! Who waits for what: devices, what they are busy with, and what lies in the channels. For people; nothing on a bio's
+//! way is done for it, and nothing here waits for a lock that may be held for long.
 
-use crate::patient::patiently;
 use crate::registry::RegistryCore;
 use crate::{MappedDevice, Registry};
 use std::collections::{BTreeMap, HashMap};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
+use std::time::Duration;
 use udm_base::{DevT, Sector, Sectors};
 use udm_io::{BlockDevice, ChannelReport, Op, Outstanding};
 use udm_kcopyd::{Workqueue, WorkqueueReport};
@@ -15,22 +15,22 @@ use udm_kcopyd::{Workqueue, WorkqueueReport};
 pub struct Inspection {
     /// The devices, in the order of their names.
     pub devices: Vec<DeviceReport>,
-    /// Devices beneath that wait for another process or machine.
+    /// What lies beneath and waits for somebody else.
     pub beneath: Vec<(String, Outstanding)>,
-    /// Channels that are not empty, or that could not be looked into.
+    /// Channels in which something lies, or that could not be looked into.
     pub channels: Vec<ChannelUse>,
-    /// How many channels threads could still get.
+    /// How many channels could still be had.
     pub channels_left: usize,
     /// What the workqueue has to do.
     pub workqueue: WorkqueueReport,
-    /// Locks that could not be taken within a tenth of a second.
+    /// Locks that could not be had in a tenth of a second.
     pub locks: Vec<String>,
 }
 
 /// A mapped device.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DeviceReport {
-    /// Its name; empty when its lock could not be taken.
+    /// Its name; empty when it could not be had.
     pub name: String,
     /// Its number.
     pub devt: DevT,
@@ -46,23 +46,23 @@ pub struct DeviceReport {
     pub arrived: u64,
     /// What it is busy with, and for how many nanoseconds.
     pub doing: Vec<(String, u64)>,
-    /// What its targets report.
+    /// What its targets tell of themselves.
     pub notes: Vec<(&'static str, String)>,
 }
 
-/// The content of a channel.
+/// What lies in a channel.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ChannelUse {
     /// The channel without its bios.
     pub channel: ChannelReport,
-    /// Its bios, grouped by device, level and operation.
+    /// Its bios, those of one device and level and operation together.
     pub bios: Vec<BioGroup>,
 }
 
 /// Bios that are alike.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct BioGroup {
-    /// The device that they were sent to last; empty when that device is gone.
+    /// The device that they were sent to last; empty when it is not known any more.
     pub device: String,
     /// What they do.
     pub op: Op,
@@ -74,6 +74,22 @@ pub struct BioGroup {
     pub count: usize,
     /// Where the first of them begins, and its length.
     pub first: (Sector, Sectors),
+}
+
+/// How often a lock is tried, and how long it is left alone in between.
+const TRIES: u32 = 100;
+const PAUSE: Duration = Duration::from_millis(1);
+
+/// A lock that is held for moments only, unless something is wrong.
+pub(crate) fn patiently<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
+    for _ in 0..TRIES {
+        match mutex.try_lock() {
+            Ok(guard) => return Some(guard),
+            Err(TryLockError::Poisoned(poisoned)) => return Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => std::thread::sleep(PAUSE),
+        }
+    }
+    None
 }
 
 impl Registry {
@@ -102,9 +118,9 @@ impl Registry {
         Inspection { devices: reports, beneath, channels, channels_left, workqueue, locks }
     }
 
-    /// What a command on a device waits for, as far as that is known: what the device is busy with, and which devices
-    /// beneath hold bios or do not answer. `key`: its name, uuid or number; a device that is being removed is found,
-    /// too. `None` when it waits for nothing. Takes at most some tenths of a second.
+    /// What a command on a device waits for, as far as it can be told: what the device is busy with, and what beneath
+    /// it holds bios or does not answer. `key`: its name, uuid or number; one that is being removed is found, too.
+    /// `None` when there is nothing to tell. Takes at most some tenths of a second.
     pub fn waits_for(&self, key: &str) -> Option<String> {
         let number = key.parse().ok();
         let is_meant = |md: &Arc<MappedDevice>| {
@@ -139,7 +155,7 @@ impl Registry {
     }
 }
 
-/// A sentence about a device beneath that keeps others waiting.
+/// What there is to say of a device beneath that keeps others waiting.
 fn unanswered(name: &str, out: Outstanding) -> Option<String> {
     const SECOND: u64 = 1_000_000_000;
     let requests = if out.requests == 1 { "request" } else { "requests" };
@@ -154,7 +170,7 @@ fn unanswered(name: &str, out: Outstanding) -> Option<String> {
         .then(|| format!("beneath: {name} has not answered a request for {} s", out.oldest_ns / SECOND))
 }
 
-/// The channel with its bios in groups; `None` when it is empty.
+/// The channel with its bios in groups; `None` when nothing lies in it.
 fn usage(mut channel: ChannelReport, names: &HashMap<usize, String>) -> Option<ChannelUse> {
     let mut bios: Vec<BioGroup> = Vec::new();
     for bio in channel.content.iter_mut().flat_map(|content| std::mem::take(&mut content.bios)) {
@@ -186,7 +202,7 @@ fn address(dev: &dyn BlockDevice) -> usize {
 }
 
 impl RegistryCore {
-    /// The registry's own locks that have been held for long; there should be none.
+    /// The registry's own locks that are held for long, which none of them should be.
     fn locks_held(&self) -> Vec<String> {
         let mut held = Vec::new();
         if patiently(&self.loads).is_none() {
@@ -200,7 +216,7 @@ impl RegistryCore {
 }
 
 impl MappedDevice {
-    /// The state of the device. Waits for no lock.
+    /// How it is. Waits for no lock.
     pub(crate) fn inspect(&self, locks: &mut Vec<String>) -> DeviceReport {
         let (name, tables) = match self.look() {
             Some(found) => found,

@@ -1,22 +1,17 @@
 //! How a table's device names become devices.
 
-use crate::Error;
+use crate::{Error, HOST_MAJOR};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use udm_base::{DevT, Errno};
 use udm_io::{BlockDevice, DeviceId};
-
-/// The major of the numbers that stand for what is beneath and has none: files, remote exports, `null:` devices. Lists
-/// of dependencies have room for numbers only. A table names such a device by its path or URI, never by this number.
-pub const HOST_MAJOR: u32 = 601;
 
 /// Opens the device that a table names. Mapped devices are looked up before the host's, see `Registry`.
 pub trait DeviceOpener {
     /// Opens `spec`: a path, `M:m`, or a URI. May block.
     fn open(&self, spec: &str, read_only: bool, exclusive: bool) -> Result<Arc<dyn BlockDevice>, Error>;
 
-    /// Opens `spec` exclusively. If `spec` names `known`, which was opened exclusively before, returns `known`. May
-    /// block.
+    /// Opens `spec` exclusively, or gives `known`, which was opened so before, if that is what `spec` names. May block.
     fn open_exclusive(
         &self,
         spec: &str,
@@ -24,16 +19,16 @@ pub trait DeviceOpener {
         known: Option<&Arc<dyn BlockDevice>>,
     ) -> Result<Arc<dyn BlockDevice>, Error>;
 
-    /// Reserves a device for this load until the returned value is dropped, since several tables may be made at the
-    /// same time and each may take long. `None` when another load has it reserved. Does not block.
+    /// Keeps other loads from beginning with what this one does with a device, until what is returned is dropped:
+    /// tables are made at the same time, and each may take long. `None` when another load is at it. Does not block.
     fn alone_with(&self, id: DeviceId) -> Option<Alone>;
 }
 
-/// The devices that are reserved, each for one load.
+/// Devices that one load each has to itself.
 #[derive(Default)]
 pub(crate) struct LoadedAlone(Mutex<Vec<DeviceId>>);
 
-/// The reservation of a device for a load, as long as this lives.
+/// A device that a load has to itself, as long as this lives.
 pub struct Alone {
     all: Arc<LoadedAlone>,
     id: DeviceId,
@@ -56,10 +51,10 @@ impl Drop for Alone {
     }
 }
 
-/// Opens devices that are not udm's own. The program gives one to the registry.
+/// Opens devices that are not udm's own: what the program gives to the registry.
 pub type HostOpener = dyn Fn(&HostRequest<'_>) -> Result<Arc<dyn BlockDevice>, Error> + Send + Sync;
 
-/// A request to a [`HostOpener`].
+/// What a [`HostOpener`] is asked.
 pub struct HostRequest<'a> {
     /// A path or a URI.
     pub spec: &'a str,
@@ -69,7 +64,7 @@ pub struct HostRequest<'a> {
     pub read_only: bool,
     /// Refuse when someone else has it.
     pub exclusive: bool,
-    /// Whether nobody wants the device any more: long operations ask this now and then.
+    /// Whether nobody wants the device any more: asked now and then by what takes long.
     pub cancel: crate::Cancel<'a>,
 }
 
@@ -106,7 +101,7 @@ impl OpenHostDevices {
 }
 
 /// Numbers for the host's devices that have none of their own. A file keeps its number for as long as the registry
-/// lives, so that a printed list of dependencies stays true; other devices keep it for as long as they are open.
+/// lives, so that what a list of dependencies said stays true; other devices for as long as they are open.
 #[derive(Default)]
 pub(crate) struct HostNumbers(Mutex<BTreeMap<u32, Numbered>>);
 
@@ -115,7 +110,7 @@ struct Numbered {
     dev: Weak<dyn BlockDevice>,
 }
 
-/// This many files are remembered; beyond that, closed ones are forgotten.
+/// So many files are remembered; then those that are closed are forgotten.
 const NUMBERS_MAX: usize = 1 << 16;
 
 impl HostNumbers {

@@ -3,7 +3,7 @@
 use crate::activity::Activity;
 use crate::events::Events;
 use crate::opener::{Alone, HostNumbers, HostRequest, LoadedAlone, OpenHostDevices};
-use crate::{Cancel, DeviceOpener, Error, FileSystems, HostOpener, MappedDevice, TargetType};
+use crate::{Cancel, DeviceOpener, Error, HostOpener, MappedDevice, TargetType};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
@@ -15,6 +15,10 @@ use udm_io::{BlockDevice, DeviceId, Domain};
 /// kernel's usual 253, for which dmsetup's columns are made.
 pub const MAJOR: u32 = 600;
 
+/// The major of the numbers that stand for what is beneath and has none: files, remote exports, `null:` devices. Lists
+/// of dependencies have room for numbers only. A table names such a device by its path or URI, never by this number.
+pub const HOST_MAJOR: u32 = 601;
+
 /// The longest name in bytes (`DM_NAME_LEN` less its zero).
 pub const NAME_MAX: usize = 127;
 /// The longest uuid in bytes (`DM_UUID_LEN` less its zero).
@@ -22,7 +26,7 @@ pub const UUID_MAX: usize = 128;
 /// The highest minor number, as the kernel's 20 bits.
 const MINOR_MAX: u32 = (1 << 20) - 1;
 
-/// The result of a removal.
+/// What a removal came to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Removal {
     /// The device is gone.
@@ -36,11 +40,9 @@ struct Devices {
     by_name: BTreeMap<String, Arc<MappedDevice>>,
     by_uuid: BTreeMap<String, Arc<MappedDevice>>,
     by_minor: BTreeMap<u32, Arc<MappedDevice>>,
-    /// By the numbers of their nodes, where these are block devices of the host.
-    by_node: BTreeMap<DevT, Weak<MappedDevice>>,
     /// Every number below is in use.
     used_below: u32,
-    /// Devices that are being removed, until their bios are done.
+    /// Those that are being removed, until their bios are done.
     going: Vec<Weak<MappedDevice>>,
 }
 
@@ -57,9 +59,8 @@ pub(crate) struct RegistryCore {
     pub(crate) loads: Mutex<()>,
     alone: Arc<LoadedAlone>,
     pub(crate) events: Events,
-    /// Where the nodes of these devices are.
+    /// Where nodes of these devices are.
     nodes: OnceLock<PathBuf>,
-    pub(crate) file_systems: OnceLock<Arc<dyn FileSystems>>,
 }
 
 /// The mapped devices of one udm. Clones are the same registry.
@@ -81,7 +82,6 @@ impl Registry {
             alone: Arc::default(),
             events: Events::default(),
             nodes: OnceLock::new(),
-            file_systems: OnceLock::new(),
         }))
     }
 
@@ -89,8 +89,8 @@ impl Registry {
         &self.0
     }
 
-    /// Sets the directory where the host's file system shows these devices: a link in /dev/mapper that leads there is
-    /// no device of the host's own. Only the first call counts.
+    /// Tells where the host's file system shows these devices: a link in /dev/mapper that leads there is no device of
+    /// the host's own. Only the first call counts.
     pub fn set_nodes(&self, dir: PathBuf) {
         let _ = self.0.nodes.set(dir);
     }
@@ -140,26 +140,6 @@ impl Registry {
         self.0.lock().by_minor.get(&devt.minor).cloned()
     }
 
-    /// The device whose node is that block device of the host.
-    pub fn by_node(&self, number: DevT) -> Option<Arc<MappedDevice>> {
-        self.0.lock().by_node.get(&number)?.upgrade()
-    }
-
-    /// Notes which block device of the host a device's node is, or that it is none any more. A table that names such a
-    /// number means the device.
-    pub fn set_node_number(&self, md: &Arc<MappedDevice>, number: Option<DevT>) {
-        let mut devices = self.0.lock();
-        if let Some(old) = md.node_number()
-            && devices.by_node.get(&old).is_some_and(|other| std::ptr::eq(other.as_ptr(), Arc::as_ptr(md)))
-        {
-            devices.by_node.remove(&old);
-        }
-        if let Some(number) = number {
-            devices.by_node.insert(number, Arc::downgrade(md));
-        }
-        md.set_node_number(number);
-    }
-
     /// Every device, in the order of their names.
     pub fn list(&self) -> Vec<Arc<MappedDevice>> {
         self.0.lock().by_name.values().cloned().collect()
@@ -199,8 +179,7 @@ impl Registry {
         self.0.remove(md, deferred)
     }
 
-    /// Opens a device for a table or an export: one of udm's own by `M:m` (its own or its node's) or
-    /// `/dev/mapper/NAME`, else the host's.
+    /// Opens a device for a table or an export: one of udm's own by `M:m` or `/dev/mapper/NAME`, else the host's.
     pub fn open(
         &self,
         spec: &str,
@@ -212,14 +191,14 @@ impl Registry {
             .open(spec, read_only, exclusive)
     }
 
-    /// The number that stands for a device beneath in a list of dependencies: its own, or one of
-    /// [`HOST_MAJOR`](crate::HOST_MAJOR) that it keeps while it is open.
+    /// The number that stands for a device beneath in a list of dependencies: its own, or one of [`HOST_MAJOR`] that it
+    /// keeps while it is open.
     pub fn number_of(&self, dev: &Arc<dyn BlockDevice>) -> DevT {
         self.0.numbers.number_of(dev)
     }
 
-    /// What is behind the numbers of [`HOST_MAJOR`](crate::HOST_MAJOR) that have been given to devices which are
-    /// open: the names that tables have for them.
+    /// What is behind the numbers of [`HOST_MAJOR`] that have been given to devices which are open: the names that
+    /// tables have for them.
     pub fn host_devices(&self) -> Vec<(DevT, String)> {
         self.0.numbers.list()
     }
@@ -229,7 +208,7 @@ impl Registry {
         self.0.events.raise();
     }
 
-    /// Continues the count of all devices' events from another process.
+    /// Goes on counting events of all devices where another process left off.
     pub fn carry_events(&self, events: u32) {
         self.0.events.carry(events);
     }
@@ -250,9 +229,9 @@ impl RegistryCore {
         self.devices.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Every device, those that are being removed last; `None` if the lock cannot be taken.
+    /// Every device, those last that are being removed, unless the lock cannot be had.
     pub(crate) fn devices_now(&self) -> Option<Vec<Arc<MappedDevice>>> {
-        let devices = crate::patient::patiently(&self.devices)?;
+        let devices = crate::inspect::patiently(&self.devices)?;
         let going = devices.going.iter().filter_map(Weak::upgrade);
         Some(devices.by_name.values().cloned().chain(going).collect())
     }
@@ -278,9 +257,6 @@ impl RegistryCore {
             devices.by_name.remove(&name);
             devices.by_uuid.remove(&uuid);
             devices.by_minor.remove(&minor);
-            if let Some(node) = md.node_number() {
-                devices.by_node.remove(&node);
-            }
             devices.used_below = devices.used_below.min(minor);
             devices.going.push(Arc::downgrade(md));
         }
@@ -356,11 +332,11 @@ fn check_uuid(uuid: &str) -> Result<(), Error> {
 pub(crate) struct LoadContext<'a> {
     pub(crate) registry: &'a RegistryCore,
     pub(crate) cwd: &'a Path,
-    /// Whether the client has given up the load.
+    /// Whether nobody wants the table any more.
     pub(crate) cancel: Cancel<'a>,
-    /// The load's activity, which is told what it opens.
+    /// The load, to be told what it is at.
     pub(crate) doing: Option<&'a Activity<'a>>,
-    /// The table's text must not be shown.
+    /// What the table says is told to nobody.
     pub(crate) secret: bool,
 }
 
@@ -386,7 +362,7 @@ impl DeviceOpener for LoadContext<'_> {
             if let Some(md) = self.own(spec)? {
                 return Ok(if md.id() == known.id() { known.clone() } else { md });
             }
-            // Not exclusively: that would be refused because of `known`. This one is dropped in any case.
+            // Not exclusively: that would be refused because of `known`. It is dropped, whichever device it is.
             if self.open_host(spec, read_only, false)?.id() == known.id() {
                 return Ok(known.clone());
             }
@@ -419,7 +395,7 @@ impl LoadContext<'_> {
         let devices = self.registry.lock();
         if let Ok(devt) = spec.parse::<DevT>() {
             if devt.major != MAJOR {
-                return Ok(devices.by_node.get(&devt).and_then(Weak::upgrade));
+                return Ok(None);
             }
             let found = devices.by_minor.get(&devt.minor).cloned();
             let missing = || Error::new(Errno::ENXIO, format!("no mapped device has the number {devt}"));

@@ -1,17 +1,16 @@
-//! The interface of targets.
+//! What a target is.
 
-use crate::{Error, Held, Ticket};
+use crate::{Error, Held, Ticket, ZeroSkips};
 use std::any::Any;
-use std::ops::AddAssign;
 use udm_base::{Errno, Sectors};
 use udm_io::{Bio, BlockDevice, Cx, DeviceId, ExtentsReply, Limits, Nanos, Status};
 
-/// One target of a table: what it does with bios, and what it is called for.
+/// One target of a table: what it does with bios, and what it is told.
 ///
-/// Its fixed properties (the devices beneath, what core does for it) are not here: the constructor returns them
-/// together with the target, in a [`NewTarget`](crate::NewTarget). Before `map` is called, core has checked the range
-/// against the target and its borders. Core also counts bios, splits them, fans out flushes to the devices beneath, and
-/// stacks limits.
+/// What is known of it from the beginning (the devices beneath, what core does for it) is not here: its constructor
+/// hands it over with it, in a [`NewTarget`](crate::NewTarget). Core has checked the range against the target and its
+/// borders before `map` is called; it counts bios, splits them, fans out flushes to the devices beneath, and stacks
+/// limits.
 pub trait Target: Any + Send + Sync {
     /// Maps a bio that begins `at` sectors into the target. Must not block, nor wait for a lock that I/O is done under.
     /// Flushes do not come here, unless the target [says so](crate::NewTarget::sees_flushes).
@@ -19,11 +18,6 @@ pub trait Target: Any + Send + Sync {
 
     /// The target's own part of a status or table line, after the name: empty when there is none. May block.
     fn status(&self, kind: StatusKind) -> String;
-
-    /// The same in the kernel's words only, for a target that has some of udm's own. May block.
-    fn kernel_status(&self, kind: StatusKind) -> String {
-        self.status(kind)
-    }
 
     /// A bio that [`map`](Self::map) sent on with a context has come home, `at` being where it lies in the target: its
     /// status and its data are the target's to change, and what is answered is done. [`Map::Ended`] gives it the status
@@ -38,7 +32,7 @@ pub trait Target: Any + Send + Sync {
     }
 
     /// A bio that was kept goes on: its time has come, it was released, or its work is done. Must not block. While the
-    /// device is being suspended, an answer that keeps the bio to another time pushes it back instead.
+    /// device is being suspended, one that is to be kept to another time is pushed back instead.
     ///
     /// Only of targets that [take bios back](crate::NewTarget::takes_back).
     fn resume_io(&self, cx: &Cx<'_>, bio: Bio, at: Sectors, context: u64) -> Map<'_> {
@@ -46,8 +40,8 @@ pub trait Target: Any + Send + Sync {
         Map::Ended(bio, Status::Io)
     }
 
-    /// Does long CPU work on a bio, on a thread outside of channels. The answer is the context for
-    /// [`resume_io`](Self::resume_io). May take long, and may block.
+    /// What takes the CPU for long is done with a bio, on a thread outside of channels. The answer is the context that
+    /// [`resume_io`](Self::resume_io) gets. May take its time, and block.
     ///
     /// Only of targets that [take bios back](crate::NewTarget::takes_back).
     fn work(&self, bio: &mut Bio, at: Sectors, context: u64) -> u64 {
@@ -62,8 +56,8 @@ pub trait Target: Any + Send + Sync {
         false
     }
 
-    /// Says what a range holds, through `reply`, at once or later: see [`BlockDevice::extents`]. Must not block, like
-    /// [`map`](Self::map). For a target that maps by arithmetic alone, core asks the device beneath instead.
+    /// What a range holds, left in `reply` at once or later: see [`BlockDevice::extents`]. As [`map`](Self::map), must
+    /// not block. Where the way down is arithmetic alone, core asks the device beneath instead.
     fn extents(&self, cx: &Cx<'_>, at: Sectors, sectors: Sectors, reply: ExtentsReply) {
         let _ = (cx, at, sectors, reply);
     }
@@ -97,39 +91,22 @@ pub trait Target: Any + Send + Sync {
     /// Bios come again.
     fn resume(&self) {}
 
-    /// Attributes for people beyond the kernel's interface, if it has any.
+    /// What people see and set of it beyond the kernel's interface, if there is anything.
     fn attributes(&self) -> Option<&dyn Attributes> {
         None
     }
 }
 
-/// Writes of zeroes that were completed without allocating what they would have filled.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct ZeroSkips {
-    /// The bios.
-    pub bios: u64,
-    /// Their bytes.
-    pub bytes: u64,
-}
-
-impl AddAssign for ZeroSkips {
-    fn add_assign(&mut self, other: Self) {
-        self.bios += other.bios;
-        self.bytes += other.bytes;
-    }
-}
-
-/// Attributes of a target for people, beyond the kernel's interface; the kernel has such things in sysfs and as module
-/// parameters.
+/// What people see and set of a target beyond the kernel's interface; the kernel has such things in sysfs and as
+/// parameters of modules.
 pub trait Attributes {
-    /// What it has under way and waits for, as names and values. Must not block, nor wait for a lock that may be held
-    /// for long.
+    /// What it has under way and waits for, as names and values. Must not block, nor wait for a lock that is held for
+    /// more than a moment.
     fn inspect(&self) -> Vec<(&'static str, String)> {
         Vec::new()
     }
 
-    /// A remark for the command that has resumed it: that it does less than its table says, and what to do about it.
-    /// May block.
+    /// What the command that has resumed it tells: that it does less than its table says, and what helps. May block.
     fn notice(&self) -> Option<String> {
         None
     }
@@ -140,61 +117,21 @@ pub trait Attributes {
         None
     }
 
-    /// Takes the power, if it is something whose power can be cut: what it keeps as a disk keeps its volatile cache is
-    /// lost as chance has it, by the seed, and every bio fails from then on. With `record` the answer has the writes
-    /// that no flush had seen. `None`: it is no such thing. May block.
-    fn cut_power(&self, seed: u64, record: bool) -> Option<Result<PowerCut, Error>> {
-        let _ = (seed, record);
-        None
-    }
-
-    /// Whether its power is gone.
-    fn is_off(&self) -> bool {
-        false
-    }
-
     /// Writes of zeroes that it completed without allocating, since it was made.
     fn zero_skips(&self) -> ZeroSkips {
         ZeroSkips::default()
     }
 }
 
-/// What a power cut has made of the writes that no flush had seen.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct PowerCut {
-    /// The seed that says it again.
-    pub seed: u64,
-    /// How many there were.
-    pub writes: u64,
-    /// Of these, so many reached the disk as a whole,
-    pub whole: u64,
-    /// in part,
-    pub torn: u64,
-    /// and not at all.
-    pub lost: u64,
-    /// What was written.
-    pub sectors: Sectors,
-    /// The writes, as a log that `udm log-writes` reads; if it was wanted.
-    pub record: Option<Vec<u8>>,
-}
-
-/// `seed 7: of 12 unflushed writes 4 are whole, 1 torn, 7 lost`.
-impl std::fmt::Display for PowerCut {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { seed, writes, whole, torn, lost, .. } = self;
-        write!(f, "seed {seed}: of {writes} unflushed writes {whole} are whole, {torn} torn, {lost} lost")
-    }
-}
-
 /// What became of a bio that was mapped.
 pub enum Map<'t> {
-    /// It goes on to a device beneath; the target has set its sector on that device.
+    /// It goes on to a device beneath; the target has set its sector there.
     Remapped(Bio, &'t dyn BlockDevice),
-    /// As [`Remapped`](Self::Remapped); when the bio has come home, [`Target::end_io`] gets it, with the context.
+    /// As [`Remapped`](Self::Remapped); when it has come home, [`Target::end_io`] gets it, with the context.
     WithEndIo(Bio, &'t dyn BlockDevice, u64),
-    /// It is kept until the time or event; then [`Target::resume_io`] gets it, with the context.
+    /// It is kept until then; [`Target::resume_io`] gets it, with the context.
     Delayed(Bio, Until<'t>, u64),
-    /// [`Target::work`] gets it on a thread outside of channels, then [`Target::resume_io`], with the context.
+    /// [`Target::work`] gets it on a thread that may take its time, then [`Target::resume_io`], with the context.
     Work(Bio, u64),
     /// The target has it: it will end it, or has done so.
     Kept,
@@ -206,9 +143,9 @@ pub enum Map<'t> {
 
 /// How long a bio is kept.
 pub enum Until<'t> {
-    /// Until a time. When the device is suspended or removed, the bio goes on at once.
+    /// To a time. When the device is suspended or removed, it comes to once.
     At(Nanos),
-    /// Until it is released. See [`Held`] for the ticket, and for what a suspension requires.
+    /// Until somebody releases it. See [`Held`] for the ticket, and for what a suspension needs.
     Released(&'t Held, Ticket),
 }
 
@@ -217,7 +154,7 @@ pub enum Until<'t> {
 pub enum StatusKind {
     /// `dmsetup status`.
     Info {
-        /// As it is, without first writing out state to make the numbers current (`DM_STATUS_NOFLUSH_FLAG`,
+        /// As it is, without writing out first what would make the numbers current (`DM_STATUS_NOFLUSH_FLAG`,
         /// `include/linux/device-mapper.h`, 6.12).
         noflush: bool,
     },

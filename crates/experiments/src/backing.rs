@@ -1,5 +1,5 @@
-//! Files for devices, and the kernel's loop devices on them. Everything that is made here is removed when the process
-//! ends, in any way, except for the file in the experiment's folder.
+//! Files to lie beneath devices, and the kernel's loop devices on them. What is made here ends with the process,
+//! however it ends, but for the file in the experiment's folder.
 
 use rustix::fs::{FsWord, statvfs};
 use std::fs::{self, File, OpenOptions};
@@ -78,7 +78,7 @@ impl Backing {
 impl Drop for Backing {
     fn drop(&mut self) {
         if self.named {
-            // If it cannot be removed now, it is removed with the folder.
+            // What cannot be removed now goes with the folder.
             let _ = fs::remove_file(&self.path);
         }
     }
@@ -128,7 +128,7 @@ impl LoopDevice {
     }
 }
 
-/// The output of losetup.
+/// What losetup prints.
 fn losetup(words: impl Fn(&mut Command) -> &mut Command) -> Result<String, String> {
     // Where it is on systems that keep it from users' paths.
     for program in ["losetup", "/usr/sbin/losetup", "/sbin/losetup"] {

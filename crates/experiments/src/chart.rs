@@ -16,7 +16,7 @@ pub(crate) enum Chart {
 pub(crate) struct Group {
     pub(crate) label: String,
     pub(crate) bars: Vec<Bar>,
-    /// The limit for udm's bar, and its label.
+    /// What ours has to reach, and what to call that.
     pub(crate) goal: Option<(f64, String)>,
 }
 
@@ -45,11 +45,11 @@ pub(crate) struct Series {
 /// Whose figure it is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Tone {
-    /// The title of the experiment.
+    /// What the experiment is about.
     Ours,
     /// The seed's way.
     Seed,
-    /// Other bars for comparison.
+    /// What else it is compared with.
     Other,
 }
 

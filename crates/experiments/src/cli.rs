@@ -15,7 +15,7 @@ use udm_bench::cli::experiments::LIST;
 use udm_bench::cli::{Failure, complain, exit_code, refuse};
 use udm_io::Domain;
 
-/// The options of all experiments.
+/// What all experiments take.
 #[derive(Parser, Debug)]
 #[command(disable_version_flag = true, args_override_self = true)]
 struct Options {
@@ -31,7 +31,7 @@ struct Options {
     /// udm's fio engine, for the experiments that use fio [default: out/fio-engine/libudm_fio.so, if it is there]
     #[arg(long, value_name = "FILE")]
     fio_engine: Option<PathBuf>,
-    /// Only the rows whose name has TEXT in it; `polling`, `snapshot` and `thin` measure no others
+    /// Only the rows whose name has TEXT in it; `polling` measures no others
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
 }
@@ -223,7 +223,7 @@ impl Scratch {
         let path = out.join(format!("{name}.tmp"));
         let failed = |source| Error::System { what: format!("making {}", path.display()), source };
         fs::create_dir_all(out).map_err(failed)?;
-        // Not made if it exists: no files may be lost, or mixed with those of another run.
+        // Not made if it is there: nobody's files are to be lost, nor mixed with those of another run.
         match fs::create_dir(&path) {
             Ok(()) => Ok(Self(path)),
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {

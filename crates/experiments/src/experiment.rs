@@ -1,4 +1,4 @@
-//! The interface of an experiment, and its parameters.
+//! What an experiment is, and what it is given.
 
 use crate::report::Report;
 use std::path::Path;
@@ -9,14 +9,14 @@ use udm_io::Domain;
 pub(crate) struct Experiment {
     /// As it is called on the command line and in files.
     pub(crate) name: &'static str,
-    /// Its purpose, in one line.
+    /// What it shows, in a line.
     pub(crate) about: &'static str,
     /// Whether it makes files beside its results, so that it cannot do without a folder.
     pub(crate) wants_folder: bool,
     pub(crate) run: fn(&Setting<'_>) -> Result<Report, Error>,
 }
 
-/// The parameters of an experiment.
+/// What an experiment is given.
 pub(crate) struct Setting<'a> {
     pub(crate) domain: &'a Domain,
     /// Less of everything: to see that it works.
@@ -34,7 +34,7 @@ pub(crate) struct Setting<'a> {
 }
 
 impl Setting<'_> {
-    /// Whether the row of this name is wanted. Other rows need not be measured; they are left out in any case.
+    /// Whether the row of this name is wanted. What is not need not be measured; its row is left out in any case.
     pub(crate) fn wants(&self, row: &str) -> bool {
         self.only.is_none_or(|text| row.contains(text))
     }

@@ -1,4 +1,4 @@
-//! fio, the program: an independent generator for measurements of the kernel's devices and of udm's.
+//! fio, the program: for what is to be measured by somebody else's generator, of the kernel's devices and of udm's.
 
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::process::Command;
 use std::time::Duration;
 use udm_bench::Error;
 
-/// The parameters of one measurement of random reads and writes, half and half, by fio's names.
+/// What one measurement asks for: random reads and writes, half and half, by fio's names.
 #[derive(Clone, Copy)]
 pub(super) struct Shape {
     pub(super) bs: u64,
@@ -94,7 +94,7 @@ fn first_complaint(said: &str) -> String {
     line.unwrap_or("it failed, and did not say why").to_owned()
 }
 
-/// fio's results. It may print notes before the JSON.
+/// What fio found. It may print notes before the JSON.
 fn iops(said: &str) -> Result<f64, String> {
     let json = said.find('{').map(|at| &said[at..]).ok_or("it printed no JSON")?;
     // Others' notes may follow it, too.

@@ -1,9 +1,9 @@
-//! The machine of a measurement.
+//! What a figure was measured on.
 
 use std::fs;
 use std::thread::available_parallelism;
 
-/// The CPU, the number of CPUs, and the kernel, as far as the system says.
+/// The CPU, how many of it, and the kernel; as far as the system tells.
 pub(crate) fn describe() -> String {
     let info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model = info.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':'));

@@ -1,8 +1,8 @@
 //! Experiments: measurements that answer a question, with their own devices, rounds, limits and a picture.
 //!
-//! `list.rs` is the one list of them. Each makes a report (rows, charts and a description), which is written as JSON,
-//! Markdown and SVG. `row::Row` describes the fields of a row. `udm bench NAME` runs this program, which has the parts
-//! that only measurements need: the simulator and the modelled disk are not in udm itself.
+//! `list.rs` is the one list of them. Each gives a report: rows, charts and what was done, which is written as JSON,
+//! Markdown and SVG. What a row's fields mean is told at `row::Row`. `udm bench NAME` runs this program, which holds
+//! what only measurements need: the simulator and the modelled disk are not in udm itself.
 //!
 //! # Invariants
 //! - What is compared takes turns: `turns` runs each of several ways once a round, and figures are medians of rounds.

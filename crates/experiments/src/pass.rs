@@ -9,7 +9,7 @@ use udm_bench::{CompletionMode, Error};
 use udm_core::{MappedDevice, Registry, SuspendOptions, TableLine};
 use udm_io::{Op, Status};
 
-/// The text of a refusal: which device, and why.
+/// What a refusal says: which device, and why.
 pub(super) fn refused(what: &str) -> impl Fn(udm_core::Error) -> Error + '_ {
     move |e| Error::Stack(format!("{what}: {}", e.message))
 }

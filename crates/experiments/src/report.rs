@@ -8,11 +8,11 @@ use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use udm_bench::{Error, Spread};
 
-/// The results of an experiment.
+/// What an experiment found.
 pub(crate) struct Report {
     /// The experiment's name, and that of its files.
     pub(crate) name: &'static str,
-    /// Its title, for the head of the page.
+    /// What it is about, for the head of the page.
     pub(crate) title: &'static str,
     /// How it was measured, and what the rows mean: paragraphs.
     pub(crate) method: Vec<String>,

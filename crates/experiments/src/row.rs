@@ -12,27 +12,27 @@ pub(crate) const SKIP: &str = "SKIP";
 pub(crate) struct Row {
     /// The experiment's name.
     pub(crate) experiment: &'static str,
-    /// The name of this row; unique within the report.
+    /// What this row is of; unique within the report.
     pub(crate) row: String,
-    /// The variant.
+    /// Which of several ways of doing it.
     pub(crate) policy: Option<String>,
-    /// The backing device.
+    /// What lay beneath.
     pub(crate) disk: Option<String>,
     /// Bytes of a chunk or block.
     pub(crate) chunk: Option<u64>,
     /// Bytes of a request.
     pub(crate) size: Option<u64>,
-    /// The author's figure, in `unit`.
+    /// What the seed's author measured, in `unit`.
     pub(crate) seed_figure: Option<f64>,
-    /// The author's ratio: his figure by his baseline.
+    /// What the seed's author gained: his figure by his baseline.
     pub(crate) seed_ratio: Option<f64>,
-    /// The baseline of the figure, measured in the same run, in `unit`.
+    /// What the figure is compared with, measured in the same run, in `unit`.
     pub(crate) baseline: Option<f64>,
-    /// The measured figure: the median of the rounds, in `unit`.
+    /// What was measured: the median of the rounds, in `unit`.
     pub(crate) figure: Option<f64>,
     /// `figure` by `baseline`: the median of the rounds' ratios where rounds took turns.
     pub(crate) ratio: Option<f64>,
-    /// The limit for the ratio, or for the figure if there is no ratio; see `limit_is`.
+    /// What the ratio, or without one the figure, has to reach; see `limit_is`.
     pub(crate) limit: Option<f64>,
     /// Seeks of the modelled disk.
     pub(crate) seeks: Option<u64>,
@@ -50,7 +50,7 @@ pub(crate) struct Row {
     pub(crate) rounds: Vec<f64>,
 }
 
-/// The unit of the figures.
+/// What figures are in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
 pub(crate) enum Unit {
     /// 10^9 bytes a second.
@@ -95,7 +95,7 @@ impl Unit {
     }
 }
 
-/// The kind of a row's limit, for its ratio if it has one, else for its figure.
+/// What a row has to reach, in its ratio if it has one, else in its figure.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(crate) enum Limit {
     AtLeast(f64),

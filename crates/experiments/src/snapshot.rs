@@ -113,7 +113,7 @@ fn run(setting: &Setting<'_>) -> Result<Report, Error> {
         ..Row::default()
     };
     for depth in [1, 32] {
-        // The operation, its device, and whether its chunk has been copied before.
+        // What was done, on what, and whether its chunk has been copied by then.
         const STEPS: &[(&str, &str, Op, bool)] = &[
             ("read of the origin, nothing copied", "origin", Op::Read, true),
             ("first write to the origin", "origin", Op::Write, false),
@@ -122,19 +122,11 @@ fn run(setting: &Setting<'_>) -> Result<Report, Error> {
             ("read of the snapshot, copied", "snap1", Op::Read, true),
             ("rewrite of the snapshot", "snap1", Op::Write, true),
         ];
-        let name_of = |what: &str| format!("{what}, depth {depth}");
-        if !STEPS.iter().any(|(what, ..)| setting.wants(&name_of(what))) {
-            continue;
-        }
         let mut figures = vec![(Vec::new(), Vec::new()); STEPS.len()];
         for round in 0..=rounds {
             (setting.progress)(&format!("depth {depth}, round {round} of {rounds}"));
             let world = World::new(setting, bytes, 1)?;
-            for ((what, name, op, copied), (linear, found)) in STEPS.iter().zip(&mut figures) {
-                // What copies is done in any case: the steps after it need it.
-                if *copied && !setting.wants(&name_of(what)) {
-                    continue;
-                }
+            for ((_, name, op, _), (linear, found)) in STEPS.iter().zip(&mut figures) {
                 let (beside, figure) = (world.pass("linear", *op, depth)?, world.pass(name, *op, depth)?);
                 if round > 0 {
                     linear.push(beside);
@@ -144,9 +136,6 @@ fn run(setting: &Setting<'_>) -> Result<Report, Error> {
             world.end()?;
         }
         for ((what, _, _, copied), (linear, found)) in STEPS.iter().zip(&figures) {
-            if found.is_empty() {
-                continue;
-            }
             let ratios: Vec<f64> = linear.iter().zip(found).map(|(l, f)| f / l).collect();
             let ratio = Spread::of(&ratios).median;
             let row = Row {
@@ -154,18 +143,14 @@ fn run(setting: &Setting<'_>) -> Result<Report, Error> {
                 figure: Some(Spread::of(found).median),
                 ratio: Some(ratio),
                 rounds: ratios,
-                ..row(name_of(what), depth)
+                ..row(format!("{what}, depth {depth}"), depth)
             };
-            costs.push(Bar { label: name_of(what), value: ratio, tone: Tone::Ours });
+            costs.push(Bar { label: format!("{what}, depth {depth}"), value: ratio, tone: Tone::Ours });
             rows.push(if *copied { row.judged(Limit::AtMost(LIMIT)) } else { row });
         }
     }
     for count in [1, 2, 4, 8] {
-        let name = format!("first write to the origin, {count} snapshots");
-        if !setting.wants(&name) {
-            continue;
-        }
-        (setting.progress)(&name);
+        (setting.progress)(&format!("{count} snapshots"));
         let mut found = Vec::new();
         for round in 0..=rounds.min(3) {
             let world = World::new(setting, bytes / 4, count)?;
@@ -177,7 +162,11 @@ fn run(setting: &Setting<'_>) -> Result<Report, Error> {
         }
         let figure = Spread::of(&found).median;
         growth.push(Bar { label: format!("{count} snapshots"), value: figure, tone: Tone::Ours });
-        rows.push(Row { figure: Some(figure), rounds: found, ..row(name, 32) });
+        rows.push(Row {
+            figure: Some(figure),
+            rounds: found,
+            ..row(format!("first write to the origin, {count} snapshots"), 32)
+        });
     }
     Ok(Report {
         name: EXPERIMENT.name,

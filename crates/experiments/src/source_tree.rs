@@ -39,8 +39,8 @@ fn text(random: &mut Rng) -> Vec<u8> {
     text
 }
 
-/// Makes `folder/tree.img`, an ext4 file system with a tree in it, by `mkfs.ext4 -d`, which needs no root. Parts that
-/// mkfs did not write are holes. Blocks; `told` is called with the progress.
+/// Makes `folder/tree.img`, an ext4 file system with a tree in it, by `mkfs.ext4 -d`, which needs no root. What mkfs
+/// did not write is a hole. Blocks; `told` hears how far it is.
 pub(super) fn make(folder: &Path, size: Size, seed: u64, told: impl Fn(&str)) -> Result<PathBuf, Error> {
     let failed = |what: String| move |source| Error::System { what, source };
     let tree = folder.join("tree");

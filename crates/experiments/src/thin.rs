@@ -5,7 +5,7 @@ use crate::experiment::{Experiment, Setting};
 use crate::pass::{device, pass, refused};
 use crate::report::Report;
 use crate::row::{Limit, Row, Unit};
-use crate::turns::{Variant, turns};
+use crate::turns::{Way, turns};
 use std::hint::black_box;
 use std::sync::Arc;
 use udm_base::{AlignedBuf, Sector};
@@ -26,27 +26,8 @@ const BLOCK: u64 = 64 << 10;
 /// Bytes of a request.
 const PAGE: u64 = 4 << 10;
 const DEPTH: usize = 32;
-/// How much longer a first write may take than a rewrite, besides the memory that it moves.
+/// What a first write may take longer than a rewrite, besides the memory that it moves.
 const EXTRA_NS: f64 = 3000.0;
-
-/// Rows.
-const MAPPED_READS: &str = "mapped reads, beside linear";
-const MAPPED_WRITES: &str = "mapped writes, beside linear";
-const SHARED: &str = "first write to a shared block";
-const MANY_READS: &str = "reads with 1000 snapshots, beside 10";
-const MANY_WRITES: &str = "first writes with 1000 snapshots, beside 10";
-
-const fn zeroed(zeroes: bool) -> &'static str {
-    if zeroes { "zeroed" } else { "not zeroed" }
-}
-
-fn first_write(order: &str, zeroes: bool) -> String {
-    format!("first write, {order}, {}", zeroed(zeroes))
-}
-
-fn first_touch(zeroes: bool) -> String {
-    format!("first touch, {}, beside the second", zeroed(zeroes))
-}
 
 /// A pool over memory, and a linear device beside it.
 struct Pool<'a> {
@@ -106,8 +87,8 @@ impl<'a> Pool<'a> {
     }
 
     /// [`pass`](Self::pass) over pages as one of several ways.
-    fn variant<'b>(&'b self, name: &'static str, md: &'b Arc<MappedDevice>, op: Op, order: &'b [u64]) -> Variant<'b> {
-        Variant::new(name, move || self.pass(md, op, order, PAGE as usize))
+    fn way<'b>(&'b self, name: &'static str, md: &'b Arc<MappedDevice>, op: Op, order: &'b [u64]) -> Way<'b> {
+        Way::new(name, move || self.pass(md, op, order, PAGE as usize))
     }
 
     /// The first page of every block, in an order that looks random or in theirs.
@@ -158,7 +139,7 @@ impl Findings<'_> {
         self.ratios.push(Bar { label: row.to_owned(), value: ratio, tone: Tone::Ours });
     }
 
-    /// The figure without the baseline, in nanoseconds.
+    /// What is left of the figure without the baseline, in nanoseconds.
     fn extra(&mut self, row: &str, baseline: &[f64], figure: &[f64]) {
         let rounds: Vec<f64> = baseline.iter().zip(figure).map(|(b, f)| f - b).collect();
         let extra = Spread::of(&rounds).median;
@@ -172,23 +153,12 @@ fn run(setting: &Setting<'_>) -> Result<Report, Error> {
     let blocks = setting.or_quick(4096, 256);
     let rounds = setting.or_quick(7, 2);
     let mut findings = Findings { setting, rows: Vec::new(), ratios: Vec::new(), extras: Vec::new() };
-    if [MAPPED_READS, MAPPED_WRITES].iter().any(|row| setting.wants(row)) {
-        mapped(&mut findings, blocks, rounds)?;
-    }
+    mapped(&mut findings, blocks, rounds)?;
     for (features, zeroes) in [("1 skip_block_zeroing", false), ("0", true)] {
-        if [first_write("random", zeroes), first_write("sequential", zeroes), first_touch(zeroes)]
-            .iter()
-            .any(|row| setting.wants(row))
-        {
-            first_writes(&mut findings, &Pool::new(setting, blocks, features)?, zeroes, rounds)?;
-        }
+        first_writes(&mut findings, &Pool::new(setting, blocks, features)?, zeroes, rounds)?;
     }
-    if setting.wants(SHARED) {
-        sharing(&mut findings, &Pool::new(setting, blocks, "1 skip_block_zeroing")?, rounds)?;
-    }
-    if [MANY_READS, MANY_WRITES].iter().any(|row| setting.wants(row)) {
-        snapshots(&mut findings, blocks / 2, rounds)?;
-    }
+    sharing(&mut findings, &Pool::new(setting, blocks, "1 skip_block_zeroing")?, rounds)?;
+    snapshots(&mut findings, blocks / 2, rounds)?;
     let Findings { rows, ratios, extras, .. } = findings;
     Ok(Report {
         name: EXPERIMENT.name,
@@ -230,13 +200,10 @@ fn mapped(findings: &mut Findings<'_>, blocks: u64, rounds: usize) -> Result<(),
     let (thin, linear) = (pool.volume(1)?, pool.named("linear")?);
     pool.pass(&thin, Op::Write, &pool.first_pages(false), BLOCK as usize)?;
     let order = pool.pages();
-    for (row, op) in [(MAPPED_READS, Op::Read), (MAPPED_WRITES, Op::Write)] {
-        if !setting.wants(row) {
-            continue;
-        }
+    for (row, op) in [("mapped reads, beside linear", Op::Read), ("mapped writes, beside linear", Op::Write)] {
         (setting.progress)(row);
-        let mut variants = [pool.variant("linear", &linear, op, &order), pool.variant("thin", &thin, op, &order)];
-        let figures = turns(rounds, &mut variants, |_| ())?;
+        let mut ways = [pool.way("linear", &linear, op, &order), pool.way("thin", &thin, op, &order)];
+        let figures = turns(rounds, &mut ways, |_| ())?;
         findings.speed(row, figures.of("linear"), figures.of("thin"), Limit::AtLeast(0.85));
     }
     Ok(())
@@ -244,13 +211,10 @@ fn mapped(findings: &mut Findings<'_>, blocks: u64, rounds: usize) -> Result<(),
 
 /// First writes beside rewrites, and the first touch of a whole volume.
 fn first_writes(findings: &mut Findings<'_>, pool: &Pool<'_>, zeroes: bool, rounds: usize) -> Result<(), Error> {
+    let with = if zeroes { "zeroed" } else { "not zeroed" };
     let mut memory = Plain::new(pool.blocks);
     for (name, random) in [("random", true), ("sequential", false)] {
-        let row = first_write(name, zeroes);
-        if !pool.setting.wants(&row) {
-            continue;
-        }
-        (pool.setting.progress)(&row);
+        (pool.setting.progress)(&format!("first writes, {name}, {with}"));
         let order = pool.first_pages(random);
         let (mut baseline, mut figure) = (Vec::new(), Vec::new());
         for round in 0..=rounds {
@@ -265,13 +229,9 @@ fn first_writes(findings: &mut Findings<'_>, pool: &Pool<'_>, zeroes: bool, roun
                 figure.push(first);
             }
         }
-        findings.extra(&row, &baseline, &figure);
+        findings.extra(&format!("first write, {name}, {with}"), &baseline, &figure);
     }
-    let row = first_touch(zeroes);
-    if !pool.setting.wants(&row) {
-        return Ok(());
-    }
-    (pool.setting.progress)(&row);
+    (pool.setting.progress)(&format!("first touch, {with}"));
     let order = pool.pages();
     let (mut first, mut again) = (Vec::new(), Vec::new());
     for round in 0..=rounds {
@@ -285,7 +245,7 @@ fn first_writes(findings: &mut Findings<'_>, pool: &Pool<'_>, zeroes: bool, roun
             again.push(rewritten);
         }
     }
-    findings.speed(&row, &again, &first, Limit::AtLeast(0.6));
+    findings.speed(&format!("first touch, {with}, beside the second"), &again, &first, Limit::AtLeast(0.6));
     Ok(())
 }
 
@@ -308,7 +268,7 @@ fn sharing(findings: &mut Findings<'_>, pool: &Pool<'_>, rounds: usize) -> Resul
             figure.push(first);
         }
     }
-    findings.extra(SHARED, &baseline, &figure);
+    findings.extra("first write to a shared block", &baseline, &figure);
     Ok(())
 }
 
@@ -330,11 +290,11 @@ fn snapshots(findings: &mut Findings<'_>, blocks: u64, rounds: usize) -> Result<
     (setting.progress)("reading beside snapshots");
     let order = few.pages();
     let (op, [first, second]) = (Op::Read, [&volumes[0], &volumes[1]]);
-    let mut variants = [few.variant("few", first, op, &order), many.variant("many", second, op, &order)];
-    let figures = turns(rounds, &mut variants, |_| ())?;
-    drop(variants);
+    let mut ways = [few.way("few", first, op, &order), many.way("many", second, op, &order)];
+    let figures = turns(rounds, &mut ways, |_| ())?;
+    drop(ways);
     let limit = Limit::AtLeast(1.0 / 1.2);
-    findings.speed(MANY_READS, figures.of("few"), figures.of("many"), limit);
+    findings.speed("reads with 1000 snapshots, beside 10", figures.of("few"), figures.of("many"), limit);
     (setting.progress)("first writes beside snapshots");
     let order = few.first_pages(true);
     let (mut with_few, mut with_many) = (Vec::new(), Vec::new());
@@ -349,7 +309,7 @@ fn snapshots(findings: &mut Findings<'_>, blocks: u64, rounds: usize) -> Result<
             }
         }
     }
-    findings.speed(MANY_WRITES, &with_few, &with_many, limit);
+    findings.speed("first writes with 1000 snapshots, beside 10", &with_few, &with_many, limit);
     Ok(())
 }
 

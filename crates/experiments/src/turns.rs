@@ -3,12 +3,12 @@
 use udm_bench::{Error, Spread};
 
 /// One way of doing something. `measure` does it once and gives a figure.
-pub(crate) struct Variant<'a> {
+pub(crate) struct Way<'a> {
     pub(crate) name: &'static str,
     pub(crate) measure: Box<dyn FnMut() -> Result<f64, Error> + 'a>,
 }
 
-impl<'a> Variant<'a> {
+impl<'a> Way<'a> {
     pub(crate) fn new(name: &'static str, measure: impl FnMut() -> Result<f64, Error> + 'a) -> Self {
         Self { name, measure: Box::new(measure) }
     }
@@ -18,20 +18,16 @@ impl<'a> Variant<'a> {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Figures(Vec<(&'static str, Vec<f64>)>);
 
-/// Measures each variant once per round, beginning each round with another one. One round before them is not counted:
-/// it meets cold caches. `told` is called for each round.
-pub(crate) fn turns(
-    rounds: usize,
-    variants: &mut [Variant<'_>],
-    mut told: impl FnMut(usize),
-) -> Result<Figures, Error> {
-    let mut all: Vec<_> = variants.iter().map(|variant| (variant.name, Vec::with_capacity(rounds))).collect();
-    let count = variants.len();
+/// Does each way once a round, each round beginning with another one. One round before them counts for nobody: it
+/// meets cold caches. `told` hears of each round.
+pub(crate) fn turns(rounds: usize, ways: &mut [Way<'_>], mut told: impl FnMut(usize)) -> Result<Figures, Error> {
+    let mut all: Vec<_> = ways.iter().map(|way| (way.name, Vec::with_capacity(rounds))).collect();
+    let count = ways.len();
     for round in 0..=rounds {
         told(round);
         for turn in 0..count {
             let at = (round + turn) % count;
-            let figure = (variants[at].measure)()?;
+            let figure = (ways[at].measure)()?;
             if round > 0 {
                 all[at].1.push(figure);
             }
@@ -51,7 +47,7 @@ impl Figures {
     /// # Panics
     /// When there is no such way.
     pub(crate) fn of(&self, name: &str) -> &[f64] {
-        &self.0.iter().find(|(n, _)| *n == name).unwrap_or_else(|| panic!("no variant is called {name}")).1
+        &self.0.iter().find(|(n, _)| *n == name).unwrap_or_else(|| panic!("no way is called {name}")).1
     }
 
     /// The median of one way's rounds.
@@ -78,17 +74,17 @@ mod tests {
     #[test]
     fn every_way_has_its_turn() {
         let log = RefCell::new(String::new());
-        let variant = |name: &'static str, figures: &'static [f64]| {
+        let way = |name: &'static str, figures: &'static [f64]| {
             let log = &log;
             let mut next = 0;
-            Variant::new(name, move || {
+            Way::new(name, move || {
                 log.borrow_mut().push_str(name);
                 next += 1;
                 Ok(figures[next - 1])
             })
         };
-        let mut variants = [variant("a", &[99.0, 1.0, 3.0, 2.0]), variant("b", &[99.0, 2.0, 2.0, 2.0])];
-        let found = turns(3, &mut variants, |_| ()).unwrap();
+        let mut ways = [way("a", &[99.0, 1.0, 3.0, 2.0]), way("b", &[99.0, 2.0, 2.0, 2.0])];
+        let found = turns(3, &mut ways, |_| ()).unwrap();
         assert_eq!(*log.borrow(), "abbaabba", "the first round is the cold one");
         assert_eq!((found.median("a"), found.median("b")), (2.0, 2.0));
         assert_eq!(found.ratios("a", "b"), [0.5, 1.5, 1.0]);

@@ -1,10 +1,10 @@
-//! `zero-check`: how fast a write of zeroes is recognised, and what the check costs for other writes.
+//! `zero-check`: how fast it is told that a write is all zero, and what asking costs when it is not.
 
 use crate::chart::{Bar, Chart, Group, Tone};
 use crate::experiment::{Experiment, Setting};
 use crate::report::Report;
 use crate::row::{Limit, Row, Unit};
-use crate::turns::{Figures, Variant, turns};
+use crate::turns::{Figures, Way, turns};
 use std::any::Any;
 use std::cell::Cell;
 use std::hint::black_box;
@@ -23,7 +23,7 @@ const IN_CACHE: usize = 4 * BLOCK;
 /// Bytes that are in no cache when they are read again, and bytes of them that a turn reads: about 1 ms.
 const BEYOND_CACHES: usize = 256 << 20;
 const PART: usize = 16 << 20;
-/// The author's figure in MB/s, and its ratio to memcmp against a page of zeroes.
+/// What the seed's author measured, in MB/s, and how much more that was than memcmp against a page of zeroes.
 const SEED: (f64, f64) = (8137.0, 5.0);
 
 fn run(setting: &Setting<'_>) -> Result<Report, Error> {
@@ -33,19 +33,18 @@ fn run(setting: &Setting<'_>) -> Result<Report, Error> {
     let (in_cache, beyond_caches) = (zeroes(IN_CACHE + PAGE), zeroes(BEYOND_CACHES + PAGE));
     let (in_cache, beyond_caches) = (pages(&in_cache, IN_CACHE), pages(&beyond_caches, BEYOND_CACHES));
     let took_turns = |place: &str, memory: &[u8], repeats: usize| {
-        // Each turn goes on where the last one ended: its data has left the caches since it was last read.
+        // Each turn goes on where the last one ended: what it reads has left the caches since it was read before.
         let next = Cell::new(0);
         let part = memory.len().min(PART);
-        let variant = |name, check: fn(&[u8]) -> bool| {
+        let way = |name, check: fn(&[u8]) -> bool| {
             let next = &next;
-            Variant::new(name, move || {
+            Way::new(name, move || {
                 let at = next.replace((next.get() + part) % memory.len());
                 Ok(speed(clock, &memory[at..at + part], repeats, check))
             })
         };
-        let mut variants =
-            [variant("udm", is_zero), variant("memcmp", memcmp), variant("seed", seed), variant("read", plain_read)];
-        turns(rounds, &mut variants, |n| (setting.progress)(&format!("zero-check in {place}, round {n} of {rounds}")))
+        let mut ways = [way("udm", is_zero), way("memcmp", memcmp), way("seed", seed), way("read", plain_read)];
+        turns(rounds, &mut ways, |n| (setting.progress)(&format!("zero-check in {place}, round {n} of {rounds}")))
     };
     let cached = took_turns("L2", in_cache, setting.or_quick(400, 40))?;
     let uncached = took_turns("RAM", beyond_caches, 1)?;
@@ -100,7 +99,7 @@ fn run(setting: &Setting<'_>) -> Result<Report, Error> {
         method: vec![
             format!(
                 "Blocks of 64 KiB of zeroes are asked about one after the other, in {} KiB that stay in the second cache and \
-                 in {} MiB that fit none, by each variant in turns, {rounds} rounds; figures are each variant's best round: \
+                 in {} MiB that fit none, by each way in turns, {rounds} rounds; figures are each way's best round: \
                  what else runs on the machine makes rounds slower, and none faster. `udm_io::is_zero` looks at three words \
                  and then reads all, here by {}. The seed's loop is its algorithm written afresh: three words, then 32 words of \
                  128 bits at a time, not vectorised, as a kernel is compiled: two chains of or's, each a word of 64 bits a \
@@ -226,10 +225,10 @@ impl BlockDevice for Asking {
 /// Nanoseconds that a write takes which is not zero, on a device that asks and on one that does not.
 fn cost_of_asking(setting: &Setting<'_>, clock: &dyn Clock, rounds: usize) -> Result<Figures, Error> {
     let bios = setting.or_quick(40_000, 4_000);
-    let variant = |name, asks| {
+    let way = |name, asks| {
         let mut memory = vec![7; IN_CACHE];
         let domain: &Domain = setting.domain;
-        Variant::new(name, move || {
+        Way::new(name, move || {
             let system = |source| Error::System { what: "a channel".to_owned(), source };
             let channel = domain.channel().map_err(system)?;
             let dev = channel.attach(Arc::new(Asking { asks }));
@@ -243,7 +242,7 @@ fn cost_of_asking(setting: &Setting<'_>, clock: &dyn Clock, rounds: usize) -> Re
             Ok((clock.now().0 - start.0) as f64 / bios as f64)
         })
     };
-    turns(rounds, &mut [variant("with", true), variant("without", false)], |n| {
+    turns(rounds, &mut [way("with", true), way("without", false)], |n| {
         (setting.progress)(&format!("zero-check of what is not zero, round {n} of {rounds}"));
     })
 }
@@ -289,16 +288,16 @@ fn combined(chunk: &[u8]) -> u64 {
 mod tests {
     use super::*;
 
-    /// The measured variants give the same answers.
+    /// What is measured beside each other gives the same answers.
     #[test]
     fn all_ways_agree() {
         let mut memory = zeroes(BLOCK);
         for at in [None, Some(0), Some(7), Some(BLOCK / 2), Some(BLOCK / 3), Some(BLOCK - 1), Some(BLOCK - 9000)] {
             at.into_iter().for_each(|at| memory[at] = 0x10);
-            for (name, variant) in
+            for (name, way) in
                 [("udm", is_zero as fn(&[u8]) -> bool), ("memcmp", memcmp), ("seed", seed), ("read", plain_read)]
             {
-                assert_eq!(variant(&memory), at.is_none(), "{name}: {at:?}");
+                assert_eq!(way(&memory), at.is_none(), "{name}: {at:?}");
             }
             at.into_iter().for_each(|at| memory[at] = 0);
         }

@@ -42,7 +42,7 @@ enum Writes {
     Odd,
 }
 
-/// The pool's handling of zeroes while a volume is copied.
+/// What the pool does with zeroes while a volume is copied.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Policy {
     Skip,
@@ -196,7 +196,7 @@ fn run_with(setting: &Setting<'_>, size: Size) -> Result<Report, Error> {
     })
 }
 
-/// A pool in memory, and the registry it lives in. Memory is used only for written data.
+/// A pool in memory, and the registry it lives in. Of the memory, only what is written is used.
 struct Pool<'a> {
     setting: &'a Setting<'a>,
     registry: Registry,
@@ -249,7 +249,7 @@ impl<'a> Pool<'a> {
         load(&self.pool()?, "pool", &self.tables[usize::from(on)])?;
         let status = info(&*self.pool()?);
         let word = if on { "skip_zero_writes" } else { "enable_zero_writes" };
-        // The requested setting is the one that is measured.
+        // What was asked for is what is measured.
         if !status.split(' ').any(|w| w == word) {
             return Err(Error::Stack(format!("pool: its status is {status:?}, without {word}")));
         }
@@ -328,9 +328,9 @@ fn write_image(pool: &Pool<'_>, origin: &Volume, image: &Path) -> Result<(), Err
     Ok(())
 }
 
-/// The source of the copy.
+/// What there is to copy.
 struct Survey {
-    /// For each block, whether a byte is not zero.
+    /// Of each block, whether a byte is not zero.
     nonzero: Vec<bool>,
     checksum: u32,
 }

@@ -1,19 +1,19 @@
-//! Exported devices, and how a server finds them.
+//! Devices that are exported, and where a server finds them.
 
 use rustix::fd::OwnedFd;
 use rustix::net::sockopt;
 use serde::{Deserialize, Serialize};
 use std::any::Any;
 use std::fmt;
-use std::io;
 use std::ops::Deref;
 use std::sync::Arc;
-use udm_base::{Errno, Sectors};
-use udm_io::{BlockDevice, Limits};
+use udm_base::Errno;
+use udm_io::BlockDevice;
 
-/// An exported device, as NBD, nodes, vhost-user and ublk see it. Called from their threads; may block briefly.
+/// A device that is exported, whichever way: what NBD, nodes, vhost-user and ublk know of it. Called from their
+/// threads; may block briefly.
 pub trait Export: Send + Sync {
-    /// Its name, for clients and for a server that takes over from this one.
+    /// What it is known by, to clients and to a server that goes on in the place of this one.
     fn name(&self) -> String;
 
     /// For people; may be empty.
@@ -21,7 +21,7 @@ pub trait Export: Send + Sync {
         String::new()
     }
 
-    /// The device. It must be the same at every call. Clients are told its size and its limits.
+    /// The device. It must be the same at every call. Its size and its limits are what clients are told.
     fn device(&self) -> Arc<dyn BlockDevice>;
 
     /// Whether writes are refused now.
@@ -29,21 +29,10 @@ pub trait Export: Send + Sync {
         false
     }
 
-    /// Whether written data can be lost with this process before a flush. An export that outlives the process then
-    /// writes through.
+    /// Whether what was written can be lost with this process before a flush. What outlives the process is written
+    /// through then.
     fn write_through(&self) -> bool {
         false
-    }
-
-    /// What clients are told of it now.
-    fn parameters(&self) -> Parameters {
-        let device = self.device();
-        Parameters {
-            sectors: device.sectors(),
-            limits: device.limits(),
-            read_only: self.read_only() || device.read_only(),
-            write_through: self.write_through(),
-        }
     }
 
     /// Counts the device as open until the answer is dropped.
@@ -55,51 +44,12 @@ pub trait Export: Send + Sync {
     }
 }
 
-/// What the clients of a device are told of it. It changes when the device gets another table.
-#[derive(Clone, Copy, PartialEq, Debug)]
-pub struct Parameters {
-    /// The size.
-    pub sectors: Sectors,
-    /// What requests have to keep to.
-    pub limits: Limits,
-    /// Writes are refused.
-    pub read_only: bool,
-    /// See [`Export::write_through`].
-    pub write_through: bool,
-}
-
-/// A device that is served, as whoever has exported it sees it, whichever the way: NBD, a node of FUSE or ublk,
-/// vhost-user.
-pub trait Served {
-    /// How clients reach it: `unix`, `tcp`, `vhost-user`, `fuse`, `fuse-io_uring` or `ublk`.
-    fn transport(&self) -> &'static str;
-
-    /// How many clients have it. What the kernel has counts as one, whoever uses that.
-    fn clients(&self) -> usize;
-
-    /// The device has other parameters: clients are told, as far as their protocol has a word for it. Blocks for what
-    /// the kernel takes to change a block device.
-    ///
-    /// # Errors
-    /// The kernel's.
-    fn changed(&self, then: &Parameters, now: &Parameters) -> io::Result<Told>;
-}
-
-/// Whether clients learn of a change.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Told {
-    /// They do.
-    Yes,
-    /// Those that have the device go by its old size for as long as they have it.
-    KeepSize,
-}
-
-/// Why an export cannot be opened now.
+/// Why an export cannot be had now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refused {
-    /// The error of open(2) on a node.
+    /// What open(2) of a node fails with.
     pub errno: Errno,
-    /// The text for other clients.
+    /// What other clients are told.
     pub message: String,
 }
 
@@ -133,15 +83,15 @@ impl Deref for OpenExport {
     }
 }
 
-/// A server's list of exports. Called from the server's threads; may block briefly.
+/// Where a server finds its exports. Called from the server's threads; may block briefly.
 pub trait Exports: Send + Sync {
-    /// All exports.
+    /// The exports that there are.
     fn list(&self) -> Vec<Arc<dyn Export>>;
 
-    /// The export of a name for `client`. The empty name means the default export.
+    /// The export that `client` is to have under a name. The empty name asks for the default export.
     ///
     /// # Errors
-    /// There is none, or none for that client.
+    /// There is none, or not for that client.
     fn find(&self, name: &str, client: &Client) -> Result<Arc<dyn Export>, OpenError>;
 
     /// Opens an export for `client`.
@@ -154,7 +104,7 @@ pub trait Exports: Send + Sync {
     }
 }
 
-/// A device under a name, for every client.
+/// A device under a name, for everybody.
 #[derive(Clone)]
 pub struct NamedDevice(pub String, pub Arc<dyn BlockDevice>);
 
@@ -180,7 +130,7 @@ impl Exports for Vec<NamedDevice> {
     }
 }
 
-/// The client: for messages, and as the holder in the open count.
+/// Who asks: for messages and for the open count's holder.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Client {
@@ -221,7 +171,7 @@ pub enum OpenError {
     /// There is none of that name.
     #[error("no export is named {0:?}")]
     Unknown(String),
-    /// There is, but it cannot be opened now.
+    /// There is, but it cannot be had now.
     #[error("{0}")]
     Refused(String),
 }

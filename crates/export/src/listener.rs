@@ -19,9 +19,9 @@ const FLAGS: SocketFlags = SocketFlags::CLOEXEC.union(SocketFlags::NONBLOCK);
 /// Where a server listens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Listen {
-    /// A unix socket at this path, for its owner alone (0600). A socket file without a listener is replaced.
+    /// A unix socket at this path, for its owner alone (0600). A socket that nobody listens on is replaced.
     Unix(PathBuf),
-    /// A TCP address. NBD has no passwords: anybody who reaches the port has the data. Port 0 takes any free one.
+    /// A TCP address. NBD knows no passwords: whoever reaches the port has the data. Port 0 takes any free one.
     Tcp(SocketAddr),
 }
 
@@ -65,7 +65,7 @@ impl Listener {
         })?;
         remove_stale(path, &address)?;
         let socket = net::socket_with(AddressFamily::UNIX, SocketType::STREAM, FLAGS, None)?;
-        // The mode of the new file; a later chmod would leave a moment for other users.
+        // The mode that the file is made with; chmod afterwards would leave a moment for others.
         rustix::fs::fchmod(&socket, Mode::from_raw_mode(0o600))?;
         net::bind(&socket, &address)?;
         let meta = std::fs::symlink_metadata(path)?;
@@ -85,7 +85,7 @@ impl Listener {
         Ok(Self { socket, file: None, bound: Listen::Tcp(bound) })
     }
 
-    /// A socket that another process has listened on; its file belongs to this process from now on.
+    /// A socket that another process has listened on; its file is ours from now on.
     pub(crate) fn adopt(listen: Listen, socket: OwnedFd) -> io::Result<Self> {
         let file = match &listen {
             Listen::Unix(path) => {
@@ -118,7 +118,7 @@ impl Listener {
         let socket = loop {
             match net::accept_with(&self.socket, FLAGS) {
                 Ok(socket) => break socket,
-                // A connection that ended before it was accepted; more may follow.
+                // One that was gone before it was taken; more may follow.
                 Err(Errno::INTR | Errno::CONNABORTED) => {}
                 Err(Errno::AGAIN) => return Ok(None),
                 Err(errno) => return Err(errno.into()),
@@ -142,7 +142,7 @@ impl Listener {
     }
 }
 
-/// Removes the file of a socket without a listener.
+/// Removes the file of a socket that nobody listens on.
 fn remove_stale(path: &Path, address: &SocketAddrUnix) -> io::Result<()> {
     let meta = match std::fs::symlink_metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),

@@ -1,4 +1,5 @@
-//! The file or block device beneath a [`FileDevice`](super::FileDevice): its descriptor and its properties.
+//! The file or block device beneath a [`FileDevice`](super::FileDevice): its descriptor, and what the system tells
+//! of it.
 
 use crate::claims::{Claim, Claims};
 use crate::error::{OpenError, OpenErrorKind};
@@ -20,14 +21,14 @@ pub(crate) enum Kind {
 /// An open file. Dropping it gives up the lock or the claim that came with it.
 pub(crate) struct Backing {
     fd: OwnedFd,
-    /// Released after the descriptor is closed, since closing may write data that the kernel still holds.
+    /// Given up after the descriptor is closed, which may write what the kernel still holds.
     claim: Option<Claim>,
     pub(crate) kind: Kind,
     pub(crate) id: DeviceId,
     pub(crate) read_only: bool,
     /// The size in bytes when it was last asked for.
     bytes: AtomicU64,
-    /// When a writer last asked for the size: the mark of its batch of submissions.
+    /// When a writer last asked for the size: its mark of a batch of submissions.
     checked: AtomicU64,
 }
 
@@ -36,7 +37,7 @@ pub(crate) struct Backing {
 pub(crate) struct Access<'a> {
     pub(crate) read_only: bool,
     pub(crate) exclusive: bool,
-    /// The claims for a block device; their owner then keeps `exclusive` opens apart.
+    /// What a block device is claimed for; `exclusive` opens are then kept apart by who has the claims.
     pub(crate) claims: Option<&'a Claims>,
 }
 
@@ -44,11 +45,11 @@ impl Backing {
     /// Opens `path`. `spec` is how errors name it.
     pub(crate) fn open(path: &Path, spec: &str, access: Access<'_>) -> Result<Self, OpenError> {
         let fail = |kind, detail: &str, e: rustix::io::Errno| OpenError::new(kind, spec, detail).because(e.into());
-        // The kind is checked first: opening a tape rewinds it, and opening a FIFO waits.
+        // The kind is asked first: to open a tape rewinds it, and to open a FIFO waits.
         let stat = rustix::fs::stat(path).map_err(|e| fail(OpenErrorKind::of(e), "cannot be found", e))?;
         let kind = device_kind(FileType::from_raw_mode(stat.st_mode), spec)?;
         let number = |stat: &Stat| DevT::new(rustix::fs::major(stat.st_rdev), rustix::fs::minor(stat.st_rdev));
-        // Before it is opened for writing: udev examines a block device again whenever a writer closes it.
+        // Before it is opened to write: who closes it afterwards has it looked at anew by udev.
         let claim = access.claims.filter(|_| kind == Kind::Block);
         let claim = claim.map(|claims| claims.take(path, number(&stat), spec)).transpose()?;
         let exclusive = access.exclusive && kind == Kind::Block && claim.is_none();
@@ -103,7 +104,7 @@ impl Backing {
         Ok(bytes)
     }
 
-    /// The size in bytes now; if the system does not say, the last known size.
+    /// The size in bytes now; where it cannot be had, as it was when last asked.
     pub(crate) fn bytes(&self) -> u64 {
         self.ask_size().unwrap_or_else(|_| self.bytes.load(Ordering::Relaxed))
     }

@@ -1,4 +1,4 @@
-//! I/O through the page cache, by plain system calls: cached data is served at once, anything else by a worker.
+//! Through the page cache, by plain system calls: what is cached is served at once, anything else by a worker.
 //!
 //! Never through io_uring, which hands buffered I/O to kernel threads: 24k reads a second where preadv2 does 854k.
 
@@ -18,7 +18,7 @@ impl Serve for Backing {
     }
 }
 
-/// Serves a bio at once if that cannot block, else by a worker.
+/// Serves a bio at once if that cannot block, else has it served.
 pub(crate) fn submit(backing: &Backing, worker: &Worker, mut bio: Bio) {
     bio.set_word(0);
     if !bio.op().has_payload() {
@@ -26,7 +26,7 @@ pub(crate) fn submit(backing: &Backing, worker: &Worker, mut bio: Bio) {
     }
     match without_blocking(backing, &bio) {
         Ok(done) if done == bio.segments().bytes() => bio.end(Status::Ok),
-        // A part of it, or the file's end: the worker goes on from there, and finds out which.
+        // Part of it, or the file's end: the worker goes on from there, and tells them apart.
         Ok(done) => {
             bio.set_word(done as u64);
             worker.give(Job::Bio(bio));
@@ -41,7 +41,7 @@ pub(crate) fn submit(backing: &Backing, worker: &Worker, mut bio: Bio) {
 }
 
 fn without_blocking(backing: &Backing, bio: &Bio) -> io::Result<usize> {
-    // By the worker: it fails a write beyond the end, and a sync blocks.
+    // The worker fails a write beyond the end; to sync blocks.
     let durable = sync::write_flags(bio) != 0;
     if bio.op() == Op::Write && (durable || !backing.holds(bio.end_sector().bytes())) {
         return Err(io::Error::from_raw_os_error(libc::EAGAIN));

@@ -1,10 +1,11 @@
-//! Claims: exclusive use of block devices of the host, as the kernel's device mapper has of the devices beneath it.
+//! Claims: block devices of the host that this program has for itself, as the kernel's device mapper has those beneath
+//! it.
 //!
-//! The kernel lets one holder claim a block device: a mounted file system, a swap area, md, its own device mapper, or a
-//! process that opens it with O_EXCL (`bd_prepare_to_claim`, `block/bdev.c`, 6.12). All its mapped devices are one
-//! holder (`_dm_claim_ptr`, `drivers/md/dm.c`). Here a claim is a descriptor of its own, opened with O_EXCL, which all
-//! devices on the same block device share; those that do I/O are opened without. So a claim passes to another process
-//! as its descriptor, and ends with the process, even if the kernel still works on that process's rings.
+//! The kernel lets one holder claim a block device: a mounted file system, a swap area, md, its own device mapper, or
+//! whoever opens it with O_EXCL (`bd_prepare_to_claim`, `block/bdev.c`, 6.12). All its mapped devices are one holder
+//! (`_dm_claim_ptr`, `drivers/md/dm.c`). Here a claim is a descriptor of its own, opened with O_EXCL, which all devices
+//! on the same block device share; those that do I/O are opened without. So a claim passes to another process as its
+//! descriptor, and goes with the process that dies, whatever the kernel still does for that one's rings.
 
 use crate::error::{OpenError, OpenErrorKind};
 use crate::holder;
@@ -16,7 +17,7 @@ use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use udm_base::DevT;
 
-/// The claims of one holder. Clones are the same holder.
+/// The claims of one holder. Clones are the same one.
 #[derive(Clone, Default)]
 pub struct Claims(Arc<Shared>);
 
@@ -27,7 +28,7 @@ struct Shared {
 }
 
 enum State {
-    /// A thread is opening or closing it, which may block, so this is done without the lock.
+    /// Somebody opens or closes it, which may block: without the lock.
     Changing,
     Held {
         fd: Arc<OwnedFd>,
@@ -35,7 +36,7 @@ enum State {
     },
 }
 
-/// One user of a claim. Dropping the last one releases the device; that may block.
+/// One user of a claim. The last one that is dropped gives the device back; that may block.
 pub struct Claim {
     shared: Arc<Shared>,
     dev: DevT,
@@ -59,7 +60,7 @@ impl Shared {
 }
 
 impl Claims {
-    /// Another user of the claim on `dev`, if it is held; else the caller has to open the device and settle the claim.
+    /// Another user of the claim on `dev`, if it is held; else the caller is to open it, and to settle.
     fn join(&self, dev: DevT) -> Option<Claim> {
         let mut devices = self.0.lock();
         loop {
@@ -83,7 +84,7 @@ impl Claims {
         Claim { shared: self.0.clone(), dev, fd: Some(fd) }
     }
 
-    /// The first user of a claim, opened by the caller.
+    /// The first user of a claim that the caller was to open.
     fn begin(&self, dev: DevT, fd: OwnedFd) -> Claim {
         let fd = Arc::new(fd);
         self.0.settle(dev, Some(State::Held { fd: fd.clone(), users: 1 }));

@@ -1,13 +1,13 @@
 //! A regular file or block device of the host as a device.
 //!
-//! The method of I/O is chosen when it is opened:
+//! Which way its I/O goes is settled when it is opened:
 //! - *mapped*, on tmpfs and ramfs: copies to and from a mapping that faults cannot kill;
 //! - *direct*, where the file system does direct I/O and io_uring is there: through the channel's ring, or by system
 //!   calls on worker threads where no descriptor is left for one;
-//! - *buffered* otherwise: plain system calls, and worker threads for calls that would block.
+//! - *buffered* otherwise: plain system calls, and worker threads for what would block.
 //!
 //! A file is only ever read and written through its file system, never through the blocks beneath it. A file that is
-//! truncated gives EIO for the lost part; a file that grows is larger from then on.
+//! cut off below gives EIO for what it lost; one that grows is larger from then on.
 
 use crate::backing::{Access, Backing, Kind};
 use crate::buffered;
@@ -31,7 +31,7 @@ use udm_io::{Bio, BlockDevice, Cx, DeviceId, Executor, ExtentsReply, Limits, Op,
 /// How a file is opened.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FileOptions {
-    /// Refuse writes. A file that may only be read is opened read-only in any case.
+    /// Refuse writes. A file that may only be read is opened so in any case.
     pub read_only: bool,
     /// Refuse, and be refused by, other exclusive opens: O_EXCL on a block device, a lock on a file.
     pub exclusive: bool,
@@ -42,13 +42,13 @@ pub struct FileOptions {
 }
 
 impl Default for FileOptions {
-    /// For reading and writing, shared, by the fastest method.
+    /// To read and write, shared, whatever is fastest.
     fn default() -> Self {
         Self { read_only: false, exclusive: false, ring: true, mapping: true }
     }
 }
 
-/// The method of a file's I/O.
+/// Which way a file's I/O goes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FileEngine {
     /// Direct I/O through io_uring.
@@ -66,7 +66,7 @@ pub(crate) enum Engine {
 }
 
 impl Engine {
-    /// The fastest that the file, the machine and the options allow. Adjusts `limits` to it.
+    /// The fastest that the file, the machine and the options allow. `limits` are changed to what it can take.
     fn choose(mut backing: Backing, options: FileOptions, executor: Arc<dyn Executor>, limits: &mut Limits) -> Self {
         if backing.in_memory() {
             limits.write_cache = false;
@@ -108,16 +108,16 @@ pub struct FileDevice {
 }
 
 impl FileDevice {
-    /// Opens the file at `path`. Blocks. `executor` starts the threads for calls that would block.
+    /// Opens the file at `path`. Blocks. `executor` starts the threads for what would block later.
     ///
     /// Fails when the file is missing, of another kind, or may not be read, and when it is to be exclusive but is in
-    /// use; the error says by which process, if that can be found out.
+    /// use; the error says by whom, where that can be found out.
     pub fn open(path: &Path, options: FileOptions, executor: Arc<dyn Executor>) -> Result<Self, OpenError> {
         Self::open_for(path, options, None, executor)
     }
 
-    /// As [`open`](Self::open), and claims a block device. An exclusive open then belongs to the holder of the claims,
-    /// which must make sure that no other user of its own shares the device.
+    /// As [`open`](Self::open), and claims a block device. An exclusive open is then one of the claims' holder's: it
+    /// sees to it that nobody of its own shares the device.
     pub fn open_claimed(
         path: &Path,
         options: FileOptions,
@@ -197,7 +197,7 @@ impl FileDevice {
         }
         let ring = match cx.source(|| Ring::new(cx.id(), file_of)) {
             Ok(ring) => ring,
-            // A system call needs no descriptor of its own: slower, but it does not fail when none is left.
+            // A system call needs no descriptor of its own: slower, but nothing fails for want of one.
             Err(error) => {
                 self.tell_once(&error);
                 return self.hand_over(bio);
@@ -221,7 +221,7 @@ impl FileDevice {
         }
     }
 
-    /// Puts a bio on a poll queue. Returns a bio for the channel's own ring.
+    /// Puts a bio on a queue that is polled. Gives back what is for the channel's own ring.
     fn submit_polled(
         &self,
         cx: &Cx<'_>,
@@ -231,7 +231,7 @@ impl FileDevice {
         mut bio: Bio,
     ) -> Option<Bio> {
         let aligned = (bio.sector().bytes() | bio.sectors().bytes()) & u64::from(align.block - 1) == 0;
-        // A polled ring does reads and writes only, and a durable write would sleep in between.
+        // A ring that is polled does reads and writes only, and a write that is to be durable sleeps in between.
         let fits = bio.op().has_payload() && !bio.flags().contains(OpFlags::FUA) && aligned;
         if !fits || !polled.works() || (bio.op().is_write() && !backing.holds(bio.end_sector().bytes())) {
             return Some(bio);
@@ -322,7 +322,7 @@ impl BlockDevice for FileDevice {
     }
 
     fn extents(&self, _: &Cx<'_>, sector: Sector, sectors: Sectors, reply: ExtentsReply) {
-        // The file system may have to read, or wait for a writer.
+        // The file system may have to read, or wait for who writes.
         if self.backing().kind == Kind::Regular {
             self.give(Job::Extents(sector, sectors, reply));
         }

@@ -34,7 +34,7 @@ impl OpenErrorKind {
     }
 }
 
-/// A device that could not be opened: its name, the reason, and the system's error.
+/// A device that could not be opened: which, why, and the system's error beneath.
 #[derive(Debug)]
 pub struct OpenError {
     kind: OpenErrorKind,
@@ -44,12 +44,12 @@ pub struct OpenError {
 }
 
 impl OpenError {
-    /// An error about the device that `spec` names; `detail` continues the sentence: "is a directory".
+    /// An error about the device that `spec` names; `detail` goes on from there: "is a directory".
     pub fn new(kind: OpenErrorKind, spec: &str, detail: impl Into<String>) -> Self {
         Self { kind, spec: spec.to_owned(), detail: detail.into(), source: None }
     }
 
-    /// An error of open(2).
+    /// What open(2) said.
     pub(crate) fn of_open(spec: &str, errno: rustix::io::Errno) -> Self {
         Self::new(OpenErrorKind::of(errno), spec, "cannot be opened").because(errno.into())
     }
@@ -66,7 +66,7 @@ impl OpenError {
         self.kind
     }
 
-    /// The error number for an ioctl: the system's, or the one that the kernel gives in this case.
+    /// The number that an ioctl fails with for it: the system's, or what the kernel gives in its place.
     pub fn errno(&self) -> Errno {
         match (&self.source, self.kind) {
             (Some(source), _) if source.raw_os_error().is_some() => Errno::of(source),
@@ -90,7 +90,7 @@ impl fmt::Display for OpenError {
     }
 }
 
-/// The system's text without the number that io::Error adds.
+/// The system's words without the number that io::Error adds.
 fn text_of(error: &io::Error) -> String {
     match error.raw_os_error() {
         Some(n) => Errno::new(n).to_string(),

@@ -5,12 +5,12 @@ use rustix::fs::SeekFrom;
 use udm_base::{Sector, Sectors};
 use udm_io::{Extent, ExtentKind};
 
-/// The most runs in one answer. Each costs two system calls, and most callers need only the first.
+/// Runs that one question is answered with at most. Each costs two system calls, and most who ask want the first alone.
 const RUNS: usize = 16;
 
-/// The data and holes of a range, by SEEK_DATA and SEEK_HOLE; file systems also show allocated but unwritten space as a
-/// hole. A sector that is partly a hole counts as data, and so does a range beyond the file's end or that the file
-/// system says nothing about.
+/// The data and holes of a range, by SEEK_DATA and SEEK_HOLE; file systems show what is allocated but was never
+/// written as a hole too. A sector that is partly a hole counts as data. What
+/// lies beyond the file's end, or where the file system does not tell, counts as data.
 pub(crate) fn of(backing: &Backing, sector: Sector, sectors: Sectors) -> Vec<Extent> {
     let (mut at, end) = (sector.bytes(), (sector + sectors).bytes());
     let mut runs: Vec<Extent> = Vec::new();
@@ -22,7 +22,7 @@ pub(crate) fn of(backing: &Backing, sector: Sector, sectors: Sectors) -> Vec<Ext
     runs
 }
 
-/// The end of the run at byte `at` (past `at`, at most `end`), and its kind.
+/// The end of the run at byte `at`, no further than `end` and past `at`, and what it is.
 fn next_run(backing: &Backing, at: u64, end: u64) -> (u64, ExtentKind) {
     const SECTOR: u64 = udm_base::SECTOR_SIZE as u64;
     match rustix::fs::seek(backing.fd(), SeekFrom::Data(at)) {

@@ -1,10 +1,10 @@
-//! Memory that another process shares: a mapping of its file, which that process may truncate at any time.
+//! Memory that another process shares: a mapping of its file, which that process may cut off at any time.
 //!
 //! A load or store beyond the end of the file raises SIGBUS, wherever it happens: in a device that copies, in a target
-//! that looks for zeroes. The handler (set up with that of `file::guard`) finds the mapping in a list, maps a page of
-//! zeroes in the place of the lost one, and marks the mapping as *torn*; then the instruction runs again. The user of
-//! the memory looks at the mark before it acknowledges anything, and ends the connection. Copies by the kernel itself
-//! (io_uring, sockets) fail with EFAULT.
+//! that looks for zeroes. The handler (set up with that of `file::guard`) finds the mapping in a list, puts a page of
+//! zeroes in the place of what has gone, and marks the mapping as *torn*; the instruction runs again. Who shares the
+//! memory looks at the mark before it acknowledges anything, and ends the connection. What the kernel itself copies
+//! (io_uring, sockets) fails with EFAULT.
 //!
 //! # Invariants
 //! - The list only grows, and its entries are used again: the handler follows it without a lock. An entry is in use
@@ -34,7 +34,7 @@ static LIST: AtomicPtr<Entry> = AtomicPtr::new(ptr::null_mut());
 
 /// The entries, newest first.
 fn entries() -> impl Iterator<Item = &'static Entry> {
-    // SAFETY: entries are leaked, so an entry that has been in the list stays.
+    // SAFETY: entries are leaked: whatever has been in the list stays.
     let follow = |at: *mut Entry| unsafe { at.as_ref() };
     std::iter::successors(follow(LIST.load(Ordering::Acquire)), move |e| follow(e.next.load(Ordering::Acquire)))
 }
@@ -65,8 +65,8 @@ fn take_entry() -> &'static Entry {
     }
 }
 
-/// Maps zeroes where a mapping has lost its memory. For the handler of SIGBUS: async-signal-safe. False when the
-/// address lies in no mapping of the list.
+/// Puts zeroes where a mapping has lost its memory. For the handler of SIGBUS: does what a signal handler may. False
+/// when the address lies in no mapping of the list.
 fn claim(address: usize) -> bool {
     for entry in entries() {
         let (start, len) = (entry.start.load(Ordering::Acquire), entry.len.load(Ordering::Acquire));
@@ -78,7 +78,7 @@ fn claim(address: usize) -> bool {
         entry.torn.store(true, Ordering::Release);
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
         let prot = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: replaces a page within our own mapping, from which nothing can be read any more.
+        // SAFETY: replaces a page within a mapping that is ours, and that nothing can be read from any more.
         let mapped = unsafe { libc::mmap(at as *mut libc::c_void, page, prot, flags, -1, 0) };
         return mapped != libc::MAP_FAILED;
     }
@@ -98,7 +98,7 @@ pub struct ForeignMemory {
 
 // SAFETY: the mapping is owned; its bytes are only touched by copies through raw pointers.
 unsafe impl Send for ForeignMemory {}
-// SAFETY: as above. Another process writes to it anyway, so no code may rely on its content.
+// SAFETY: as above. Another process writes to it anyway, so that nobody may rely on what it holds.
 unsafe impl Sync for ForeignMemory {}
 
 impl ForeignMemory {
@@ -119,7 +119,7 @@ impl ForeignMemory {
         }
         // Of a file in hugetlbfs the block is the huge page, which a mapping has to begin and end on.
         let huge = rustix::fs::fstatfs(&file).is_ok_and(|fs| fs.f_type == HUGETLBFS_MAGIC);
-        // SAFETY: only a query. By libc, since rustix reads a place that valgrind does not provide.
+        // SAFETY: asks only. By libc, since rustix looks where valgrind has nothing to show.
         let small = usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096);
         let page = if huge { usize::try_from(stat.st_blksize).unwrap_or(small) } else { small }.max(small);
         let lead = offset % page as u64;
@@ -161,14 +161,14 @@ impl ForeignMemory {
         self.len == 0
     }
 
-    /// Whether a thread has accessed lost memory: its reads gave zeroes, and its writes are lost.
+    /// Whether somebody met memory that had gone: what was read then was zero, and what was written is lost.
     #[inline]
     pub fn is_torn(&self) -> bool {
         self.entry.torn.load(Ordering::Acquire)
     }
 }
 
-/// The type of hugetlbfs in statfs(2) (`include/uapi/linux/magic.h`, 6.12).
+/// What statfs(2) says of hugetlbfs (`include/uapi/linux/magic.h`, 6.12).
 const HUGETLBFS_MAGIC: i64 = 0x9584_58f6;
 
 impl Drop for ForeignMemory {
@@ -218,7 +218,7 @@ mod tests {
         assert!(ForeignMemory::map(&pipe, 0, 1).is_err());
     }
 
-    /// An access to the truncated part gives zeroes and the mark; other mappings are not marked.
+    /// Touching what was cut off gives zeroes and the mark; other mappings have none.
     #[test]
     fn cut_off() {
         let (fd, other) = (memfd(64 << 10), memfd(64 << 10));

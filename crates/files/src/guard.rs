@@ -1,9 +1,8 @@
-//! Copies that survive the loss of their memory: a fault in a mapping whose file was truncated is a return value, not a
-//! signal.
+//! Copies that survive their memory: a fault in a mapping whose file was cut off below is an answer, not a signal.
 //!
 //! SIGBUS is handled for the whole process, once. The handler claims faults whose instruction lies in the copy routine,
 //! and sends that routine to its error return, and faults in memory that another process shares (`foreign`). Every
-//! other fault goes to the previous handler.
+//! other goes to the handler that was there before.
 
 use std::io;
 use std::sync::OnceLock;
@@ -11,8 +10,8 @@ use std::sync::OnceLock;
 /// Whether this machine has the routine.
 pub(crate) const SUPPORTED: bool = cfg!(any(target_arch = "x86_64", target_arch = "aarch64"));
 
-// Both routines: (to, from, bytes) -> 0, or 1 after a fault. They have no stack frame, so a jump to the error return
-// works from anywhere between start and end.
+// Both routines: (to, from, bytes) -> 0, or 1 after a fault. No stack frame, so that the error return can be jumped
+// to from anywhere between start and end.
 #[cfg(target_arch = "x86_64")]
 std::arch::global_asm!(
     ".pushsection .text.udm_guarded_copy, \"ax\", @progbits",
@@ -97,10 +96,11 @@ mod with_routine {
         fn udm_guarded_copy_fault();
     }
 
-    /// Copies `len` bytes. False when either side faulted; then a part may have been copied.
+    /// Copies `len` bytes. False when either side could not be reached; then some of it may have been copied.
     ///
     /// # Safety
-    /// Both ranges are mapped in this process; the file beneath may be truncated. [`prepare`] has succeeded.
+    /// Both ranges are mapped as far as this process is concerned: what lies beneath may be gone. [`prepare`]
+    /// has succeeded.
     #[inline]
     pub(crate) unsafe fn copy(to: *mut u8, from: *const u8, len: usize) -> bool {
         // SAFETY: per the contract; a fault below the mapping ends in the routine's error return.
@@ -141,16 +141,16 @@ fn claim(_: &mut libc::ucontext_t) -> bool {
     false
 }
 
-/// The previous handler of SIGBUS.
+/// What handled SIGBUS before.
 static BEFORE: OnceLock<libc::sigaction> = OnceLock::new();
 
-/// A second handler, for faults outside of the copy routine. Async-signal-safe; returns false when the address is not
-/// its own.
+/// What answers faults at other addresses than the copy routine's. Does what a signal handler may; false when the
+/// address is not its.
 pub(crate) type ClaimFn = fn(address: usize) -> bool;
 
 static FOREIGN: OnceLock<ClaimFn> = OnceLock::new();
 
-/// As [`prepare`], with `claim` for faults in memory that another process shares. There can be one such function.
+/// As [`prepare`], with `claim` for faults in memory that another process shares. There is one such function.
 pub(crate) fn prepare_with(claim: ClaimFn) -> io::Result<()> {
     FOREIGN.get_or_init(|| claim);
     prepare()
@@ -169,16 +169,16 @@ fn install() -> i32 {
     let errno = || io::Error::last_os_error().raw_os_error().unwrap_or(libc::EINVAL);
     // SAFETY: all-zero is a valid sigaction.
     let (mut before, mut ours): (libc::sigaction, libc::sigaction) = unsafe { std::mem::zeroed() };
-    // SAFETY: only a query, into a sigaction of our own.
+    // SAFETY: asks only, into a sigaction of our own.
     if unsafe { libc::sigaction(libc::SIGBUS, std::ptr::null(), &raw mut before) } != 0 {
         return errno();
     }
     // Before the handler can run.
     let _ = BEFORE.set(before);
     ours.sa_sigaction = on_sigbus as *const () as usize;
-    // On the alternate stack if there is one, like the runtime's handlers, which may be called next.
+    // On the alternate stack where there is one, as the handlers of the runtime, which may follow.
     ours.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
-    // SAFETY: the handler is async-signal-safe.
+    // SAFETY: the handler only does what a signal handler may.
     if unsafe { libc::sigaction(libc::SIGBUS, &raw const ours, std::ptr::null_mut()) } != 0 {
         return errno();
     }
@@ -188,7 +188,7 @@ fn install() -> i32 {
 extern "C" fn on_sigbus(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     // SAFETY: with SA_SIGINFO the third argument is the thread's context, ours to change until we return.
     let ours = unsafe { context.cast::<libc::ucontext_t>().as_mut() }.is_some_and(claim);
-    // SAFETY: with SA_SIGINFO the second argument describes the fault and its address.
+    // SAFETY: with SA_SIGINFO the second argument tells of the fault, and where it was.
     let address = || unsafe { info.as_ref().map_or(0, |info| info.si_addr() as usize) };
     if ours || FOREIGN.get().is_some_and(|claim| claim(address())) {
         return;

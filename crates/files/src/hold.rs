@@ -1,4 +1,4 @@
-//! Exclusive opens: the lock on a file, and the holder's name when it is refused.
+//! Exclusive opens: the lock on a file, and who has it when it is refused.
 
 use crate::error::{OpenError, OpenErrorKind};
 use crate::holder::process;
@@ -7,8 +7,8 @@ use rustix::fs::Stat;
 use std::fs;
 use udm_base::DevT;
 
-/// Takes an open-file-description lock on the whole file: a write lock, or for a file that is only read a read lock,
-/// which still excludes exclusive writers. It ends with the last descriptor of the open file.
+/// Takes an open-file-description lock on the whole file: a write lock, or a read lock where the file is only read,
+/// which still keeps writers of the exclusive kind out. It goes with the last descriptor of the open file.
 pub(crate) fn lock(fd: BorrowedFd<'_>, stat: &Stat, read_only: bool, spec: &str) -> Result<(), OpenError> {
     let kind = if read_only { libc::F_RDLCK } else { libc::F_WRLCK };
     // SAFETY: all-zero is a valid flock: the whole file, and the pid that OFD locks ask to be 0.
@@ -28,10 +28,10 @@ pub(crate) fn lock(fd: BorrowedFd<'_>, stat: &Stat, read_only: bool, spec: &str)
     Err(OpenError::new(OpenErrorKind::Busy, spec, format!("is in use by {holder}")))
 }
 
-/// The holder of a lock on a file, as `NAME (pid N)`.
+/// Who holds a lock on a file, as `NAME (pid N)`.
 ///
-/// `/proc/locks` names the owner of a POSIX lock; an OFD lock has none, so the descriptors of every accessible process
-/// are searched (`lock:` lines of `/proc/PID/fdinfo/FD`, `Documentation/filesystems/proc.rst`, 6.12).
+/// `/proc/locks` names the owner of a POSIX lock; an OFD lock has none, so that the descriptors of every process that
+/// may be looked at are searched (`lock:` lines of `/proc/PID/fdinfo/FD`, `Documentation/filesystems/proc.rst`, 6.12).
 fn holder_of_file(dev: DevT, ino: u64) -> String {
     let file = format!("{:02x}:{:02x}:{ino}", dev.major, dev.minor);
     let locks = fs::read_to_string("/proc/locks").unwrap_or_default();
@@ -44,7 +44,7 @@ fn holder_of_file(dev: DevT, ino: u64) -> String {
 
 /// The pid in a line as `1: OFDLCK ADVISORY WRITE -1 fe:00:1234 0 EOF`, if it is about `file`.
 fn lock_owner(line: &str, file: &str) -> Option<i64> {
-    // A line about a waiting lock has an arrow before the type.
+    // A lock that someone waits for has an arrow before its type.
     let mut fields = line.split_whitespace().filter(|f| *f != "->").skip(3);
     fields.next().filter(|access| matches!(*access, "WRITE" | "READ"))?;
     let pid = fields.next()?.parse().ok()?;

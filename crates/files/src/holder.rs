@@ -1,8 +1,8 @@
-//! The holder that prevents a claim on a block device, for people.
+//! Who keeps a block device from being claimed, for people.
 //!
-//! The kernel does not say who that is. So this looks in turn at mounts, swap areas, devices that stand on it, and last
-//! at processes that have it open. A disk cannot be claimed when one of its partitions is, nor a partition when its
-//! disk is.
+//! The kernel does not say. What it shows is looked at in turn: mounts, swap areas, devices that are made of it, and
+//! last the processes that have it open. A disk cannot be claimed either when one of its partitions is, nor a partition
+//! when its disk is.
 
 use crate::error::{OpenError, OpenErrorKind};
 use crate::mounts::{Mount, block_device, mounts, unescape};
@@ -13,13 +13,13 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use udm_base::DevT;
 
-/// The most processes that are named.
+/// So many processes are named.
 const NAMED: usize = 3;
-/// How often to try a device that nobody seems to hold.
+/// How often a device is asked for that nobody seems to have.
 const TRIES: u32 = 4;
 
-/// Opens the block device `dev` exclusively. The error names the holder. If the holder is not in the kernel, the open
-/// is tried again: a process that is just ending, or a fork of it, may hold the device for a moment longer.
+/// Opens the block device `dev` exclusively. The error names the holder. Where that is no user in the kernel, it is
+/// tried again: a process that is just ending, or that another has just forked, holds it for a moment more.
 pub(crate) fn open_unclaimed<T>(
     dev: DevT,
     spec: &str,
@@ -47,7 +47,7 @@ fn busy(spec: &str, holder: &str) -> OpenError {
     OpenError::new(OpenErrorKind::Busy, spec, format!("is in use by {holder}")).because(Errno::BUSY.into())
 }
 
-/// Holders that the kernel shows.
+/// What the kernel shows.
 struct World<'a> {
     mounts: Vec<Mount>,
     swaps: String,
@@ -74,12 +74,12 @@ impl World<'_> {
 
     fn of_device(&self, dev: DevT) -> Option<String> {
         // File systems of many devices have a number of their own, and one of the devices as their source. Other paths
-        // are not accessed, because they may lie on a server that does not answer.
+        // are not looked at, they may lie on a server that does not answer.
         let is_source = |path: &Path| path.starts_with("/dev") && (self.number)(path) == Some(dev);
         if let Some(mount) = self.mounts.iter().find(|mount| mount.dev == dev || is_source(&mount.source)) {
             return Some(format!("the file system mounted at {}", mount.point.display()));
         }
-        // A file's path is there as well, so the path alone is not enough.
+        // A file has its path there as well, so that the path alone does not tell.
         let mut areas = self.swaps.lines().filter_map(|line| line.split_whitespace().next());
         if areas.any(|path| (self.number)(Path::new(&unescape(path.as_bytes()))) == Some(dev)) {
             return Some("the system, as swap".into());
@@ -110,7 +110,7 @@ fn names_in(dir: &Path) -> Vec<String> {
     names
 }
 
-/// Processes that have the device open, in whichever way: the kernel does not show which one has it exclusively.
+/// Processes that have the device open, in whichever way: the kernel does not show which of them has it exclusively.
 fn processes_with(dev: DevT) -> Vec<String> {
     let pids = fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = pids.filter_map(|e| e.file_name().to_str()?.parse::<u32>().ok());
@@ -121,7 +121,7 @@ fn processes_with(dev: DevT) -> Vec<String> {
     pids.filter(has).take(NAMED).map(process).collect()
 }
 
-/// By the link's text alone: following it may wait for a server.
+/// By the link alone: to look behind it may wait for a server.
 fn is_in_dev(fd: &Path) -> bool {
     fs::read_link(fd).is_ok_and(|to| to.starts_with("/dev"))
 }

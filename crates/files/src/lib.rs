@@ -1,10 +1,10 @@
-//! Floor 2: files and block devices of the host as devices, with their holders, claims, mounts, and memory that another
-//! process shares.
+//! Floor 2: files and block devices of the host as devices, and what belongs to them: who holds them, claims, mounts,
+//! and memory that another process shares.
 //!
 //! # Invariants
-//! - Nothing here blocks in `submit`; calls that would block are made on threads of the domain's executor.
-//! - The truncation of a mapped file is an error and never kills the process: one handler of SIGBUS serves mapped files
-//!   and [`ForeignMemory`].
+//! - Nothing here blocks in `submit`; what would is done on threads of the domain's executor.
+//! - Memory that can be cut off beneath us (a file in memory that is truncated) is an error and never kills the
+//!   process: one handler of SIGBUS serves mapped files and [`ForeignMemory`].
 
 mod backing;
 mod buffered;
@@ -29,4 +29,4 @@ pub use claims::{Claim, Claims};
 pub use device::{FileDevice, FileEngine, FileOptions};
 pub use error::{OpenError, OpenErrorKind};
 pub use foreign::ForeignMemory;
-pub use mounts::{Mount, block_device, mounts, mounts_of};
+pub use mounts::{Mount, block_device, mounts};

@@ -1,4 +1,4 @@
-//! The limits of a file or block device, from the system.
+//! What a file or block device can take, as the system tells it.
 
 use crate::backing::{Backing, Kind};
 use rustix::fs::{AtFlags, FallocateFlags, StatxFlags};
@@ -6,7 +6,7 @@ use std::fs;
 use udm_base::{SECTOR_SIZE, Sectors};
 use udm_io::{DeviceId, Limits};
 
-/// The alignment that direct I/O on a file needs, in bytes; powers of two.
+/// The alignment that direct I/O on a file asks for, in bytes; powers of two.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct DirectAlign {
     /// Of addresses in memory.
@@ -16,7 +16,7 @@ pub(crate) struct DirectAlign {
 }
 
 impl Backing {
-    /// The file's limits, without the alignment for direct I/O.
+    /// What the file can take, but for the alignment that direct I/O asks for.
     pub(crate) fn limits(&self) -> Limits {
         match self.kind {
             Kind::Regular => of_file(self),
@@ -25,8 +25,8 @@ impl Backing {
     }
 }
 
-/// A regular file, through the page cache. Whether holes can be punched is tried beyond the end, where it changes
-/// nothing.
+/// A regular file, through the page cache. Whether holes can be punched is tried out beyond the end, where it
+/// changes nothing.
 fn of_file(backing: &Backing) -> Limits {
     let preferred = rustix::fs::fstat(backing.fd()).map_or(4096, |s| s.st_blksize as u64);
     let preferred = if preferred.is_power_of_two() { preferred.clamp(512, 1 << 20) as u32 } else { 4096 };
@@ -82,8 +82,8 @@ fn block_size(backing: &Backing) -> Option<u32> {
     rustix::fs::ioctl_blksszget(backing.fd()).ok().filter(|n| n.is_power_of_two() && *n >= 512)
 }
 
-/// The alignment for direct I/O on the file: from statx (STATX_DIOALIGN, since 6.1), else the logical block size of a
-/// block device, else as a trial read of one sector shows. `None` if direct I/O does not work after all.
+/// What direct I/O on the file asks for: what statx says (STATX_DIOALIGN, since 6.1), else the logical block size
+/// of a block device, else what a read of one sector shows. `None` where there is no direct I/O after all.
 pub(crate) fn direct_align(backing: &Backing) -> Option<DirectAlign> {
     let asked = rustix::fs::statx(backing.fd(), c"", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN);
     if let Some(statx) = asked.ok().filter(|statx| statx.stx_mask & StatxFlags::DIOALIGN.bits() != 0) {

@@ -1,14 +1,14 @@
 //! Files in memory (tmpfs, ramfs): copies to and from a mapping, without a system call.
 //!
-//! - The mapping is only accessed where the file has pages: reading a hole through it would fill the hole, and writing
-//!   one could end in SIGBUS when the file system is full. A bit for each 64 KiB says whether its pages are known to
-//!   exist; everything else goes through preadv2 and pwritev2, which leave holes alone and give ENOSPC.
+//! - The mapping is only touched where the file has pages: to read a hole through it would fill the hole, and to
+//!   write one could end in SIGBUS when the file system is full. What is known to have pages is kept in a bit for each
+//!   64 KiB; everything else goes through preadv2 and pwritev2, which leave holes alone and give ENOSPC.
 //! - Bits are learned by mincore(2), which looks at a few granules, where SEEK_HOLE may scan the whole file.
-//! - An access to a truncated file faults in [`guard`], and is then repeated by system calls, which return the error.
-//!   Within the page in which the file now ends, nothing faults: reads give zeroes there, and writes are lost.
-//! - FLUSH does nothing: these files are lost when the system goes down anyway, and outlive this process without a
-//!   flush. (On a disk it would be fdatasync, which writes pages that were changed through mappings as msync does: both
-//!   end in the file system's fsync.) Files on disks are never mapped, because a page fault on them may block.
+//! - A file that is cut off below faults in [`guard`], and is then asked by system calls, which know the error. Within
+//!   the page that the file now ends in, nothing faults: reads give zeroes there, and writes are lost.
+//! - FLUSH does nothing: these files are gone with the system, and outlive this process without help. (On a disk it
+//!   would be fdatasync, which writes pages that were changed through mappings as msync does: both end in the file
+//!   system's fsync.) Files on disks are never mapped, because a fault cannot be asked not to block.
 
 use crate::backing::Backing;
 use crate::worker::Serve;
@@ -20,15 +20,15 @@ use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicU64, Ordering};
 use udm_io::{Bio, Op, OpFlags, Status};
 
-/// The bytes that one bit stands for.
+/// Bytes that one bit stands for.
 const GRANULE: usize = 64 << 10;
-/// Granules that are checked at a time: a divisor of 64.
+/// Granules that are learned at a time: a divisor of 64.
 const TOGETHER: usize = 8;
-/// The smallest possible page, for the most pages of a granule.
+/// The smallest page there is; a granule has no more pages than this gives.
 const MIN_PAGE: usize = 4096;
 /// The longest file that is mapped: an eighth of the address space, and 32 MiB of bits.
 const LONGEST: u64 = 16 << 40;
-/// The longest range that is discarded or zeroed on the submitter's thread.
+/// The longest range that is given back or zeroed in the submitter's time.
 const AT_ONCE: u64 = 1 << 20;
 
 /// A mapped file.
@@ -37,10 +37,10 @@ pub(crate) struct Mapped {
     base: NonNull<u8>,
     len: usize,
     page: usize,
-    /// Whether mincore gives this process true answers.
+    /// Whether mincore tells this process the truth.
     learns: bool,
     present: Box<[AtomicU64]>,
-    /// How many discards have begun, and how many have ended.
+    /// How many times pages were about to be given back, and have been.
     punching: AtomicU64,
     punched: AtomicU64,
 }
@@ -51,7 +51,7 @@ unsafe impl Send for Mapped {}
 unsafe impl Sync for Mapped {}
 
 impl Mapped {
-    /// Maps a file in memory. Returns the file if that is impossible.
+    /// Maps a file in memory. Gives the file back where that cannot be done.
     pub(crate) fn new(backing: Backing) -> Result<Self, Backing> {
         let len = backing.bytes();
         if !guard::SUPPORTED || len == 0 || len > LONGEST || guard::prepare().is_err() {
@@ -66,7 +66,7 @@ impl Mapped {
         };
         let base = NonNull::new(base.cast()).expect("mmap gives no null");
         let page = rustix::param::page_size();
-        // For other processes mincore says that every page exists (can_do_mincore, mm/mincore.c, 6.12).
+        // To others mincore says that everything is there (can_do_mincore, mm/mincore.c, 6.12).
         let owner = rustix::fs::fstat(backing.fd()).map(|s| s.st_uid);
         let learns = page <= GRANULE && (!backing.read_only || owner == Ok(rustix::process::geteuid().as_raw()));
         let bits = len.div_ceil(GRANULE).div_ceil(64);
@@ -75,7 +75,7 @@ impl Mapped {
         Ok(Self { backing, base, len, page, learns, present, punching, punched })
     }
 
-    /// Serves a bio now; returns it when that may take long.
+    /// Serves a bio now; gives it back when it may take long.
     #[inline]
     pub(crate) fn submit(&self, bio: Bio) -> Option<Bio> {
         let status = match bio.op() {
@@ -139,7 +139,7 @@ impl Mapped {
         true
     }
 
-    /// The same by system calls: for holes, and to get errors.
+    /// The same by system calls: for holes, and for errors.
     #[cold]
     fn by_call(&self, bio: &Bio, done: usize, at: usize, n: usize) -> Status {
         if bio.op() == Op::Write && !self.backing.holds((at + n) as u64) {
@@ -149,7 +149,7 @@ impl Mapped {
         while moved < n {
             let segs = bio.segments().skip_bytes(done + moved).take_bytes(n - moved);
             match sync::transfer(&self.backing, bio.op(), segs, (at + moved) as u64, 0) {
-                // The file was truncated.
+                // The file was cut off below.
                 Ok(0) => return Status::Io,
                 Ok(more) => moved += more,
                 Err(e) => return sync::status_of(&e),
@@ -163,8 +163,8 @@ impl Mapped {
         self.present[granule / 64].load(Ordering::Relaxed) & 1 << (granule % 64) != 0
     }
 
-    /// Checks whether every page of a granule exists, and notes that, for its neighbours too. Existing pages get their
-    /// page table entries all at once, which costs less than faults for a few pages each.
+    /// Asks whether every page of a granule is there, and notes it, of its neighbours too. What is there gets its
+    /// entries in the page tables, all at once, which costs less than a fault for each few.
     #[cold]
     fn learn(&self, granule: usize) -> bool {
         let before = self.punching.load(Ordering::SeqCst);
@@ -186,7 +186,7 @@ impl Mapped {
         self.map_in(start, len, there);
         let (word, bits) = (&self.present[first / 64], there << (first % 64));
         word.fetch_or(bits, Ordering::SeqCst);
-        // Pages were discarded meanwhile, perhaps these. Clearing a bit is always right.
+        // Pages were given back meanwhile: perhaps these. To forget a bit is always right.
         if self.punching.load(Ordering::SeqCst) != before {
             word.fetch_and(!bits, Ordering::SeqCst);
             return false;
@@ -194,9 +194,9 @@ impl Mapped {
         there & 1 << (granule - first) != 0
     }
 
-    /// Makes the kernel add page table entries for the granules from `start` on that are `there`. Does not wait, since
-    /// they are in memory; a page that was discarded since comes as zeroes, which is its content. On kernels before
-    /// 5.14 the pages fault later.
+    /// Has the kernel enter the pages of those granules from `start` on that are `there` into the page tables. Waits
+    /// for nothing, as they are in memory; one that was given back since comes as zeroes, which it is. Kernels before
+    /// 5.14 do not know how, and fault.
     fn map_in(&self, start: usize, len: usize, there: u64) {
         let mut at = 0;
         while at < TOGETHER {

@@ -1,5 +1,5 @@
-//! What is mounted, as /proc/self/mountinfo shows it (proc_pid_mountinfo(5)). No mount is accessed: its server may be
-//! gone, or be this process.
+//! What is mounted, as /proc/self/mountinfo shows it (proc_pid_mountinfo(5)). Nothing that is mounted is touched: its
+//! server may be gone, or be this process.
 
 use std::ffi::OsString;
 use std::fs;
@@ -13,13 +13,13 @@ use udm_base::DevT;
 pub struct Mount {
     /// As statx(2) has it.
     pub id: u64,
-    /// The file system's number; with major 0 if it has no block device, or several.
+    /// The file system's number; of major 0 where it has no block device, or several.
     pub dev: DevT,
     /// Where it is mounted.
     pub point: PathBuf,
     /// The file system's type.
     pub kind: String,
-    /// The source: a block device, or any word.
+    /// What is mounted: a block device, or any word.
     pub source: PathBuf,
     /// The file system's own options.
     pub options: OsString,
@@ -28,17 +28,9 @@ pub struct Mount {
 /// All mounts that this process sees, those on top last.
 ///
 /// # Errors
-/// The file cannot be read, for example because there is no /proc.
+/// Of reading the file: there may be no /proc.
 pub fn mounts() -> io::Result<Vec<Mount>> {
-    mounts_of(Path::new("/proc/self/mountinfo"))
-}
-
-/// All mounts that a process sees, by its `mountinfo` in `/proc`.
-///
-/// # Errors
-/// Of reading the file: the process may have gone.
-pub fn mounts_of(mountinfo: &Path) -> io::Result<Vec<Mount>> {
-    Ok(parse(&fs::read(mountinfo)?))
+    Ok(parse(&fs::read("/proc/self/mountinfo")?))
 }
 
 /// The number of the block device at a path, if one is there.
@@ -48,7 +40,7 @@ pub fn block_device(path: &Path) -> Option<DevT> {
     Some(DevT::new(rustix::fs::major(meta.rdev()), rustix::fs::minor(meta.rdev())))
 }
 
-/// Lines of `ID PARENT MAJOR:MINOR ROOT POINT OPTIONS [FIELDS…] - TYPE SOURCE OPTIONS`. Other lines are skipped.
+/// Lines of `ID PARENT MAJOR:MINOR ROOT POINT OPTIONS [FIELDS…] - TYPE SOURCE OPTIONS`. Others are passed over.
 pub(crate) fn parse(mountinfo: &[u8]) -> Vec<Mount> {
     mountinfo.split(|b| *b == b'\n').filter_map(line).collect()
 }

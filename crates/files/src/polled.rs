@@ -1,17 +1,16 @@
-//! Polled rings (`IORING_SETUP_IOPOLL`), for drivers with poll queues.
+//! Rings that are polled (`IORING_SETUP_IOPOLL`): where the driver beneath has queues without interrupts.
 //!
-//! One read when the file is opened shows whether it has them: EOPNOTSUPP, from the file system or the driver, means
-//! interrupt mode. Older kernels do not report this: they remove REQ_POLLED from a bio that the queue cannot poll, and
-//! it completes by interrupt (`submit_bio_noacct`, `block/blk-core.c`: 6.6 does so, 6.12 answers EOPNOTSUPP). So the
-//! queue's `io_poll` in sysfs decides, if the file's device has one. A ring is a device queue: several channels may
-//! share it, and each submits and polls while it holds the queue, so SINGLE_ISSUER cannot be used. One system call
-//! starts queued requests and polls the driver for finished ones.
+//! Whether it has is found out by one read when the file is opened: EOPNOTSUPP, from the file system or the driver,
+//! means interrupt mode. Older kernels do not tell: they take REQ_POLLED off a bio that the queue cannot poll and have
+//! it complete by interrupt (`submit_bio_noacct`, `block/blk-core.c`: 6.6 does so, 6.12 answers EOPNOTSUPP). So the
+//! queue's `io_poll` in sysfs has the last word, where the file's device has one. A ring is a device queue: several
+//! channels may share it, each submits and asks when it holds the queue, so that it does without SINGLE_ISSUER. One
+//! system call starts what is queued and asks the driver for what is done.
 //!
-//! EAGAIN means that the driver's tags are used up: the request is submitted again, and the error never reaches a
-//! submitter. A later EOPNOTSUPP means that polling was switched off beneath: the bio goes on by interrupt, and so do
-//! all following ones.
+//! EAGAIN, the driver's tags are used up, is asked for again and never reaches a submitter. EOPNOTSUPP later means that
+//! polling was switched off beneath: the bio goes on by interrupt, and so do all that follow.
 //!
-//! Flushes use the channel's own ring, since the kernel completes them by interrupt: a ring that is polled takes no
+//! Flushes go by the channel's own ring, as the kernel has them complete by interrupt: a ring that is polled takes no
 //! fsync (`io_issue_defs`, `io_uring/opdef.c`, 6.12), a request of the flush machinery is made without REQ_POLLED
 //! (`blk_kick_flush`, `block/blk-flush.c`), and device mapper polls for normal I/O only (`__split_and_process_bio`,
 //! `drivers/md/dm.c`). So do writes with FUA: a disk that does FUA itself could be polled for them, but a file's, and
@@ -34,9 +33,9 @@ use udm_io::{Bio, Nanos, Status};
 
 /// Submissions that a ring holds.
 const ENTRIES: u32 = 256;
-/// The most transfers in flight: as many as a ring holds completions.
+/// Transfers in flight at most: as many completions as a ring holds.
 const IN_FLIGHT: usize = SLOTS;
-/// How often the trial read is repeated when the driver has no free tag.
+/// How often the read that finds out is tried when the driver has no room.
 const TRIES: usize = 1000;
 
 /// The polled side of a file.
@@ -46,12 +45,12 @@ pub(crate) struct Polled {
 }
 
 impl Polled {
-    /// Reads once, and returns whether the file can be polled. Blocks until the read is done.
+    /// Reads once, and says whether the file can be polled. Blocks until the read is done.
     pub(crate) fn find_out(target: Target) -> Option<Self> {
         if !reads(target).unwrap_or(false) || !queue_polls(target.fd).unwrap_or(true) {
             return None;
         }
-        // A ring for each CPU: the driver has at most that many queues, and chooses among them by CPU.
+        // A ring for each CPU: the driver has at most as many queues, and chooses among them by CPU.
         let len = available_parallelism().map_or(1, usize::from) as u32;
         Some(Self::with_rings(target, len, || ring(ENTRIES)))
     }
@@ -86,7 +85,7 @@ fn ring(entries: u32) -> io::Result<IoUring> {
     builder.build(entries)
 }
 
-/// Whether a read through a polled ring works.
+/// Whether a read through a ring that is polled works.
 fn reads(target: Target) -> io::Result<bool> {
     let mut ring = ring(1)?;
     let mut page = AlignedBuf::zeroed(4096);
@@ -113,7 +112,7 @@ fn reads(target: Target) -> io::Result<bool> {
     Ok(false)
 }
 
-/// `io_poll` of the queue beneath a file in sysfs; `None` if sysfs does not have the file's device.
+/// What sysfs says of the queue beneath a file; `None` where the file's device is none that sysfs knows.
 fn queue_polls(fd: RawFd) -> Option<bool> {
     // SAFETY: the file stays open until this returns.
     let stat = rustix::fs::fstat(unsafe { BorrowedFd::borrow_raw(fd) }).ok()?;
@@ -126,7 +125,7 @@ fn queue_polls(fd: RawFd) -> Option<bool> {
     Some(found?.trim() != "0")
 }
 
-/// Errors after which the call is simply repeated.
+/// What the call may say when it is only to be made again.
 fn is_passing(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EBUSY | libc::EINTR))
 }
@@ -137,7 +136,7 @@ struct RingQueue {
     target: Target,
     works: Arc<AtomicBool>,
     transfers: Transfers,
-    /// Bios that the kernel does not have: there was no room, or they have to be submitted again.
+    /// Not with the kernel: for want of room, or to be asked for again.
     waiting: VecDeque<Bio>,
     in_flight: usize,
 }
@@ -148,7 +147,7 @@ impl RingQueue {
         Self { ring, target, works, transfers, waiting, in_flight: 0 }
     }
 
-    /// Queues waiting bios, as far as there is room.
+    /// Queues what waits, as far as there is room.
     fn start(&mut self) {
         while self.in_flight < IN_FLIGHT {
             let Some(mut bio) = self.waiting.pop_front() else { return };
@@ -169,7 +168,7 @@ impl RingQueue {
         }
     }
 
-    /// Handles a completion. `None` when the bio goes on.
+    /// Takes in a completion. `None` when the bio goes on.
     #[inline]
     fn finish(&mut self, mut bio: Bio, result: i32) -> Option<Bio> {
         if bio.word() == 0 && result >= 0 && result as usize == bio.segments().bytes() {
@@ -178,7 +177,7 @@ impl RingQueue {
         if result < 0 {
             self.transfers.release(&mut bio);
             match -result {
-                // No free tag, or cancelled because the submitting thread has ended.
+                // Without room, or taken back as the thread that submitted it has ended.
                 libc::EAGAIN | libc::EINTR | libc::ECANCELED => {
                     self.waiting.push_back(bio);
                     return None;
@@ -215,11 +214,11 @@ impl Driver for RingQueue {
     fn reap(&mut self, _: Nanos, batch: &mut Batch) {
         self.start();
         if self.in_flight > 0
-            // Also polls the driver, since this is a polled ring; without waiting.
+            // Also asks the driver, since the ring is one that is polled; without waiting.
             && let Err(error) = self.ring.submit()
             && !is_passing(&error)
         {
-            // Requests that were not taken stay queued for the next call.
+            // What was not taken in stays queued, and goes with the next call.
             tracing::error!(%error, "io_uring_enter, polled");
         }
         while !batch.is_full() {
@@ -243,7 +242,7 @@ mod tests {
     use udm_base::{Sector, Sectors};
     use udm_io::{Attached, BlockDevice, Channel, Domain, Op, OpFlags, ThreadExecutor};
 
-    /// A file whose queues are ordinary rings: the same, except for who finds completions.
+    /// A file whose queues are rings as they are everywhere: the same but for who finds what is done.
     fn file(folder: &tempfile::TempDir, bytes: usize) -> Option<FileDevice> {
         let path = folder.path().join("disk");
         std::fs::write(&path, (0..bytes).map(|i| (i / 512) as u8).collect::<Vec<_>>()).unwrap();
@@ -306,7 +305,7 @@ mod tests {
                 assert_eq!(transfer(&other, other_on, Op::Write, flags, sector as u64, memory), Status::Ok);
             }
         }
-        // Operations that a polled ring cannot do use the channel's own ring.
+        // What a polled ring does not do goes by the channel's own.
         assert!(channel.submit_range(on, Op::Flush, OpFlags::HIPRI, Sector::ZERO, Sectors::ZERO, 0));
         assert_eq!(finish(&channel), Status::Ok);
         assert!(domain.poll_totals().found > 10, "{:?}", domain.poll_totals());
@@ -326,7 +325,7 @@ mod tests {
         assert_eq!(transfer(&channel, on, Op::Read, OpFlags::NONE, 0, &mut memory[..8192]), Status::Ok);
     }
 
-    /// A driver that gives the kernel's possible answers before it lets a ring do the I/O.
+    /// A driver that answers as the kernel might, before it lets a ring do it.
     struct Moody(RingQueue, Vec<i32>);
 
     impl Driver for Moody {
@@ -375,7 +374,7 @@ mod tests {
             let mut memory = AlignedBuf::zeroed(4096);
             memory.fill(255);
             assert_eq!(transfer(&channel, on, Op::Read, OpFlags::NONE, 8, &mut memory), expect, "{answers:?}");
-            // The first answer did not read anything: only the ring's later read counts.
+            // What was answered to be read was not: only what the ring read after it counts.
             let from = answers.iter().filter(|n| **n > 0).sum::<i32>() as usize / target.align.block as usize;
             let from = from * target.align.block as usize;
             let right = |(i, b): (usize, &u8)| *b == (8 + i / 512) as u8;

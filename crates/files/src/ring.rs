@@ -3,12 +3,12 @@
 //! # How a transfer goes
 //! Its completion carries the bio itself (8 bytes) as user data. The bio's free word says how far it has come: the
 //! bytes done, and the slot where its list of segments or its bounce buffer lies, if it needs one. So the common case,
-//! one aligned segment done in one request, touches only the bio and the ring. A short transfer goes on from its end. A
-//! bio that finds the ring, the slots or the buffers used up waits in order.
+//! one aligned segment done in one go, touches nothing but the bio and the ring. What comes back short goes on from
+//! there; what finds the ring, the slots or the buffers used up waits in order.
 //!
 //! # Who may use the ring
-//! The thread inside the channel, which may be a remote poller: so SINGLE_ISSUER and DEFER_TASKRUN cannot be used.
-//! COOP_TASKRUN can: completions wait for the submitting thread's next entry to the kernel, which a flag in the ring
+//! Whoever is inside the channel, be it a remote poller: so it does without SINGLE_ISSUER and DEFER_TASKRUN.
+//! COOP_TASKRUN does: completions wait for the submitting thread's next entry to the kernel, which a flag in the ring
 //! asks for.
 
 use crate::transfers::{Advance, Progress, SLOTS, Target, Transfers};
@@ -22,11 +22,11 @@ use std::ptr::NonNull;
 use std::time::Duration;
 use udm_io::{Bio, BlockDevice, Cx, Op, OpFlags, Sleep, Source, Status};
 
-/// The size of the submission queue.
+/// Submissions that the ring holds.
 const ENTRIES: u32 = 256;
-/// The batch size from which on submissions do not wait for the next poll. Longer batches save system calls and lose
-/// more: the disk idles while they gather, and answers in bursts, which then gather the next (4K random reads at depth
-/// 32: batches of 1, 2, 4, 8 and any length give 106, 106, 114, 112 and 94 thousand a second).
+/// Submissions that are not held back for the next poll. Longer batches save system calls and lose more: the disk
+/// idles while they gather, and answers in bursts, which then gather the next (4K random reads at depth 32: batches of
+/// 1, 2, 4, 8 and any length give 106, 106, 114, 112 and 94 thousand a second).
 const BATCH: usize = 4;
 /// Transfers in flight at most: as many completions as the ring holds.
 const IN_FLIGHT: usize = SLOTS;
@@ -35,12 +35,12 @@ struct State {
     transfers: Transfers,
     waiting: VecDeque<Bio>,
     in_flight: usize,
-    /// Completions that were taken out of the ring and not handled yet.
+    /// Completions that were taken out of the ring and are to be looked at.
     reaped: VecDeque<cqueue::Entry>,
     watch: Watch,
 }
 
-/// The state of the descriptor that stands for everything else that the channel waits for.
+/// What is known of the descriptor that stands for all else that the channel waits for.
 #[derive(Default)]
 struct Watch {
     fd: Option<RawFd>,
@@ -57,22 +57,22 @@ const WATCH: u64 = 0;
 
 /// A file whose I/O may go through the ring.
 pub(crate) trait RingFile {
-    /// Its descriptor.
+    /// Where the ring finds it.
     fn target(&self) -> Target;
 
-    /// Does operations that the ring cannot do.
+    /// Does without the ring what the ring cannot.
     fn hand_over(&self, bio: Bio);
 }
 
 /// The ring as a source of its channel.
 pub(crate) struct Ring {
     ring: RefCell<IoUring>,
-    /// The file of a device that uses the ring.
+    /// The file that a device is which uses the ring.
     file_of: fn(&dyn BlockDevice) -> &dyn RingFile,
     /// Whether the kernel sleeps in the ring with a timeout (5.11).
     sleeps: bool,
     state: RefCell<State>,
-    /// Changes with every submitted batch.
+    /// Changes with every batch that is submitted.
     batch: Cell<u64>,
 }
 
@@ -95,7 +95,7 @@ impl Ring {
         Ok(Self { ring: RefCell::new(ring), file_of, sleeps, state: RefCell::default(), batch })
     }
 
-    /// Whether this process may use io_uring, with the operations that files need.
+    /// Whether io_uring is there for this process, with the operations that files need.
     pub(crate) fn is_available() -> bool {
         static ANSWER: std::sync::OnceLock<bool> = std::sync::OnceLock::new();
         if let Some(answer) = ANSWER.get() {
@@ -105,7 +105,7 @@ impl Ring {
         let asked = IoUring::new(2).and_then(|ring| ring.submitter().register_probe(&mut probe));
         let short = [libc::EMFILE, libc::ENFILE, libc::ENOMEM];
         if asked.as_ref().is_err_and(|e| e.raw_os_error().is_some_and(|errno| short.contains(&errno))) {
-            // This error says nothing about the kernel: this channel does without a ring, and the next one tries again.
+            // It says nothing of the kernel: a channel that finds no ring does without, and the next asks again.
             return true;
         }
         let needed = [opcode::Read::CODE, opcode::Writev::CODE, opcode::Fsync::CODE, opcode::Fallocate::CODE];
@@ -117,7 +117,7 @@ impl Ring {
         self.batch.get()
     }
 
-    /// Starts a bio, or makes it wait for room.
+    /// Starts a bio, or lets it wait for room.
     #[inline]
     pub(crate) fn start(&self, mut bio: Bio, target: Target) {
         Progress::START.store(&mut bio);
@@ -130,7 +130,7 @@ impl Ring {
         }
     }
 
-    /// Queues the next request of a bio. Returns the bio when there is no room now.
+    /// Queues the next request of a bio. Gives it back when there is no room now.
     #[inline]
     fn try_start(&self, mut bio: Bio, target: Target) -> Result<(), Bio> {
         let mut state = self.state.borrow_mut();
@@ -162,7 +162,7 @@ impl Ring {
         Ok(())
     }
 
-    /// Makes the kernel take the queued requests, and run pending completions.
+    /// Has the kernel take in what is queued, and run the completions that wait for it.
     fn enter(&self, ring: &IoUring) {
         self.batch.set(self.batch.get() + 1);
         if let Err(error) = ring.submit() {
@@ -174,7 +174,7 @@ impl Ring {
         }
     }
 
-    /// Handles a completion. `None` when the bio goes on, or waits.
+    /// Takes in a completion. `None` when the bio goes on, or waits.
     #[inline]
     fn finish(&self, entry: &cqueue::Entry) {
         let raw = NonNull::new(entry.user_data() as *mut _).expect("every request carries a bio");
@@ -188,7 +188,7 @@ impl Ring {
         self.go_on(bio, result);
     }
 
-    /// Completions other than the common case: errors, short transfers, slots.
+    /// What did not end in one go: errors, short transfers, slots.
     #[cold]
     fn go_on(&self, mut bio: Bio, result: i32) {
         // SAFETY: the file's submitter holds it until the bio has ended.
@@ -197,7 +197,7 @@ impl Ring {
         if result < 0 {
             self.state.borrow_mut().transfers.release(&mut bio);
             match -result {
-                // Cancelled by the kernel, for example because the submitting thread has ended.
+                // Taken back by the kernel, as when the thread that submitted it has ended.
                 libc::EAGAIN | libc::EINTR | libc::ECANCELED => self.state.borrow_mut().waiting.push_back(bio),
                 libc::EOPNOTSUPP | libc::EINVAL if bio.op() == Op::WriteZeroes => file.hand_over(bio),
                 errno => bio.end(Status::of_errno(errno)),
@@ -215,7 +215,7 @@ impl Ring {
         }
     }
 
-    /// Takes all completions out of the ring at once: a bio that ends may submit the next one, which needs the ring.
+    /// Takes completions out of the ring, all at once: a bio that ends may submit the next, which needs the ring.
     fn reap(&self) {
         let mut ring = self.ring.borrow_mut();
         let State { reaped, watch, .. } = &mut *self.state.borrow_mut();
@@ -229,8 +229,8 @@ impl Ring {
         }
     }
 
-    /// Makes the ring complete a request when the descriptor for everything else is readable. False when the ring is
-    /// full.
+    /// Asks the ring to complete something when all else that the channel waits for has something. False when the
+    /// ring is full.
     fn arm(&self) -> bool {
         let watch = &mut self.state.borrow_mut().watch;
         let Some(fd) = watch.fd.filter(|_| !watch.armed) else { return true };
@@ -254,7 +254,7 @@ impl Ring {
 }
 
 impl State {
-    /// The request for the rest of a bio, or `None` when no slot or buffer is free.
+    /// The request for what is left of a bio, or `None` when a slot or buffer is missing.
     #[inline]
     fn entry(&mut self, bio: &mut Bio, target: Target) -> Option<squeue::Entry> {
         let (fd, offset) = (Fd(target.fd), bio.sector().bytes());
@@ -295,7 +295,7 @@ impl Source for Ring {
         }
         let state = self.state.borrow();
         if state.watch.sleeping && !state.watch.armed {
-            // A remote poller has taken the completion that was to wake the owner, so another one is needed.
+            // A remote poller took the completion that was to wake the owner: there has to be another.
             drop(state);
             self.arm();
             self.enter(&self.ring.borrow());
@@ -317,7 +317,7 @@ impl Source for Ring {
         state.in_flight > 0 || !state.waiting.is_empty()
     }
 
-    /// There are requests that the kernel has not seen, or unhandled completions: that is work for `poll`.
+    /// With requests that the kernel has not seen, or completions that nobody has looked at: that is for `poll`.
     fn must_poll(&self) -> bool {
         !self.state.borrow().reaped.is_empty() || !self.ring.borrow_mut().submission().is_empty()
     }
@@ -331,7 +331,7 @@ impl Source for Ring {
         let mut ring = self.ring.borrow_mut();
         let (fd, queued) = (ring.as_raw_fd(), ring.submission().len() as u32);
         self.state.borrow_mut().watch.sleeping = true;
-        // Without the watch it would miss the other events: so it does not sleep, and the next poll empties the ring.
+        // Unarmed, it would not hear the others: it does not sleep, and the ring is emptied by the next poll.
         Some(Sleep { fd, queued, sleep: if armed { sleep } else { |_, _, _| Ok(()) } })
     }
 
@@ -343,9 +343,9 @@ impl Source for Ring {
     }
 }
 
-/// Starts queued requests and sleeps until there is a completion, in one system call. Does not access the ring's
-/// memory, which a remote poller may be using. If the kernel finds fewer requests than the call says, it does not
-/// sleep: then a remote poller was here.
+/// Starts what is queued and sleeps until a completion is there, in one system call. Touches nothing of the ring's
+/// memory, which a remote poller may be using. The kernel does not sleep when it finds fewer requests than it is told
+/// of: then a remote poller was here.
 fn sleep(ring: RawFd, queued: u32, timeout: Option<Duration>) -> io::Result<()> {
     const GETEVENTS: u32 = 1 << 0;
     const EXT_ARG: u32 = 1 << 3;
@@ -370,7 +370,7 @@ fn sleep(ring: RawFd, queued: u32, timeout: Option<Duration>) -> io::Result<()> 
     }
     let error = io::Error::last_os_error();
     match error.raw_os_error() {
-        // Requests that were not started stay queued, and the next poll starts them.
+        // What was not started stays queued, and is started by the next poll.
         Some(libc::ETIME | libc::EINTR | libc::EAGAIN | libc::EBUSY) => Ok(()),
         _ => Err(error),
     }

@@ -1,4 +1,4 @@
-//! Every operation of a bio by plain system calls, which may block; for workers.
+//! Every operation of a bio by plain system calls, which may block: what workers do.
 
 use crate::backing::{Backing, Kind};
 use rustix::fd::AsRawFd;
@@ -7,9 +7,9 @@ use std::io;
 use udm_base::AlignedBuf;
 use udm_io::{Bio, Op, OpFlags, Segment, Segments, Status};
 
-/// The most segments of one system call; the next call goes on with the rest.
+/// Segments that one system call takes; the next call goes on with what is left.
 const IOVECS: usize = 32;
-/// The bytes that are copied at a time if a bio's memory is not aligned for the file.
+/// Bytes of a bio that are copied at once where its memory does not suit the file.
 const BOUNCE: usize = 1 << 20;
 
 /// Reads (or writes) the front of `segs` at byte `at` of the file, with RWF flags. Returns how many bytes.
@@ -43,7 +43,7 @@ pub(crate) fn write_flags(bio: &Bio) -> i32 {
     if bio.op() == Op::Write && bio.flags().contains(OpFlags::FUA) { libc::RWF_DSYNC } else { 0 }
 }
 
-/// Does the rest of a bio's operation after the first `done` bytes.
+/// Does what is left of a bio's operation after the first `done` bytes.
 pub(crate) fn serve(backing: &Backing, bio: &Bio, done: usize) -> Status {
     if bio.op().is_write() && !backing.holds(bio.end_sector().bytes()) {
         return Status::Io;
@@ -75,12 +75,12 @@ fn transfer_all(backing: &Backing, bio: &Bio, mut done: usize) -> io::Result<()>
     while done < all.bytes() {
         let at = bio.sector().bytes() + done as u64;
         match transfer(backing, bio.op(), all.skip_bytes(done), at, flags) {
-            // The file was truncated.
+            // The file was cut off below.
             Ok(0) => return Err(io::Error::from_raw_os_error(libc::EIO)),
             Ok(n) => done += n,
-            // A system without flags for single writes (some emulations of Linux): then the whole file is synced.
+            // A system without flags for single writes, as some that emulate Linux: all of it is synced then.
             Err(e) if flags != 0 && e.raw_os_error() == Some(libc::EOPNOTSUPP) => flags = 0,
-            // Direct I/O, with memory that is not aligned for it.
+            // Direct I/O, and memory that does not lie as it wants.
             Err(e) if e.raw_os_error() == Some(libc::EINVAL) => done += bounce(backing, bio, done, flags)?,
             Err(e) => return Err(e),
         }
@@ -88,7 +88,7 @@ fn transfer_all(backing: &Backing, bio: &Bio, mut done: usize) -> io::Result<()>
     if durable && flags == 0 { Ok(rustix::fs::fdatasync(backing.fd())?) } else { Ok(()) }
 }
 
-/// Reads or writes after the first `done` bytes through a buffer of its own. Returns how many bytes.
+/// Reads or writes what follows the first `done` bytes by way of memory of its own. Returns how many bytes.
 fn bounce(backing: &Backing, bio: &Bio, done: usize, flags: i32) -> io::Result<usize> {
     let mut memory = AlignedBuf::zeroed((bio.segments().bytes() - done).min(BOUNCE));
     if bio.op() == Op::Write {
@@ -100,7 +100,7 @@ fn bounce(backing: &Backing, bio: &Bio, done: usize, flags: i32) -> io::Result<u
     let segs = unsafe { Segments::new(segment.as_ptr(), 0, memory.len()) };
     let n = transfer(backing, bio.op(), segs, bio.sector().bytes() + done as u64, flags)?;
     if n == 0 {
-        // The file was truncated.
+        // The file was cut off below.
         return Err(io::Error::from_raw_os_error(libc::EIO));
     }
     if bio.op() == Op::Read {
@@ -137,7 +137,7 @@ fn block_ioctl(backing: &Backing, request: libc::Ioctl, start: u64, len: u64) ->
     Err(io::Error::last_os_error())
 }
 
-/// The cheapest way that the file system offers: punch a hole, unless the range has to stay provisioned; mark it as
+/// The cheapest way that the file system offers: give the range back, unless it is to stay provisioned; mark it as
 /// zeroes; write zeroes.
 fn write_zeroes(backing: &Backing, bio: &Bio) -> io::Result<()> {
     let (start, len) = range(bio);

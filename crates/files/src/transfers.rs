@@ -1,8 +1,8 @@
-//! Reads and writes as requests of a ring: a bio's progress, and the memory that a request needs beside the bio's.
+//! Reads and writes as requests of a ring: what of a bio is done, and what a request needs beside the bio's memory.
 //!
 //! A bio's free word says how far it has come: the bytes done, and the slot where its list of segments or its bounce
-//! buffer lies, if it needs one. So the common case, one aligned segment done in one request, touches only the bio and
-//! the ring.
+//! buffer lies, if it needs one. So the common case, one aligned segment done in one go, touches nothing but the bio
+//! and the ring.
 
 use crate::limits::DirectAlign;
 use io_uring::types::Fd;
@@ -11,22 +11,22 @@ use rustix::fd::RawFd;
 use udm_base::AlignedBuf;
 use udm_io::{Bio, Op, Status};
 
-/// The most slots: as many as there can be transfers in flight.
+/// Slots at most: as many as there can be transfers in flight.
 pub(crate) const SLOTS: usize = 1024;
-/// The size of a bounce buffer, and how many a channel has; allocated when first needed.
+/// Bytes of a bounce buffer, and how many a channel has; made when first needed.
 const BOUNCE: usize = 256 << 10;
 const BOUNCES: usize = 16;
 /// Segments that one request takes (UIO_MAXIOV).
 const IOVECS: usize = 1024;
 
-/// The memory that a transfer needs beside its bio.
+/// What a transfer needs beside its bio.
 #[derive(Default)]
 struct Slot {
     iov: Vec<libc::iovec>,
     bounce: Option<AlignedBuf>,
 }
 
-// SAFETY: its addresses are those of bios' memory, which the thread inside their channel may use.
+// SAFETY: its addresses are of memory that bios lend to whoever is inside their channel.
 unsafe impl Send for Slot {}
 
 /// Progress, as a bio's free word: bytes done, and the slot plus one or 0.
@@ -49,7 +49,7 @@ impl Progress {
     }
 }
 
-/// The file and its alignment for direct I/O.
+/// Where direct I/O goes.
 #[derive(Clone, Copy)]
 pub(crate) struct Target {
     pub(crate) fd: RawFd,
@@ -65,20 +65,20 @@ pub(crate) struct Transfers {
     bounces_made: usize,
 }
 
-/// The state of a bio after a successful request.
+/// What a bio comes to when a request of it has ended well.
 pub(crate) enum Advance {
     /// It is done, with this status.
     Done(Status),
-    /// The rest has to be requested.
+    /// The rest is to be asked for.
     More,
 }
 
 impl Transfers {
-    /// Notes that a request of `bio` has moved `moved` bytes.
+    /// Takes in that a request of `bio` has moved `moved` bytes.
     pub(crate) fn advance(&mut self, bio: &mut Bio, mut moved: usize, block: u32) -> Advance {
         let (mut progress, total) = (Progress::of(bio), bio.segments().bytes());
         if progress.done + moved < total {
-            // Direct I/O can go on only at the start of a block.
+            // Direct I/O goes on at a block's border only.
             moved -= moved % block as usize;
         }
         self.copy_out(bio, moved);
@@ -89,14 +89,14 @@ impl Transfers {
         if progress.done >= total {
             Advance::Done(Status::Ok)
         } else if moved == 0 {
-            // The file was truncated.
+            // The file was cut off below.
             Advance::Done(Status::Io)
         } else {
             Advance::More
         }
     }
 
-    /// The request for the rest of a read or write, or `None` when no slot or buffer is free.
+    /// The request for what is left of a read or write, or `None` when a slot or buffer is missing.
     #[inline]
     pub(crate) fn request(&mut self, bio: &mut Bio, target: Target) -> Option<squeue::Entry> {
         let progress = Progress::of(bio);
@@ -122,7 +122,7 @@ impl Transfers {
         self.through_bounce(bio, target, progress)
     }
 
-    /// The same through a bounce buffer, since the memory is not aligned for direct I/O.
+    /// The same by way of a buffer of our own, since direct I/O does not take the memory as it lies.
     #[cold]
     fn through_bounce(&mut self, bio: &mut Bio, target: Target, progress: Progress) -> Option<squeue::Entry> {
         let mut buf = match self.bounces.pop() {
@@ -147,7 +147,7 @@ impl Transfers {
         Some(rw(bio, target, progress, ptr, len))
     }
 
-    /// Copies data from a bounce buffer to the bio's memory.
+    /// Brings what was read into a bounce buffer to where it belongs.
     fn copy_out(&self, bio: &Bio, moved: usize) {
         let progress = Progress::of(bio);
         let buf = progress.slot.and_then(|slot| self.slots[slot as usize].bounce.as_ref());
@@ -179,7 +179,7 @@ impl Transfers {
 #[inline]
 fn rw(bio: &Bio, target: Target, progress: Progress, ptr: *mut u8, len: usize) -> squeue::Entry {
     let (fd, at) = (Fd(target.fd), bio.sector().bytes() + progress.done as u64);
-    // A request moves less than 2 GiB (MAX_RW_COUNT); a longer one comes back short, and goes on.
+    // A request is of less than 2 GiB (MAX_RW_COUNT); it comes back short, and goes on.
     let len = len.min(1 << 30) as u32;
     match bio.op() {
         Op::Read => opcode::Read::new(fd, ptr, len).offset(at).build(),

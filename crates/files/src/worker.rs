@@ -1,4 +1,4 @@
-//! Operations that would block a submitter, done by threads of the file.
+//! What would block a submitter, done by threads of a file's own.
 
 use crate::backing::Backing;
 use crate::extents;
@@ -6,37 +6,37 @@ use std::sync::{Arc, Weak};
 use udm_base::{Sector, Sectors};
 use udm_io::{Bio, Executor, ExtentsReply, JobPool, JobPoolOptions, Status};
 
-/// The most threads of a file. They live as long as the file: starting one takes memory, and the write may be needed to
-/// free memory.
+/// Threads that a file has at most. They stay as long as the file: to start one takes memory, which may be what a write
+/// is to free.
 const THREADS: JobPoolOptions = JobPoolOptions { name: "udm-file", threads: 4, linger: None };
 
-/// The object that a worker works for.
+/// What a worker does its work on.
 pub(crate) trait Serve: Send + Sync + 'static {
-    /// Does a bio's operation; may block. The worker ends the bio afterwards.
+    /// Does what a bio asks for; may block. The worker ends the bio afterwards.
     fn serve(&self, bio: &Bio) -> Status;
 
     /// The file.
     fn backing(&self) -> &Backing;
 }
 
-/// A job that may block.
+/// What may block.
 pub(crate) enum Job {
     Bio(Bio),
-    /// Ask the file system what a range holds.
+    /// To ask the file system what a range holds.
     Extents(Sector, Sectors, ExtentsReply),
 }
 
-/// A file's threads. A submitter with bios there holds the file.
+/// A file's threads. Whoever holds bios there holds the file.
 pub(crate) type Worker = JobPool<Job>;
 
-/// Threads for `server`. They do not keep it open or locked once its device is gone.
+/// Threads for `server`, which they do not keep open, nor locked, once its device is gone.
 pub(crate) fn worker<T: Serve>(executor: Arc<dyn Executor>, server: &Arc<T>) -> Worker {
     let server = Arc::downgrade(server);
     JobPool::new(THREADS, executor, move |job| serve(&server, job))
 }
 
 fn serve<T: Serve>(server: &Weak<T>, job: Job) {
-    // The file is released before the bio is ended: after that, the submitter may close the file and open it again.
+    // The file is let go before the bio is: once that is home, its holder may close the file and open it again.
     match job {
         Job::Bio(bio) => {
             let status = server.upgrade().map_or(Status::Gone, |server| server.serve(&bio));

@@ -7,9 +7,9 @@ use udm_base::{SECTOR_SIZE, Sector, Sectors};
 
 /// Reads and writes a device one request at a time. Every call blocks.
 ///
-/// It does so on a channel of its own, where it sleeps until the device is done. When no channel is left it visits the
-/// one that control threads share, and polls it repeatedly: a command must not fail because clients have taken all
-/// channels.
+/// It does so on a channel of its own, where it sleeps until the device is done. When no channel is left it is a
+/// visitor of the one that control threads share, and looks again and again: a command must not fail because clients
+/// have taken all.
 pub struct BlockingIo(Via);
 
 enum Via {
@@ -71,8 +71,8 @@ impl BlockingIo {
         unsafe { self.perform(op, flags, sector, sectors, &[Segment::EMPTY]) }
     }
 
-    /// What a range holds, from [`BlockDevice::extents`]. Without a channel of its own it does not ask, and returns
-    /// that all is data.
+    /// What a range holds, as [`BlockDevice::extents`] tells. Without a channel of its own it does not ask, and all is
+    /// data.
     pub fn extents(&self, sector: Sector, sectors: Sectors) -> Vec<Extent> {
         match &self.0 {
             Via::Own { channel, held, .. } => Questions::wait_for(channel, &**held, sector, sectors),
@@ -117,7 +117,7 @@ impl BlockingIo {
                 let word = Arc::into_raw(ended.clone());
                 let level = Cx::internal_level(&**dev);
                 domain.drain_with(|cx| {
-                    // SAFETY: the caller's promise, and the locals here stay until the completion, which is waited for
+                    // SAFETY: the caller's promise, and what is here stays until the completion, which is waited for
                     // below.
                     unsafe { cx.submit_internal(level, &**dev, op, flags, (sector, sectors), segs, note, word.cast()) }
                         .then_some(())
@@ -129,7 +129,7 @@ impl BlockingIo {
     }
 }
 
-/// Stores the result for the waiting thread.
+/// Leaves how it went for who waits.
 ///
 /// # Safety
 /// `word` is of `Arc::into_raw`, and this its one use.

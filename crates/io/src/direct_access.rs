@@ -1,18 +1,19 @@
-//! Direct access to devices that are memory, for copies between them: one copy instead of a read, a buffer and a write.
+//! Memory that devices lend to who copies between them: one copy in place of a read, a buffer and a write.
 
 use crate::{Memory, Op};
 use std::marker::PhantomData;
 use std::ptr;
 use udm_base::{Sector, Sectors};
 
-/// A device's counters for direct access to its memory.
+/// Where a device counts what was done with memory that it has lent.
 pub trait IoAccounting {
-    /// Counts a read or write of this many sectors.
+    /// A read or write of so many sectors was done.
     fn note(&self, op: Op, sectors: Sectors);
 }
 
-/// The memory of a range of a device, valid during a section of a channel. An access is like a bio that ends at once:
-/// waiting for sections waits for it too, and others may read and write the range at the same time, as with bios.
+/// Memory that is a range of a device, lent for as long as a section of a channel. What is done with it is like a bio
+/// that ends at once: whoever waits for sections has waited for it, and others may read and write the range at the same
+/// time as ever.
 pub struct DirectAccess<'a> {
     at: *mut u8,
     sectors: Sectors,
@@ -22,7 +23,7 @@ pub struct DirectAccess<'a> {
 }
 
 impl Memory {
-    /// Gives access to a range for reading or writing; `None` when there is no such range.
+    /// Lends a range to be read or written, or nothing when there is no such range.
     pub fn direct_access(&self, op: Op, sector: Sector, sectors: Sectors) -> Option<DirectAccess<'_>> {
         let end = sector.checked_add(sectors).filter(|end| *end <= self.sectors().from_start())?;
         debug_assert!(end >= sector && op.has_payload());
@@ -32,26 +33,26 @@ impl Memory {
 }
 
 impl<'a> DirectAccess<'a> {
-    /// The same, counted in `accounting` when it is used.
+    /// The same, which is noted in `accounting` when it is used.
     #[must_use]
     pub fn accounted_in(self, accounting: &'a dyn IoAccounting) -> Self {
         Self { accounting: Some(accounting), ..self }
     }
 
-    /// Reads and writes: copies this range to `to`, which begins `skip` sectors into it.
+    /// Reads and writes: copies what was lent to be read to a part of it elsewhere, `skip` sectors from its beginning.
     ///
     /// # Panics
-    /// When `to` is not for writing, or goes past the end of the range to be read.
+    /// When `to` was not lent to be written, or goes past the end of what there is to be read.
     pub fn copy_to(&self, to: &Self, skip: Sectors) {
         assert!(self.op == Op::Read && to.op == Op::Write, "lent to be read, and to be written");
         assert!(skip.checked_add(to.sectors).is_some_and(|end| end <= self.sectors), "a part of it");
-        // SAFETY: both are parts of memory that stays as long as the access is valid; they may overlap. Concurrent bios
-        // access this memory by address too, as all bios do.
+        // SAFETY: both are parts of memory that stays as long as it is lent; they may overlap. Bios of others that meet
+        // the copy in this memory do so by address, as all bios do.
         unsafe { ptr::copy(self.at.add(skip.as_len()), to.at, to.sectors.as_len()) };
         to.used();
     }
 
-    /// Counts the use with its device.
+    /// Has its device count that it was used.
     pub fn used(&self) {
         if let Some(accounting) = self.accounting {
             accounting.note(self.op, self.sectors);

@@ -13,7 +13,7 @@ use std::any::Any;
 use std::io;
 use std::sync::{Arc, Mutex, OnceLock};
 
-/// Makes a [`Domain`] with parts that replace the system's.
+/// Makes a [`Domain`] with parts other than the system's.
 pub struct DomainBuilder {
     clock: Arc<dyn Clock>,
     executor: Arc<dyn Executor>,
@@ -51,7 +51,7 @@ impl DomainBuilder {
     #[must_use]
     pub fn idle(mut self, idle: impl Fn(Option<Nanos>) + Send + Sync + 'static) -> Self {
         self.idle = Some(Box::new(idle));
-        // For few threads that interact often: a fence on both sides is then cheaper than a system call on one.
+        // Few threads, that look at each other often: a fence on both sides is cheaper than a system call on one.
         self.asymmetric = false;
         self
     }
@@ -87,8 +87,8 @@ impl Domain {
         background.downcast_ref().expect("a domain has one kind of background work")
     }
 
-    /// A channel for the thread of the background work, from numbers that are reserved for it. Fails when no descriptor
-    /// is left.
+    /// A channel for the thread of the background work, which does not depend on how many other threads have taken.
+    /// Fails when no descriptor is left.
     pub fn background_channel(&self) -> io::Result<Channel> {
         let id = self.shared().take_background_id()?;
         Ok(Channel::new(self.shared().clone(), self.shared().core_of(id)?))
@@ -99,7 +99,7 @@ impl Domain {
         self.shared().idle().is_some()
     }
 
-    /// Opens the channel that [`visit_background`](Self::visit_background) enters.
+    /// Makes sure of the channel that [`visit_background`](Self::visit_background) enters.
     pub fn open_background(&self) -> io::Result<()> {
         let shared = self.shared();
         if shared.background_id.get().is_none() {
@@ -112,9 +112,9 @@ impl Domain {
         Ok(())
     }
 
-    /// Polls a channel that belongs to no thread, and runs `work` inside it: how a simulated domain, which has no
-    /// threads, does background work. `None` when it was not [opened](Self::open_background), or another thread is
-    /// inside. Not from inside a channel; `work` must not block.
+    /// Polls a channel that is no thread's, and runs `work` inside it: how a simulated domain, which has no threads,
+    /// does background work. `None` when it was not [opened](Self::open_background), or another thread is inside. Not
+    /// from inside a channel; `work` must not block.
     pub fn visit_background<T>(&self, work: impl FnOnce(&Cx<'_>) -> T) -> Option<T> {
         let core = self.shared().core(*self.shared().background_id.get()?);
         core.lock.enter_remotely(|| {
@@ -141,20 +141,20 @@ impl Domain {
         Ok(Channel::new(self.shared().clone(), self.shared().core_of(id)?))
     }
 
-    /// Runs `work` inside the channel that control threads share. It always exists: nothing that could run out is
-    /// allocated for it. `None` when another thread is inside, which does not last long. Bios that `work` submits there
-    /// are served by [`drain`](Self::drain), and by the [`Background`] while internal bios are out. Must not be called
-    /// from inside a channel; `work` must not block.
+    /// Runs `work` inside the channel that control threads share. It is always there: nothing is allocated for it that
+    /// could run out. `None` when another thread is inside, which it is not for long. What `work` submits there is
+    /// looked after by [`drain`](Self::drain), and by the [`Background`] while internal bios are out. Must not be
+    /// called from inside a channel; `work` must not block.
     pub fn visit<T>(&self, work: impl FnOnce(&Cx<'_>) -> T) -> Option<T> {
         let core = self.shared().control();
         core.lock.enter_remotely(|| work(&Cx::new(core)))
     }
 
-    /// Runs `work` inside the channel that control threads share, again and again until it returns something, and
-    /// [drains](Self::drain) meanwhile: so a worker can answer a control thread even if no channel is left. Blocks.
-    /// Must not be called from inside a channel.
+    /// Runs `work` inside the channel that control threads share, again and again until it gives something, and
+    /// meanwhile [drains](Self::drain): what a control thread asks of a worker is done though no channel is left.
+    /// Blocks. Must not be called from inside a channel.
     ///
-    /// Internal bios that are still out then are left to the [`Background`].
+    /// Internal bios that are still out there then are left to the [`Background`].
     pub fn drain_with<T>(&self, mut work: impl FnMut(&Cx<'_>) -> Option<T>) -> T {
         let mut found = None;
         self.drain(|| {
@@ -177,7 +177,7 @@ impl Domain {
         &self.shared().executor
     }
 
-    /// Sets how the domain's channels poll from now on.
+    /// How the domain's channels poll, from now on.
     pub fn poll_as(&self, policy: PollPolicy) {
         self.shared().policy.set(policy);
     }
@@ -187,55 +187,54 @@ impl Domain {
         self.shared().policy.get()
     }
 
-    /// The totals of polling in all channels since the domain was made.
+    /// What polling came to, in all channels since the domain was made.
     pub fn poll_totals(&self) -> PollTotals {
         let mut sum = PollTotals::default();
         self.shared().cores().for_each(|core| sum += core.polls.totals());
         sum
     }
 
-    /// The content of every channel that there has been, for people. Never waits for a thread that is inside one. Must
+    /// What lies in every channel that there has been, for people. Never waits for a thread that is inside one. Must
     /// not be called from inside a channel.
     pub fn inspect(&self) -> Vec<ChannelReport> {
         self.shared().cores().map(ChannelCore::inspect).collect()
     }
 
-    /// How many channels threads could still get.
+    /// How many channels threads could still have.
     pub fn channels_left(&self) -> usize {
         self.shared().lock_free().threads.len()
     }
 
-    /// Waits until every channel has left the section that it is in now, its owner's or a remote poller's. Afterwards
-    /// none uses a pointer that was unpublished before. Sections are short, since nothing in them blocks. Must not be
-    /// called from inside a channel.
+    /// Waits until every channel has left the section it is in now, its owner's or a drainer's: afterwards none uses a
+    /// pointer that was unpublished before. Sections are short, since nothing in them blocks. Must not be called from
+    /// inside a channel.
     pub fn synchronize(&self) {
         grace_period(self.shared().asymmetric, self.shared().cores().map(|core| &core.lock));
     }
 
-    /// As [`synchronize`](Self::synchronize), for code that must not wait: a grace period that can be asked later
-    /// whether it is over. May be begun and asked anywhere, also inside a channel; then it also covers the section that
-    /// it was begun in, and is over after the thread has left that section. Costs a membarrier(2), about 1 µs; never
-    /// blocks.
+    /// As [`synchronize`](Self::synchronize) for who must not wait: a grace period that is asked later whether it is
+    /// over. May be begun and asked anywhere, from inside a channel too; then it also waits for the section that it was
+    /// begun in, and is over after the thread has left that one. Costs a membarrier(2), about 1 µs; never blocks.
     pub fn grace(&self) -> Grace {
         Grace(Sections::now(self.shared().asymmetric, self.shared().counted_cores().cloned()))
     }
 
-    /// As [`grace`](Self::grace), but without the section of `inside`: the caller guarantees that nothing further up
-    /// its stack uses pointers that it has found before. If there is no other channel, it is over at once.
+    /// As [`grace`](Self::grace), but for the section that `inside` is proof of: the caller answers for it that nothing
+    /// further up its stack uses what it has found before. On a channel that is alone, it is over at once.
     pub fn grace_beside(&self, inside: &Cx<'_>) -> Grace {
         let others = self.shared().counted_cores().filter(|core| core.id() != inside.id());
         Grace(Sections::now(self.shared().asymmetric, others.cloned()))
     }
 
-    /// Runs the timers of `owner` now ([`Cx::at_for`]), due or not. Timers that are set in a section that begins later
-    /// are not included. Waits for threads that are inside a channel, which does not take long. Must not be called from
-    /// inside a channel.
+    /// Runs the timers of `owner` now ([`Cx::at_for`]), whenever they are due. One that is set in a section that begins
+    /// later is not among them. Waits for threads that are inside a channel, which they are not for long. Must not be
+    /// called from inside a channel.
     pub fn expire(&self, owner: usize) {
         self.shared().cores().for_each(|core| core.expire(owner));
     }
 
-    /// Waits until `done` returns true, which depends on bios in flight. Meanwhile it serves the mailboxes, rings and
-    /// timers of channels whose threads sleep elsewhere. Must not be called from inside a channel.
+    /// Waits until `done` holds, which bios in flight are to bring about. Meanwhile the mailboxes, rings and timers of
+    /// channels whose threads sleep elsewhere are served from here. Must not be called from inside a channel.
     pub fn drain(&self, mut done: impl FnMut() -> bool) {
         let mut rounds = 0u32;
         while !done() {
@@ -248,7 +247,7 @@ impl Domain {
                 Some(idle) => idle(due),
                 None => pause(rounds),
             }
-            // When something has moved, more may follow.
+            // Where something has moved more may follow.
             rounds = if moved { rounds.min(SOON) } else { rounds.saturating_add(1) };
         }
     }
@@ -259,7 +258,7 @@ pub struct Grace(Sections<Arc<ChannelCore>>);
 
 impl Grace {
     /// Whether every channel has left the section that it was in when the period began: from then on, none uses a
-    /// pointer that was unpublished before, and their stores in these sections are visible. Once over, it stays over.
+    /// pointer that was unpublished before, and what they did in these sections is visible. Once over, it stays over.
     /// Costs a load for each section that was open; never waits.
     pub fn is_over(&self) -> bool {
         self.0.are_over()
@@ -268,7 +267,7 @@ impl Grace {
 
 #[cfg(all(test, loom))]
 impl Domain {
-    /// For the models: what an orphan keeps, and how many channels are available.
+    /// For the models: what an orphan keeps, with the number of channels that can be had.
     pub(crate) fn shared_and_left(&self) -> (Arc<Shared>, usize) {
         (self.shared().clone(), self.shared().lock_free().threads.len())
     }

@@ -17,7 +17,7 @@ impl Joiner {
     }
 }
 
-/// Starts threads. Below the binary this is the only way to start one.
+/// Starts threads. Nothing below the binary starts one in another way.
 pub trait Executor: Send + Sync {
     /// Runs `work` on a thread named `name` (at most 15 bytes are shown by the kernel).
     fn spawn(&self, name: &str, work: Box<dyn FnOnce() + Send>) -> io::Result<Joiner>;

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use udm_base::Sectors;
 
-/// What a range of a device holds, for programs that copy data only.
+/// What a range of a device holds, for those who copy only what counts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ExtentKind {
     /// Allocated, or not known.
@@ -24,7 +24,7 @@ pub struct Extent {
     pub kind: ExtentKind,
 }
 
-/// The number of a question, unique for its asker.
+/// The number of a question, which no other of the same asker has.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Question(pub(crate) u64);
 
@@ -33,7 +33,7 @@ pub(crate) struct Answered {
     pub(crate) answers: VecDeque<(Question, Vec<Extent>)>,
     /// Replies that devices have.
     pub(crate) out: usize,
-    /// A question is being asked: the asker looks for answers afterwards, and need not be woken.
+    /// What is being asked: the asker looks for answers afterwards, and need not be woken.
     pub(crate) asking: Option<Question>,
 }
 
@@ -48,7 +48,7 @@ impl Inbox {
     }
 }
 
-/// Takes the answer to a question. When dropped without an answer, it answers that all is data.
+/// Where the answer to a question is left. Dropped, it answers that all is data.
 pub struct ExtentsReply {
     /// `None` once it is answered.
     pub(crate) inbox: Option<Arc<Inbox>>,
@@ -57,16 +57,16 @@ pub struct ExtentsReply {
 }
 
 impl ExtentsReply {
-    /// Limits the answer to this many sectors: for a device that passes a part of a question on.
+    /// Of the answer no more than so many sectors count: for a device that passes a part of a question on.
     #[must_use]
     pub fn within(mut self, sectors: Sectors) -> Self {
         self.most = self.most.min(sectors);
         self
     }
 
-    /// Answers with runs from the first sector asked for on, in order. They may end before the range does; anything
-    /// past the range is cut off. No run at all means that nothing is known. May be called on any thread, and takes no
-    /// lock that is held during I/O.
+    /// Answers with runs from the first sector asked for on, in order. They may stop short of the range; what goes past
+    /// it is cut off. None at all is no knowledge. May be called on any thread, and takes no lock that I/O is done
+    /// under.
     pub fn give(mut self, mut extents: Vec<Extent>) {
         let mut left = self.most;
         extents.retain_mut(|extent| {
@@ -97,7 +97,7 @@ impl Drop for ExtentsReply {
     }
 }
 
-/// The answer for a range of which nothing is known.
+/// What is said of a range of which nothing is known.
 pub(crate) fn data(sectors: Sectors) -> Vec<Extent> {
     vec![Extent { sectors, kind: ExtentKind::Data }]
 }

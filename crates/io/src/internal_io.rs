@@ -1,7 +1,7 @@
-//! Internal I/Os: internal bios that own their memory, for workers that have no `unsafe`.
+//! Internal I/Os: internal bios with all that they need, for workers that have no `unsafe`.
 //!
-//! An [`InternalIo`] owns the memory that it reads into or writes from, and comes back as a whole; a worker that reuses
-//! it allocates nothing. Unlike [`Cx::submit_internal`], it cannot take lists of several segments.
+//! An [`InternalIo`] owns the memory that it reads into or writes from, and comes back as a whole; a worker that keeps
+//! it for the next one allocates nothing. What it cannot do is [`Cx::submit_internal`]'s: lists of several pieces.
 
 use crate::{BlockDevice, Cx, Op, OpFlags, Segment, Status};
 use std::sync::Arc;
@@ -11,15 +11,15 @@ use udm_base::{AlignedBuf, Sector, Sectors};
 pub enum IoBuffer<'a> {
     /// There is none: flushes, discards, zeroes.
     None,
-    /// Memory for reads; it can be written from as well.
+    /// To be read into; it can be written from as well.
     In(&'a mut [u8]),
-    /// Memory that can only be written from.
+    /// To be written from only.
     Out(&'a [u8]),
 }
 
-/// An owner of memory for an internal I/O. Nothing else is called on it until the internal I/O is done.
+/// What can lend memory to an internal I/O. Nobody asks it for anything else until the internal I/O is done.
 pub trait IoMemory: Send + 'static {
-    /// The memory: one piece, which does not move.
+    /// The memory: one piece, that stays where it is.
     fn buffer(&mut self) -> IoBuffer<'_>;
 }
 
@@ -41,16 +41,16 @@ impl IoMemory for Option<AlignedBuf> {
     }
 }
 
-/// A sender of internal I/Os.
+/// Who sends internal I/Os.
 pub trait InternalIoOwner<M: IoMemory>: Send + Sync {
-    /// An internal I/O is back. Called inside the channel that it was sent on, perhaps before
-    /// [`Cx::submit_internal_io`] has returned. Must not block.
+    /// An internal I/O is back. Called inside the channel that it was sent on, maybe before [`Cx::submit_internal_io`]
+    /// has returned. Must not block.
     fn io_done(self: Arc<Self>, cx: &Cx<'_>, io: Box<InternalIo<M>>, status: Status);
 }
 
 /// One operation on a device, with its memory.
 pub struct InternalIo<M: IoMemory> {
-    /// The device. Its sender holds it too, so that the last reference is not dropped inside a channel.
+    /// The device. Its sender holds it too, so that the last hold is not let go of inside a channel.
     pub dev: Arc<dyn BlockDevice>,
     /// What is asked for.
     pub op: Op,
@@ -58,18 +58,18 @@ pub struct InternalIo<M: IoMemory> {
     pub flags: OpFlags,
     /// Where.
     pub sector: Sector,
-    /// The length. The memory of a read or write is at least as long.
+    /// How much. The memory of a read or write has at least as much.
     pub sectors: Sectors,
-    /// The memory that it reads into or writes from.
+    /// What it reads into or writes from.
     pub memory: M,
-    /// For the sender's use.
+    /// The sender's own.
     pub token: u64,
     segs: [Segment; 1],
     owner: Option<Arc<dyn InternalIoOwner<M>>>,
 }
 
 impl<M: IoMemory> InternalIo<M> {
-    /// An internal I/O to be filled in: a flush of `dev` so far.
+    /// An internal I/O of nothing yet: a flush of `dev`.
     pub fn new(dev: Arc<dyn BlockDevice>, memory: M) -> Box<Self> {
         Box::new(Self {
             dev,
@@ -99,8 +99,8 @@ impl Cx<'_> {
         io.owner = Some(owner);
         let level = Self::internal_level(&*io.dev);
         let raw = Box::into_raw(io);
-        // SAFETY: the internal I/O belongs to this function until it is submitted. Its memory is used through raw
-        // pointers until `back` makes a box of it again: nobody else has a pointer to the internal I/O.
+        // SAFETY: the internal I/O is this function's until it is submitted. The borrow of its memory lasts, as raw
+        // pointers, until `back` makes a box of it again: nobody else knows the internal I/O.
         let seg = match unsafe { &mut (*raw).memory }.buffer() {
             IoBuffer::None => Segment::EMPTY,
             // SAFETY: the memory is lent until `back`, for reading and writing.
@@ -130,7 +130,7 @@ impl Cx<'_> {
 }
 
 /// # Safety
-/// `word` is an internal I/O that [`Cx::submit_internal_io`] has submitted, and nobody else has a pointer to it.
+/// `word` is an internal I/O that [`Cx::submit_internal_io`] has submitted, and that nobody else knows.
 unsafe fn back<M: IoMemory>(cx: &Cx<'_>, status: Status, word: *const ()) {
     // SAFETY: the contract.
     let mut io = unsafe { Box::from_raw(word.cast_mut().cast::<InternalIo<M>>()) };

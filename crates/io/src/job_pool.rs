@@ -1,4 +1,5 @@
-//! A few threads for jobs that would make a submitter wait. They are started as jobs come, and end when no more come.
+//! Threads for jobs that would keep a submitter waiting: started as jobs come, few, and gone when nothing comes any
+//! more.
 
 use crate::Executor;
 use std::collections::VecDeque;
@@ -12,12 +13,12 @@ pub struct JobPoolOptions {
     pub name: &'static str,
     /// Threads at most.
     pub threads: usize,
-    /// How long a thread waits for more; `None`: as long as the pool exists.
+    /// How long a thread waits for more; `None`: as long as the pool is there.
     pub linger: Option<Duration>,
 }
 
-/// A queue of jobs and the threads that do them. When it is dropped, its threads do the queued jobs and end; nobody
-/// waits for them.
+/// A queue of jobs and the threads that do them. Dropped, it lets its threads go: they do what is queued first, and
+/// nobody waits for them.
 pub struct JobPool<J: Send + 'static> {
     options: JobPoolOptions,
     executor: Arc<dyn Executor>,
@@ -44,7 +45,7 @@ impl<J: Send + 'static> JobPool<J> {
         Self { options, executor, shared: Arc::new(Shared { queue, more: Condvar::new(), work: Box::new(work) }) }
     }
 
-    /// Gives a job to a thread. If no thread can be started at all, the job is done at once, on this thread.
+    /// Has a job done on a thread. Where none can be had at all, it is done at once: slow, but done.
     pub fn give(&self, job: J) {
         let mut queue = self.shared.lock();
         queue.jobs.push_back(job);
@@ -73,7 +74,7 @@ impl<J: Send + 'static> JobPool<J> {
         self.shared.lock().jobs.push_back(job);
     }
 
-    /// Does the queued jobs on this thread. Returns whether there were some.
+    /// Does what is queued on this thread. Whether there was something.
     pub(crate) fn run_queued(&self) -> bool {
         let mut any = false;
         loop {

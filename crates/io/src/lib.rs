@@ -8,8 +8,8 @@
 //! run on the channel it came from, and the submitter finds a [`Completion`] in the channel's queue.
 //!
 //! # Invariants
-//! - A bio is ended on any thread and completes on its own channel. Other threads write nothing of the channel but its
-//!   mailbox, except for a remote poller that holds the channel (see [`Domain`]).
+//! - A bio is ended on any thread and completes on its own channel; nothing of the channel is written
+//!   by another thread but its mailbox, or by a remote poller that holds the channel (see [`Domain`]).
 //! - Nothing here blocks but [`Channel::wait`] and [`BlockingIo`].
 //! - Nothing here reads a wall clock or starts a thread except through [`Clock`] and [`Executor`].
 

@@ -1,4 +1,4 @@
-//! The limits of a device for one bio, and how limits stack.
+//! What a device can take in one bio, and how limits stack.
 
 use udm_base::Sectors;
 
@@ -20,15 +20,15 @@ pub struct Limits {
     pub max_discard: Sectors,
     /// The unit of discards in bytes.
     pub discard_granularity: u32,
-    /// The longest WRITE ZEROES; 0 when zeroes have to be written as data.
+    /// The longest WRITE ZEROES; 0 when it has to be written out.
     pub max_write_zeroes: Sectors,
     /// Bytes from the device's start to its first physically aligned block.
     pub alignment_offset: u32,
-    /// Whether completed writes may still be lost without a flush.
+    /// Whether what completed may still be lost without a flush.
     pub write_cache: bool,
     /// Whether the device does FUA itself.
     pub fua: bool,
-    /// The alignment of memory that the device needs, in bytes; other memory is copied.
+    /// The alignment of memory that the device wants, in bytes; other memory is copied.
     pub dma_alignment: u32,
 }
 

@@ -1,4 +1,4 @@
-//! Memory as a device: sparse until written, with huge pages where possible.
+//! Memory as a device: sparse until written, huge pages where they can be had.
 
 use crate::bio::{Op, OpFlags, Segments, Status};
 use crate::stream;
@@ -14,13 +14,13 @@ use udm_base::{SECTOR_SIZE, Sector, Sectors};
 
 /// Bytes that move to a file at a time; a multiple of every page size.
 const MOVED: usize = 4 << 20;
-/// Memory of up to this size may be in the CPU's caches; of larger memory, older writes are not.
+/// Memory of this size may still lie in caches; of more than this, what was written long ago does not.
 const CACHED: usize = 256 << 20;
 
-/// A range of zeroed memory that takes pages only when written, and frees them when discarded.
+/// A range of zeroed memory that takes pages only when written, and gives them back when discarded.
 ///
-/// Bios of several channels may access it at the same time. As on a disk, a read that overlaps a write in flight gets
-/// undefined bytes in the overlap, and nothing else is harmed.
+/// Bios of several channels may meet in it; as on a disk, what a read finds that overlaps a write in flight is not
+/// defined byte by byte, and nothing else is harmed.
 ///
 /// It can move to another process: [`share`](Self::share) there, [`adopt`](Self::adopt) here. From then on it lies in a
 /// file of the kernel's memory, which both may map.
@@ -29,11 +29,11 @@ pub struct Memory {
     len: usize,
     /// Writes go past the caches.
     streams: bool,
-    /// The mapped file, if the memory has moved into one.
+    /// What is mapped, if it has moved.
     file: OnceLock<OwnedFd>,
 }
 
-// SAFETY: the mapping is owned; its bytes are only accessed by copies through raw pointers, like a device's.
+// SAFETY: the mapping is owned; its bytes are only touched by copies through raw pointers, as a device's are.
 unsafe impl Send for Memory {}
 // SAFETY: as above.
 unsafe impl Sync for Memory {}
@@ -54,24 +54,24 @@ impl Memory {
         Ok(Self { base, len, streams: false, file: OnceLock::new() })
     }
 
-    /// The same for a disk whose speed matters: if it is larger than the caches, long writes bypass them. That doubles
-    /// their speed, but a read right afterwards has to fetch the data from memory.
+    /// The same for a disk whose speed counts: if it is larger than caches are, long writes go past them. That doubles
+    /// their speed, and makes what reads them at once fetch them from memory.
     pub fn streaming(size: Sectors) -> io::Result<Self> {
         let mut memory = Self::new(size)?;
         memory.streams = memory.len > CACHED;
         Ok(memory)
     }
 
-    /// The content as a memory file for another process. The first time it is copied there and freed here piece by
-    /// piece, so that it never exists twice: a gigabyte takes some tenths of a second. Nobody may use the memory
-    /// meanwhile; afterwards it may be used only through the file.
+    /// What is in it, as a file of memory for another process. The first time it is copied there, and given back here
+    /// as that goes on, so that it is never held twice: a gigabyte takes some tenths of a second. Nobody may use the
+    /// memory meanwhile, nor afterwards but through the file.
     pub fn share(&self) -> io::Result<OwnedFd> {
         if let Some(file) = self.file.get() {
             return file.try_clone();
         }
         let file = memfd_create("udm-memory", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
         ftruncate(&file, self.len as u64)?;
-        // A process that has the file may not shorten it: an access beyond its end is a signal, not an error.
+        // Whoever has the file may not cut it: to reach beyond its end is a signal, not an error.
         fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW)?;
         let page = rustix::param::page_size();
         let pagemap = std::fs::File::open("/proc/self/pagemap").ok();
@@ -95,7 +95,7 @@ impl Memory {
         Ok(file)
     }
 
-    /// Moves the first `len` bytes back.
+    /// Takes back what has been moved of the first `len` bytes.
     fn fetch_back(&self, file: &OwnedFd, len: usize) -> io::Result<()> {
         let mut at = 0;
         while at < len {
@@ -111,8 +111,8 @@ impl Memory {
         Ok(())
     }
 
-    /// Replaces the content by what another process has [shared](Self::share). Nobody may use the memory meanwhile.
-    /// Fails when the file has another size, or can be shortened; then nothing has changed.
+    /// Puts what another process has [shared](Self::share) in the place of what is here. Nobody may use the memory
+    /// meanwhile. Fails when the file has another size, or can be cut; then nothing has changed.
     pub fn adopt(&self, file: OwnedFd) -> io::Result<()> {
         let invalid = |text: String| Err(io::Error::new(io::ErrorKind::InvalidData, text));
         let found = fstat(&file)?.st_size;
@@ -184,9 +184,9 @@ impl Memory {
         Status::Ok
     }
 
-    /// Zeroes a range: whole pages are returned to the system. (With NO_UNMAP they are kept, and zeroes are written.)
+    /// Zeroes a range: whole pages are given back to the system. (With NO_UNMAP they are kept, and written to.)
     fn clear(&self, start: usize, len: usize) {
-        // The system's page size, up to 64 KiB: a page that is named only in part would be freed as a whole.
+        // The system's pages, of up to 64 KiB: it would give back all of one that is named in part.
         let page = rustix::param::page_size();
         let (first, last) = (start.next_multiple_of(page), (start + len) / page * page);
         if first >= last {
@@ -215,7 +215,7 @@ impl Memory {
 }
 
 /// Which of some pages of this process have memory, here or swapped out (`Documentation/admin-guide/mm/pagemap.rst`,
-/// 6.12); empty when that cannot be determined. So a disk that is mostly unwritten need not be read as a whole.
+/// 6.12); empty when that cannot be found out. A disk that is hardly written to is not to be read whole.
 fn pages_taken(pagemap: Option<&std::fs::File>, first: usize, count: usize) -> Vec<bool> {
     use std::os::unix::fs::FileExt;
     const PRESENT_OR_SWAPPED: u8 = 0xc0;
@@ -241,9 +241,8 @@ fn write_whole(file: &OwnedFd, mut bytes: &[u8], mut at: u64) -> io::Result<()> 
     Ok(())
 }
 
-/// Prefetches the lines of a write's target all at once: with stores alone only few lines are fetched at a time, since
-/// each store waits in the store buffer until its line has come. (For loads it was slower than the CPU's own
-/// prefetching.)
+/// Asks for the lines of a write's target all at once: stores alone are fetched few at a time, since each waits in the
+/// store buffer until its line has come. (For loads it was slower than leaving the CPU to itself.)
 #[inline(always)]
 fn prefetch_for_write(at: *const u8, len: usize) {
     #[cfg(target_arch = "x86_64")]

@@ -1,4 +1,4 @@
-//! Bios served from memory: as a device of its own, and for devices that have memory.
+//! Memory serves bios: as a device of its own, and for devices that have some.
 
 use crate::{Bio, BlockDevice, Cx, DeviceId, DirectAccess, Limits, Memory, Op, Status};
 use std::any::Any;
@@ -6,13 +6,13 @@ use std::{io, ptr};
 use udm_base::{Sector, Sectors};
 
 impl Memory {
-    /// Does the bio's operation at its sector, and returns the status. The caller ends the bio.
+    /// Does the bio's operation at its sector, and says how it went. The caller ends it.
     #[inline]
     pub fn serve(&self, bio: &Bio) -> Status {
         self.serve_at(bio, bio.sector())
     }
 
-    /// Does the bio's operation at another address than the bio's own.
+    /// Does the bio's operation at another address than its own.
     #[inline]
     pub fn serve_at(&self, bio: &Bio, sector: Sector) -> Status {
         self.operate((bio.op(), bio.flags()), (sector, bio.sectors()), bio.segments())

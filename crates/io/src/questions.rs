@@ -1,14 +1,14 @@
-//! Questions about what ranges of a device hold; the answers may come later.
+//! Questions for what ranges of a device hold, whose answers may come late.
 //!
-//! A device may have to read metadata, or ask a server or a file system, before it knows. So this is no plain function
-//! call: the device gets an [`ExtentsReply`], and the asker goes on. An event loop has [`Questions`] beside its
-//! channel; tools wait ([`BlockingIo::extents`](crate::BlockingIo::extents)).
+//! A device may have to read metadata, or ask a server or a file system, before it knows. So it is not asked as a
+//! function is: it gets an [`ExtentsReply`], and who asked goes on. An event loop has [`Questions`] beside its channel;
+//! tools wait ([`BlockingIo::extents`](crate::BlockingIo::extents)).
 //!
 //! # Invariants
-//! - Every question is answered once, with at least its first sector. An unknown range counts as data, and so does the
+//! - Every question is answered once, with at least its first sector: what is not known counts as data. So does the
 //!   range of a reply that is dropped.
-//! - Devices have no more than [`MOST`] questions of one asker. Further questions are answered at once, as data: so a
-//!   device that never answers does not collect questions, even if their askers have gone.
+//! - Devices have no more than [`MOST`] questions of one asker. What is asked beyond that is answered at once, as data:
+//!   a device that never answers does not collect questions, even if those who asked them have gone.
 
 use crate::extents::{Inbox, data};
 use crate::{BlockDevice, Channel, Extent, ExtentsReply, Question};
@@ -18,7 +18,7 @@ use udm_base::{Sector, Sectors};
 /// Questions of one asker that devices may have at a time.
 const MOST: usize = 1024;
 
-/// The questions of one channel's thread.
+/// What one channel's thread has asked devices.
 pub struct Questions {
     inbox: Arc<Inbox>,
     next: u64,
@@ -35,8 +35,8 @@ impl Questions {
     }
 
     /// Asks what a range of `dev` holds. Does not block. The answer is taken from [`next_answer`](Self::next_answer),
-    /// and may be there at once. The device need not be held until then. As for bios, it must be of the channel's
-    /// domain.
+    /// and may be there at once. The device need not be held until then; as the channel's bios are, it must be of the
+    /// channel's domain.
     pub fn ask(&mut self, channel: &Channel, dev: &dyn BlockDevice, sector: Sector, sectors: Sectors) -> Question {
         let question = Question(self.next);
         self.next += 1;
@@ -55,7 +55,7 @@ impl Questions {
         question
     }
 
-    /// Asks and waits for the answer, on a channel that is not used for anything else meanwhile. Blocks.
+    /// Asks and waits for the answer, on a channel of which nothing else is expected meanwhile. Blocks.
     pub fn wait_for(channel: &Channel, dev: &dyn BlockDevice, sector: Sector, sectors: Sectors) -> Vec<Extent> {
         let mut questions = Self::new(channel);
         questions.ask(channel, dev, sector, sectors);
@@ -69,8 +69,8 @@ impl Questions {
         }
     }
 
-    /// The next answer: runs from the first sector of the question on, within its range, at least one. Costs almost
-    /// nothing while there is no question.
+    /// The next answer: runs from the first sector of the question on, within its range, at least one. Costs next to
+    /// nothing while nothing was asked.
     pub fn next_answer(&mut self) -> Option<(Question, Vec<Extent>)> {
         if self.pending == 0 {
             return None;
@@ -88,7 +88,7 @@ mod tests {
     use std::any::Any;
     use std::time::Duration;
 
-    /// Keeps its questions unanswered.
+    /// Keeps its questions.
     #[derive(Default)]
     struct Late(Mutex<Vec<ExtentsReply>>);
 
@@ -128,7 +128,7 @@ mod tests {
         let asked = [10, 20, 30].map(|n| questions.ask(&channel, &late, Sector::ZERO, Sectors::new(n)));
         assert_eq!(questions.next_answer(), None);
         let mut replies = std::mem::take(&mut *late.0.lock().unwrap());
-        // Another thread's answer ends the wait. An answer that is too long is cut; a dropped reply is no answer.
+        // Another thread's answer ends the wait; one that is too long is cut, and one that is dropped is none.
         let last = replies.pop().unwrap().within(Sectors::new(25));
         let thread = std::thread::spawn(move || last.give(runs(&[20, 0, 20, 1])));
         channel.wait(Some(Duration::from_secs(20)), &mut Vec::new()).unwrap();

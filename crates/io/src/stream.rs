@@ -1,18 +1,18 @@
-//! Copies that bypass the caches: for memory so large that written data will not be read again soon.
+//! Copies that go past the caches: for memory so large that what is written will not be read again soon.
 //!
-//! A plain store first fetches the line it is about to overwrite, and pushes another out to make room. Streaming stores
-//! do neither, and so move half as many bytes: of memory larger than the caches, random writes of 4 KiB and more are
-//! 1.3 to 2 times as fast as with `memcpy` (`BENCHMARKS.md`). The C library streams from some megabytes on only, since
-//! it cannot know where it writes to.
+//! A plain store first fetches the line it is about to overwrite, and pushes another out to make room. Stores that
+//! stream do neither, and so move half as many bytes: of memory larger than the caches, random writes of 4 KiB and
+//! more are 1.3 to 2 times as fast as with `memcpy` (`BENCHMARKS.md`). The C library streams from some megabytes on
+//! only, since it cannot know where it writes to.
 
 use std::ptr;
 
-/// A copy of at least this many bytes streams: for a shorter one the fence afterwards would take longer than the copy.
+/// From this many bytes on a copy streams: a shorter one is over before the fence after it is.
 pub(crate) const SHORTEST: usize = 4096;
-/// The unit of streaming: a cache line.
+/// What is streamed at a time: a line of the caches.
 const LINE: usize = 64;
 
-/// Copies `len` bytes, bypassing the caches where that is faster.
+/// Copies `len` bytes, past the caches where that pays.
 ///
 /// # Safety
 /// `from` can be read and `to` written for `len` bytes, and the two do not overlap.
@@ -28,7 +28,7 @@ pub(crate) unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
     }
 }
 
-/// Streams whole lines. Other threads see the streamed data before anything that is stored afterwards.
+/// Streams whole lines. What was streamed is seen by others before anything that is stored after.
 ///
 /// # Safety
 /// As [`copy`]; `to` and `len` are multiples of a line.

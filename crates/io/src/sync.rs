@@ -45,8 +45,8 @@ pub(crate) const fn is_asymmetric() -> bool {
     false
 }
 
-/// The frequent side of a pair of barriers: at least one of the two sides sees, in its following loads, what the other
-/// side stored before.
+/// The frequent side of a pair of barriers: what this thread stored before, or what the other side did, is seen by the
+/// loads that follow on at least one of the two sides.
 #[inline]
 pub(crate) fn light_barrier(asymmetric: bool) {
     #[cfg(not(loom))]
@@ -70,7 +70,7 @@ pub(crate) fn heavy_barrier(asymmetric: bool) {
     let _ = asymmetric;
 }
 
-/// Between two accesses with SeqCst: the model treats these as AcqRel, and needs a fence.
+/// Where two accesses with SeqCst are one after the other: the model takes these for AcqRel, and needs a fence.
 #[inline(always)]
 pub(crate) fn in_total_order() {
     #[cfg(loom)]

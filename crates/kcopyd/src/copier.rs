@@ -12,9 +12,9 @@ use udm_io::{Cx, Domain, InternalWaiter, Nanos};
 pub struct Kcopyd(Arc<Inner>);
 
 impl Kcopyd {
-    /// A copier for channels of `domain`. The domain may override `options` for all copiers
-    /// ([`copy_as`](Self::copy_as)). Takes address space for its pool, and memory as it is used. Fails when there is
-    /// none, or the domain's workqueue cannot be started. May block briefly.
+    /// A copier for channels of `domain`, which may have other `options` for all ([`copy_as`](Self::copy_as)). Takes
+    /// address space for its pool, and memory as it is used. Fails when there is none, or the domain's workqueue cannot
+    /// be started. May block briefly.
     pub fn new(domain: &Domain, options: CopyOptions) -> io::Result<Self> {
         let others = *Workqueue::of(domain).copies();
         let inner = Arc::new(Inner::new(others.unwrap_or(options))?);
@@ -23,61 +23,49 @@ impl Kcopyd {
         Ok(Self(inner))
     }
 
-    /// Makes every copier that is created in `domain` from now on use `options`, whatever its creator asks for: to
-    /// compare policies.
+    /// Has every copier that is made in `domain` from now on work by `options`, whatever its maker asks for: to measure
+    /// one policy beside another.
     pub fn copy_as(domain: &Domain, options: CopyOptions) {
         *Workqueue::of(domain).copies() = Some(options);
     }
 
-    /// Requests a copy. Returned when the queue is full; a caller without waiting jobs never sees that, and others try
-    /// again when one of their jobs is done.
+    /// Asks for a copy. Given back when as many jobs wait as may: who has none of its own waiting here never sees that;
+    /// others ask again when one of theirs is done.
     pub fn copy(&self, cx: &Cx<'_>, job: Box<CopyJob>, asker: Arc<dyn Copied>) -> Result<(), Box<CopyJob>> {
-        self.add_for_run(job, asker).map_err(|(job, _)| job)?;
+        self.0.add(job, asker)?;
         self.0.run(cx);
         Ok(())
     }
 
-    /// As [`copy`](Self::copy), but does not start it: jobs that are added one after the other and started together by
-    /// [`run`](Self::run) can be joined.
-    pub fn add(&self, job: Box<CopyJob>, asker: Arc<dyn Copied>) -> Result<(), (Box<CopyJob>, Arc<dyn Copied>)> {
-        self.0.add(job, asker)?;
-        self.0.kick();
-        Ok(())
-    }
-
-    /// As [`add`](Self::add), by a caller that calls [`run`](Self::run) before it leaves its section: the workqueue is
-    /// told only if something is left after that.
-    pub fn add_for_run(
-        &self,
-        job: Box<CopyJob>,
-        asker: Arc<dyn Copied>,
-    ) -> Result<(), (Box<CopyJob>, Arc<dyn Copied>)> {
+    /// As [`copy`](Self::copy) without beginning yet: jobs that are added one after the other and begun together by
+    /// [`run`](Self::run) can go as one.
+    pub fn add(&self, job: Box<CopyJob>, asker: Arc<dyn Copied>) -> Result<(), Box<CopyJob>> {
         self.0.add(job, asker)
     }
 
-    /// Starts the jobs that can be started.
+    /// Begins what can be begun.
     pub fn run(&self, cx: &Cx<'_>) {
         self.0.run(cx);
     }
 
-    /// The share of the time, in percent, in which copies may be out; 100 at first. 0 counts as 1. Has no effect while
-    /// there is a [`unthrottle`](Self::unthrottle).
+    /// The share of the time, in percent, in which copies may be out; 100 at first. 0 is taken for 1. Not while
+    /// somebody is in a [`hurry`](Self::hurry).
     pub fn set_throttle(&self, percent: u32) {
         self.0.set_throttle(percent);
     }
 
-    /// Disables the throttle as long as the returned value lives, for code that waits for copies. Blocks briefly.
-    pub fn unthrottle(&self) -> Unthrottled {
-        self.0.unthrottle();
-        Unthrottled(self.0.clone())
+    /// As long as what is returned lives, there is no throttle: for who waits until copies are done. Blocks briefly.
+    pub fn hurry(&self) -> Hurry {
+        self.0.hurry();
+        Hurry(self.0.clone())
     }
 
-    /// Whether neighbouring jobs are joined: then a caller may as well request them as one.
+    /// Whether jobs next to each other go together: then one may as well ask for them as one.
     pub fn merges(&self) -> bool {
         self.0.options().merge
     }
 
-    /// Statistics of the copier.
+    /// What it did.
     pub fn stats(&self) -> CopyStats {
         self.0.stats()
     }
@@ -88,12 +76,12 @@ impl Kcopyd {
     }
 }
 
-/// Disables the throttle as long as it lives; from [`Kcopyd::unthrottle`].
-pub struct Unthrottled(Arc<Inner>);
+/// No throttle as long as it lives, from [`Kcopyd::hurry`].
+pub struct Hurry(Arc<Inner>);
 
-impl Drop for Unthrottled {
+impl Drop for Hurry {
     fn drop(&mut self) {
-        self.0.rethrottle();
+        self.0.no_hurry();
     }
 }
 

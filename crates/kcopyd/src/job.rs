@@ -1,4 +1,4 @@
-//! Jobs: the source, the destinations, and the results.
+//! Jobs: what is copied, where to, and how it went.
 
 use std::sync::Arc;
 use udm_base::{Sector, Sectors};
@@ -9,31 +9,31 @@ use udm_io::{BlockDevice, Cx, Op, OpFlags, Status};
 pub enum Requeue {
     /// It stays first.
     Head,
-    /// It goes behind all others, as the kernel once did.
+    /// Behind all others, as the kernel once did.
     Tail,
 }
 
-/// Options of a [`Kcopyd`].
+/// How a [`Kcopyd`] works.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CopyOptions {
-    /// Memory for data that is read and not written yet, in bytes; rounded up to whole pages. Default 16 MiB.
+    /// Memory for what is read and not written yet, in bytes; rounded up to whole pages. 16 MiB unless set.
     pub pool: usize,
-    /// The longest single read or write, in bytes. Default 1 MiB. Never more than the pool.
+    /// The longest single read or write, in bytes. 1 MiB unless set. Never more than the pool.
     pub piece: usize,
-    /// The most pieces out at a time. Default 64.
+    /// Pieces that are out at a time. 64 unless set.
     pub pieces: usize,
-    /// The most waiting jobs. Default 65536.
+    /// Jobs that wait at a time. 65536 unless set.
     pub jobs: usize,
-    /// Where a job that finds too few pages goes. Default [`Requeue::Head`].
+    /// Where a job that finds too few pages goes. [`Requeue::Head`] unless set.
     pub requeue: Requeue,
-    /// Whether neighbouring jobs are joined. Default true.
+    /// Whether jobs next to each other go together. True unless set.
     pub merge: bool,
 }
 
 impl CopyOptions {
-    /// The options of the snapshots of Linux 2.6.27: 1 MiB of pages per snapshot (`SNAPSHOT_PAGES`,
-    /// `drivers/md/dm-snap.c`), pieces of 64 KiB (`SUB_JOB_SIZE`, `drivers/md/dm-kcopyd.c`), and no job merged with
-    /// another. With [`Requeue::Tail`] it is that kernel, with [`Requeue::Head`] the one with the fix.
+    /// As the snapshots of Linux 2.6.27 had it: 1 MiB of pages a snapshot (`SNAPSHOT_PAGES`, `drivers/md/dm-snap.c`),
+    /// pieces of 64 KiB (`SUB_JOB_SIZE`, `drivers/md/dm-kcopyd.c`), and no job merged with another. With
+    /// [`Requeue::Tail`] it is that kernel, with [`Requeue::Head`] the one that was mended.
     pub const fn linux_2_6_27(requeue: Requeue) -> Self {
         Self { pool: 1 << 20, piece: 64 << 10, pieces: usize::MAX, jobs: usize::MAX, requeue, merge: false }
     }
@@ -45,10 +45,10 @@ impl Default for CopyOptions {
     }
 }
 
-/// The source of a job.
+/// What a job copies.
 #[derive(Clone)]
 pub enum CopyFrom {
-    /// The content of a device from a sector on.
+    /// What a device holds from a sector on.
     Device(Arc<dyn BlockDevice>, Sector),
     /// Nothing but zeroes, by WRITE ZEROES where the device has it.
     Zeroes,
@@ -61,19 +61,19 @@ pub struct CopyTo {
     pub dev: Arc<dyn BlockDevice>,
     /// Where on it.
     pub sector: Sector,
-    /// How many sectors of the copy to skip before this place's part.
+    /// How much of what is copied goes elsewhere only, before what comes here.
     pub skip: Sectors,
-    /// The most sectors for this place.
+    /// How much comes here at most.
     pub take: Sectors,
-    /// Zeroes that may be written behind this place's part, if one write can be that long: to fill a gap before the
-    /// next place. The caller must not depend on them.
+    /// Zeroes that are written behind what comes here, if one write can be that long: a gap before the next place, that
+    /// may be filled as well as not.
     pub pad: Sectors,
-    /// The status of the write, once the job is done. Unchanged when the read failed.
+    /// How the write went, once the job is done. Untouched when the read failed.
     pub status: Status,
 }
 
 impl CopyTo {
-    /// A place for the whole copy.
+    /// A place for all that is copied.
     pub fn new(dev: Arc<dyn BlockDevice>, sector: Sector) -> Self {
         Self::part(dev, sector, Sectors::ZERO, Sectors::new(u64::MAX))
     }
@@ -83,7 +83,7 @@ impl CopyTo {
         Self { dev, sector, skip, take, pad: Sectors::ZERO, status: Status::Ok }
     }
 
-    /// The zeroes behind this place's part of `sectors` from `at`, if the part ends there.
+    /// The zeroes behind what comes here of `sectors` from `at`, if it ends there.
     pub(crate) fn pad_of(&self, at: Sectors, sectors: Sectors, job: Sectors) -> Sectors {
         let end = self.skip.get().saturating_add(self.take.get()).min(job.get());
         let Some((start, len)) = self.overlap(at, sectors).filter(|_| !self.pad.is_zero()) else {
@@ -96,7 +96,7 @@ impl CopyTo {
         if start + len == Sectors::new(end) && fits && short { self.pad } else { Sectors::ZERO }
     }
 
-    /// The part of `sectors` from `at` that goes to this place: where it begins in the job, and its length.
+    /// Where in the job begins what comes here of `sectors` from `at`, and how much that is.
     pub(crate) fn overlap(&self, at: Sectors, sectors: Sectors) -> Option<(Sectors, Sectors)> {
         let end = |from: Sectors, len: Sectors| from.get().saturating_add(len.get());
         let start = at.max(self.skip);
@@ -105,32 +105,32 @@ impl CopyTo {
     }
 }
 
-/// One copy. The devices must be held elsewhere too as long as it is out, so that the last reference is not dropped
-/// inside a channel.
+/// One copy. The devices are held elsewhere too as long as it is out, so that the last hold is not let go of inside a
+/// channel.
 pub struct CopyJob {
-    /// The source.
+    /// What is copied.
     pub from: CopyFrom,
-    /// The length. 0 is done at once.
+    /// How much. 0 is done at once.
     pub sectors: Sectors,
-    /// The destinations. A part that no place takes is read all the same.
+    /// Where to. What no place takes is read all the same.
     pub to: Vec<CopyTo>,
     /// Flags of the writes, as [`OpFlags::FUA`].
     pub flags: OpFlags,
-    /// The status of the read, once the job is done.
+    /// How the read went, once the job is done.
     pub read: Status,
-    /// For the asker's use.
+    /// The asker's own.
     pub token: u64,
     pub(crate) progress: Progress,
 }
 
 impl CopyJob {
-    /// A job; boxes that come back can be reused.
+    /// A job; boxes that come back can be used again.
     pub fn new(from: CopyFrom, sectors: Sectors, to: Vec<CopyTo>) -> Box<Self> {
         let progress = Progress::default();
         Box::new(Self { from, sectors, to, flags: OpFlags::NONE, read: Status::Ok, token: 0, progress })
     }
 
-    /// Whether every place gets the whole copy.
+    /// Whether every place gets all that is copied.
     pub fn is_whole(&self) -> bool {
         self.to.iter().all(|to| to.skip.is_zero() && to.take >= self.sectors)
     }
@@ -147,25 +147,25 @@ impl CopyJob {
     }
 }
 
-/// A requester of copies.
+/// Who asks for copies.
 pub trait Copied: Send + Sync {
-    /// A job is done, or has failed. Called once for each job, inside a channel, perhaps before [`Kcopyd::copy`] has
-    /// returned; in the order in which jobs ended. May request more jobs. Must not block.
+    /// A job is done, or has failed. Called once for each job, inside a channel, maybe before [`Kcopyd::copy`] has
+    /// returned; in the order in which they ended. More jobs may be asked for from here. Must not block.
     fn copied(self: Arc<Self>, cx: &Cx<'_>, job: Box<CopyJob>);
 }
 
-/// The statistics of a [`Kcopyd`] since it was made.
+/// What a [`Kcopyd`] did since it was made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct CopyStats {
-    /// Jobs that were requested.
+    /// Jobs that were asked for.
     pub jobs: u64,
-    /// How many of them were joined with the one before.
+    /// Of those, how many went along with the one before.
     pub merged: u64,
     /// Jobs that are done or have failed.
     pub done: u64,
     /// Jobs with an error.
     pub failed: u64,
-    /// Jobs that began after one that was requested later.
+    /// Jobs that began after one that was asked for later.
     pub out_of_order: u64,
     /// How often the first job found too few pages.
     pub page_waits: u64,
@@ -177,7 +177,7 @@ pub struct CopyStats {
     pub bytes_read: u64,
     /// Bytes written, to all places.
     pub bytes_written: u64,
-    /// The most bytes of the pool in use.
+    /// Bytes of the pool in use at most.
     pub pool_peak: u64,
     /// Jobs that wait or are under way now.
     pub outstanding: u64,
@@ -193,11 +193,11 @@ impl CopyStats {
     }
 }
 
-/// The progress of a job.
+/// How far a job has come.
 #[derive(Default)]
 pub(crate) struct Progress {
     pub(crate) asker: Option<Arc<dyn Copied>>,
-    /// The number of the job in the order of requests, from 1.
+    /// The number of the job in the order of asking, from 1.
     pub(crate) number: u64,
     /// Sectors of which copying has begun.
     pub(crate) begun: Sectors,
@@ -205,8 +205,8 @@ pub(crate) struct Progress {
     pub(crate) out: usize,
     /// The longest piece that its devices take.
     pub(crate) most: Sectors,
-    /// It failed when it was joined with others.
+    /// It failed together with others.
     pub(crate) alone: bool,
-    /// Zeroes have to be written as data, because a device does not support WRITE ZEROES.
+    /// Zeroes are to be written out, because a device has turned out not to make them.
     pub(crate) write_out: bool,
 }

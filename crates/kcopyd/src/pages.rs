@@ -1,4 +1,4 @@
-//! The bookkeeping of the page pool: which pages are free. The runner has the memory itself.
+//! The page pool's book: which pages are free. The memory itself is the runner's.
 
 use std::collections::BTreeMap;
 
@@ -52,7 +52,7 @@ impl Pages {
         true
     }
 
-    /// Returns pages that were taken.
+    /// Gives pages back that were taken.
     pub(super) fn give(&mut self, runs: &mut Vec<PageRange>) {
         for (mut start, mut len) in runs.drain(..) {
             self.left += len;

@@ -1,22 +1,22 @@
-//! A piece: one read, and one write to each place.
+//! What goes as one read and one write to each place.
 
 use super::pages::PageRange;
 use std::ops::Range;
 use udm_base::Sectors;
 use udm_io::{Segment, Status};
 
-/// A part of a job, or several joined jobs, under way.
+/// Part of a job, or several jobs together, on its way.
 pub(super) struct Piece {
     pub(super) jobs: Vec<usize>,
-    /// Its beginning in the first job.
+    /// Where it begins in the first job.
     pub(super) at: Sectors,
     pub(super) sectors: Sectors,
     pub(super) runs: Vec<PageRange>,
     pub(super) segs: Vec<Segment>,
-    /// Segment lists for places that get only a part, or zeroes too, one after the other, and where each begins.
+    /// Lists for places that get a part only, or more, one after the other, and where each begins.
     pub(super) cut: Vec<Segment>,
     pub(super) cuts: Vec<Range<usize>>,
-    /// The zeroes behind each place's part.
+    /// Zeroes behind what each place gets.
     pub(super) pads: Vec<Sectors>,
     /// Reads or writes that are out or ready.
     pub(super) left: usize,

@@ -1,4 +1,4 @@
-//! The queue of jobs, and which of them are joined.
+//! The queue of jobs, and which of them go together.
 
 use crate::job::{CopyFrom, CopyJob, CopyOptions, Requeue};
 use std::collections::VecDeque;
@@ -7,12 +7,12 @@ use udm_base::{Sector, Sectors};
 use udm_io::BlockDevice;
 
 impl CopyJob {
-    /// The rest to be started, at most one piece.
+    /// What is left to begin, at most one piece.
     pub(crate) fn next_len(&self) -> Sectors {
         (self.sectors - self.progress.begun).min(self.progress.most)
     }
 
-    /// Whether `next` continues this job, at `len` after its start, on all devices.
+    /// Whether `next` continues what ends `len` after this job's start, everywhere alike.
     fn goes_on_with(&self, next: &Self, len: Sectors) -> bool {
         let same =
             |a: &Arc<dyn BlockDevice>, b: &Arc<dyn BlockDevice>| std::ptr::addr_eq(Arc::as_ptr(a), Arc::as_ptr(b));
@@ -40,8 +40,8 @@ pub(crate) struct Queue {
 }
 
 impl Queue {
-    /// How many whole jobs, the first included, can be joined, and their length: at most `most`. None when the first is
-    /// longer, or must not be joined.
+    /// How many whole jobs, the first included, can go together, and how long they are: at most `most`. None together
+    /// when the first is longer, or is to go by itself.
     pub(crate) fn together(&self, options: &CopyOptions, most: Sectors) -> Option<(usize, Sectors)> {
         let first = self.jobs.front()?;
         let most = most.min(first.progress.most);

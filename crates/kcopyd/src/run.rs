@@ -1,8 +1,6 @@
-//! Drives a copier: one thread at a time starts the jobs that can be started, and submits the I/O that is ready.
+//! What drives a copier: one at a time takes the turn, begins what can be begun, and submits what is ready.
 //!
-//! The state's lock is held for bookkeeping only; nothing is submitted or called under it.
-
-mod at_once;
+//! The state's lock is held for bookkeeping only; nothing is submitted and nobody is called under it.
 
 use crate::job::{Copied, CopyFrom, CopyJob, CopyOptions, CopyStats, CopyTo, Progress};
 use crate::pages::{PAGE, Pages};
@@ -17,11 +15,11 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use udm_base::{Sector, Sectors};
 use udm_io::{BlockDevice, Cx, Memory, Nanos, Op, OpFlags, Segment, Status};
 
-/// The most reads and writes of one section, so that other work gets a turn even if devices answer at once.
+/// Reads and writes that one section submits at most, so that others get their turn while devices answer at once.
 const BUDGET: u32 = 256;
-/// How long the workqueue waits for other threads to run the copier while something is out.
+/// How long the workqueue waits for somebody to come by while something is out.
 const ATTENTION_NS: u64 = 10_000_000;
-/// How long the workqueue keeps looking when nothing is out any more.
+/// How long the workqueue goes on looking when nothing is out any more.
 const LINGER_NS: u64 = 500_000_000;
 
 /// Zeroes to be written out.
@@ -33,7 +31,7 @@ pub(super) struct Inner {
     options: CopyOptions,
     /// The longest piece, in whole pages.
     piece: Sectors,
-    /// The thread that has increased it from 0 runs the copier; others leave the work to that thread.
+    /// Who has increased it from 0 runs; others leave it to that one.
     turn: AtomicUsize,
     state: Mutex<State>,
     /// Takes pages of the system only as they are used.
@@ -43,17 +41,17 @@ pub(super) struct Inner {
 
 struct State {
     queue: Queue,
-    /// Jobs with pieces that are out or not yet started.
+    /// Jobs of which pieces are out or are still to begin.
     under_way: Slots<Box<CopyJob>>,
-    /// The job under way with more pieces to start.
+    /// The job under way of which more pieces are to begin.
     current: Option<usize>,
-    /// Zeroes to be written as data, because a device does not support WRITE ZEROES.
+    /// Zeroes that a device has turned out not to make: to be written out.
     redo: VecDeque<(usize, Sectors, Sectors)>,
     pieces: Slots<Box<Piece>>,
     ready: VecDeque<Io>,
     done: VecDeque<Box<CopyJob>>,
     pages: Pages,
-    /// From earlier reads and writes, to be reused.
+    /// Of earlier reads and writes, to be used again.
     #[expect(clippy::vec_box, reason = "own bios point at their landings")]
     spare: Vec<Box<Landing>>,
     #[expect(clippy::vec_box, reason = "moved as boxes, in and out")]
@@ -63,8 +61,6 @@ struct State {
     /// The highest number of a job that has begun.
     begun: u64,
     last_busy: Nanos,
-    /// The workqueue is about to look, or was kicked for that.
-    told: bool,
     /// The section that the budget is for, and what it has used.
     section: (usize, u64),
     used: u32,
@@ -77,7 +73,7 @@ struct Io {
     which: usize,
 }
 
-/// The word of an internal bio's completion.
+/// What an internal bio's completion gets.
 struct Landing {
     inner: Option<Arc<Inner>>,
     io: Io,
@@ -91,6 +87,14 @@ struct Departure {
     range: (Sector, Sectors),
     segs: *const [Segment],
     landing: Box<Landing>,
+}
+
+/// Where a part of a piece goes.
+struct Place {
+    dev: Arc<dyn BlockDevice>,
+    range: (Sector, Sectors),
+    /// How much of the piece comes before it.
+    skip: Sectors,
 }
 
 impl Inner {
@@ -112,7 +116,6 @@ impl Inner {
             stats: CopyStats::default(),
             begun: 0,
             last_busy: Nanos(0),
-            told: false,
             section: (usize::MAX, 0),
             used: 0,
         };
@@ -148,14 +151,14 @@ impl Inner {
         self.item().kick_now();
     }
 
-    /// One more reason to disable the throttle.
-    pub(super) fn unthrottle(&self) {
-        self.lock().throttle.unthrottled += 1;
+    /// One more that is in a hurry.
+    pub(super) fn hurry(&self) {
+        self.lock().throttle.hurries += 1;
         self.item().kick_now();
     }
 
-    pub(super) fn rethrottle(&self) {
-        self.lock().throttle.unthrottled -= 1;
+    pub(super) fn no_hurry(&self) {
+        self.lock().throttle.hurries -= 1;
     }
 
     pub(super) fn stats(&self) -> CopyStats {
@@ -164,24 +167,20 @@ impl Inner {
         CopyStats { pool_peak: u64::from(state.pages.peak()) * PAGE as u64, outstanding, ..state.stats }
     }
 
-    pub(super) fn add(
-        &self,
-        mut job: Box<CopyJob>,
-        asker: Arc<dyn Copied>,
-    ) -> Result<(), (Box<CopyJob>, Arc<dyn Copied>)> {
-        // Outside the lock: a mapped device reads its table.
-        job.progress = Progress { most: self.longest(&job, false), ..Default::default() };
+    pub(super) fn add(&self, mut job: Box<CopyJob>, asker: Arc<dyn Copied>) -> Result<(), Box<CopyJob>> {
+        // Outside the lock: a mapped device looks into its table.
+        job.progress = Progress { asker: Some(asker), most: self.longest(&job, false), ..Default::default() };
         job.read = Status::Ok;
         if job.is_whole() {
-            // Also the places of the jobs that it is joined with.
+            // Also of what it goes together with.
             job.to.iter_mut().for_each(|to| to.take = Sectors::new(u64::MAX));
         }
         job.to.iter_mut().for_each(|to| to.status = Status::Ok);
         let mut state = self.lock();
         if state.queue.jobs.len() >= self.options.jobs {
-            return Err((job, asker));
+            job.progress.asker = None;
+            return Err(job);
         }
-        job.progress.asker = Some(asker);
         state.stats.jobs += 1;
         job.progress.number = state.stats.jobs;
         if job.sectors.is_zero() {
@@ -189,13 +188,9 @@ impl Inner {
         } else {
             state.queue.jobs.push_back(job);
         }
-        Ok(())
-    }
-
-    /// Has the workqueue look, which has a job to look after.
-    pub(super) fn kick(&self) {
-        self.lock().told = true;
+        drop(state);
         self.item().kick();
+        Ok(())
     }
 
     /// The longest piece that the devices of a job take, in whole pages if that can be.
@@ -216,15 +211,20 @@ impl Inner {
         if pages.is_zero() { most.max(Sectors::new(1)) } else { pages }
     }
 
-    /// When the workqueue has to look again.
+    /// When the workqueue is to look again.
     pub(super) fn next_attention(&self, now: Nanos) -> Option<Nanos> {
         let mut state = self.lock();
-        let next = state.next_attention(now);
-        state.told = next.is_some();
-        next
+        if state.outstanding() > 0 {
+            state.last_busy = now;
+            let soon = now.after(ATTENTION_NS);
+            let waits = !state.queue.jobs.is_empty() || state.current.is_some();
+            let throttled = state.throttle.not_before(now).filter(|_| waits && state.pieces.len() == 0);
+            return Some(throttled.unwrap_or(soon));
+        }
+        (now.since(state.last_busy) < LINGER_NS).then(|| now.after(ATTENTION_NS))
     }
 
-    /// Does the work that can be done, if no other thread is doing it; otherwise that thread does it.
+    /// Does what can be done, if nobody else is at it: then that one does it.
     pub(super) fn run(self: &Arc<Self>, cx: &Cx<'_>) {
         if !cx.can_submit_internal() {
             return self.item().kick_now();
@@ -235,7 +235,7 @@ impl Inner {
         loop {
             let seen = self.turn.load(Ordering::Acquire);
             if !self.work(cx) {
-                // A call will come back, even if other threads have brought more meanwhile.
+                // Somebody will come back, whatever others have brought meanwhile.
                 self.turn.store(0, Ordering::Release);
                 return;
             }
@@ -245,13 +245,12 @@ impl Inner {
         }
     }
 
-    /// Works until nothing is left that can be done. False when this section has done enough: a call will come back.
+    /// Until nothing is left that can be done. False when this section is to do no more: somebody will come back.
     fn work(self: &Arc<Self>, cx: &Cx<'_>) -> bool {
-        let mut state = self.lock();
         loop {
+            let mut state = self.lock();
             state.note(cx);
             if state.used >= BUDGET {
-                state.told = true;
                 drop(state);
                 self.item().kick_now();
                 return false;
@@ -260,48 +259,52 @@ impl Inner {
                 state.used += 1;
                 let departure = state.departure(self, io);
                 drop(state);
-                state = match self.copy_at_once(cx, departure) {
-                    Ok(copied) => copied,
-                    Err(left) => {
-                        let departed = self.depart(cx, left);
-                        let state = self.lock();
-                        if !departed {
-                            self.tell(state);
-                            return false;
-                        }
-                        state
-                    }
-                };
+                if let Some(left) = self.copy_at_once(cx, departure)
+                    && !self.depart(cx, left)
+                {
+                    return false;
+                }
             } else if let Some(mut job) = state.done.pop_front() {
                 state.used += 1;
                 state.stats.done += 1;
                 state.stats.failed += u64::from(!job.status().is_ok());
-                // What its end brings is run by whoever brings it.
-                let is_last = state.outstanding() == 0;
                 drop(state);
                 let asker = job.progress.asker.take().expect("a job that is out has an asker");
                 asker.copied(cx, job);
-                if is_last {
-                    return true;
-                }
-                state = self.lock();
-            } else if state.is_throttled(cx) || !state.begin(self) {
-                self.tell(state);
+            } else if state.throttle.not_before(cx.now()).is_some() || !state.begin(self) {
                 return true;
             }
         }
     }
 
-    /// Has the workqueue look after what is left, unless it is about to anyway.
-    fn tell(&self, mut state: MutexGuard<'_, State>) {
-        if state.outstanding() > 0 && !state.told {
-            state.told = true;
-            drop(state);
-            self.item().kick();
+    /// Does a whole piece in place of its read, if its devices lend their memory: else gives the read back.
+    fn copy_at_once(&self, cx: &Cx<'_>, departure: Departure) -> Option<Departure> {
+        let (sector, sectors) = departure.range;
+        let piece = departure.landing.io.piece;
+        if departure.op != Op::Read {
+            return Some(departure);
         }
+        let Some(from) = departure.dev.direct_access(cx, Op::Read, sector, sectors) else { return Some(departure) };
+        let Some(places) = self.lock().places(piece) else { return Some(departure) };
+        let lent: Option<Vec<_>> =
+            places.iter().map(|p| p.dev.direct_access(cx, Op::Write, p.range.0, p.range.1)).collect();
+        let Some(lent) = lent else { return Some(departure) };
+        for (place, to) in places.iter().zip(&lent) {
+            from.copy_to(to, place.skip);
+        }
+        from.used();
+        let mut state = self.lock();
+        state.used += places.len() as u32;
+        for place in &places {
+            state.count(Op::Write, place.range.1);
+        }
+        state.pieces.get_mut(piece).left = 0;
+        state.finish(piece, self);
+        state.spare.push(departure.landing.emptied());
+        None
     }
 
-    /// Submits a read or write. False when the channel has no internal bio for it: the copier waits for one.
+    /// Submits a read or write. False when the channel has no bio for it: it waits for one.
     fn depart(self: &Arc<Self>, cx: &Cx<'_>, departure: Departure) -> bool {
         let Departure { dev, op, flags, range, segs, landing } = departure;
         let level = Cx::internal_level(&*dev);
@@ -314,11 +317,11 @@ impl Inner {
         if submitted {
             return true;
         }
-        // SAFETY: it was not submitted, so it still belongs to this function.
+        // SAFETY: not submitted, so that it is ours still.
         let landing = unsafe { Box::from_raw(word) };
         let mut state = self.lock();
         state.spare.push(landing.emptied());
-        // It is counted when it is submitted.
+        // It is counted when it goes.
         let (count, sum) = state.stats.of(op);
         (*count, *sum) = (*count - 1, sum.saturating_sub(range.1.checked_bytes().unwrap_or(u64::MAX)));
         state.ready.push_front(io);
@@ -358,7 +361,7 @@ impl Landing {
 }
 
 /// # Safety
-/// `word` is a landing that nothing else points at.
+/// `word` is a landing that nobody else knows.
 unsafe fn landed(cx: &Cx<'_>, status: Status, word: *const ()) {
     // SAFETY: the contract.
     let mut landing = unsafe { Box::from_raw(word.cast_mut().cast::<Landing>()) };
@@ -370,22 +373,6 @@ unsafe fn landed(cx: &Cx<'_>, status: Status, word: *const ()) {
 impl State {
     fn outstanding(&self) -> usize {
         self.queue.jobs.len() + self.under_way.len() + self.done.len()
-    }
-
-    fn is_throttled(&self, cx: &Cx<'_>) -> bool {
-        // The clock is asked only if it matters.
-        self.throttle.percent < 100 && self.throttle.not_before(cx.now()).is_some()
-    }
-
-    fn next_attention(&mut self, now: Nanos) -> Option<Nanos> {
-        let soon = now.after(ATTENTION_NS);
-        if self.outstanding() > 0 {
-            self.last_busy = now;
-            let waits = !self.queue.jobs.is_empty() || self.current.is_some();
-            let throttled = self.throttle.not_before(now).filter(|_| waits && self.pieces.len() == 0);
-            return Some(throttled.unwrap_or(soon));
-        }
-        (now.since(self.last_busy) < LINGER_NS).then_some(soon)
     }
 
     /// The time has passed; another section may have begun.
@@ -400,7 +387,7 @@ impl State {
         }
     }
 
-    /// Starts the next piece, if possible.
+    /// Begins the next piece, if one can begin.
     fn begin(&mut self, inner: &Inner) -> bool {
         if self.pieces.len() >= inner.options.pieces {
             return false;
@@ -462,7 +449,7 @@ impl State {
         jobs
     }
 
-    /// Starts a part of a job that is not joined.
+    /// Begins a part of a job that goes by itself.
     fn begin_part(&mut self, inner: &Inner, job: usize) -> bool {
         let it = self.under_way.get_mut(job);
         let (at, len) = (it.progress.begun, it.next_len());
@@ -480,7 +467,7 @@ impl State {
         true
     }
 
-    /// Makes a piece of jobs under way, with its pages, and prepares its first reads or writes.
+    /// Makes a piece of jobs under way, for which there are pages, and its first reads or writes ready.
     fn depart_piece(&mut self, inner: &Inner, jobs: &[usize], at: Sectors, sectors: Sectors) {
         let first = self.under_way.get(jobs[0]);
         let (zeroes, places, write_out) =
@@ -496,7 +483,7 @@ impl State {
         piece.segs.clear();
         let bytes = sectors.checked_bytes().unwrap_or(u64::MAX);
         if zeroes {
-            // For devices without WRITE ZEROES: their zeroes are at most as long as a piece.
+            // For those devices that make none themselves: these take a piece's length at most.
             let longest = inner.piece.bytes().min(bytes) as usize;
             for _ in 0..longest.div_ceil(ZEROES.0.len()) {
                 // SAFETY: a device only reads the memory of a write.
@@ -525,14 +512,14 @@ impl State {
         }
     }
 
-    /// Makes the segment lists for places that get only a part of a piece, or zeroes too.
+    /// Makes the lists of memory for places that get a part of a piece only, or zeroes too.
     fn cut(&mut self, number: usize) {
         let piece = self.pieces.get_mut(number);
         piece.cut.clear();
         piece.cuts.clear();
         piece.pads.clear();
         let last = self.under_way.get(*piece.jobs.last().expect("a piece is of jobs"));
-        // Of joined jobs the piece has all; of a single job it may be a part.
+        // Of jobs together the piece is all of each; of one it may be a part.
         let at = if piece.jobs.len() > 1 { (Sectors::ZERO, last.sectors) } else { (piece.at, piece.sectors) };
         let reads = matches!(last.from, CopyFrom::Device(..));
         let pad = |to: &CopyTo| if reads { to.pad_of(at.0, at.1, last.sectors) } else { Sectors::ZERO };
@@ -563,15 +550,29 @@ impl State {
         }
     }
 
-    /// Prepares the writes of a piece.
+    /// Makes the writes of a piece ready.
     fn write(&mut self, number: usize) {
         let piece = self.pieces.get_mut(number);
         let to = &self.under_way.get(piece.jobs[0]).to;
         let before = self.ready.len();
-        // After those of earlier pieces, before new pieces.
+        // After those of earlier pieces, before whatever is to begin.
         let some = to.iter().enumerate().filter(|(_, to)| to.overlap(piece.at, piece.sectors).is_some());
         self.ready.extend(some.map(|(at, _)| Io { piece: number, which: at + 1 }));
         piece.left = self.ready.len() - before;
+    }
+
+    /// Where the parts of a piece go; none, if there is more to be written than that.
+    fn places(&self, number: usize) -> Option<Vec<Place>> {
+        let piece = self.pieces.get(number);
+        if piece.pads.iter().any(|pad| !pad.is_zero()) {
+            return None;
+        }
+        let place = |to: &CopyTo| {
+            let (start, len) = to.overlap(piece.at, piece.sectors)?;
+            let range = (to.sector + (start - to.skip), len);
+            Some(Place { dev: to.dev.clone(), range, skip: start - piece.at })
+        };
+        Some(self.under_way.get(piece.jobs[0]).to.iter().filter_map(place).collect())
     }
 
     fn count(&mut self, op: Op, sectors: Sectors) {
@@ -610,14 +611,14 @@ impl State {
         Departure { dev, op, flags, range, segs, landing }
     }
 
-    /// The last I/O of a piece has ended.
+    /// The last of a piece has landed.
     fn finish(&mut self, number: usize, inner: &Inner) {
         let mut piece = self.pieces.take(number);
         self.pages.give(&mut piece.runs);
         let failed = !piece.read.is_ok() || piece.writes.iter().any(|s| !s.is_ok());
         let jobs = std::mem::take(&mut piece.jobs);
         if failed && jobs.len() > 1 {
-            // Each job by itself, so that each gets its own error.
+            // Each by itself, so that each learns of its own error.
             for &job in jobs.iter().rev() {
                 let mut job = self.under_way.take(job);
                 job.progress.begun = Sectors::ZERO;
@@ -639,7 +640,7 @@ impl State {
         self.spare_pieces.push(piece);
     }
 
-    /// Whether the only failure is that a device does not support WRITE ZEROES.
+    /// Whether all that failed is that a device does not make zeroes.
     fn must_write_out(&self, piece: &Piece, job: usize) -> bool {
         let zeroes = matches!(self.under_way.get(job).from, CopyFrom::Zeroes) && !piece.write_out;
         zeroes && piece.writes.iter().all(|s| matches!(s, Status::Ok | Status::NotSupported))
@@ -663,7 +664,7 @@ impl State {
     }
 }
 
-/// A copier that is dropped has nothing out, because everything that is out holds it.
+/// A copier that is let go of has nothing out: what is out holds it.
 impl Drop for Inner {
     fn drop(&mut self) {
         let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);

@@ -1,6 +1,6 @@
-//! Values by number, for work under way.
+//! Things by number, for what is under way.
 
-/// Values by number; numbers are reused.
+/// Things by number; numbers are used again.
 pub(super) struct Slots<T> {
     slots: Vec<Option<T>>,
     free: Vec<usize>,

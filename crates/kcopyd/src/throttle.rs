@@ -3,14 +3,14 @@
 
 use udm_io::Nanos;
 
-/// Times are halved when they reach this, so that the distant past counts little.
+/// Times are halved once they have come to this, so that what was long ago counts little.
 const WINDOW_NS: u64 = 1_000_000_000;
 
 pub(super) struct Throttle {
     /// Of 100; 100 is no throttle.
     pub(super) percent: u32,
-    /// How many users want no throttle.
-    pub(super) unthrottled: usize,
+    /// How many want all that is asked for done at once.
+    pub(super) hurries: usize,
     seen: Nanos,
     busy_ns: u64,
     all_ns: u64,
@@ -19,7 +19,7 @@ pub(super) struct Throttle {
 
 impl Throttle {
     pub(super) fn new() -> Self {
-        Self { percent: 100, unthrottled: 0, seen: Nanos(0), busy_ns: 0, all_ns: 0, busy: false }
+        Self { percent: 100, hurries: 0, seen: Nanos(0), busy_ns: 0, all_ns: 0, busy: false }
     }
 
     /// Time has passed, and copies are out from now on or not.
@@ -30,8 +30,8 @@ impl Throttle {
         if self.busy {
             self.busy_ns += passed;
         }
-        // Copies made without the throttle do not count against the share afterwards.
-        self.busy = busy && self.unthrottled == 0;
+        // What is done in a hurry need not be waited for afterwards.
+        self.busy = busy && self.hurries == 0;
         while self.all_ns > WINDOW_NS {
             (self.all_ns, self.busy_ns) = (self.all_ns / 2, self.busy_ns / 2);
         }
@@ -39,10 +39,10 @@ impl Throttle {
 
     /// When the next copy may start; `None`: now.
     pub(super) fn not_before(&self, now: Nanos) -> Option<Nanos> {
-        if self.percent >= 100 || self.unthrottled > 0 {
+        if self.percent >= 100 || self.hurries > 0 {
             return None;
         }
-        // The time after which the busy time is its share of the total; a share of zero counts as a thousandth.
+        // So long that busy is the share of all: without any share, a thousandth.
         let share = u64::from(self.percent.max(1));
         let due = self.busy_ns.saturating_mul(100) / share;
         (due > self.all_ns).then(|| now.after(due - self.all_ns))
@@ -54,17 +54,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn without_the_throttle_there_is_no_wait() {
+    fn in_a_hurry_there_is_no_wait() {
         let mut throttle = Throttle::new();
         throttle.percent = 1;
         throttle.note(Nanos(0), true);
         throttle.note(Nanos(100), true);
         assert_eq!(throttle.not_before(Nanos(100)), Some(Nanos(10_000)));
-        throttle.unthrottled = 1;
+        throttle.hurries = 1;
         throttle.note(Nanos(100), true);
         assert_eq!(throttle.not_before(Nanos(100)), None);
         throttle.note(Nanos(5000), false);
-        throttle.unthrottled = 0;
+        throttle.hurries = 0;
         assert_eq!(throttle.not_before(Nanos(5000)), Some(Nanos(10_000)), "as if nothing had been done meanwhile");
     }
 

@@ -1,11 +1,11 @@
-//! The workqueue: it goes on with work when no submitting thread comes by.
+//! The workqueue: who goes on with work when no thread that submits comes by.
 //!
-//! A worker here is a state machine that submitters and completions drive. When those stop (the submitter has its
-//! result, and its thread does other things), completions lie in rings that no thread polls, and deadlines pass
-//! unnoticed. So each domain with work items has one workqueue: a thread that sleeps until it is kicked or a work item
-//! is due, and then runs work items. While internal bios are out, it also serves the channels whose threads are
-//! elsewhere and those without an owner. A simulated domain, which has no threads, does the same whenever a channel is
-//! polled or waits.
+//! A worker here is a state machine that submitters and completions drive. When those stop (the submitter has what it
+//! wanted, and its thread does other things), completions lie in rings that nobody looks at, and what is due at some
+//! time has nobody to do it. So each domain that has work items has one workqueue: a thread that sleeps until it is
+//! kicked or something is due, runs the work items, and serves the channels whose threads are elsewhere, and those that
+//! are nobody's, while internal bios are out on them. A simulated domain, which has no threads, does the same whenever
+//! a channel is polled or waits.
 
 use crate::job::CopyOptions;
 use std::io;
@@ -14,18 +14,17 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak, mpsc};
 use std::time::Duration;
 use udm_io::{Background, Cx, Domain, Nanos, Waker};
 
-/// Work that has to go on even if no thread submits.
+/// Work that has to go on though nobody submits.
 pub trait Work: Send + Sync {
-    /// Does the work that can be done now, inside a channel of the workqueue. Returns the latest time for the next
-    /// call; `None`: only when it is kicked. Must not block.
+    /// Does what can be done now, inside a channel of the workqueue's. Says when it wants to be called again at the
+    /// latest; `None`: when it is kicked. Must not block.
     ///
-    /// As long as that time is within 20 ms, kicks cost nothing and change nothing. So a work item that is busy now and
-    /// then should return such a time for a while. With a later time, which is for a deadline, a kick runs the work
-    /// item at once.
+    /// As long as a time is given within 20 ms, kicks cost nothing and change nothing: a work item that is busy off and
+    /// on gives one for a while longer. One that is farther off is for what is due then; kicked, it is run at once.
     fn do_work(self: Arc<Self>, cx: &Cx<'_>) -> Option<Nanos>;
 
-    /// Whether it waits for other clients' bios, which may be out on any channel: then every channel whose thread is
-    /// elsewhere is served. Called after [`attend`](Self::attend) has returned a time.
+    /// Whether it waits for bios of others, on whatever channel they are out: then every channel whose thread is
+    /// elsewhere is served. Asked after [`attend`](Self::attend), when that gave a time.
     fn waits_for_others(&self) -> bool {
         false
     }
@@ -33,7 +32,7 @@ pub trait Work: Send + Sync {
 
 /// No time.
 const NEVER: u64 = u64::MAX;
-/// How often channels with internal bios out are served, whether a work item is due or not.
+/// How long internal bios that are out anywhere wait to be looked after, whether a work item is due or not.
 const ATTENTION_NS: u64 = 10_000_000;
 
 /// A work item that is run within this time need not be kicked.
@@ -41,16 +40,15 @@ const SOON_NS: u64 = 20_000_000;
 
 struct Entry {
     work: Weak<dyn Work>,
-    /// Kicked, or run soon anyway.
+    /// Rung, or run soon anyway.
     kicked: AtomicBool,
     next: AtomicU64,
-    /// `kicked` was set by the workqueue only because the item runs soon anyway, when `next` was set. Written by the
-    /// workqueue.
+    /// That it was run soon anyway is all that `kicked` said when `next` was set. Written by the workqueue.
     soon: AtomicBool,
 }
 
 impl Entry {
-    /// Whether it was kicked and the kick matters. `next` is the entry's.
+    /// Whether somebody has kicked it, and it matters. `next` is that of the entry.
     fn is_kicked(&self, next: u64) -> bool {
         (next == NEVER || !self.soon.load(Ordering::Relaxed)) && self.kicked.load(Ordering::SeqCst)
     }
@@ -60,28 +58,29 @@ impl Entry {
 #[derive(Default)]
 pub struct Workqueue {
     state: Mutex<State>,
-    /// The options of every copier of the domain, whatever its creator asks for.
+    /// How every copier of the domain works, whatever its maker asks for.
     copies: Mutex<Option<CopyOptions>>,
 }
 
 #[derive(Default)]
 struct State {
     entries: Vec<Arc<Entry>>,
-    /// The thread's waker, while there is a thread.
+    /// Of the thread, while there is one.
     waker: Option<Waker>,
 }
 
-/// A work item in the workqueue, until this is dropped. The work item's internal bios hold it, through the work item.
+/// A work item that is being kept, until this is dropped. Internal bios of the work item's hold it, by way of the work
+/// item.
 pub struct WorkItem {
     entry: Arc<Entry>,
     domain: Domain,
 }
 
 impl WorkItem {
-    /// Makes the workqueue run the work item soon. Costs a load if it is about to run or has been kicked already,
-    /// otherwise a system call. From anywhere.
+    /// Has the work item run soon. Cheap when it is about to be or has been kicked already: a load; otherwise a
+    /// system call. From anywhere.
     pub fn kick(&self) {
-        // Either the workqueue sees the reason for the kick, or this load sees that the workqueue has begun to look.
+        // Either the workqueue sees what it is kicked for, or this sees that the workqueue has begun to look.
         fence(Ordering::SeqCst);
         if self.entry.kicked.load(Ordering::SeqCst) || self.entry.kicked.swap(true, Ordering::SeqCst) {
             return;
@@ -93,7 +92,7 @@ impl WorkItem {
 }
 
 impl WorkItem {
-    /// Makes the workqueue run the work item at once, even if it has a later time. Costs a system call. From anywhere.
+    /// Has the work item run at once, also when it is on a schedule. A system call. From anywhere.
     pub fn kick_now(&self) {
         self.entry.next.store(0, Ordering::SeqCst);
         self.entry.kicked.store(true, Ordering::SeqCst);
@@ -114,8 +113,8 @@ impl Drop for WorkItem {
 }
 
 impl WorkItem {
-    /// Adds a work item to the workqueue of `domain`, and kicks it. Starts the workqueue's thread for the first item,
-    /// and fails when that fails. May block briefly.
+    /// Has a work item of `domain` run from now on; it is kicked at once. Starts the workqueue's thread for the first
+    /// one, and fails when that fails. May block briefly.
     pub fn new(domain: &Domain, work: Weak<dyn Work>) -> io::Result<Self> {
         let entry = Arc::new(Entry {
             work,
@@ -165,12 +164,12 @@ fn run(domain: &Domain, ready: &mpsc::Sender<io::Result<Waker>>) {
     }
 }
 
-/// The work of a workqueue.
+/// What a workqueue has to do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct WorkqueueReport {
     /// Its work items.
     pub items: usize,
-    /// Those that are to run at once.
+    /// Those that want to be run at once.
     pub kicked: usize,
     /// When the first of the others is due.
     pub next: Option<Nanos>,
@@ -182,7 +181,7 @@ impl Workqueue {
         domain.background()
     }
 
-    /// The work that it has, for people.
+    /// What it has to do, for people.
     pub fn inspect(&self) -> WorkqueueReport {
         let state = self.lock();
         let kicked = state.entries.iter().filter(|e| e.is_kicked(e.next.load(Ordering::Relaxed))).count();
@@ -198,13 +197,13 @@ impl Workqueue {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The work items to run; when there are none, the thread ends.
+    /// What there is to run; or, when there is nothing, the end of the thread.
     fn entries_or_end(&self) -> Option<Vec<Arc<Entry>>> {
         let mut state = self.lock();
         if state.entries.is_empty() {
             let waker = state.waker.take();
             drop(state);
-            // It may be the last reference to the domain except for the thread's own.
+            // It may be the last hold on the domain but for the thread's own.
             drop(waker);
             return None;
         }
@@ -212,7 +211,7 @@ impl Workqueue {
     }
 }
 
-/// Runs the items that have been kicked or are due. Returns when the next is due.
+/// Runs what has been kicked or is due. Returns when the next is due.
 fn round(entries: &[Arc<Entry>], cx: &Cx<'_>) -> Option<Nanos> {
     let now = cx.now();
     for entry in entries {
@@ -220,13 +219,13 @@ fn round(entries: &[Arc<Entry>], cx: &Cx<'_>) -> Option<Nanos> {
         if !entry.is_kicked(next) && next > now.0 {
             continue;
         }
-        // Before it looks: a later kick is for another round.
+        // Before it looks: what kicks afterwards is for another round.
         entry.next.store(NEVER, Ordering::SeqCst);
         entry.kicked.store(false, Ordering::SeqCst);
         fence(Ordering::SeqCst);
         let next = entry.work.upgrade().and_then(|work| work.do_work(cx));
         if let Some(at) = next {
-            // Unless it has to run at once.
+            // Unless it is to be at once.
             let at = at.0.min(NEVER - 1);
             let soon = at <= cx.now().after(SOON_NS).0;
             entry.soon.store(soon, Ordering::Relaxed);
@@ -248,8 +247,9 @@ fn next_due(entries: &[Arc<Entry>]) -> Option<Nanos> {
     entries.iter().map(|e| e.next.load(Ordering::Relaxed)).filter(|at| *at != NEVER).min().map(Nanos)
 }
 
-/// After a round, with the next item due at `next`: serves channels whose threads are elsewhere. Returns when to look
-/// again: internal bios come home (by mail, from a source, or at their time) even if no work item is due.
+/// After a round of which the next is due at `next`: serves channels whose threads are elsewhere. Returns when there is
+/// something to be looked at again: no work item need be due for internal bios to come home, by mail, from a source, or
+/// at their time.
 fn serve_elsewhere(domain: &Domain, entries: &[Arc<Entry>], next: Option<Nanos>) -> Option<Nanos> {
     domain.poll_remotely(next.is_some() && wait_for_others(entries));
     let soon = domain.has_internal().then(|| domain.clock().now().after(ATTENTION_NS));

@@ -1,4 +1,4 @@
-//! Floor 2: NBD, the network block device protocol: the code that both ends share, and the client end.
+//! Floor 2: NBD, the network block device protocol: what both ends share, and the client end.
 //!
 //! - [`wire`]: constants, headers and payloads as bytes. No I/O, no state.
 //! - [`NbdDevice`]: a remote export as a block device

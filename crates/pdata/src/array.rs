@@ -33,7 +33,7 @@ fn bytes_mut<V: Value>(block: &mut Block, i: usize) -> &mut [u8] {
     &mut block.0[HEAD + i * V::SIZE..HEAD + (i + 1) * V::SIZE]
 }
 
-/// The references of an array's block of `V`.
+/// What an array's block of `V` refers to.
 fn refs<V: Value>(block: &Block, list: &mut Vec<Ref>) {
     if value_size(block) == V::SIZE {
         let refs = (0..len(block)).map(|i| V::decode(bytes::<V>(block, i)).refers_to());
@@ -41,7 +41,7 @@ fn refs<V: Value>(block: &Block, list: &mut Vec<Ref>) {
     }
 }
 
-/// The block of value `index`, and the place in it.
+/// Which block has value `index`, and where in it.
 fn place<V: Value>(index: u64) -> (u64, usize) {
     let many = array_max_entries(V::SIZE) as u64;
     (index / many, (index % many) as usize)
@@ -86,7 +86,7 @@ pub async fn empty(store: &mut Store) -> Result<u64, Error> {
     btree::empty::<Root>(store).await
 }
 
-/// Value `index`, if the array is long enough.
+/// Value `index`, if the array has so many.
 ///
 /// # Errors
 /// When a block cannot be read or is damaged.

@@ -33,8 +33,8 @@ pub enum IoError {
     PastEnd,
 }
 
-/// The future of a [`BlockIo`]'s answer. Ready at once for blocking devices; otherwise the poller has to make sure that
-/// the I/O was submitted, and polls again when something has completed.
+/// What a [`BlockIo`] answers with. Ready at once for blocking devices; otherwise who polls it again has seen to it
+/// that the I/O was submitted, and polls when something has completed.
 pub type IoFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, IoError>> + Send + 'a>>;
 
 /// Where metadata blocks lie. Futures may be polled by any thread, one at a time.

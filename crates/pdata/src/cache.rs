@@ -12,7 +12,7 @@ use crate::error::{Error, Kind};
 /// Why an operation cannot go on.
 #[derive(Debug)]
 pub(crate) enum Stop {
-    /// It needs this block. Its changes so far stand, and it is called again when the block is there.
+    /// It needs this block. What it changed so far stands, and it is begun again when the block is there.
     Need(u64, Kind),
     /// It failed.
     Failed(Error),
@@ -24,7 +24,7 @@ impl From<Error> for Stop {
     }
 }
 
-/// The result of an operation that never waits.
+/// What an operation comes to that never waits.
 pub(crate) type Attempt<T> = Result<T, Stop>;
 
 /// A hasher for block numbers: they are not chosen by an adversary who gains by collisions, for a table is bounded.

@@ -20,7 +20,7 @@ struct Entry {
     dirty: bool,
 }
 
-/// The blocks of one bitmap that can be allocated.
+/// Which blocks of one bitmap can be given out.
 struct Window {
     index: u64,
     /// One bit in two for each block.
@@ -85,7 +85,7 @@ impl DataMap {
         self.nr_blocks
     }
 
-    /// Blocks without references now.
+    /// Blocks that nobody refers to now.
     pub(crate) fn nr_free(&self) -> u64 {
         self.nr_blocks - self.nr_allocated
     }
@@ -350,7 +350,7 @@ impl Transaction {
         }
         let whole = map.nr_blocks.next_multiple_of(ENTRIES_PER_BITMAP);
         if map.nr_blocks < whole {
-            // The program that wrote the last entry may have counted only the existing blocks as free.
+            // Whoever wrote the last entry may have counted only the blocks that existed as free.
             let index = map.nr_blocks / ENTRIES_PER_BITMAP;
             let entry = self.entry(index)?;
             let slot = self.cache.find(entry.blocknr.get(), Kind::Bitmap)?;

@@ -1,10 +1,10 @@
-//! Errors, with their places.
+//! What can go wrong, and where.
 
 use std::fmt;
 
 use crate::block::IoError;
 
-/// The kind of a metadata block.
+/// What a metadata block is.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Kind {
     /// A node of a btree.
@@ -37,17 +37,17 @@ impl fmt::Display for Kind {
 pub struct Damage {
     /// The metadata block that holds it.
     pub block: u64,
-    /// The kind that the block was read as.
+    /// What the block was read as.
     pub kind: Kind,
-    /// The error.
+    /// What about it is wrong.
     pub field: &'static str,
-    /// The value found.
+    /// What was there.
     pub found: String,
-    /// The value expected.
+    /// What would have been right.
     pub expected: String,
 }
 
-/// The space that has run out.
+/// Which space has run out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Space {
     /// Blocks for metadata.
@@ -80,7 +80,7 @@ pub enum Error {
     /// Metadata could not be written or flushed.
     #[error("writing metadata: {0}")]
     Write(IoError),
-    /// The data read is invalid.
+    /// What was read cannot be right.
     #[error(transparent)]
     Damage(Box<Damage>),
     /// No block is left.

@@ -83,7 +83,7 @@ pub struct SpaceMapRoot {
 }
 
 impl SpaceMapRoot {
-    /// For a map in which this many of `nr_blocks` are in use.
+    /// Of a map in which so many of `nr_blocks` are in use.
     pub(crate) fn new(nr_blocks: u64, nr_allocated: u64, bitmap_root: u64, ref_count_root: u64) -> Self {
         Self {
             nr_blocks: nr_blocks.into(),
@@ -175,7 +175,7 @@ pub const fn array_max_entries(value_size: usize) -> usize {
 }
 
 impl Kind {
-    /// The value that its checksums are xored with; zero for a structure that is not a block of its own.
+    /// What its checksums are xored with; zero for what is no block of its own.
     #[must_use]
     pub const fn salt(self) -> u32 {
         match self {
@@ -227,7 +227,7 @@ pub fn check(block: &Block, kind: Kind, at: u64) -> Result<(), Error> {
         return Err(Error::damage(at, kind, "the checksum", format!("{found:#010x}"), format!("{expected:#010x}")));
     }
     match kind {
-        Kind::Node => check_node(block, at),
+        Kind::Node => crate::node::check(block, at),
         Kind::Array => {
             let (head, _) = ArrayHeader::ref_from_prefix(&block.0).expect("a block is longer than a head");
             let (size, max, nr) = (head.value_size.get(), head.max_entries.get(), head.nr_entries.get());
@@ -246,40 +246,6 @@ pub fn check(block: &Block, kind: Kind, at: u64) -> Result<(), Error> {
         }
         Kind::Bitmap | Kind::Index | Kind::SpaceMapRoot => Ok(()),
     }
-}
-
-/// What is asked of a node beyond checksum and place.
-fn check_node(block: &Block, at: u64) -> Result<(), Error> {
-    let bad = |field, found: u64, expected: String| Err(Error::damage(at, Kind::Node, field, found, expected));
-    let (head, _) = NodeHeader::ref_from_prefix(&block.0).expect("a block is longer than a head");
-    let (flags, nr, max, size) =
-        (head.flags.get(), head.nr_entries.get(), head.max_entries.get(), head.value_size.get());
-    if flags != INTERNAL && flags != LEAF {
-        return bad("flags", flags.into(), "1 (internal) or 2 (leaf)".into());
-    }
-    if flags == INTERNAL && size != 8 {
-        return bad("value_size", size.into(), "8 in an internal node".into());
-    }
-    // Three entries at least, or a full node could not be split.
-    let most = (BLOCK_SIZE - size_of::<NodeHeader>()) / 3 - 8;
-    if size as usize > most {
-        return bad("value_size", size.into(), format!("at most {most}"));
-    }
-    let fit = max_entries(size as usize);
-    if max as usize != fit {
-        return bad("max_entries", max.into(), fit.to_string());
-    }
-    if nr > max {
-        return bad("nr_entries", nr.into(), format!("at most {max}"));
-    }
-    let key_at = |i: usize| word(block, size_of::<NodeHeader>() + 8 * i);
-    for i in 1..nr as usize {
-        let (before, key) = (key_at(i - 1), key_at(i));
-        if before >= key {
-            return bad("a key", key, format!("more than the key before it, {before}"));
-        }
-    }
-    Ok(())
 }
 
 pub(crate) fn word(block: &Block, at: usize) -> u64 {

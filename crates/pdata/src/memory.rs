@@ -5,7 +5,7 @@ use std::future::ready;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// A device in memory, of whole blocks. Clones are the same device. An access past its end is an error; nothing blocks.
+/// A device in memory, of whole blocks. Clones are the same device. What is past its end is an error; nothing blocks.
 #[derive(Clone)]
 pub struct Memory(Arc<Mutex<Vec<u8>>>);
 

@@ -41,11 +41,11 @@ fn zeroes(block: &Block, entries: u64) -> u64 {
 struct Map {
     now: Box<Block>,
     entry: IndexEntry,
-    /// The committed bitmap, if it differs.
+    /// What was committed, when it differs.
     before: Option<(Box<Block>, IndexEntry)>,
 }
 
-/// The state of the last commit.
+/// What the last commit left.
 #[derive(Clone, Copy)]
 struct Committed {
     nr_blocks: u64,
@@ -184,7 +184,7 @@ impl MetadataMap {
         if nr_blocks <= self.nr_blocks {
             return;
         }
-        // The program that wrote the last entry may have counted only the existing blocks as free.
+        // Whoever wrote the last entry may have counted only the blocks that existed as free.
         self.keep(last);
         let map = &mut self.maps[last];
         map.entry.nr_free = (zeroes(&map.now, ENTRIES_PER_BITMAP) as u32).into();
@@ -329,7 +329,7 @@ impl MetadataMap {
     }
 
     /// Gives every changed bitmap, and the index, a block that is not in use by the last commit. Afterwards counts and
-    /// places are those of the commit: moving one bitmap may change others, so this is repeated until none is left.
+    /// places are those of the commit: to move one bitmap may change others, so this goes on until none is left.
     pub(crate) fn place(&mut self) -> Result<(), Error> {
         if !self.maps.iter().any(|map| map.before.is_some()) {
             return Ok(());
@@ -352,7 +352,7 @@ impl MetadataMap {
         }
     }
 
-    /// Frees a block of the map itself, which has no other references.
+    /// Frees a block of the map's own, which nobody else may refer to.
     fn free_own(&mut self, block: u64) -> Result<(), Error> {
         let bits = self.bits(block);
         if bits != 1 {
@@ -384,7 +384,7 @@ impl MetadataMap {
         SpaceMapRoot::new(self.nr_blocks, self.nr_allocated, self.index, self.overflow.root)
     }
 
-    /// The present state is committed.
+    /// What is now is committed.
     pub(crate) fn committed(&mut self) {
         for map in &mut self.maps {
             map.before = None;

@@ -1,17 +1,16 @@
-//! A btree's node: reading it and changing it in place. What enters here was checked once, by
-//! [`check`](crate::layout::check).
+//! A btree's node: reading it and changing it in place. What enters here was checked once, by [`check`].
 
 use std::mem::size_of;
 
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
-use crate::block::Block;
+use crate::block::{BLOCK_SIZE, Block};
 use crate::error::{Error, Kind};
-use crate::layout::{self, INTERNAL, LEAF, NodeHeader, max_entries, word};
+use crate::layout::{INTERNAL, LEAF, NodeHeader, max_entries, word};
 
 const HEAD: usize = size_of::<NodeHeader>();
 
-/// A node of a tree, of which [`check`](crate::layout::check) has seen that all its entries lie within the block.
+/// A node of a tree, of which [`check`] has seen that all its entries lie within the block.
 #[derive(Clone, Copy)]
 pub struct Node<'a> {
     block: &'a Block,
@@ -21,19 +20,53 @@ fn header(block: &Block) -> &NodeHeader {
     NodeHeader::ref_from_prefix(&block.0).expect("a block is longer than a head").0
 }
 
+/// What [`crate::layout::check`] asks of a node beyond checksum and place.
+pub(crate) fn check(block: &Block, at: u64) -> Result<(), Error> {
+    let bad = |field, found: u64, expected: String| Err(Error::damage(at, Kind::Node, field, found, expected));
+    let head = header(block);
+    let (flags, nr, max, size) =
+        (head.flags.get(), head.nr_entries.get(), head.max_entries.get(), head.value_size.get());
+    if flags != INTERNAL && flags != LEAF {
+        return bad("flags", flags.into(), "1 (internal) or 2 (leaf)".into());
+    }
+    if flags == INTERNAL && size != 8 {
+        return bad("value_size", size.into(), "8 in an internal node".into());
+    }
+    // Three entries at least, or a full node could not be split.
+    let most = (BLOCK_SIZE - HEAD) / 3 - 8;
+    if size as usize > most {
+        return bad("value_size", size.into(), format!("at most {most}"));
+    }
+    let fit = max_entries(size as usize);
+    if max as usize != fit {
+        return bad("max_entries", max.into(), fit.to_string());
+    }
+    if nr > max {
+        return bad("nr_entries", nr.into(), format!("at most {max}"));
+    }
+    let node = Node { block };
+    for i in 1..nr as usize {
+        let (before, key) = (node.key(i - 1), node.key(i));
+        if before >= key {
+            return bad("a key", key, format!("more than the key before it, {before}"));
+        }
+    }
+    Ok(())
+}
+
 impl<'a> Node<'a> {
     /// `block` as a node.
     ///
     /// # Errors
     /// As [`crate::layout::check`].
     pub fn read(block: &'a Block, at: u64) -> Result<Self, Error> {
-        layout::check(block, Kind::Node, at)?;
+        crate::layout::check(block, Kind::Node, at)?;
         Ok(Self { block })
     }
 
     /// `block`, of which [`read`](Self::read) has seen that it is a node, or that was made here.
     ///
-    /// For any other block the methods may panic.
+    /// Of any other block the methods may panic.
     #[must_use]
     pub fn checked(block: &'a Block) -> Self {
         Self { block }
@@ -97,7 +130,7 @@ impl<'a> Node<'a> {
 }
 
 /// Fewer entries than this are too few, for any node but a root (`merge_threshold`, `dm-btree-remove.c`; `thin_check`
-/// checks it).
+/// sees to it).
 pub(crate) fn least(max: usize) -> usize {
     max / 3
 }

@@ -21,7 +21,7 @@ pub(crate) struct Overflow {
 }
 
 impl Overflow {
-    /// For an empty tree; the size of another one has to be determined first.
+    /// Of an empty tree; of another, it is to be looked how large it is.
     pub(crate) fn new(root: u64) -> Self {
         Self { root, leaves: 1, known: NumberMap::default(), dirty: 0 }
     }
@@ -36,7 +36,7 @@ impl Overflow {
         self.known.entry(block).or_insert(Big { count, dirty: false });
     }
 
-    /// `block` has `count` from now on; the tree gets it later, or loses its entry if the count is too small for it.
+    /// `block` has `count` from now on; the tree is told later, also when it is too small for it.
     pub(crate) fn set(&mut self, block: u64, count: u32) {
         let before = self.known.insert(block, Big { count, dirty: true });
         self.dirty += usize::from(before.is_none_or(|big| !big.dirty));
@@ -52,7 +52,7 @@ impl Overflow {
         self.dirty
     }
 
-    /// The changes for the tree, lowest block first.
+    /// What the tree has to be told, lowest block first.
     pub(crate) fn changes(&self) -> Vec<(u64, u32)> {
         let mut changes: Vec<_> =
             self.known.iter().filter(|(_, big)| big.dirty).map(|(block, big)| (*block, big.count)).collect();

@@ -1,9 +1,9 @@
-//! How many metadata blocks a commit takes at worst, so that no change is begun that might not be committed.
+//! How many metadata blocks a commit takes at worst, so that nobody begins what may not be committed.
 //!
-//! A commit places the space map's own bitmaps and index (each moves once), and writes remembered values into three
-//! trees: the index of the data space map, and the large counts of both maps. The number of nodes that this takes
-//! follows from the number of keys and the number of leaves of the tree. The bounds here assume nodes that are a third
-//! full, as after removals, and that every leaf met is full and has to be split.
+//! A commit places the space map's own bitmaps and index (each moves once), and tells three trees what was remembered:
+//! the index of the data space map, and the large counts of both maps. How many nodes that takes follows from how many
+//! keys are to be told and how many leaves the tree has. Bounds here are for nodes a third full, as removing leaves
+//! them, and for every full leaf met being split.
 
 use crate::btree::leaves;
 use crate::cache::Attempt;
@@ -18,7 +18,7 @@ const COUNTS: u64 = 112;
 const INDEX: u64 = 56;
 const INNER: u64 = 84;
 
-/// The most that a change may take, besides the commit after it.
+/// What a change may take at worst, besides what the commit after it does.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Needs {
     /// Nodes of the caller's trees.
@@ -29,7 +29,7 @@ pub struct Needs {
     pub metadata: u64,
 }
 
-/// For `told` keys in a tree of this many leaves. `new`: keys may be added or removed.
+/// For `told` keys in a tree of so many leaves. `new`: they may be new, or go.
 fn tree(told: u64, leaves: u64, per_leaf: u64, new: bool) -> u64 {
     if told == 0 {
         return 0;
@@ -64,7 +64,7 @@ impl Store {
         };
         let counts = t.metadata.overflow.remembered() as u64 + needs.metadata.min(t.metadata.nr_allocated());
         take += tree(counts, t.metadata.overflow.leaves, COUNTS, true) + t.metadata.places();
-        // Only a commit may use the reserve, whatever it takes.
+        // What is no commit leaves the reserve alone, whatever a commit takes.
         let change = needs.nodes + bitmaps;
         t.metadata.available() >= change.saturating_add(take.max(t.metadata.reserve())).saturating_add(1)
     }
@@ -73,7 +73,7 @@ impl Store {
     pub(crate) async fn measure(&mut self) {
         for space in [Space::Metadata, Space::Data] {
             if self.read(|t| t.measure(space)).await.is_err() {
-                // The code that reads it for its counts will report the error.
+                // Who reads it for its counts will say what is wrong with it.
                 self.transaction_mut().overflow(space).leaves = u64::MAX;
             }
         }
@@ -89,7 +89,7 @@ impl Transaction {
         Ok(())
     }
 
-    /// The same after this many keys were written, without a wait.
+    /// The same after so many keys were told, without a wait.
     pub(crate) fn measure_again(&mut self, space: Space, told: usize) {
         if self.measure(space).is_err() {
             let Overflow { leaves, .. } = self.overflow(space);

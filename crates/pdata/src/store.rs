@@ -155,7 +155,7 @@ impl Store {
     async fn change_uncrowded<T>(&mut self, attempt: impl FnMut(&mut Transaction) -> Attempt<T>) -> Result<T, Error> {
         self.prepared = false;
         self.changed = true;
-        // A caller that drops this future half-way may have been in the middle of several changes that belong together.
+        // Who drops this future half-way may have been in the middle of several changes that belong together.
         self.health = Health::Torn;
         let done = self.run(attempt).await;
         if matches!(&done, Ok(_) | Err(Error::Refused(_))) {
@@ -171,7 +171,7 @@ impl Store {
         Ok(())
     }
 
-    /// Evicts blocks, and writes those of the open transaction first, which nothing else can reach.
+    /// Evicts, and writes what has to be written for that: blocks of the open transaction, which nobody else can reach.
     async fn make_room(&mut self) -> Result<(), Error> {
         loop {
             let write = self.t.cache.room();
@@ -233,7 +233,7 @@ impl Store {
     ///
     /// # Errors
     /// When writing failed. If that was before the superblock, [`abort`](Self::abort) goes back to the last commit; if
-    /// it was the superblock, it is unknown which one is on disk, and everything fails with [`Error::Poisoned`] until
+    /// it was the superblock, nobody knows which one is on disk, and everything fails with [`Error::Poisoned`] until
     /// the store is opened again.
     pub async fn commit(&mut self, at: u64, superblock: Box<Block>) -> Result<(), Error> {
         self.check_writable()?;
@@ -266,13 +266,13 @@ impl Store {
     /// Drops everything since the last commit.
     ///
     /// # Errors
-    /// [`Error::Poisoned`] when nothing was ever committed, or the last commit is unknown.
+    /// [`Error::Poisoned`] when nothing was ever committed, or nobody knows what was.
     pub fn abort(&mut self) -> Result<(), Error> {
         if self.health == Health::Lost || !self.t.metadata.abort() {
             self.health = Health::Lost;
             return Err(Error::Poisoned);
         }
-        // Blocks that were written early have changed too; but they are not in use.
+        // Also blocks that were written early are not what they were; they are in nobody's use.
         self.t.cache.drop_all();
         self.t.replaced.clear();
         self.t.data = self.t.data.take().and_then(DataMap::abort);
@@ -290,7 +290,7 @@ impl Store {
         self.count(Ref::Metadata(block), true).await
     }
 
-    /// Drops a reference to a metadata block. Its own references stay counted: see [`btree::Deletion`].
+    /// Drops a reference to a metadata block. What the block refers to stays counted: see [`btree::Deletion`].
     ///
     /// # Errors
     /// As [`btree::insert`].
@@ -340,7 +340,7 @@ impl Store {
         self.t.metadata.available()
     }
 
-    /// How many of [`nr_free`](Self::nr_free) are reserved for commits.
+    /// How many of [`nr_free`](Self::nr_free) nobody but a commit gets.
     #[must_use]
     pub fn nr_reserved(&self) -> u64 {
         self.t.metadata.reserve()
@@ -454,7 +454,7 @@ impl Store {
         self.t.data.as_ref().map_or(0, DataMap::nr_blocks)
     }
 
-    /// Data blocks without references.
+    /// Data blocks that nobody refers to.
     #[must_use]
     pub fn data_nr_free(&self) -> u64 {
         self.t.data.as_ref().map_or(0, DataMap::nr_free)

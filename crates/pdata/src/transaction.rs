@@ -1,10 +1,10 @@
 //! The open transaction: what is in memory, and what may be changed how.
 //!
 //! A block that the last commit refers to is never changed: it is *shadowed*, that is copied to a block that was free
-//! at the last commit. A block with several references is copied too, and everything that it refers to gets one more
-//! reference (`dm-transaction-manager.c`, 6.12). Everything here is synchronous and never waits: a block that is not in
-//! memory stops the attempt with [`Stop::Need`], always before the step that needs it has changed anything, and each
-//! step leaves trees and counts whole; so an attempt can be made again from its beginning.
+//! at the last commit. A block with several references is copied too, and what it refers to gets one reference more
+//! (`dm-transaction-manager.c`, 6.12). Everything here is synchronous and never waits: what is not in memory stops the
+//! attempt with [`Stop::Need`], always before the step that needs it has changed anything, and each step leaves trees
+//! and counts whole; so an attempt can be made again from its beginning.
 
 use crate::btree;
 use crate::cache::{Attempt, Cache, Slot, Stop};
@@ -125,8 +125,8 @@ impl Transaction {
         Ok(())
     }
 
-    /// One reference more or less for each of `refs`, which were [touched](Self::touch). A block that loses its last
-    /// reference is free; the caller handles the blocks that it referred to.
+    /// One reference more or less for each of `refs`, which were [touched](Self::touch). What loses its last one is
+    /// free; what it referred to is the caller's concern.
     pub(crate) fn count(&mut self, refs: &[Ref], more: bool) -> Result<(), Error> {
         let mut bitmap = None;
         for one in refs {
@@ -142,7 +142,7 @@ impl Transaction {
     /// One reference more or less for a metadata block whose count is known.
     pub(crate) fn count_metadata(&mut self, block: u64, more: bool) -> Result<(), Error> {
         if self.metadata.add(block, more)? == 0 {
-            // It may be allocated again, at once if it is fresh, and its old content must not be written.
+            // It may be given out again, at once if it is fresh, and nobody must write what it was.
             self.cache.remove(block);
         }
         Ok(())
@@ -281,7 +281,7 @@ impl Transaction {
             || remembered != 0 && self.metadata.available() <= self.metadata.reserve() + 2 * remembered as u64 + 32
     }
 
-    /// The present state is committed.
+    /// What is now is committed.
     pub(crate) fn committed(&mut self) {
         self.metadata.committed();
         if let Some(data) = &mut self.data {
@@ -303,7 +303,7 @@ impl From<Space> for Stop {
     }
 }
 
-/// The references of a node of a tree of `V`.
+/// What a node of a tree of `V` refers to.
 pub(crate) fn node_refs<V: Value>(node: Node<'_>, list: &mut Vec<Ref>) {
     if !node.is_leaf() {
         list.extend((0..node.len()).map(|i| Ref::Metadata(node.child(i))));

@@ -1,9 +1,9 @@
-//! The values of a tree's leaves.
+//! What a tree's leaves hold.
 
 use crate::layout::IndexEntry;
 use zerocopy::{FromBytes, IntoBytes};
 
-/// The references of a value, so that copying a shared leaf can count one more reference for each.
+/// What a value refers to, so that whoever copies a shared leaf knows what got one more reference.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Ref {
     /// Nothing that is counted.
@@ -26,7 +26,7 @@ pub trait Value: Copy + Send + 'static {
     /// Writes the value to `bytes`, [`SIZE`](Self::SIZE) long.
     fn encode(&self, bytes: &mut [u8]);
 
-    /// Its references.
+    /// What it refers to.
     fn refers_to(&self) -> Ref {
         Ref::Uncounted
     }

@@ -3,7 +3,7 @@
 use std::io;
 use udm_io::{Executor, Joiner};
 
-/// Refuses to start threads, since their order could not be repeated. Callers have to do without.
+/// Refuses to start threads, since their order could not be repeated. What asks for one has to do without.
 #[derive(Debug, Default)]
 pub struct SimExecutor;
 

@@ -1,17 +1,17 @@
-//! The promises of a block device about its content: the values that a sector may have, now and after a power cut.
+//! What a block device promises about its content: which values a sector may have, now and after a power cut.
 //!
 //! # Rules
 //! - Every sector that is written gets a number of its own; 0 stands for zeroes.
-//! - A read sees the last write that has completed. A failed write, or a partial discard, may read as before or after.
+//! - A read sees the last write that has completed. What failed, or was discarded in part, may read as before or after.
 //! - After a power cut a sector may have the value that the last completed FLUSH or FUA covers, or any of those that
 //!   were written or in flight after it.
 
 use std::ops::Range;
 
-/// An unknown value: any may be read.
+/// The value of a sector that nobody can know: any may be read.
 const ANY: u64 = u64::MAX;
 
-/// The possible effect of one operation on a sector.
+/// What one operation may have made of a sector.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Step {
     /// Values, one of which it has.
@@ -36,11 +36,11 @@ pub struct History {
 pub struct Operation {
     id: u64,
     range: Range<u64>,
-    /// The operations that had completed when it was submitted.
+    /// What had completed when it was submitted.
     since: u64,
 }
 
-/// The effect of an operation on each sector of its range.
+/// What an operation does to each sector of its range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Effect {
     /// The values `first`, `first + 1` and so on; see [`fill`].
@@ -59,7 +59,7 @@ impl History {
         Self::of(vec![vec![0]; sectors as usize])
     }
 
-    /// A device of `sectors` with unknown content.
+    /// A device of `sectors` of whose content nobody knows anything.
     pub fn unknown(sectors: u64) -> Self {
         Self::of(vec![vec![ANY]; sectors as usize])
     }
@@ -156,7 +156,7 @@ impl History {
         }
     }
 
-    /// The values that a read may see now.
+    /// What a read may see now.
     fn now(&self, sector: u64) -> &[u64] {
         let steps = &self.sectors[sector as usize];
         let last = steps.iter().rfind(|step| step.done.is_some()).expect("the first step is done");
@@ -178,7 +178,7 @@ impl History {
         self.sectors[sector as usize] = vec![Step { values: vec![value], done: Some(0), op: 0 }];
     }
 
-    /// The history of a sector, for a message.
+    /// What is known of a sector, for a message.
     pub fn describe(&self, sector: u64) -> String {
         let step = |step: &Step| {
             let values: Vec<String> = step.values.iter().map(|v| show(*v)).collect();

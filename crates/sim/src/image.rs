@@ -1,4 +1,4 @@
-//! The content of a simulated device: written pages, by number; all others are zero.
+//! What a simulated device holds: pages that were written, by number; all else is zero.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

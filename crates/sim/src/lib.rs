@@ -11,25 +11,24 @@
 //!
 //! # Invariants
 //! - The same seed and the same calls on one thread give the same world, bit for bit.
-//! - Writes covered by a completed FLUSH or FUA are in every image. Of each other write, completed or in flight, an
+//! - What a FLUSH or FUA that has completed covers is in every image. Of each other write, completed or in flight, an
 //!   image holds nothing, all, or whole sectors of it; two writes to one sector may have reached it in either order.
 //! - Time passes only when a channel has nothing to do.
 
 mod device;
-mod disk;
 mod executor;
 mod fault;
 pub mod golden;
 pub mod history;
 mod image;
+mod rng;
 mod rotating;
 mod world;
 
-pub use device::SimDevice;
-pub use disk::SimOptions;
+pub use device::{SimDevice, SimOptions};
 pub use executor::SimExecutor;
 pub use fault::Fault;
 pub use image::Image;
+pub use rng::Rng;
 pub use rotating::{DiskModel, DiskStats, Head, Keep, RotatingDisk, RotatingOptions, Service};
-pub use udm_base::Rng;
 pub use world::{Sim, SimClock};

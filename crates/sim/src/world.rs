@@ -1,6 +1,6 @@
 //! The world of a simulation: its clock, its chance, its devices, and the power that they share.
 
-use crate::disk::{Disk, Pending};
+use crate::device::{Disk, Pending};
 use crate::rotating::Spindle;
 use crate::{Image, Rng, SimExecutor};
 use std::cmp::Reverse;
@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use udm_io::{Bio, Clock, Domain, DomainBuilder, Nanos, Status};
 
-/// How far time moves without a limit: a drain waits for something with its own timer.
+/// How far time moves when nobody says until when: a drain waits for something that has its own timer.
 const STEP_NS: u64 = 100_000;
 /// Rounds in which time passes and nothing happens, after which the simulation counts as stuck.
 const STUCK: u64 = 1_000_000;
@@ -49,7 +49,7 @@ pub(crate) struct World {
     /// Writes that have completed, on all devices, and after how many the power goes.
     writes: u64,
     cut_at: Option<u64>,
-    /// The content of the platters after the power cut.
+    /// What was left on the platters when the power went.
     images: Option<Vec<Image>>,
     idle_rounds: u64,
 }
@@ -140,8 +140,8 @@ impl Sim {
         images
     }
 
-    /// The content of each device's platters if the power were cut now, in the order in which the devices were made.
-    /// The world goes on: many cuts can be looked at in one run.
+    /// What would be on each device's platters if the power went now, in the order in which the devices were made. The
+    /// world goes on: many cuts can be looked at in one run.
     pub fn what_if(&self) -> Vec<Image> {
         let mut world = self.lock();
         match &world.images {
@@ -161,7 +161,7 @@ impl Sim {
     /// Lets time pass until the next event, or `timer`, and completes what is due.
     fn idle(&self, timer: Option<Nanos>) {
         let mut world = self.lock();
-        // A disk chooses from the requests submitted up to now.
+        // What was submitted up to now is what a disk chooses from.
         let turned = world.rotating.iter().filter_map(|disk| disk.turn(self.now())).min();
         let next = world.events.peek().map(|Reverse(e)| e.at);
         match next.into_iter().chain(turned).chain(timer).min() {
@@ -235,7 +235,7 @@ impl World {
         flying.into_iter().map(|e| e.pending.bio).chain(spinning).collect()
     }
 
-    /// A random possible content of the platters if the power is cut now.
+    /// What is on the platters if the power goes now, as chance has it.
     fn survivors(&mut self) -> Vec<Image> {
         let mut flying: Vec<&Event> = self.events.iter().map(|Reverse(e)| e).collect();
         flying.sort_by_key(|e| e.sequence);

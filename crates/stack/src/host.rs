@@ -1,4 +1,4 @@
-//! The registry with all targets, and the devices beneath: files, block devices, `null:` and remote exports.
+//! The registry with all targets, and what lies beneath it: files, block devices, `null:` and remote exports.
 
 use crate::open::{OpenOptions, open_beneath};
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use udm_targets::TARGETS;
 /// How long a remote export may take to be reached, and to negotiate.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// An empty registry that knows every target and opens every kind of device. Opened devices get their threads from
+/// An empty registry that knows every target and opens every kind of device. What it opens takes its threads from
 /// `domain`.
 pub fn registry(domain: Domain) -> Registry {
     let (opener, claims) = (domain.clone(), Claims::default());
@@ -26,14 +26,13 @@ pub fn registry_over(domain: Domain, opener: Box<HostOpener>) -> Registry {
     Registry::new(domain, TARGETS, opener)
 }
 
-/// Opens the device that `request` names, which is not a mapped device, for inspection: others may use it. Blocks: a
-/// server may take 20 s to answer.
+/// Opens what `request` names, which is no mapped device, for whoever looks at it: others may use it. Blocks: a server
+/// may take 20 s to answer.
 pub fn open(domain: &Domain, request: &HostRequest<'_>) -> Result<Arc<dyn BlockDevice>, Error> {
     open_with(domain, None, request)
 }
 
-/// As [`open`], for a table: as with the kernel's device mapper, the holder of the claims has exclusive use of a block
-/// device.
+/// As [`open`], for a table: as the kernel's device mapper, the holder of the claims has a block device for itself.
 pub fn open_for_table(
     domain: &Domain,
     claims: &Claims,

@@ -12,16 +12,16 @@ use udm_nbd::{ConnectError, NbdDevice};
 /// How long an NBD server may take to accept and to agree.
 const NBD_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How a device is opened. Only files and block devices can be opened read-only and exclusively; a remote export
-/// depends on its server, and every null device is new.
+/// How a device is opened. Only files and block devices can be opened read-only and exclusively; a remote export is
+/// what its server makes of it, and every null device is new.
 #[derive(Clone)]
 pub struct OpenOptions {
     /// Refuse writes.
     pub read_only: bool,
     /// Refuse, and be refused by, other exclusive opens: for metadata, which two programs must not write.
     pub exclusive: bool,
-    /// Claim block devices, for this holder: others may then not use them exclusively, as file systems do. The holder
-    /// keeps its own exclusive opens apart.
+    /// Claim block devices, for this holder: nobody else may then use them exclusively, as file systems do. Who holds
+    /// the claims keeps its own exclusive opens apart.
     pub claims: Option<Claims>,
     /// The folder that relative paths start from.
     pub cwd: PathBuf,
@@ -30,14 +30,14 @@ pub struct OpenOptions {
 }
 
 impl OpenOptions {
-    /// For reading and writing, shared, with relative paths from the root.
+    /// To read and write, shared with anybody, with relative paths from the root.
     pub fn new(domain: &Domain) -> Self {
         Self { read_only: false, exclusive: false, claims: None, cwd: PathBuf::from("/"), domain: domain.clone() }
     }
 }
 
 /// Opens the device that `spec` names: a path to a regular file or block device, `M:m` for a block device of the host,
-/// `nbd://`, `nbd+unix://` or `null:`. Every call opens a new device; to share one device for one file, compare
+/// `nbd://`, `nbd+unix://` or `null:`. Every call opens anew; who wants one device for one file compares
 /// [`BlockDevice::id`]. Blocks.
 pub fn open_beneath(spec: &str, options: &OpenOptions) -> Result<Arc<dyn BlockDevice>, OpenError> {
     if spec.is_empty() {
@@ -90,13 +90,13 @@ fn open_nbd(spec: &str, options: &OpenOptions) -> Result<Arc<dyn BlockDevice>, O
     Ok(device)
 }
 
-/// The scheme of a URI (RFC 3986); a path that looks like a URI is written `./nbd://`.
+/// What stands before `://` in a URI (RFC 3986); a path that looks so is written `./nbd://`.
 fn is_scheme(text: &str) -> bool {
     text.starts_with(|c: char| c.is_ascii_alphabetic())
         && text.chars().all(|c| c.is_ascii_alphanumeric() || "+-.".contains(c))
 }
 
-/// The node of a block device of the host: from udev's link, or from the kernel's name.
+/// The node of a block device of the host: where udev links it, or where the kernel says it is.
 fn node_of(dev: DevT) -> Option<PathBuf> {
     let linked = PathBuf::from(format!("/dev/block/{dev}"));
     let uevent = std::fs::read_to_string(format!("/sys/dev/block/{dev}/uevent")).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! The devices of a concise specification, for as long as they are needed.
+//! The devices of a concise specification, for as long as somebody needs them.
 
 use crate::{parse_concise, registry};
 use std::path::Path;
@@ -13,7 +13,7 @@ use udm_io::Domain;
 pub struct StackError {
     /// The kernel's number for it.
     pub errno: Errno,
-    /// The device and its error.
+    /// Which device, and what is wrong with it.
     pub message: String,
 }
 
@@ -30,7 +30,7 @@ impl Stack {
         Self::over(registry(domain.clone()), concise)
     }
 
-    /// A stack without devices; they can be added to its registry.
+    /// Without devices; its registry takes them.
     pub fn empty(domain: &Domain) -> Self {
         Self { registry: registry(domain.clone()), top: String::new() }
     }
@@ -38,7 +38,7 @@ impl Stack {
     /// As [`new`](Self::new) in a registry that has no devices yet.
     pub fn over(registry: Registry, concise: &str) -> Result<Self, StackError> {
         let devices = parse_concise(concise).map_err(|message| StackError { errno: Errno::EINVAL, message })?;
-        // Made first, so that the devices made so far are taken down in order if one fails.
+        // Made first, so that the devices that came up are taken down in order if one does not.
         let mut stack = Self { registry, top: String::new() };
         for device in devices {
             let failed =

@@ -7,8 +7,8 @@
 //! # Messages
 //! None.
 //! # Differences from the kernel
-//! A device that is too small is refused when a table is loaded. On a reload, the kernel refuses it only at the resume
-//! (`drivers/md/dm-linear.c`, 6.12).
+//! A device that is too small is refused when a table is loaded, also on a reload, where the kernel waits for the
+//! resume (`drivers/md/dm-linear.c`, 6.12).
 
 use udm_base::{ArgError, Sectors};
 use udm_core::{Ctr, Map, NewTarget, StatusKind, Target, TargetDevice, TargetType};

@@ -1,6 +1,6 @@
 //! # Purpose
-//! A RAM disk: memory, sparse until written, in huge pages where possible. A discard frees memory. Writes of 4 KiB and
-//! more to a disk of more than 256 MiB bypass the CPU's caches.
+//! A RAM disk: memory, sparse until written, in huge pages where they can be had. A discard gives memory back. Writes
+//! of 4 KiB and more to a disk of more than 256 MiB go past the CPU's caches.
 //! # Table
 //! `<start> <length> ram`
 //!

@@ -9,7 +9,7 @@
 //! # Messages
 //! None.
 //! # Differences from the kernel
-//! Discards are split at chunks, not sent as one range to each stripe (`drivers/md/dm-stripe.c`, 6.12).
+//! Discards are cut at chunks rather than sent as one range to each stripe (`drivers/md/dm-stripe.c`, 6.12).
 
 use std::fmt::Write;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -19,11 +19,8 @@ use udm_io::{Bio, Cx, Limits, Status};
 
 pub(crate) static TYPE: TargetType = TargetType::new("striped", [1, 6, 0], ctr);
 
-/// After this many errors of a stripe, further ones are no events (`DM_IO_ERROR_THRESHOLD`).
+/// From this many errors of a stripe on, another is no event (`DM_IO_ERROR_THRESHOLD`).
 const ERROR_THRESHOLD: u32 = 15;
-
-/// What the kernel's `kstrtouint` takes at most.
-const COUNT_MAX: u64 = u32::MAX as u64;
 
 struct Striped {
     stripes: Vec<Stripe>,
@@ -38,8 +35,8 @@ struct Stripe {
 fn ctr(ctr: &mut Ctr<'_>) -> Result<NewTarget, ArgError> {
     let usage = "<stripes> <chunk sectors> and <device> <start sector> for each stripe";
     ctr.args.expect_count(2..=usize::MAX, "Not enough arguments", usage)?;
-    let (count, count_arg) = ctr.args.number_within(1..=COUNT_MAX, "Invalid stripe count", "a number of stripes")?;
-    let (chunk, chunk_arg) = ctr.args.number_within(1..=COUNT_MAX, "Invalid chunk_size", "a chunk size in sectors")?;
+    let (count, count_arg) = positive(ctr, "Invalid stripe count", "a number of stripes")?;
+    let (chunk, chunk_arg) = positive(ctr, "Invalid chunk_size", "a chunk size in sectors")?;
     let len = ctr.len.get();
     if !len.is_multiple_of(count) {
         let hint = format!("expected a length that {count} divides, found {len}");
@@ -102,11 +99,20 @@ impl Target for Striped {
             Failed::At(at) => self.locate(at).0.has_failed(status),
             Failed::Flush(dev) => {
                 let own = self.stripes.iter().filter(|s| s.device.dev.id() == dev);
-                // Each stripe has to count it, also after one for which it is an event.
+                // Each is to count it, also after one for which it is an event.
                 own.filter(|stripe| stripe.has_failed(status)).count() > 0
             }
         }
     }
+}
+
+/// The next argument, a number from 1 to 2^32 - 1 as the kernel's `kstrtouint`.
+fn positive(ctr: &mut Ctr<'_>, message: &str, what: &str) -> Result<(u64, udm_base::Arg), ArgError> {
+    let (n, arg) = ctr.args.number(message, what)?;
+    if n == 0 || n > u64::from(u32::MAX) {
+        return Err(ArgError::new(message).hint(format!("expected {what} from 1 to 4294967295, found {n}")).at(&arg));
+    }
+    Ok((n, arg))
 }
 
 impl Stripe {
@@ -114,15 +120,14 @@ impl Stripe {
         if self.errors.load(Ordering::Relaxed) > 0 { 'D' } else { 'A' }
     }
 
-    /// Counts an error of it, and returns whether that is an event. An unsupported operation is no error
-    /// (`stripe_end_io`).
+    /// Counts an error of it; whether that is an event. What it does not offer is none (`stripe_end_io`).
     fn has_failed(&self, status: Status) -> bool {
         status != Status::NotSupported && self.errors.fetch_add(1, Ordering::Relaxed) + 1 < ERROR_THRESHOLD
     }
 }
 
 impl Striped {
-    /// The stripe of `at`, and the place on it (`stripe_map_sector`).
+    /// The stripe that `at` lies on, and where (`stripe_map_sector`).
     #[inline]
     fn locate(&self, at: Sectors) -> (&Stripe, Sector) {
         let (stripe, into) = self.geometry.locate(at);

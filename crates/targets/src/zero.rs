@@ -1,5 +1,5 @@
 //! # Purpose
-//! Reads as zeroes, and drops writes: `/dev/zero` as a block device, of any size.
+//! Reads as zeroes, and forgets what is written: `/dev/zero` as a block device, of any size.
 //! # Table
 //! `<start> <length> zero`
 //! # Status

@@ -1,4 +1,4 @@
-//! Finds the project's other programs that udm runs.
+//! Programs of the project that udm runs: where they are.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ pub(crate) fn find(name: &str) -> Option<PathBuf> {
 
 fn look(folder: Option<&Path>, path: Option<&OsStr>, name: &str) -> Option<PathBuf> {
     let near = folder.into_iter().flat_map(|folder| [folder.to_owned(), folder.join("../libexec/udm")]);
-    // A relative folder on PATH would mean another program in each working directory.
+    // A relative folder on PATH means another program wherever one stands.
     let far = path.into_iter().flat_map(std::env::split_paths).filter(|folder| folder.is_absolute());
     near.chain(far).map(|folder| folder.join(name)).find(|program| program.is_file())
 }

@@ -1,10 +1,9 @@
-//! Connects to the daemon, and starts one when there is none.
+//! The way to the daemon, which is started when there is none.
 
 use crate::daemon::{EXIT_HELD, EXIT_NONE, Lock, log_tail, open_log};
 use crate::greet::{TRIES, greeted, nobody_listens, reach};
 use crate::places::Places;
 use crate::waiting::Waiting;
-use crate::within::check_outside;
 use rustix::net::sockopt;
 use serde_json::Value;
 use std::io::{self, Read};
@@ -16,34 +15,28 @@ use std::time::{Duration, Instant};
 use udm_base::DevT;
 use udm_client::dmsetup::{DmTransport, IoctlError, SocketTransport};
 use udm_control::second::{Client, ClientError, HostDevice, NodeKind, Request};
-use udm_exec::outside::Outside;
 
-/// The option with which a client starts a daemon.
+/// The daemon's option that a client starts it with, next to the command's name.
 pub(crate) const DETACHED: &str = "--detached";
-/// How long a new daemon may take until it answers.
+/// How long a daemon that was started may take until it answers.
 const START_TIMEOUT: Duration = Duration::from_secs(20);
 /// How long a command may take before its user is told what it waits for.
 const TELL: Duration = Duration::from_secs(1);
 /// How often it is looked for.
 const LOOK: Duration = Duration::from_millis(5);
-/// How many lines of its log to show when it did not start.
+/// How many lines of its log tell why it did not start.
 const LOG_LINES: usize = 8;
 
 /// Connects to `control.sock`, and starts a daemon when nobody answers there. Clients that do so at once end up with
 /// one daemon: the others find its lock and go.
 pub(crate) fn control(places: &Places) -> io::Result<UnixStream> {
-    control_from(places, None)
-}
-
-/// As [`control`]; a daemon that is started lives `outside`.
-pub(crate) fn control_from(places: &Places, outside: Option<&Outside>) -> io::Result<UnixStream> {
     let deadline = Instant::now() + START_TIMEOUT;
     let mut started: Option<Child> = None;
     loop {
         match reach(places, &places.control()) {
             Ok(stream) => {
                 if let Some(child) = started {
-                    withdraw(child, &stream, outside.is_some());
+                    withdraw(child, &stream);
                 }
                 return Ok(stream);
             }
@@ -57,13 +50,13 @@ pub(crate) fn control_from(places: &Places, outside: Option<&Outside>) -> io::Re
         let ended = match &mut started {
             Some(child) => child.try_wait()?,
             None => {
-                started = Some(start(places, outside)?);
+                started = Some(start(places)?);
                 None
             }
         };
         match ended.map(|status| status.code()) {
             None => {}
-            // Another daemon was first, or an ending one has not gone yet: try again.
+            // Another was first, or one that is ending has not gone yet: then it takes another try.
             Some(Some(code)) if code == i32::from(EXIT_HELD) => started = None,
             Some(_) => return Err(with_log(places, "the daemon did not start")),
         }
@@ -92,7 +85,7 @@ pub(crate) fn holder(places: &Places) -> Option<Option<u32>> {
     Lock::holder(places)
 }
 
-/// The socket of the NBD exports, if its server may be talked to.
+/// The socket of the NBD exports, when whoever answers there may be talked to.
 pub(crate) fn nbd(places: &Places) -> io::Result<PathBuf> {
     match reach(places, &places.nbd()) {
         Err(error) if !nobody_listens(&error) => Err(error),
@@ -101,33 +94,24 @@ pub(crate) fn nbd(places: &Places) -> io::Result<PathBuf> {
 }
 
 /// The daemon, detached: it makes a session of its own, and its output is the log.
-fn start(places: &Places, outside: Option<&Outside>) -> io::Result<Child> {
-    if outside.is_none() {
-        check_outside().map_err(io::Error::other)?;
-    }
+fn start(places: &Places) -> io::Result<Child> {
     places.make().map_err(io::Error::other)?;
     let log = open_log(places)?;
-    let mut command = daemon_command(places, &["daemon", DETACHED, "--dir"])?;
-    if let Some(outside) = outside {
-        command.env_remove(udm_exec::WITHIN);
-        outside.run(&mut command);
-    }
-    command
+    daemon_command(places, &["daemon", DETACHED, "--dir"])?
         .stdout(log.try_clone()?)
         .stderr(log)
         .spawn()
         .map_err(|e| io::Error::new(e.kind(), format!("the daemon cannot be started: {e}")))
 }
 
-/// A daemon's message to its starter when it has taken over.
+/// What a daemon says to who started it when it has taken over.
 const REPLACED: &str = "replaced\n";
 
-/// Starts a daemon that takes over from the running one, and waits until it has; if none runs, starts one.
+/// Starts a daemon that goes on in the place of the one that runs, and waits until it has; where none runs, starts one.
 ///
 /// # Errors
-/// The new daemon's message: the old one goes on, unless it was killed.
+/// What the new one says: the old one goes on, unless it was killed.
 pub(crate) fn replace(places: &Places) -> io::Result<()> {
-    check_outside().map_err(io::Error::other)?;
     places.make().map_err(io::Error::other)?;
     let log = open_log(places)?;
     let mut child = daemon_command(places, &["daemon", DETACHED, "--replace", "--dir"])?
@@ -157,7 +141,7 @@ pub(crate) fn replace(places: &Places) -> io::Result<()> {
     }
 }
 
-/// Tells this daemon's starter that it has taken over, and detaches from it: standard error becomes the log.
+/// Tells who started this daemon that it has taken over, and lets go of them: standard error becomes the log.
 pub(crate) fn say_replaced() {
     eprint!("{REPLACED}");
     let _ = rustix::stdio::dup2_stderr(io::stdout());
@@ -166,20 +150,18 @@ pub(crate) fn say_replaced() {
 /// The program with those words and the directory.
 fn daemon_command(places: &Places, words: &[&str]) -> io::Result<Command> {
     let mut command = Command::new(std::env::current_exe()?);
-    // Not under this process's own name, which may be dmsetup.
+    // Not what this one is called by, which may be dmsetup.
     command.arg0("udm").args(words).arg(places.dir()).stdin(Stdio::null());
     Ok(command)
 }
 
 /// Ends a daemon that was started when another was first. Else it would still be about to take the directory when that
-/// one ends, and nobody would know of it. `stays`: this process may live longer than the daemon, and is its parent.
-fn withdraw(mut child: Child, stream: &UnixStream, stays: bool) {
+/// one ends, and nobody would know of it.
+fn withdraw(mut child: Child, stream: &UnixStream) {
     let serves = sockopt::socket_peercred(stream).is_ok_and(|peer| peer.pid.as_raw_pid() as u32 == child.id());
     if !serves {
         let _ = child.kill();
         let _ = child.wait();
-    } else if stays {
-        let _ = std::thread::Builder::new().spawn(move || child.wait());
     }
 }
 
@@ -192,16 +174,16 @@ fn with_log(places: &Places, message: &str) -> io::Error {
     io::Error::other(text)
 }
 
-/// Ioctls over `control.sock`, and everything else over `udm.sock`.
+/// Ioctls over `control.sock`, and what they have no word for over `udm.sock`.
 pub(crate) struct DaemonTransport<'a, C> {
     places: &'a Places,
     ioctls: SocketTransport<C>,
     second: Option<Client<UnixStream>>,
-    /// The kind of node for new devices.
+    /// The node of devices that are made.
     node: Option<NodeKind>,
 }
 
-/// A transport that connects at its first use. `node`: the kind of node for devices that it makes.
+/// A transport that connects when it is first used. `node`: what devices that it makes are to be in the file system.
 pub(crate) fn transport<'a>(
     places: &'a Places,
     cwd: Vec<u8>,
@@ -213,7 +195,7 @@ pub(crate) fn transport<'a>(
 }
 
 impl<C> DaemonTransport<'_, C> {
-    /// Asks on `udm.sock`; `None` if no daemon runs, or it refuses.
+    /// Asks on `udm.sock`; `None` where no daemon runs, or when it refuses.
     fn ask(&mut self, request: &Request) -> Option<Value> {
         if self.second.is_none() {
             self.second = second(self.places).ok()?;
@@ -255,7 +237,7 @@ impl<C: FnMut() -> io::Result<UnixStream>> DmTransport for DaemonTransport<'_, C
 
     fn set_read_ahead(&mut self, name: &str, sectors: u32) {
         let (key, value) = ("read_ahead".to_owned(), sectors.to_string());
-        // Only for display: a device that has gone meanwhile is no error.
+        // It is for show: a device that has gone meanwhile is no error.
         let _ = self.ask(&Request::Set { name: name.to_owned(), key, value });
     }
 

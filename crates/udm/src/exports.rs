@@ -7,7 +7,7 @@ use udm_core::{MappedDevice, Registry, TableSlot};
 use udm_export::{Client, Export, Exports, OpenError, Refused};
 use udm_io::BlockDevice;
 
-/// Every active device by its name, or only one of them.
+/// Every active device by its name, or one of them only.
 pub(crate) struct MappedExports {
     registry: Registry,
     only: Option<String>,
@@ -30,7 +30,7 @@ impl MappedExports {
         devices
     }
 
-    /// The meaning of the empty name: the only device, if there is just one.
+    /// What the empty name stands for: the one device that there is.
     fn default_device(&self) -> Result<Arc<MappedDevice>, OpenError> {
         let devices = self.visible();
         match devices.as_slice() {
@@ -66,21 +66,11 @@ impl Exports for MappedExports {
         if !md.info().active {
             return Err(OpenError::Refused(format!("{name} has no active table; load one and resume it")));
         }
-        if is_off(&md) {
-            return Err(OpenError::Refused(format!("the power of {name} was cut; load its table again and resume it")));
-        }
         Ok(Arc::new(Mapped(md)))
     }
 }
 
-/// Whether the power of a device, or of one beneath, is gone.
-fn is_off(md: &MappedDevice) -> bool {
-    let table = md.table(TableSlot::Active);
-    let beneath = table.as_ref().map_or(&[][..], |table| table.devices());
-    md.is_off() || beneath.iter().any(|dev| dev.as_any().downcast_ref::<MappedDevice>().is_some_and(is_off))
-}
-
-/// A mapped device as an export of any kind.
+/// A mapped device as an export, whichever way.
 pub(crate) struct Mapped(pub(crate) Arc<MappedDevice>);
 
 impl Export for Mapped {
@@ -110,27 +100,27 @@ impl Export for Mapped {
     }
 }
 
-/// Whether no write could succeed, so that a client is told at once.
+/// Whether no write could succeed, so that a client is better told at once.
 pub(crate) fn is_read_only(md: &MappedDevice) -> bool {
     let beneath = md.table(TableSlot::Active);
     let beneath = beneath.as_ref().map_or(&[][..], |table| table.devices());
     md.read_only() || !beneath.is_empty() && beneath.iter().all(|dev| dev.read_only())
 }
 
-/// Whether a write changes metadata that are in this process's memory until a flush, such as a pool's mappings. The
-/// kernel and a mounted file system survive this process, and would lose what they have written.
+/// Whether what a write changed beside its data is in this process's memory until a flush: a pool's mappings are. The
+/// kernel and what is mounted survive this process, and would not find again what they have written.
 pub(crate) fn keeps_in_memory(md: &MappedDevice) -> bool {
     let Some(table) = md.table(TableSlot::Active) else { return false };
     table.types().any(|target| target.name == "thin")
         || table.devices().iter().any(|dev| dev.as_any().downcast_ref::<MappedDevice>().is_some_and(keeps_in_memory))
 }
 
-/// Whether a process of that user may use this one's sockets: only its own user and root may.
+/// Whether a process of that user may use this one's sockets: its own user's and root's may.
 pub(crate) fn may_connect(uid: u32) -> bool {
     uid == 0 || uid == geteuid().as_raw()
 }
 
-/// The message for one that may not.
+/// What one that may not is told.
 pub(crate) fn refusal(uid: u32) -> String {
     let owner = geteuid().as_raw();
     format!("this udm belongs to user {owner}: user {uid} may not use it; only {owner} and root may")

@@ -1,4 +1,4 @@
-//! A connection to the running daemon, if there is one.
+//! A connection to the daemon that runs, if one does.
 
 use crate::places::Places;
 use rustix::net::sockopt;
@@ -7,11 +7,12 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use udm_control::second::ClientError;
 
-/// How often to greet a daemon: a daemon that is killed drops new connections, and so may the next one.
+/// How often a daemon is greeted: one that is killed takes those with it that have only just connected, and so may the
+/// next.
 pub(crate) const TRIES: usize = 8;
 
-/// Connects to `udm.sock` and greets the daemon; `None` when there is none. A greeting changes nothing: if the daemon
-/// goes meanwhile, there is another one or none.
+/// Connects to `udm.sock` and greets who answers there; `None` when nobody does. A greeting changes nothing: when the
+/// daemon goes meanwhile, there is another or none.
 pub(crate) fn greeted<T>(
     places: &Places,
     mut greet: impl FnMut(UnixStream) -> Result<T, ClientError>,
@@ -31,8 +32,8 @@ pub(crate) fn greeted<T>(
     }
 }
 
-/// Connects to a socket of the directory. Before anything is sent, it checks the owner of the directory and the user of
-/// the answering process, which the kernel reports (SO_PEERCRED) whatever has happened to the path meanwhile.
+/// Connects to a socket of the directory. Before anything is said it is looked whose directory it is, and who answers:
+/// by the kernel's word (SO_PEERCRED), which holds whatever became of the path meanwhile.
 pub(crate) fn reach(places: &Places, socket: &Path) -> io::Result<UnixStream> {
     let owner = places.owner()?;
     let stream = match UnixStream::connect(socket) {

@@ -4,13 +4,9 @@
 
 mod beside;
 mod connect;
-mod cut;
 mod daemon;
-mod exec;
 mod exports;
-mod finder;
 mod greet;
-mod log_writes;
 mod own;
 mod places;
 mod progress;
@@ -19,7 +15,6 @@ mod snapshot;
 mod startup;
 mod thin;
 mod waiting;
-mod within;
 mod world;
 
 use places::Places;
@@ -38,7 +33,7 @@ fn main() -> ExitCode {
     let is_udm = program != "dmsetup" && program != "devmap_name";
     let word = first_word(&argv).filter(|_| is_udm);
     // These have clients, which hang up as they like.
-    if !matches!(word, Some("daemon" | "run" | "bench" | "exec")) {
+    if !matches!(word, Some("daemon" | "run" | "bench")) {
         startup::restore_sigpipe();
     } else {
         startup::survive_file_limit();

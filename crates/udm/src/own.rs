@@ -2,15 +2,11 @@
 
 use crate::beside;
 use crate::connect;
-use crate::cut::{self, CutArgs};
 use crate::daemon::{self, Begin};
-use crate::exec::{self, ExecArgs};
-use crate::log_writes::{self, LogWritesArgs};
 use crate::places::Places;
 use crate::run::{self, RunArgs};
 use crate::snapshot::{self, SnapshotArgs};
 use crate::thin::{self, ThinArgs};
-use crate::within::check_outside;
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use serde_json::Value;
 use std::ffi::OsString;
@@ -53,18 +49,12 @@ enum OwnCommand {
     Node(NodeArgs),
     /// Change an option of a device
     Set(SetArgs),
-    /// Take the power from a device: what no flush has seen is lost as a disk loses it, by a seed
-    Cut(CutArgs),
     /// Tell who waits for what and since when
     Debug(DebugArgs),
     /// Check, dump, restore and look into a thin pool's metadata
     Thin(ThinArgs),
     /// Look into the COW device of a snapshot: what changed, and how full it is; or take a snapshot back
     Snapshot(SnapshotArgs),
-    /// Run a program of the kernel's device mapper (lvm, dmsetup, cryptsetup), and all that it starts, on udm
-    Exec(ExecArgs),
-    /// Look into the log of a log-writes device, or replay it onto another
-    LogWrites(LogWritesArgs),
     /// Measure how fast a device is; `udm bench --help` tells more
     #[command(disable_help_flag = true)]
     Bench(BenchArgs),
@@ -209,7 +199,6 @@ pub(crate) fn main(argv: Vec<OsString>) -> u8 {
         OwnCommand::Daemon(args) => return serve(places(), args),
         OwnCommand::Run(args) => run::run(args),
         OwnCommand::Export(args) => places().and_then(|places| export(&places, args)),
-        OwnCommand::Exec(args) => return exec::main(places(), args),
         OwnCommand::Bench(args) => {
             // Without a directory there is no daemon, and its devices are the only ones that are out of reach.
             let socket = places().ok().and_then(|places| {
@@ -221,8 +210,6 @@ pub(crate) fn main(argv: Vec<OsString>) -> u8 {
         }
         OwnCommand::Thin(args) => thin::run(args),
         OwnCommand::Snapshot(args) => snapshot::run(args, &places()),
-        OwnCommand::Cut(args) => cut::run(args, &places()),
-        OwnCommand::LogWrites(args) => log_writes::run(args, &places()),
         OwnCommand::Node(args) => places().and_then(|places| node(&places, args)),
         OwnCommand::Debug(DebugArgs { command: DebugCommand::Dump { json } }) => {
             places().and_then(|places| dump(&places, *json))
@@ -236,10 +223,6 @@ pub(crate) fn main(argv: Vec<OsString>) -> u8 {
 }
 
 fn serve(places: Result<Places, String>, args: &DaemonArgs) -> u8 {
-    if let (false, Err(message)) = (args.detached, check_outside()) {
-        eprintln!("udm: {message}");
-        return 1;
-    }
     if args.replace {
         return match places.map_err(Into::into).and_then(|places| daemon::replace(places, connect::say_replaced)) {
             Ok(true) => 0,
@@ -260,7 +243,7 @@ fn serve(places: Result<Places, String>, args: &DaemonArgs) -> u8 {
     match places.map_err(Into::into).and_then(|places| daemon::run(places, begin)) {
         Ok(()) => 0,
         Err(error) => {
-            // A client that started one daemon too many needs no line in the log.
+            // A client that started one too many needs no word in the log.
             if !(begin.detached && error.held) {
                 eprintln!("udm: {}", error.message);
             }
@@ -306,7 +289,7 @@ fn status(places: &Places) -> Result<u8, String> {
     let Hello { program, pid, .. } = client.daemon().clone();
     let stats = ask(&mut client, &Request::Stats { name: None })?;
     let devices = stats.get("devices").and_then(Value::as_array).map_or(0, Vec::len);
-    // A reader that takes only the first line need not be told that the others could not be written.
+    // Who reads the first line only does not want to hear that the others could not be written.
     crate::startup::restore_sigpipe();
     println!("{program}, process {pid}, serves {} with {devices} devices", places.dir().display());
     for device in stats.get("devices").and_then(Value::as_array).into_iter().flatten() {

@@ -1,4 +1,4 @@
-//! The daemon's directory and its files (`docs/src/daemon.md`).
+//! The daemon's directory and what lies in it (`docs/src/daemon.md`).
 
 use crate::daemon::{LOG, STATE};
 use rustix::process::geteuid;
@@ -11,19 +11,19 @@ use std::path::{Path, PathBuf};
 /// The longest path of a unix socket: `sun_path` less its zero (`include/uapi/linux/un.h`).
 const SOCKET_PATH_MAX: usize = 107;
 
-/// The user that everybody trusts.
+/// The user that is trusted by all.
 const ROOT: u32 = 0;
 
-/// The directory of a daemon, as it and its clients see it.
+/// Where a daemon and its clients meet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Places {
     dir: PathBuf,
-    /// It was given as an option, not by the environment.
+    /// It was typed, and did not come from the environment.
     typed: bool,
 }
 
 impl Places {
-    /// The given directory, else `$UDM_DIR`, else `$XDG_RUNTIME_DIR/udm`, else `/run/udm` for root.
+    /// The directory that was asked for, else `$UDM_DIR`, else `$XDG_RUNTIME_DIR/udm`, else `/run/udm` for root.
     pub(crate) fn find(asked: Option<&Path>) -> Result<Self, String> {
         let set = |key: &str| env::var_os(key).filter(|value| !value.is_empty()).map(PathBuf::from);
         let dir = asked
@@ -45,7 +45,7 @@ impl Places {
         Ok(this)
     }
 
-    /// Makes the directory, for its owner alone, or checks an existing one.
+    /// Makes the directory, for its owner alone, or checks the one that is there.
     pub(crate) fn make(&self) -> Result<(), String> {
         let shown = self.dir.display();
         match DirBuilder::new().mode(0o700).recursive(true).create(&self.dir) {
@@ -57,7 +57,7 @@ impl Places {
         self.check_own()
     }
 
-    /// Checks that a directory exists, belongs to this user, and nobody else can write to it.
+    /// Checks that a directory is there, is ours, and nobody else can write to it.
     pub(crate) fn check_own(&self) -> Result<(), String> {
         let owner = self.owner().map_err(|e| e.to_string())?;
         let me = geteuid().as_raw();
@@ -67,12 +67,11 @@ impl Places {
         Err(format!("{} belongs to user {owner}, not to you ({me}); choose another --dir", self.dir.display()))
     }
 
-    /// The user whose daemon may be talked to there: the directory's owner, who must be this user or root. Root may
-    /// talk to another user's daemon if the directory is given as an option: the environment may have come from that
-    /// user.
+    /// The user whose daemon may be talked to there: the directory's owner, who is this user or root. Root may talk to
+    /// somebody else's when that is typed: what the environment says may have come from them.
     ///
     /// # Errors
-    /// `NotFound`: there is no such directory. `PermissionDenied`: another user's process could answer there.
+    /// `NotFound`: there is no such directory. `PermissionDenied`: somebody else could answer there.
     pub(crate) fn owner(&self) -> io::Result<u32> {
         let shown = self.dir.display();
         let refused = |why: String| io::Error::new(io::ErrorKind::PermissionDenied, why);
@@ -125,12 +124,12 @@ impl Places {
         self.dir.join(STATE)
     }
 
-    /// The changes since that was written.
+    /// What has changed since that was written.
     pub(crate) fn state_log(&self) -> PathBuf {
         self.dir.join(LOG)
     }
 
-    /// The state of a daemon that did not end cleanly.
+    /// The state that a daemon left which did not end in order.
     pub(crate) fn last_state(&self) -> PathBuf {
         self.dir.join("state.json.last")
     }
@@ -142,20 +141,6 @@ impl Places {
 
     pub(crate) fn log(&self) -> PathBuf {
         self.dir.join("log")
-    }
-
-    /// Which file systems on nodes are frozen.
-    pub(crate) fn frozen(&self) -> PathBuf {
-        self.dir.join("frozen")
-    }
-
-    /// What belongs to the namespace of `udm exec`.
-    pub(crate) fn exec(&self) -> PathBuf {
-        self.dir.join("exec")
-    }
-
-    pub(crate) fn exec_socket(&self) -> PathBuf {
-        self.dir.join("exec.sock")
     }
 
     pub(crate) fn lock(&self) -> PathBuf {

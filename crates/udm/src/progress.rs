@@ -1,4 +1,5 @@
-//! Shows progress on stderr: a bar on a terminal, a line every few seconds elsewhere, nothing for short operations.
+//! Telling how far it is, on stderr: a bar on a terminal, a line every few seconds elsewhere, nothing for what is
+//! short.
 
 use std::io::{IsTerminal, stderr};
 use std::time::{Duration, Instant};
@@ -6,7 +7,7 @@ use std::time::{Duration, Instant};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use udm_formats::thin::tools::Progress;
 
-/// Shorter operations show nothing.
+/// What takes less is not told about.
 const SHORT: Duration = Duration::from_secs(1);
 /// Between two lines.
 const LINES: Duration = Duration::from_secs(5);
@@ -15,7 +16,7 @@ const FRAMES: Duration = Duration::from_millis(100);
 
 pub(crate) struct Bar {
     name: &'static str,
-    /// If the total is not known.
+    /// Where whoever counts does not know.
     total: Option<u64>,
     quiet: bool,
     next: Instant,
@@ -27,7 +28,7 @@ impl Bar {
         Self { name, total, quiet, next: Instant::now() + SHORT, bar: None }
     }
 
-    /// Removes the bar, so that something else can be printed.
+    /// Takes the bar away, so that something else can be printed.
     pub(crate) fn clear(&mut self) {
         if let Some(bar) = self.bar.take() {
             bar.finish_and_clear();
@@ -58,7 +59,7 @@ impl Progress for Bar {
 }
 
 impl Bar {
-    /// The total; the progress is never more.
+    /// Of how much; what is done is never more.
     fn total(&self, done: u64, total: u64) -> u64 {
         self.total.unwrap_or(total).max(done).max(1)
     }
@@ -90,7 +91,7 @@ mod tests {
     use std::io;
     use std::sync::{Arc, Mutex};
 
-    /// A terminal of one line: its content, and what it has shown.
+    /// A terminal of one line: what stands in it, and what it has shown.
     #[derive(Clone, Default, Debug)]
     struct Screen(Arc<Mutex<(String, Vec<String>)>>);
 

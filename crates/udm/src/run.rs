@@ -65,7 +65,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<u8, String> {
     Ok(0)
 }
 
-/// Makes the devices of the concise specification; false after an error, which was printed.
+/// The devices of the concise specification; what is wrong has been told when this is false.
 fn create(registry: &Registry, concise: &str) -> bool {
     let cwd = std::env::current_dir().unwrap_or_default();
     let mut transport = LocalTransport::new(registry, cwd);
@@ -73,7 +73,7 @@ fn create(registry: &Registry, concise: &str) -> bool {
     world::dmsetup(argv, &mut transport, PathBuf::from("/dev/mapper")) == 0
 }
 
-/// Prints where the devices are, and how to read one.
+/// Tells where the devices are, and how to read one.
 fn announce(registry: &Registry, server: &Server) {
     let names: Vec<String> = registry.list().iter().filter(|md| md.info().active).map(|md| md.device_name()).collect();
     let uri = |listen: &Listen, name: &str| match listen {

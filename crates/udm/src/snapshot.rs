@@ -1,24 +1,29 @@
-//! `udm snapshot`: shows the content of a COW device, and merges it into the origin ([`merge`]).
+//! `udm snapshot`: what is on a COW device, and how it goes back to the origin ([`merge`]).
 //!
-//! The device is opened for reading only, and never written. A device in use is read all the same, and the output says
-//! so.
+//! To look into it the device is opened for reading only, and never written. One that is in use is read all the same,
+//! and said to be.
 
 mod merge;
 
-use crate::finder::{Device, Finder};
 use crate::places::Places;
 use clap::{Args, Subcommand};
 use serde_json::json;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use udm_base::{Sector, Sectors};
+use std::sync::Arc;
+use udm_base::{AlignedBuf, Sector, Sectors};
+use udm_files::OpenErrorKind;
 use udm_formats::snapshot::{
-    Changes, Error, Exception, Geometry, HEADER_BYTES, Header, Picture, Probe, Reader, Run, Store, VERSION, runs, size,
+    Changes, Error, Exception, Geometry, HEADER_BYTES, Header, Picture, Piece, Probe, Reader, Run, Store, VERSION,
+    runs, size,
 };
+use udm_io::{BlockingIo, Domain, Status};
+use udm_nbd::uri::{Endpoint, Uri};
+use udm_stack::OpenOptions;
 
-/// How often to start again when the device changes while it is read.
+/// How often a device that changes under the reader is begun again.
 const TRIES: usize = 5;
-/// The length that is compared at once.
+/// How much is compared at once.
 const COMPARE: u64 = 1 << 20;
 
 #[derive(Args)]
@@ -67,18 +72,19 @@ struct CowArgs {
 /// Runs the command. Returns the exit code.
 pub(crate) fn run(args: &SnapshotArgs, places: &Result<Places, String>) -> Result<u8, String> {
     let mut out = io::BufWriter::new(io::stdout().lock());
-    let finder = Finder::new(places);
+    // Without a directory there is no daemon, and its devices are the only ones that are out of reach.
+    let finder = Finder { domain: Domain::default(), socket: places.as_ref().ok().map(Places::nbd) };
     let done = match &args.command {
         SnapshotCommand::Info { cow } => {
-            let read = Cow::open(&finder, &cow.name)?;
+            let read = finder.cow(&cow.name)?;
             info(&read, cow, &mut out)
         }
         SnapshotCommand::Ls { cow } => {
-            let read = Cow::open(&finder, &cow.name)?;
+            let read = finder.cow(&cow.name)?;
             list(&read, read.valid()?, cow, &mut out)
         }
         SnapshotCommand::Diff { cow, origin, svg } => {
-            let read = Cow::open(&finder, &cow.name)?;
+            let read = finder.cow(&cow.name)?;
             let origin = origin.as_deref().map(|name| finder.open(name)).transpose()?;
             diff(&read, origin.as_ref(), svg.as_deref(), cow, &mut out)?
         }
@@ -90,12 +96,27 @@ pub(crate) fn run(args: &SnapshotArgs, places: &Result<Places, String>) -> Resul
     }
 }
 
+struct Finder {
+    domain: Domain,
+    /// Where the daemon's devices are found by name; it need not exist.
+    socket: Option<PathBuf>,
+}
+
+/// A device that is open for reading.
+struct Device {
+    name: String,
+    io: BlockingIo,
+    block: u32,
+    /// Who writes to it meanwhile.
+    in_use: Option<String>,
+}
+
 /// A COW device that was read.
 struct Cow {
     device: Device,
     header: Header,
     geometry: Geometry,
-    /// The content of the areas. `None` for an invalid snapshot: the kernel does not read them either.
+    /// What the areas hold. `None` for a snapshot that is invalid: the kernel does not look at them either.
     content: Option<Content>,
 }
 
@@ -104,24 +125,56 @@ struct Content {
     store: Store,
 }
 
-impl Cow {
-    fn open(finder: &Finder, name: &str) -> Result<Self, String> {
-        let device = finder.open(name)?;
+impl Finder {
+    fn open(&self, name: &str) -> Result<Device, String> {
+        let spec = self.daemons_device(name).unwrap_or_else(|| name.to_owned());
+        let cwd = std::env::current_dir().unwrap_or_default();
+        let mut options = OpenOptions { read_only: true, exclusive: true, cwd, ..OpenOptions::new(&self.domain) };
+        let (opened, in_use) = match udm_stack::open_beneath(&spec, &options) {
+            // Readers among themselves do not mind each other, so it is a writer.
+            Err(e) if e.kind() == OpenErrorKind::Busy => {
+                options.exclusive = false;
+                (udm_stack::open_beneath(&spec, &options), Some(e.to_string()))
+            }
+            opened => (opened, None),
+        };
+        let device = opened.map_err(|e| e.to_string())?;
+        let block = device.limits().logical_block_size;
+        let io = BlockingIo::new(&self.domain, Arc::clone(&device)).map_err(|e| format!("{name}: {e}"))?;
+        if let Some(holder) = &in_use {
+            eprintln!("udm: {holder}: it may change while it is read, and what is shown may be of different moments");
+        }
+        Ok(Device { name: name.to_owned(), io, block, in_use })
+    }
+
+    /// The URI of a device of the daemon, when that is what `name` means and there is no file of that name.
+    fn daemons_device(&self, name: &str) -> Option<String> {
+        let socket = self.socket.as_ref().filter(|socket| socket.exists())?;
+        let plain = name.strip_prefix("/dev/mapper/").unwrap_or(name);
+        if plain.contains(['/', ':']) || Path::new(name).exists() {
+            return None;
+        }
+        Some(Uri { endpoint: Endpoint::Unix(socket.clone()), export: plain.to_owned() }.to_string())
+    }
+
+    fn cow(&self, name: &str) -> Result<Cow, String> {
+        let device = self.open(name)?;
         for _ in 1..TRIES {
             match load(&device) {
-                // The writer may have been between two writes.
+                // Who writes may have been between two writes.
                 Err(_) if device.in_use.is_some() => {}
-                loaded => return loaded.map(|(header, geometry, content)| Self { device, header, geometry, content }),
+                loaded => return loaded.map(|(header, geometry, content)| Cow { device, header, geometry, content }),
             }
         }
-        load(&device).map(|(header, geometry, content)| Self { device, header, geometry, content })
+        load(&device).map(|(header, geometry, content)| Cow { device, header, geometry, content })
     }
 }
 
 fn load(device: &Device) -> Result<(Header, Geometry, Option<Content>), String> {
     let wrong = |e: Error| format!("{}: {e}", device.name);
     let sectors = device.io.sectors();
-    let start = device.read(Sector::ZERO, sectors.min(Sectors::covering(HEADER_BYTES as u64)))?;
+    let start =
+        device.read(Piece { sector: Sector::ZERO, sectors: sectors.min(Sectors::covering(HEADER_BYTES as u64)) })?;
     let header = match Header::probe(&start).map_err(wrong)? {
         Probe::Store(header) => header,
         Probe::Empty => {
@@ -131,16 +184,34 @@ fn load(device: &Device) -> Result<(Header, Geometry, Option<Content>), String> 
             ));
         }
     };
-    let geometry = Geometry::new(header.chunk, sectors, device.limits.logical_block_size).map_err(wrong)?;
+    let geometry = Geometry::new(header.chunk, sectors, device.block).map_err(wrong)?;
     if !header.valid {
         return Ok((header, geometry, None));
     }
     let mut reader = Reader::new(geometry);
     while let Some(piece) = reader.want() {
-        reader.feed(&device.read(piece.sector, piece.sectors)?).map_err(wrong)?;
+        reader.feed(&device.read(piece)?).map_err(wrong)?;
     }
     let loaded = reader.finish().map_err(wrong)?;
     Ok((header, geometry, Some(Content { exceptions: loaded.exceptions, store: loaded.store })))
+}
+
+impl Device {
+    /// Reads sectors, however the device wants them aligned.
+    fn read(&self, piece: Piece) -> Result<Vec<u8>, String> {
+        let block = u64::from(self.block.max(4096)) / udm_base::SECTOR_SIZE as u64;
+        let from = piece.sector.get() / block * block;
+        let end = (piece.sector + piece.sectors).get();
+        let to = end.next_multiple_of(block).min(self.io.sectors().get()).max(end);
+        let mut buf = AlignedBuf::zeroed(Sectors::new(to - from).as_len());
+        self.io.read(Sector::new(from), &mut buf).map_err(|status| self.failed(piece.sector, status))?;
+        let skip = Sectors::new(piece.sector.get() - from).as_len();
+        Ok(buf[skip..skip + piece.sectors.as_len()].to_vec())
+    }
+
+    fn failed(&self, sector: Sector, status: Status) -> String {
+        format!("{}: reading at sector {sector} failed: {status:?}", self.name)
+    }
 }
 
 impl Cow {
@@ -292,8 +363,8 @@ fn compare(cow: &Cow, content: &Content, origin: &Device) -> Result<Changes, Str
             let Some(sectors) = end.checked_since(old).map(|left| left.min(most)).filter(|n| !n.is_zero()) else {
                 break;
             };
-            let now = origin.read(old, sectors)?;
-            let then = cow.device.read(new, sectors)?;
+            let now = origin.read(Piece { sector: old, sectors })?;
+            let then = cow.device.read(Piece { sector: new, sectors })?;
             let pairs = now.chunks_exact(udm_base::SECTOR_SIZE).zip(then.chunks_exact(udm_base::SECTOR_SIZE));
             for (n, _) in (0..).zip(pairs).filter(|(_, (now, then))| now != then) {
                 changes.push(old + Sectors::new(n), Sectors::new(1));

@@ -1,16 +1,16 @@
-//! Reports on standard error what a slow command waits for. The daemon knows.
+//! Telling on standard error what a command waits for that takes long. The daemon knows.
 
 use crate::greet::greeted;
 use crate::places::Places;
 use std::time::Duration;
 use udm_control::second::{Client, Request, Underway};
 
-/// How long the daemon may take to answer: the command's own answer may come meanwhile.
+/// How long the daemon may take to say it: the command's own answer may come meanwhile.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// After how many looks the same text is repeated: the first time, and from then on.
+/// After how many looks the same is told again: the first time, and from then on.
 const AGAIN: [u32; 2] = [10, 60];
 
-/// The reports on one command.
+/// What has been told of one command.
 pub(crate) struct Waiting {
     places: Places,
     /// The last text without its numbers, which grow.
@@ -37,7 +37,7 @@ impl Waiting {
         }
     }
 
-    /// The waits of this process's commands.
+    /// What this process's commands wait for.
     fn ask(&self) -> Option<String> {
         let greet = |stream: std::os::unix::net::UnixStream| {
             stream.set_read_timeout(Some(PATIENCE))?;

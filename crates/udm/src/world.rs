@@ -43,7 +43,7 @@ fn execute(words: &[String]) -> io::Result<()> {
     Command::new(program).args(args).status().map(drop)
 }
 
-/// The variables whose name and value are UTF-8: no others are used.
+/// The variables whose name and value are UTF-8: no other is asked for.
 fn vars() -> HashMap<String, String> {
     std::env::vars_os().filter_map(|(key, value)| Some((key.into_string().ok()?, value.into_string().ok()?))).collect()
 }

@@ -1,4 +1,4 @@
-//! Calls from control threads to a worker.
+//! What control threads ask of a worker.
 
 use crate::lock;
 use crate::worker::{Service, Worker};
@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use udm_base::Errno;
 use udm_core::Error;
 
-/// The place for an answer.
+/// Where an answer is left.
 pub struct Reply<T>(Arc<Mutex<Option<T>>>);
 
 impl<T> Clone for Reply<T> {
@@ -33,16 +33,16 @@ impl<T> Reply<T> {
 }
 
 impl<S: Service> Worker<S> {
-    /// Asks the worker and waits for the answer, running the worker if no other thread does. Blocks. Not from inside a
-    /// channel. Fails when the worker has ended.
+    /// Asks the worker and waits for the answer, running it if nobody does. Blocks. Not from inside a channel. Fails
+    /// when the worker has ended.
     pub fn call<T, E: Into<S::Event>>(&self, event: impl FnOnce(Reply<T>) -> E) -> Result<T, Error> {
         let reply = Reply::default();
         self.leave(event(reply.clone()).into());
         self.wait_for(&reply)
     }
 
-    /// Waits for the answer to an event that has been left to the worker. Meanwhile this thread runs the worker, and
-    /// serves channels whose threads sleep elsewhere, since the worker may wait for their bios.
+    /// Waits for an answer to what has been left to the worker. Meanwhile it is run from here, and channels whose
+    /// threads sleep elsewhere are served: bios of theirs may be what it waits for.
     pub fn wait_for<T>(&self, reply: &Reply<T>) -> Result<T, Error> {
         let answer = self.domain().drain_with(|cx| {
             self.kick_patiently(cx);

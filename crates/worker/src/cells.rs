@@ -1,4 +1,4 @@
-//! Blocks that are being worked on: bios for them wait meanwhile, in order (the kernel's bio prison).
+//! Blocks that something is being done with: what comes for them meanwhile waits, in order (the kernel's bio prison).
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -8,7 +8,7 @@ struct Cell<W> {
     waiting: Vec<W>,
 }
 
-/// The cells of several devices, distinguished by a key. They do not overlap.
+/// The cells of several devices, which are told apart by a key. They do not overlap.
 pub struct Cells<K, W>(BTreeMap<(K, u64), Cell<W>>);
 
 impl<K: Ord + Copy, W> Default for Cells<K, W> {
@@ -23,7 +23,7 @@ impl<K: Ord + Copy, W> Cells<K, W> {
         last.map(|(_, cell)| cell).filter(|cell| cell.end > blocks.start)
     }
 
-    /// Makes `waiting` wait if any of its blocks is in a cell; returns it otherwise.
+    /// Lets `waiting` wait when something is being done with any of its blocks; gives it back otherwise.
     pub fn wait(&mut self, dev: K, blocks: Range<u64>, waiting: W) -> Option<W> {
         if self.0.is_empty() {
             return Some(waiting);
@@ -37,13 +37,13 @@ impl<K: Ord + Copy, W> Cells<K, W> {
         }
     }
 
-    /// Makes a cell of blocks that are in none.
+    /// Begins to do something with blocks that are free of cells.
     pub fn begin(&mut self, dev: K, blocks: Range<u64>) {
         debug_assert!(self.over(dev, &blocks).is_none(), "cells do not overlap");
         self.0.insert((dev, blocks.start), Cell { end: blocks.end, waiting: Vec::new() });
     }
 
-    /// Ends the cell that begins at `start`. Returns what has waited for it.
+    /// Ends what began at `start`. Returns what has waited.
     pub fn end(&mut self, dev: K, start: u64) -> Vec<W> {
         self.0.remove(&(dev, start)).map(|cell| cell.waiting).unwrap_or_default()
     }

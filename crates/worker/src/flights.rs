@@ -1,19 +1,19 @@
-//! Counts the I/O that is still on its way to the place that a look-up has given, by epochs: a data block is reused
-//! only when every bio that could have found its old use has ended.
+//! Which I/O is still out to where a look-up has sent it, told apart by epochs: a data block is used anew only when
+//! whatever could have found its old use has ended.
 //!
 //! # How
 //! A bio enters the open epoch *before* it looks its block up, in the same section of its channel, and leaves that
 //! epoch when it has come back from there, or at once if it goes nowhere. A [`Drains`], which the worker owns, closes
-//! the epoch by opening another one, lets a grace period pass (a bio that has seen the epoch open has entered by then),
-//! and waits until no bio is left in the closed one. A bio in the new epoch has looked its block up after that epoch
-//! was opened, so it has found the new mapping. So: change the mapping, ask for a drain, and when the drain is over no
-//! bio uses the old mapping. If bios looked up first and entered then, a bio with the old mapping could still enter the
-//! new epoch, and no drain would wait for it.
+//! the epoch by opening another one, lets a grace period pass (who has seen the epoch open has entered by then), and
+//! waits until nobody is left in the closed one. Who has entered the new epoch looks blocks up after it was opened, and
+//! finds what they are now. So: change the mapping, ask for a drain, and when it is over nobody uses what the mapping
+//! was. The other way round, one who has looked up before the change could still enter the new epoch, and nobody would
+//! wait for it.
 //!
 //! # Invariants
 //! - A counter is written by one thread at a time, the one inside its channel, and by no atomic read-modify-write.
 //! - At most one epoch is closed and not empty: two counters for each channel are enough.
-//! - Nothing here waits; the worker asks again about a drain that is not over.
+//! - Nothing here waits; what is not over is asked again.
 
 #[cfg(test)]
 mod tests;
@@ -21,7 +21,7 @@ mod tests;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use udm_io::{Cx, Domain, Grace, MAX_CHANNELS};
 
-/// A bio's entry, to be given back when it leaves.
+/// What a bio has to give back when it leaves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Epoch(u8);
 
@@ -46,14 +46,14 @@ impl Epoch {
 #[repr(align(64))]
 struct Line([AtomicU64; 2]);
 
-/// The state that leaving has to look at, besides its counter.
+/// What leaving has to look at, besides its counter.
 const NOBODY_WAITS: u8 = 0;
 /// A grace period is under way.
 const SECTIONS: u8 = 1;
 /// The closed epoch is not empty.
 const BIOS: u8 = 2;
 
-/// The counts of bios that are out to data blocks. A cache line for each of a domain's channels: 16 KiB.
+/// The bios that are out to data blocks. A cache line for each of a domain's channels: 16 KiB.
 pub(crate) struct Flights {
     /// Both are read by every bio and written by drains only.
     open: AtomicU8,
@@ -70,27 +70,27 @@ impl Flights {
         }
     }
 
-    /// Enters a bio of this channel that is about to look its data block up, in this section.
+    /// A bio of this channel is about to look its data block up, in this section.
     #[inline]
     pub(crate) fn enter(&self, cx: &Cx<'_>) -> Epoch {
-        // Acquire: a bio that sees a new epoch sees the mappings that were changed before it was opened.
+        // Acquired: who sees a new epoch sees the mappings that were changed before it was opened.
         let epoch = Epoch(self.open.load(Ordering::Acquire));
         let count = &self.lines[cx.id()].0[epoch.bit() & 1];
         count.store(count.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
         epoch
     }
 
-    /// The bio has come back. True when this may end a drain: then the worker has to be kicked.
+    /// The bio has come back. True when a drain may get on by it: then the worker is to be kicked.
     #[inline]
     #[must_use = "a drain waits for the worker to look again"]
     pub(crate) fn leave(&self, cx: &Cx<'_>, epoch: Epoch) -> bool {
         let count = &self.lines[cx.id()].0[epoch.bit() & 1];
         let left = count.load(Ordering::Relaxed).wrapping_sub(1);
         debug_assert_ne!(left, u64::MAX, "more bios leave than entered");
-        // A thread that sees the counter sees all that the bio did.
+        // Whoever sees the counter sees all that the bio did.
         count.store(left, Ordering::Release);
-        // No fence: a drain announces itself and then makes every section pass a barrier. The drain waits for a section
-        // that does not see the announcement.
+        // No fence: a drain announces itself and then makes every section pass a barrier. A section that does not see
+        // the announcement is one that it waits for.
         match self.waits_for.load(Ordering::Relaxed) {
             NOBODY_WAITS => false,
             SECTIONS => true,
@@ -104,52 +104,51 @@ impl Flights {
         counts.map(|count| count.load(Ordering::Acquire)).fold(0, u64::wrapping_add)
     }
 
-    /// Whether a closed epoch is empty. Then it stays empty.
+    /// Whether nobody is left in an epoch that nobody enters any more. Then it stays so.
     fn is_empty(&self, epoch: Epoch) -> bool {
         self.lines.iter().all(|line| line.0[epoch.bit() & 1].load(Ordering::Acquire) == 0)
     }
 }
 
-/// A ticket for a drain. Later tickets are greater.
+/// A drain that was asked for. Later ones are greater.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Ticket(u64);
 
-/// The worker's side: drains, one after the other, each for all requests made before it began.
+/// The worker's side: drains, one after the other, each for everybody who asked before it began.
 #[derive(Default)]
 pub(crate) struct Drains {
     wanted: u64,
     begun: u64,
     ended: u64,
-    /// The grace period of the drain under way, until it is over.
+    /// Of the one that is under way, until it is over.
     grace: Option<Grace>,
 }
 
-/// How often a grace period is polled before the drain is put off: sections take less than a microsecond, and a drain
-/// that is put off waits for the next bio or the workqueue. About as long as the barrier took.
+/// How often a grace period is asked before it is put off: sections take less than a microsecond, and who puts off
+/// waits for the next bio or the workqueue. About as long as the barrier took.
 const PATIENCE: usize = 128;
 
 impl Drains {
-    /// Requests a drain of all bios that have entered until now. The mapping must have been changed before.
+    /// A drain of all that has entered until now. The mapping must have been changed before.
     pub(crate) fn ask(&mut self) -> Ticket {
-        // The drain under way may have begun before the change.
+        // The one that is under way may have begun before the change.
         self.wanted = self.begun + 1;
         Ticket(self.wanted)
     }
 
-    /// Whether all bios that had entered when the ticket was given have left.
+    /// Whether everything that had entered when the ticket was given has left.
     pub(crate) const fn is_over(&self, ticket: Ticket) -> bool {
         ticket.0 <= self.ended
     }
 
-    /// Whether a drain is still wanted. Then [`advance`](Self::advance) has to be called again: after a `leave` that
-    /// returned true, and also now and then, since the end of a section gives no signal.
+    /// Whether somebody still waits. Then [`advance`](Self::advance) is to be called again: after a `leave` that said
+    /// so, and now and then besides, since the end of a section tells nobody.
     pub(crate) const fn is_waiting(&self) -> bool {
         self.ended < self.wanted
     }
 
-    /// Advances as far as possible, and returns whether any drain has ended. `cx` is the section that the worker runs
-    /// in; no caller up its stack may be between entering and the end of its look-up. Each drain costs a membarrier(2)
-    /// at its beginning.
+    /// Goes as far as it can, and says whether any drain has ended. `cx` is the section that the worker runs in;
+    /// nothing up its stack may still be between looking a block up and entering. A drain begun costs a membarrier(2).
     pub(crate) fn advance(&mut self, flights: &Flights, domain: &Domain, cx: &Cx<'_>) -> bool {
         let before = self.ended;
         while self.is_waiting() {

@@ -1,4 +1,4 @@
-//! Frames on clients' bios that call the worker: the part of the framework with `unsafe` pointers.
+//! Frames of clients' bios that a worker has to learn of: the part of the framework that has to vouch for pointers.
 
 use crate::flights::Epoch;
 use crate::worker::{Service, Worker};
@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use udm_io::{Bio, Cx};
 
 impl<S: Service> Worker<S> {
-    /// Makes a bio that has [entered](Self::enter) an epoch leave it when it comes back from where it is sent now.
+    /// Has a bio that has [entered](Self::enter) an epoch leave it when it has come back from where it is sent now.
     /// Allocates nothing.
     ///
     /// # Safety
@@ -21,8 +21,8 @@ impl<S: Service> Worker<S> {
         assert!(pushed, "core leaves room for a frame of a target that takes bios themselves");
     }
 
-    /// Calls `back` when a bio has come back from where it is sent now, with the sector that it has now. `back` makes
-    /// an event of the bio, or returns it to let it go on. Allocates a box for `back`.
+    /// Has the worker learn of a bio that has come back from where it is sent now, with the sector that it has now:
+    /// `back` makes an event of it, and gives it back when it is to go on. Allocates a box for `back`.
     pub fn watch<F>(self: &Arc<Self>, bio: &mut Bio, back: F)
     where
         F: FnOnce(Bio) -> (S::Event, Option<Bio>) + Send + 'static,
@@ -36,7 +36,7 @@ impl<S: Service> Worker<S> {
 }
 
 /// # Safety
-/// `word` is a worker, with the epoch as its lowest bit; the worker exists while the bio is in flight.
+/// `word` is a worker, its lowest bit the epoch, and the worker is there while the bio is in flight.
 unsafe fn landed<S: Service>(cx: &Cx<'_>, bio: Bio, word: *const ()) -> Option<Bio> {
     let epoch = Epoch::from_bit(word.addr() & 1);
     // SAFETY: the contract.

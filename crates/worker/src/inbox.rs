@@ -1,238 +1,167 @@
-//! What is left for a worker, and what of it only the thread that runs it touches.
+//! What is left for a worker, and the rule by which it never misses any of it.
 //!
-//! # Two places
-//! What a thread leaves while it runs the worker itself, and what it brings when it takes the lock, lies *near*: no
-//! other thread looks there, so that it takes no lock. All other events lie beside, under a lock of their own, and are
-//! brought near before each poll. So a thread's events stay in their order: what lies near was left before what lies
-//! beside.
+//! # No kick is lost
+//! A thread that has something for the worker leaves it (in the inbox, in the slot of an operation) and *kicks*: it
+//! sets `wanted`, and tries the runner's lock. The thread that has the lock clears `wanted` before it polls the worker,
+//! and takes it once more after it has let go of the lock. So either the kicker gets the lock, or the holder sees
+//! `wanted`: both exchange it, and the later exchange sees what was before the earlier.
 //!
-//! # What a kick says
-//! A kick says that something has happened, not what (`run_lock.rs` has the rule by which none is lost). A worker that
-//! awaits an operation may be polled for an event, and find that the operation is not done: that kick is spent, and the
-//! event lies near. So a worker can wait for events in one place only, [`Events::idle`], and that looks there first.
+//! A kick says that something has happened, not what. A worker that awaits an operation may be polled for an event, and
+//! find that the operation is not done: that kick is spent, and the event lies in the inbox. So a worker can wait for
+//! events in one place only, [`Events::idle`], and that looks into the inbox first.
 
-use crate::outgoing::{Awaiting, Outgoing};
-use crate::run_lock::{Held, RunLock};
+use crate::lock;
 use crate::sync::{
     AtomicBool, Mutex,
-    Ordering::{Acquire, Release},
+    Ordering::{Acquire, Release, SeqCst},
 };
 use std::collections::VecDeque;
 use std::future::Future;
+use std::ops::ControlFlow;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, MutexGuard, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::task::{Context, Poll};
 use udm_io::Nanos;
 
-/// The most turns without a pause, while threads leave more and more events: the outbox waits for a pause.
+/// Turns without a pause, while others leave more and more: what is in the outbox waits for a pause.
 const TURNS: usize = 16;
 /// No deadline.
 const NEVER: u64 = u64::MAX;
 
-/// What a worker does, until it ends.
-pub(crate) type Main = Pin<Box<dyn Future<Output = ()> + Send>>;
-/// A future beside the worker: its end is an event.
-pub(crate) type Task<E> = Pin<Box<dyn Future<Output = E> + Send>>;
-
-/// What is polled, and what the polling thread has in hand.
-pub(crate) struct Runner<E: 'static> {
-    pub(crate) main: Option<Main>,
-    pub(crate) tasks: Vec<Task<E>>,
-    /// What is being sent; empty between two runs.
-    pub(crate) sending: VecDeque<Outgoing<E>>,
-    /// Copies that each copier could not take yet. They go before all that are asked for later.
-    pub(crate) copies: Box<[VecDeque<Awaiting>]>,
-}
-
-impl<E: 'static> Runner<E> {
-    /// Takes out what is polled.
-    pub(crate) fn end(&mut self) -> Option<(Main, Vec<Task<E>>)> {
-        self.main.take().map(|main| (main, std::mem::take(&mut self.tasks)))
-    }
-}
-
-/// What the thread that runs the worker reaches from further up its stack.
-pub(crate) struct Near<E: 'static> {
-    pub(crate) events: VecDeque<E>,
-    pub(crate) outgoing: VecDeque<Outgoing<E>>,
-    /// An operation has come back: a task may have waited for it.
-    pub(crate) answered: bool,
-    /// Operations that went out, less those that came back.
-    pub(crate) out: isize,
-}
-
-/// The lock under which a worker is polled.
-pub(crate) type Lock<E> = RunLock<Runner<E>, Near<E>>;
-/// It is held by this thread.
-pub(crate) type Running<'a, E> = Held<'a, Runner<E>, Near<E>>;
-
-/// The events that have been left for a worker.
-pub(crate) struct Inbox<E: 'static> {
-    /// What threads have left that did not run it.
-    beside: Mutex<Vec<E>>,
-    /// There is something in `beside`. Written under its lock; whoever was kicked for it sees it.
+/// What has been left for a worker.
+pub(crate) struct Inbox<E> {
+    left: std::sync::Mutex<Vec<E>>,
+    /// There is something in `left`. Written under its lock; whoever was kicked for it sees it.
     any: AtomicBool,
-    /// When the worker has something to do even without an event.
+    /// Something was left since the worker was polled last.
+    wanted: AtomicBool,
+    /// When the worker has something to do that no event brings.
     deadline: AtomicU64,
-    pub(crate) run: Lock<E>,
-    /// Events that lie near, and what is to be sent, when nobody runs it. For people.
-    near: [AtomicUsize; 2],
 }
 
-impl<E: 'static> Inbox<E> {
-    /// For a worker with so many copiers.
-    pub(crate) fn new(copiers: usize) -> Arc<Self> {
-        let copies = (0..copiers).map(|_| VecDeque::new()).collect();
-        let runner = Runner { main: None, tasks: Vec::new(), sending: VecDeque::new(), copies };
-        let near = Near { events: VecDeque::new(), outgoing: VecDeque::new(), answered: false, out: 0 };
-        Arc::new(Self {
-            beside: Mutex::new(Vec::new()),
-            any: AtomicBool::new(false),
-            deadline: AtomicU64::new(NEVER),
-            run: RunLock::new(runner, near),
-            near: Default::default(),
-        })
+impl<E> Inbox<E> {
+    pub(crate) fn new() -> Arc<Self> {
+        let deadline = AtomicU64::new(NEVER);
+        let (any, wanted) = (AtomicBool::new(false), AtomicBool::new(false));
+        Arc::new(Self { left: std::sync::Mutex::default(), any, wanted, deadline })
     }
 
-    fn beside(&self) -> MutexGuardOf<'_, E> {
-        self.beside.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Leaves an event. Kick the worker afterwards.
     pub(crate) fn leave(&self, event: E) {
-        match self.run.near() {
-            Some(mut near) => near.events.push_back(event),
-            None => self.leave_beside(event),
-        }
-    }
-
-    fn leave_beside(&self, event: E) {
-        let mut beside = self.beside();
-        beside.push(event);
+        let mut left = lock(&self.left);
+        left.push(event);
         self.any.store(true, Release);
     }
 
-    /// Leaves an event, and kicks the worker. Some: this thread is to run it.
-    pub(crate) fn post(&self, event: E) -> Option<Running<'_, E>> {
-        if let Some(mut near) = self.run.near() {
-            near.events.push_back(event);
-        } else if let Some(mut held) = self.run.try_lock() {
-            self.bring_near(&mut held);
-            held.near().events.push_back(event);
-            return Some(held);
-        } else {
-            self.leave_beside(event);
-        }
-        self.run.kick()
-    }
-
-    /// Brings near what lies beside.
-    fn bring_near(&self, held: &mut Running<'_, E>) {
+    /// Takes what has been left.
+    fn take(&self, into: &mut VecDeque<E>) {
         if self.any.load(Acquire) {
-            let mut beside = self.beside();
-            held.near().events.extend(beside.drain(..));
+            let mut left = lock(&self.left);
+            into.extend(left.drain(..));
             self.any.store(false, Release);
         }
     }
 
-    /// Before each poll: takes the kicks until now, and brings near what they were for.
-    #[inline]
-    pub(crate) fn begin(&self, held: &mut Running<'_, E>) {
-        held.begin();
-        self.bring_near(held);
-    }
-
-    /// When the worker has ended: puts beside what lies near, where [`forget`](Self::forget) finds it.
-    pub(crate) fn retire(&self, held: &mut Running<'_, E>) {
-        let mut beside = self.beside();
-        beside.extend(held.near().events.drain(..));
-    }
-
-    /// Drops events of a kind that were left for a worker which has ended.
+    /// Drops events of a kind.
     pub(crate) fn forget(&self, what: impl Fn(&E) -> bool) {
-        let forgotten: Vec<E> = self.beside().extract_if(.., |event| what(event)).collect();
-        // Without the lock: dropping an event may answer a caller, which may then leave another event.
+        let forgotten: Vec<E> = lock(&self.left).extract_if(.., |event| what(event)).collect();
+        // Without the lock: whoever is answered by that may leave something.
         drop(forgotten);
     }
 
-    /// Before the lock is let go of: notes for people what lies near.
-    #[inline]
-    pub(crate) fn note(&self, held: &mut Running<'_, E>) {
-        let near = held.near();
-        let [events, outgoing] = &self.near;
-        events.store(near.events.len(), Relaxed);
-        outgoing.store(near.outgoing.len(), Relaxed);
-    }
-
-    /// How many events wait; `None` if another thread has the lock.
+    /// How many events wait, unless somebody has them in hand.
     pub(crate) fn len(&self) -> Option<usize> {
-        let beside = self.beside.try_lock().ok()?.len();
-        Some(beside + self.near[0].load(Relaxed))
-    }
-
-    /// How much waits to be sent.
-    pub(crate) fn unsent(&self) -> usize {
-        self.near[1].load(Relaxed)
+        self.left.try_lock().ok().map(|left| left.len())
     }
 
     pub(crate) fn deadline(&self) -> Option<Nanos> {
         Some(self.deadline.load(Relaxed)).filter(|at| *at != NEVER).map(Nanos)
     }
-}
 
-#[cfg(not(loom))]
-type MutexGuardOf<'a, E> = MutexGuard<'a, Vec<E>>;
-#[cfg(loom)]
-type MutexGuardOf<'a, E> = loom::sync::MutexGuard<'a, Vec<E>>;
+    /// Has the worker polled once more before it counts as idle.
+    pub(crate) fn want(&self) {
+        self.wanted.swap(true, SeqCst);
+    }
+
+    pub(crate) fn is_wanted(&self) -> bool {
+        self.wanted.load(SeqCst)
+    }
+
+    /// By the thread that has the runner, before it polls the worker: what is left from here on is for another time.
+    pub(crate) fn begin(&self) {
+        // Not a store: one that had not seen a kick would take it back. Whoever swaps sees what was left before.
+        self.wanted.swap(false, SeqCst);
+    }
+
+    /// Does `work` with the runner, if nobody else does, until nothing more is wanted or `work` breaks off. `work`
+    /// calls [`begin`](Self::begin) before it looks at anything. None: somebody else has the runner, and will look
+    /// again.
+    pub(crate) fn run<R, B>(
+        &self,
+        runner: &Mutex<R>,
+        mut work: impl FnMut(&mut R) -> ControlFlow<B>,
+    ) -> Option<ControlFlow<B>> {
+        loop {
+            // Also again: what was taken below may have been for a thread that has got the runner since.
+            self.want();
+            let mut held = runner.try_lock().ok()?;
+            let done = work(&mut held);
+            drop(held);
+            if done.is_break() || !self.wanted.swap(false, SeqCst) {
+                return Some(done);
+            }
+        }
+    }
+}
 
 /// A worker's end of its inbox: events, in turns.
 ///
-/// A turn consists of the events that were there when it began, and those that the worker has put back since. After a
-/// turn the worker does work that is due (a commit for all of the turn), and calls [`idle`](Self::idle).
-pub struct Events<E: 'static> {
+/// A turn is what was there when it began, and what the worker itself has put back since. After it the worker does what
+/// is due (a commit for all of the turn), and calls [`idle`](Self::idle).
+pub struct Events<E> {
     inbox: Arc<Inbox<E>>,
     turn: VecDeque<E>,
-    /// There is more to do after this turn, whether events come or not.
-    goes_on: bool,
+    /// This turn had something to do.
+    busy: bool,
     /// Turns since the last pause.
     turns: usize,
 }
 
-impl<E: 'static> Events<E> {
+impl<E> Events<E> {
     pub(crate) fn new(inbox: Arc<Inbox<E>>) -> Self {
-        Self { inbox, turn: VecDeque::new(), goes_on: false, turns: 0 }
+        Self { inbox, turn: VecDeque::new(), busy: false, turns: 0 }
     }
 
     fn take_in(&mut self) {
-        if let Some(mut near) = self.inbox.run.near() {
-            self.turn.append(&mut near.events);
-        }
+        self.inbox.take(&mut self.turn);
     }
 
     /// The next event of this turn.
     #[expect(clippy::should_implement_trait, reason = "it does not end with the first None")]
     pub fn next(&mut self) -> Option<E> {
-        self.turn.pop_front()
+        let next = self.turn.pop_front();
+        self.busy |= next.is_some();
+        next
     }
 
-    /// Puts events back into this turn, before all others and in their order.
+    /// Puts events back, before all others and in their order: for this turn.
     pub fn put_first(&mut self, events: impl IntoIterator<Item = E, IntoIter: DoubleEndedIterator>) {
         events.into_iter().rev().for_each(|event| self.turn.push_front(event));
     }
 
-    /// Puts events back into this turn, after all others.
+    /// Puts events back, after all others of this turn.
     pub fn put_last(&mut self, events: impl IntoIterator<Item = E>) {
         self.turn.extend(events);
     }
 
-    /// Ends the turn: waits until something happens, at most until `deadline`, unless there is more to do already.
-    /// Anything that happens meanwhile begins another turn, even without events.
+    /// Ends the turn: waits for something to happen, at most until `deadline`, unless there is more to do already.
+    /// Whatever happens meanwhile begins another turn, also one without events.
     pub async fn idle(&mut self, deadline: Option<Nanos>) {
-        // A kick that came while something else was awaited is used up: its event is seen here.
+        // A kick while something else was awaited has only told that: what it was for is seen here.
         self.take_in();
         self.turns += 1;
-        if !std::mem::take(&mut self.goes_on) && self.turn.is_empty() {
+        let busy = std::mem::take(&mut self.busy) || !self.turn.is_empty();
+        if !busy {
             self.inbox.deadline.store(deadline.map_or(NEVER, |at| at.0), Relaxed);
             self.turns = 0;
             pause().await;
@@ -243,10 +172,10 @@ impl<E: 'static> Events<E> {
         self.take_in();
     }
 
-    /// Makes the polling thread send the outbox before the worker goes on.
+    /// Has what is in the outbox sent before the worker goes on.
     pub async fn give_way(&mut self) {
-        self.goes_on = true;
-        self.inbox.run.want();
+        self.busy = true;
+        self.inbox.want();
         pause().await;
     }
 }
@@ -254,7 +183,7 @@ impl<E: 'static> Events<E> {
 /// Pending once.
 struct Pause(bool);
 
-/// Waits until the worker is polled again, for any reason; the caller then checks its condition.
+/// Waits until the worker is polled again, for whatever reason: to look whether it was for what is waited for.
 pub(crate) fn pause() -> impl Future<Output = ()> + Send {
     Pause(false)
 }

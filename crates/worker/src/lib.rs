@@ -1,25 +1,24 @@
-//! Floor 3: workers. A worker changes the state that a device's I/O depends on (mappings, exceptions, counts), in
-//! memory and on disk, one change after the other.
+//! Floor 3: workers. A worker changes what a device's I/O goes by (mappings, exceptions, counts) and what of it is on
+//! disk, one thing after the other.
 //!
 //! # How a worker runs
-//! A [`Worker`] is one future, not a thread. Everything that it has to do is an *event* in its inbox. A thread that
-//! leaves one *kicks* the worker: it polls the future inside its own channel, if no other thread does. On an idle
-//! device that is the submitter's thread, so no other thread has to be woken. The worker leaves bios and operations to
-//! be submitted in the *outbox*, for the thread that polls. When no thread comes by, the domain's workqueue polls the
-//! worker.
+//! A [`Worker`] is one future, and no thread. Whatever it has to do is an *event* in its inbox. A thread that leaves
+//! one *kicks* the worker: it polls the future inside its own channel, if no other thread does. On an idle device that
+//! is the submitter itself, so that nobody is woken. What the worker wants sent it leaves in the *outbox*, for the
+//! thread that polls. When no thread comes by, the domain's workqueue goes on with it.
 //!
-//! Besides events it may have *tasks*: futures that await I/O while the worker goes on, and whose end is an event.
+//! Beside the events it may have *tasks*: futures that await I/O and end as an event, while the worker goes on.
 //!
-//! # State shared with readers
-//! The worker derefs to its [`Service`]: state that bios read without a lock, and that only the worker writes. A bio
-//! that looks something up there [enters](Worker::enter) an epoch first. After a change the worker
-//! [drains](Worker::drain); when that is over, no bio uses the old state.
+//! # What readers share with it
+//! The worker derefs to its [`Service`]: what is read without a lock by bios on their way, and written by the worker
+//! only. A bio that looks something up there [enters](Worker::enter) an epoch first; after a change the worker
+//! [drains](Worker::drain), and then nobody uses any more what was so before.
 //!
 //! # Invariants
-//! - The worker is polled by one thread at a time. An event that is left and kicked for is handled: the rule is in
-//!   `run_lock.rs`, and a worker cannot get it wrong, because [`Events::idle`] is the only wait for events.
-//! - Nothing here blocks but [`Worker::call`], [`Worker::wait_for`] and [`Worker::new`]; no lock is held over I/O or a
-//!   call to other code, except the worker's own lock, which is only tried.
+//! - The worker is polled by one thread at a time. Whoever leaves something for it and kicks it has it looked at: the
+//!   rule is in `inbox.rs`, and a worker cannot get it wrong, because [`Events::idle`] is the only wait for events.
+//! - Nothing here blocks but [`Worker::call`], [`Worker::wait_for`] and [`Worker::new`]; no lock is held over I/O or
+//!   a call to anybody, but that of the worker itself, which is only tried.
 //!
 //! # A worker
 //! One that keeps a number, on a device:
@@ -81,6 +80,7 @@
 
 mod call;
 mod cells;
+mod copies;
 mod flights;
 mod frames;
 mod inbox;
@@ -88,9 +88,6 @@ mod metadata_io;
 #[cfg(loom)]
 mod models;
 mod outbox;
-mod outgoing;
-mod run_lock;
-mod slot;
 mod sync;
 mod worker;
 
@@ -99,9 +96,7 @@ pub use cells::Cells;
 pub use flights::{Epoch, Ticket};
 pub use inbox::Events;
 pub use metadata_io::MetadataIo;
-pub use outbox::{Copies, Operation};
-pub use outgoing::{Done, Memory, SendOn};
-pub use slot::Awaited;
+pub use outbox::{Awaited, Copies, Memory, Operation};
 pub use worker::{Service, Worker};
 
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -1,7 +1,6 @@
-//! The metadata device for the persistent data: blocks are read and written through the outbox.
+//! The metadata device as the persistent data see it: blocks read and written by way of the outbox.
 
-use crate::outbox::Operation;
-use crate::outgoing::Memory;
+use crate::outbox::{Memory, Operation};
 use crate::worker::{Service, Worker};
 use std::sync::Arc;
 use udm_base::{Sector, Sectors};
@@ -11,14 +10,15 @@ use udm_pdata::{BLOCK_SIZE, Block, BlockIo, IoError, IoFuture};
 /// A metadata block.
 const METADATA_BLOCK: Sectors = Sectors::in_bytes(BLOCK_SIZE as u64);
 
-/// The metadata device of a worker. Its futures are pending until the thread that polls the worker has sent the outbox.
+/// The metadata device of a worker. What it gives is pending until the thread that polls the worker has sent what is in
+/// the outbox.
 pub struct MetadataIo<S: Service> {
     worker: Arc<Worker<S>>,
     dev: Arc<dyn BlockDevice>,
 }
 
 impl<S: Service> MetadataIo<S> {
-    /// For use by the worker itself: weak, so that the worker does not hold itself.
+    /// For what the worker itself holds, until it ends.
     pub fn new(worker: Arc<Worker<S>>, dev: Arc<dyn BlockDevice>) -> Arc<Self> {
         Arc::new(Self { worker, dev })
     }
@@ -52,7 +52,7 @@ impl<S: Service> BlockIo for MetadataIo<S> {
                 let operation = self.operation(Op::Write, OpFlags::NONE, at);
                 out.push((at, operation.map(|operation| self.worker.submit(operation, Memory::Block(block)))));
             }
-            // Every write is awaited, even if another one fails, so nothing is in flight afterwards.
+            // Every one is awaited, whatever becomes of the others: nothing is in flight afterwards.
             let mut all = Ok(Vec::with_capacity(out.len()));
             for (at, one) in out {
                 let block = match one {

@@ -1,28 +1,14 @@
-//! The atomics for the kicks: the system's, or with `--cfg loom` those of the model checker (`models.rs`).
+//! What the rule of the kicks stands on: the system's atomics, or with `--cfg loom` those of the model checker
+//! (`models.rs`).
 
 #[cfg(not(loom))]
 pub(crate) use std::sync::{
     Mutex,
-    atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering},
+    atomic::{AtomicBool, Ordering},
 };
 
 #[cfg(loom)]
-pub(crate) use loom::sync::{
-    Mutex,
-    atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering},
+pub(crate) use {
+    crate::models::try_lock::Mutex,
+    loom::sync::atomic::{AtomicBool, Ordering},
 };
-
-/// A number that no other living thread has. Not 0.
-#[cfg(not(loom))]
-#[inline]
-pub(crate) fn thread_token() -> usize {
-    thread_local!(static TOKEN: u8 = const { 0 });
-    TOKEN.with(|t| std::ptr::from_ref(t).addr())
-}
-
-#[cfg(loom)]
-pub(crate) fn thread_token() -> usize {
-    // The model's threads share one of the system's.
-    loom::thread_local!(static TOKEN: Box<u8> = Box::new(0));
-    TOKEN.with(|t| std::ptr::from_ref(&**t).addr())
-}

@@ -10,8 +10,8 @@ pub const WORDS: &[&[u8]] = &[b"UDMC\x01\0\0\0", b"\0\0\0\x01", b"\xff\xff\xff\x
 pub fn fuzz_control(data: &[u8]) {
     let _ = read_answer(&mut &*data);
     let mut stream = data;
-    if let Ok(hello) = read_hello(&mut stream) {
-        assert!(hello.cwd.len() <= data.len(), "no more is kept than came");
+    if let Ok(directory) = read_hello(&mut stream) {
+        assert!(directory.len() <= data.len(), "no more is kept than came");
     }
     while let Ok(Some(request)) = read_request(&mut stream) {
         assert!(request.buf.len() <= data.len(), "no more is kept than came");

@@ -1,4 +1,4 @@
-//! A daemon's handling of its clients' input: whole sessions on both of its sockets, with devices behind them.
+//! What a daemon does with what its clients send: whole sessions on both of its sockets, with devices behind them.
 
 use std::path::Path;
 use udm_base::Errno;
@@ -33,7 +33,7 @@ fn registry() -> Registry {
 pub fn fuzz_session(data: &[u8]) {
     let registry = registry();
     // What waits finds that its client has gone.
-    let caller = Caller { cwd: Path::new("/"), cancel: &|| true, reap: &|| (), kernel_view: None };
+    let caller = Caller { cwd: Path::new("/"), cancel: &|| true, reap: &|| () };
     let mut stream = data;
     if read_hello(&mut stream).is_err() {
         return;

@@ -16,7 +16,7 @@ pub fn fuzz_ioctl(data: &[u8]) {
     let mut reply = Reply::to(&request);
     let Ok(targets) = request.targets() else { return answer(reply, buf) };
     assert!(targets.len() * 40 <= buf.len(), "each target takes its place in the buffer");
-    // A parsed request's table is valid, and so is an answer's.
+    // What was asked is a table, and what is answered is one.
     reply.targets(targets.iter().cloned());
     let bytes = reply.finish();
     let response = Response::parse(&bytes).expect("an answer can be read");

@@ -32,7 +32,7 @@ pub fn fuzz_requests(data: &[u8]) {
     fuzz::requests(structured & 1 == 1, requests);
 }
 
-/// A server's bytes to the client.
+/// What a server says to the client.
 pub fn fuzz_server(data: &[u8]) {
     udm_nbd::fuzz::server_says(data);
 }

@@ -12,7 +12,7 @@ pub const WORDS: &[&[u8]] = &[
     b"\xff\xff\xff\xff\xff\xff\xff\xff",
 ];
 
-/// Reads `data` as a header. A header that is read is written the same.
+/// Reads `data` as a header. What is read is written the same.
 pub fn fuzz_header(data: &[u8]) {
     match Header::probe(data) {
         Ok(Probe::Store(header)) => assert_eq!(Header::probe(&header.encode()), Ok(Probe::Store(header))),
@@ -21,7 +21,7 @@ pub fn fuzz_header(data: &[u8]) {
     }
 }
 
-/// Reads `data` as a device. A store that can be read is used: exceptions are added, and it is merged.
+/// Reads `data` as a device. What can be read is gone on with: exceptions are added, and it is merged.
 pub fn fuzz_areas(data: &[u8]) {
     let mut disk = data.to_vec();
     disk.truncate(data.len() / SECTOR_SIZE * SECTOR_SIZE);

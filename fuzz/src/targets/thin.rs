@@ -156,7 +156,7 @@ pub fn fuzz_thin_pool(data: &[u8]) {
     }
 }
 
-/// Tries every operation. A failed one is aborted, and the next is tried.
+/// Asks for everything. What fails is aborted, and the next is asked for.
 async fn use_up(pool: &mut Metadata, first: usize) {
     let devices = pool.devices().await.unwrap_or_default();
     for (dev, _) in devices.iter().cycle().skip(first % 8).take(2) {

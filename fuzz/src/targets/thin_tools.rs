@@ -64,7 +64,7 @@ fn restored(xml: &[u8]) -> Option<Arc<dyn BlockIo>> {
     Some(io)
 }
 
-/// Metadata that can be restored are clean, and their dump is restored to the same dump.
+/// What can be restored is clean, and its dump is restored to the same dump.
 pub fn fuzz_xml(data: &[u8]) {
     let Some(io) = restored(data) else { return };
     assert!(is_good(&io), "what was restored is clean");

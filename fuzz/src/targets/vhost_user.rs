@@ -25,7 +25,7 @@ pub fn fuzz_ring(data: &[u8]) {
     fuzz::ring(data);
 }
 
-/// A front end's bytes, without descriptors.
+/// What a front end says, without descriptors.
 pub fn fuzz_messages(data: &[u8]) {
     fuzz::messages(data);
 }

@@ -51,7 +51,7 @@ impl Client for Node {
             moved();
             match answer.as_ref().map_err(io::Error::raw_os_error) {
                 Ok(()) => request.answer = Some(Ok(())),
-                // The errors of a mount whose server has gone.
+                // What a mount says whose server has gone.
                 Err(Some(libc::ENOTCONN | libc::ECONNABORTED | libc::ENODEV)) => return answer,
                 Err(Some(errno)) => request.answer = Some(Err(errno)),
                 Err(None) => return answer,

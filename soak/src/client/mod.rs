@@ -15,7 +15,7 @@ pub enum What {
         /// Force unit access.
         fua: bool,
     },
-    /// Answered writes are durable.
+    /// What was answered is durable.
     Flush,
     /// Not needed any more.
     Trim,

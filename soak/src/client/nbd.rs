@@ -24,7 +24,7 @@ impl<T: Read + Write + Send> Stream for T {}
 /// A connection that has an export open.
 pub struct Nbd {
     stream: Box<dyn Stream>,
-    /// The export's features, from the server.
+    /// What the export can do, as the server says.
     flags: u16,
 }
 
@@ -89,7 +89,7 @@ impl Nbd {
         }
     }
 
-    /// Sends a request, and ignores its result.
+    /// Sends a request, whatever becomes of it.
     pub fn send(&mut self, cookie: u64, request: &Request) -> io::Result<()> {
         let (flags, command) = match request.what {
             What::Read => (0, 0u16),

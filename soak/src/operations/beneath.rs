@@ -1,10 +1,10 @@
-//! Devices beneath that are slow, silent, or gone: only their users wait.
+//! Devices beneath that are slow, silent, or gone: who uses them waits, and nobody else.
 
 use super::{Operation, Outcome};
 use crate::liar::{Liar, Manner, USELESS};
 use crate::load;
 use crate::model::Model;
-use crate::volume::{Access, Volume};
+use crate::volume::{Volume, Way};
 use crate::world::Turn;
 use std::process::Stdio;
 use std::sync::Arc;
@@ -76,8 +76,8 @@ fn slow(turn: &mut Turn<'_>) -> Result<Outcome, String> {
     let liar = Liar::new(&socket, BYTES, manner).map_err(|e| format!("{}: {e}", socket.display()))?;
     let table = format!("0 {} linear {} 0", BYTES / 512, liar.uri());
     turn.ok(&["create", &name, "--table", &table])?;
-    let volume = Arc::new(Volume::new(&name, Access::Unix, Model::zeroes(BYTES as u64 / 4096)));
-    // A confused server may give errors, but must not cause a hang.
+    let volume = Arc::new(Volume::new(&name, Way::Unix, Model::zeroes(BYTES as u64 / 4096)));
+    // From a server that is confused nothing good is to be had, but no hang either.
     let excuse = (manner == Manner::Confused).then(|| volume.excuse());
     let client = volume.connect(&turn.world.daemon).map_err(|e| format!("{name}: {e}"))?;
     load::burst(turn.world, &volume, turn.actor, turn.rng, client, if excuse.is_some() { 1 } else { 5 })?;

@@ -45,7 +45,7 @@ fn run(turn: &mut Turn<'_>) -> Result<Outcome, String> {
     Ok(Outcome::Done)
 }
 
-/// The hard limit, which stays as it is.
+/// The limit that nobody may raise, which stays what it is.
 fn hard_limit(pid: Pid) -> Option<u64> {
     let text = std::fs::read_to_string(format!("/proc/{}/limits", pid.as_raw_nonzero())).unwrap_or_default();
     let line = text.lines().find_map(|line| line.strip_prefix("Max open files"))?;

@@ -4,7 +4,7 @@ use super::{Operation, Outcome};
 use crate::load;
 use crate::model::Model;
 use crate::stacks::{POOL_BLOCK, pool_table};
-use crate::volume::{Access, Volume};
+use crate::volume::{Volume, Way};
 use crate::world::{SECTORS, Turn};
 use std::sync::Arc;
 
@@ -31,7 +31,7 @@ fn run(turn: &mut Turn<'_>) -> Result<Outcome, String> {
     let name = format!("{pool}-0");
     let blocks = (ENOUGH - 1) * POOL_BLOCK / SECTORS;
     turn.ok(&["create", &name, "--table", &format!("0 {} thin /dev/mapper/{pool} 0", blocks * SECTORS)])?;
-    let volume = Arc::new(Volume::new(&name, Access::Unix, Model::zeroes(blocks)));
+    let volume = Arc::new(Volume::new(&name, Way::Unix, Model::zeroes(blocks)));
     turn.world.start(&volume);
     turn.wait("the pool is full", || {
         let status = turn.world.daemon.run(["status", &pool]);

@@ -4,7 +4,7 @@ use super::{Operation, Outcome};
 use crate::load;
 use crate::model::Model;
 use crate::stacks::{CHUNK, origin_table};
-use crate::volume::{Access, Volume};
+use crate::volume::{Volume, Way};
 use crate::world::{SECTORS, Turn};
 use std::sync::Arc;
 
@@ -34,7 +34,7 @@ fn run(turn: &mut Turn<'_>) -> Result<Outcome, String> {
     let sectors = BLOCKS * SECTORS;
     let table = format!("0 {sectors} snapshot {} {} {kind} {CHUNK}", file.display(), cow.display());
     turn.ok(&["create", &snapshot, "--table", &table])?;
-    let volumes = [&origin, &snapshot].map(|name| Arc::new(Volume::new(name, Access::Unix, Model::zeroes(BLOCKS))));
+    let volumes = [&origin, &snapshot].map(|name| Arc::new(Volume::new(name, Way::Unix, Model::zeroes(BLOCKS))));
     for _ in 0..BATCHES {
         turn.world.lengthen(&cow, used(turn, &snapshot)? * 512 + ROOM)?;
         let volume = &volumes[turn.rng.below(2) as usize];

@@ -55,7 +55,7 @@ fn run(turn: &mut Turn<'_>) -> Result<Outcome, String> {
         }
     }
     turn.others_go_on("after clients that asked for long zeroes", &[])?;
-    // Requests that nobody waits for any more end soon.
+    // What nobody waits for any more ends soon.
     turn.remove(&devices)?;
     turn.world.delete(files)?;
     Ok(Outcome::Done)

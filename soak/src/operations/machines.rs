@@ -144,7 +144,7 @@ fn channels(turn: &mut Turn<'_>) -> Result<Outcome, String> {
             Err(error) => turn.world.stats.refused(turn.name, &error.to_string()),
         }
     }
-    // A command that needs a channel finds one.
+    // What needs a channel for control finds one.
     small_pool(turn, &name)?;
     turn.others_go_on("beside many queues", &[])?;
     drop(fronts);

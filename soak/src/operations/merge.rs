@@ -1,4 +1,5 @@
-//! A snapshot is merged into its origin, which is in use and goes on as the snapshot; other operations run meanwhile.
+//! A snapshot is merged into its origin, which is in use and goes on as the snapshot; whatever else happens comes in
+//! between.
 
 use super::{Operation, Outcome};
 use crate::stacks::{CHUNK, origin_table};

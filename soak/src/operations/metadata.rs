@@ -4,7 +4,7 @@ use super::{Operation, Outcome};
 use crate::load;
 use crate::model::Model;
 use crate::stacks::pool_table;
-use crate::volume::{Access, Volume};
+use crate::volume::{Volume, Way};
 use crate::world::{SECTORS, Turn};
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ const MIB: u64 = 1 << 20;
 /// Bytes of metadata at first: 32 blocks.
 const FEW: u64 = 128 << 10;
 const BLOCKS: u64 = 512;
-/// The errors of a pool that takes no changes.
+/// What a pool says that takes no changes.
 const READ_ONLY: &[&str] = &[
     "the pool is out of metadata space",
     "unable to service pool target messages in READ_ONLY",
@@ -36,7 +36,7 @@ fn run(turn: &mut Turn<'_>) -> Result<Outcome, String> {
     turn.ok(&["message", &pool, "0", "create_thin 0"])?;
     let name = format!("{pool}-0");
     turn.ok(&["create", &name, "--table", &format!("0 {} thin /dev/mapper/{pool} 0", BLOCKS * SECTORS)])?;
-    let volume = Arc::new(Volume::new(&name, Access::Unix, Model::zeroes(BLOCKS)));
+    let volume = Arc::new(Volume::new(&name, Way::Unix, Model::zeroes(BLOCKS)));
     turn.world.start(&volume);
     let excuse = volume.excuse();
     let mut snapshot = 1000;

@@ -1,4 +1,4 @@
-//! The random operations on the daemon: one file for each, and the list of them.
+//! What is done to the daemon, by chance: one file an operation, and the list of them.
 
 mod beneath;
 mod crowd;
@@ -16,7 +16,6 @@ mod machines;
 mod merge;
 mod metadata;
 mod nbdkit;
-mod operation;
 mod other_ways;
 mod reload;
 mod replace;
@@ -29,10 +28,36 @@ mod thin_delete;
 mod thin_snapshot;
 mod vanish;
 
-pub use operation::{Operation, Outcome};
 pub(crate) use other_ways::have_a_loop_device_once;
 
-use operation::POOL_SUSPENDED;
+use crate::world::Turn;
+
+/// What became of it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Outcome {
+    /// It was done.
+    Done,
+    /// There was nothing to do it on, or somebody else was at it.
+    Skipped,
+}
+
+/// Something that is done again and again.
+#[derive(Clone, Copy, Debug)]
+pub struct Operation {
+    /// As in `--only NAME`.
+    pub name: &'static str,
+    /// What it does, in a line.
+    pub what: &'static str,
+    /// How often, beside the others.
+    pub weight: u64,
+    /// Nothing else is done meanwhile. The load goes on.
+    pub alone: bool,
+    /// Does it. An error fails the soak.
+    pub run: fn(&mut Turn<'_>) -> Result<Outcome, String>,
+}
+
+/// What is said of a thin device while its pool is suspended.
+const POOL_SUSPENDED: &[&str] = &["while pool is suspended"];
 
 /// The one list of operations.
 pub const OPERATIONS: &[Operation] = &[

@@ -3,7 +3,7 @@
 use super::{Operation, Outcome};
 use crate::load;
 use crate::model::Model;
-use crate::volume::{Access, Volume};
+use crate::volume::{Volume, Way};
 use crate::world::{SECTORS, Turn};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -57,7 +57,7 @@ fn run(turn: &mut Turn<'_>) -> Result<Outcome, String> {
     };
     let table = format!("0 {} linear nbd+unix:///?socket={} 0", BLOCKS * SECTORS, socket.display());
     turn.ok(&["create", &name, "--table", &table])?;
-    let volume = Arc::new(Volume::new(&name, Access::Unix, Model::zeroes(BLOCKS)));
+    let volume = Arc::new(Volume::new(&name, Way::Unix, Model::zeroes(BLOCKS)));
     turn.world.start(&volume);
     for _ in 0..=turn.rng.below(3) {
         some_answers(turn, &volume)?;

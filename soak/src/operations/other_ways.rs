@@ -3,7 +3,7 @@
 use super::{Operation, Outcome};
 use crate::client::{Client, file::Node, nbd::Nbd};
 use crate::load;
-use crate::volume::Access;
+use crate::volume::Way;
 use crate::watch::lock;
 use crate::world::Turn;
 use std::net::SocketAddr;
@@ -36,10 +36,10 @@ pub(super) const LOOP: Operation = Operation {
 /// Batches of requests.
 const BATCHES: u64 = 30;
 
-/// The errors of a system without nodes of a kind, or with none left.
+/// What a system says that has no nodes of a kind, or none left.
 const NO_NODES: &[&str] =
     &["no FUSE", "needs root", "no loop devices here", "no loop device is left that has a node", "channels are in use"];
-/// The error while other processes have all of them.
+/// What is said while somebody else has them all.
 const NO_CHANNELS: &[&str] = &["channels are in use"];
 
 fn tcp(turn: &mut Turn<'_>) -> Result<Outcome, String> {
@@ -84,15 +84,15 @@ fn add_node<'a>(turn: &Turn<'_>, name: &'a str, kind: &str) -> Result<Option<Ope
 /// A client, and the command that takes its way to the device away.
 type Opened<'a> = (Box<dyn Client>, Vec<&'a str>);
 
-/// Pauses a device's writer, and uses the device through the client that `open` makes, if available. The effects of
-/// `open` are undone afterwards.
+/// Has a device's writer rest, and uses it by the client that `open` makes, if there is such a way here. What `open`
+/// did is undone afterwards.
 fn with_device(
     turn: &mut Turn<'_>,
     open: impl for<'a> FnOnce(&Turn<'_>, &'a str) -> Result<Option<Opened<'a>>, String>,
 ) -> Result<Outcome, String> {
     let device = turn.world.pick(turn.rng, |device| {
         let volumes = lock(&device.volumes);
-        volumes.len() == 1 && volumes.iter().all(|volume| matches!(volume.access, Access::Unix))
+        volumes.len() == 1 && volumes.iter().all(|volume| matches!(volume.way, Way::Unix))
     });
     let Some(device) = device else { return Ok(Outcome::Skipped) };
     let Some(_mine) = turn.world.hold(&device) else { return Ok(Outcome::Skipped) };
@@ -101,8 +101,7 @@ fn with_device(
     let resting = volume.rest();
     let Some((client, undo)) = open(turn, &device.name)? else { return Ok(Outcome::Skipped) };
     load::burst(turn.world, &volume, turn.actor, turn.rng, client, BATCHES)?;
-    // Some of the time, a program that has it open still uses it while it is removed, or while a device beneath is
-    // suspended.
+    // Who has it open still uses it while it is taken away, or what it is on is suspended: some of the time.
     turn.until(&undo, &["Device or resource busy", "busy", "resume it first"])?;
     drop(resting);
     std::thread::sleep(Duration::from_millis(turn.rng.below(20)));

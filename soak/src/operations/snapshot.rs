@@ -3,7 +3,7 @@
 use super::{Operation, Outcome};
 use crate::load;
 use crate::stacks::CHUNK;
-use crate::volume::{Access, Volume};
+use crate::volume::{Volume, Way};
 use crate::watch::lock;
 use crate::world::{Kind, SECTORS, Turn};
 use std::sync::Arc;
@@ -54,7 +54,7 @@ fn take(turn: &mut Turn<'_>) -> Result<Outcome, String> {
     turn.ok(&["resume", &origin.name])?;
     let model = lock(&volume.model).end_snapshot(before);
     made?;
-    let snapshot = Arc::new(Volume::new(&name, Access::Unix, model));
+    let snapshot = Arc::new(Volume::new(&name, Way::Unix, model));
     turn.world.start(&snapshot);
     turn.world.add(&name, Kind::Snapshot { cow }, Some(&origin.name), &table, vec![snapshot]);
     Ok(Outcome::Done)

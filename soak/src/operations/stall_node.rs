@@ -2,7 +2,7 @@
 
 use super::{Operation, Outcome};
 use crate::client::{Client, Request, What, file::Node};
-use crate::volume::Access;
+use crate::volume::Way;
 use crate::watch::lock;
 use crate::world::Turn;
 use std::sync::Mutex;
@@ -16,8 +16,8 @@ pub(super) const OPERATION: Operation = Operation {
     run,
 };
 
-/// The readers and writers there meanwhile, and the length of their requests. The kernel passes on one write of a file
-/// at a time, but all reads.
+/// Who reads and writes there meanwhile, and how much each. The kernel passes on one write of a file at a time, but all
+/// reads.
 const USERS: usize = 40;
 const BYTES: u32 = 1 << 20;
 
@@ -25,13 +25,13 @@ fn run(turn: &mut Turn<'_>) -> Result<Outcome, String> {
     // Two at a time would excuse each other's nodes.
     static ONE: Mutex<()> = Mutex::new(());
     let Ok(_one) = ONE.try_lock() else { return Ok(Outcome::Skipped) };
-    let has_node = |volume: &crate::volume::Volume| matches!(volume.access, Access::Node(_));
+    let has_node = |volume: &crate::volume::Volume| matches!(volume.way, Way::Node(_));
     let device = turn.world.pick(turn.rng, |device| lock(&device.volumes).iter().any(|volume| has_node(volume)));
     let Some(device) = device else { return Ok(Outcome::Skipped) };
     let Some(_mine) = turn.world.hold(&device) else { return Ok(Outcome::Skipped) };
     let Some(volume) = lock(&device.volumes).first().cloned() else { return Ok(Outcome::Skipped) };
-    let Access::Node(path) = volume.access.clone() else { return Ok(Outcome::Skipped) };
-    // The model does not know these writes: their effect is determined afterwards.
+    let Way::Node(path) = volume.way.clone() else { return Ok(Outcome::Skipped) };
+    // These writes are nobody's: what they leave is made known afterwards.
     let resting = volume.rest();
     turn.ok(&["suspend", &device.name])?;
     let went_on = std::thread::scope(|scope| {

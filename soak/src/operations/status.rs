@@ -1,4 +1,4 @@
-//! The status of devices is correct.
+//! What devices say of themselves is what it should be.
 
 use super::{Operation, Outcome};
 use crate::world::Turn;
@@ -22,7 +22,7 @@ fn run(turn: &mut Turn<'_>) -> Result<Outcome, String> {
         _ => &["status"],
     };
     let said = turn.run(words)?;
-    // A program that lists devices and then asks for each may find that one has gone or has another name.
+    // Who lists devices and then asks for each may find that one has gone or has another name.
     if !said.ok && !said.err.to_lowercase().contains("no such device") {
         return Err(format!("udm {}: {}", words.join(" "), said.err.trim()));
     }

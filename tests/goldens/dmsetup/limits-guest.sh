@@ -5,7 +5,7 @@ set -u
 null_block lim0 128 memory_backed=1 discard=1 || exit 1
 null_block lim1 128 memory_backed=1 discard=1 || exit 1
 null_block lim4k 128 memory_backed=1 blocksize=4096 || exit 1
-for module in dm-thin-pool dm-snapshot dm-delay dm-flakey dm-unstripe dm-switch; do modprobe $module || exit 1; done
+for module in dm-thin-pool dm-snapshot; do modprobe $module || exit 1; done
 FIELDS=(logical_block_size physical_block_size minimum_io_size optimal_io_size discard_granularity discard_max_bytes
     write_zeroes_max_bytes fua)
 
@@ -29,11 +29,6 @@ device 'linear' lin '0 65536 linear /dev/lim0 0'
 device 'linear on 4096' lin4k '0 65536 linear /dev/lim4k 0'
 device 'striped 2 128' str '0 65536 striped 2 128 /dev/lim0 0 /dev/lim1 0'
 dmsetup remove str
-for table in 'delay /dev/lim0 0 0' 'flakey /dev/lim0 0 1 0' \
-    'unstriped 2 128 0 /dev/lim0 0' 'switch 2 128 0 /dev/lim0 0 /dev/lim1 0' 'error' 'error /dev/lim4k 0'; do
-    device "${table//\/dev\//}" faults "0 65536 $table"
-    dmsetup remove faults
-done
 for features in '128 0' '128 0 1 no_discard_passdown' '128 0 1 ignore_discard' '2048 0' '384 0'; do
     dmsetup create meta --table '0 8192 linear /dev/lim0 65536'
     dd if=/dev/zero of=/dev/mapper/meta bs=4k count=1 conv=fsync status=none

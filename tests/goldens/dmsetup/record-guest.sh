@@ -11,34 +11,19 @@ ln -sf dmsetup /bin/devmap_name
 declare -A HELD=()
 
 # ---- devices and placeholders ------------------------------------------------------------------
-# null_blk, because its major number is not a small one that other figures could be taken for. Where the kernel has
-# none (user-mode Linux), loop devices on files in memory.
-if modprobe null_blk nr_devices=0; then DEVICES=(nul0 nul1 nul2 nul3); else DEVICES=(loop0 loop1 loop2 loop3); fi
-make_device() {
-    case $1 in
-        nul*) null_block "$1" 128 memory_backed=1 discard=1 ;;
-        *) truncate -s 128M "/tmp/$1.img" && losetup "/dev/$1" "/tmp/$1.img" ;;
-    esac
-}
-remove_device() {
-    case $1 in
-        nul*) echo 0 > "/sys/kernel/config/nullb/$1/power"; rmdir "/sys/kernel/config/nullb/$1" ;;
-        *) losetup -d "/dev/$1"; rm "/tmp/$1.img" ;;
-    esac
-}
+# null_blk, because its major number is not a small one that other figures could be taken for.
+DEVICES=(nul0 nul1 nul2 nul3)
 make_devices() {
     local name
     NUMBERS=()
     for name in "${DEVICES[@]}"; do
-        make_device "$name" || exit 1
+        null_block "$name" 128 memory_backed=1 discard=1 || exit 1
         NUMBERS+=("$(cat "/sys/block/$name/dev")")
     done
 }
 make_devices
 MADE_FIRST=${NUMBERS[*]}
-for module in dm-zero dm-thin-pool dm-snapshot dm-delay dm-flakey dm-unstripe dm-switch; do modprobe $module || exit 1; done
-# Not every kernel has it.
-modprobe dm-dust 2> /dev/null
+for module in dm-zero dm-thin-pool dm-snapshot; do modprobe $module || exit 1; done
 DM_MAJOR=$(awk '$2 == "device-mapper" { print $1 }' /proc/devices)
 
 # What a placeholder stands for in this guest.
@@ -246,7 +231,10 @@ clean_up() {
     [ -z "$(numbers)" ] || { echo "devices are left:"; dmsetup info; FAILED=1; }
     find /dev/mapper -type b -exec rm -f {} +
     # What was written goes with the device.
-    for name in "${DEVICES[@]}"; do remove_device "$name"; done
+    for name in "${DEVICES[@]}"; do
+        echo 0 > "/sys/kernel/config/nullb/$name/power"
+        rmdir "/sys/kernel/config/nullb/$name"
+    done
     make_devices
     [ "${NUMBERS[*]}" = "$MADE_FIRST" ] || { echo "devices have other numbers: ${NUMBERS[*]}"; FAILED=1; }
 }

@@ -9,9 +9,9 @@ mod suite;
 
 use crate::cargo;
 use counts::Counts;
-use report::{Beside, Outcome, Report};
+use report::{Outcome, Report};
 use std::path::Path;
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 
 pub use guests::run as guests;
 
@@ -20,7 +20,9 @@ pub use guests::run as guests;
 #[must_use]
 pub fn run(root: &Path) -> ExitCode {
     let mut report = Report::default();
-    report.step("fmt", |_| component(root, "fmt", "rustfmt", &["fmt", "--all", "--check"], None));
+    report.step("fmt", |_| component(root, "fmt", "rustfmt", &["fmt", "--all", "--check"]));
+    let clippy = ["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"];
+    report.step("clippy", |_| component(root, "clippy", "clippy", &clippy));
     let mut binaries = Vec::new();
     report.step("build", |_| match suite::build(root, suite::ALL) {
         Ok(built) => {
@@ -30,22 +32,11 @@ pub fn run(root: &Path) -> ExitCode {
         Err(why) => Outcome::Failed(why),
     });
     if report.passed("build") {
-        // Tests wait for much that is no work of a CPU: what can be done meanwhile is.
-        let beside = std::thread::scope(|scope| {
-            let beside = scope.spawn(|| {
-                [Beside::step("clippy", |said| clippy(root, said)), Beside::step("soak", |said| soak(root, said))]
-            });
-            // Tidiness is among them.
-            report.step("tests", |counts| suite::run(root, binaries, counts));
-            beside.join()
-        });
-        match beside {
-            Ok(steps) => steps.into_iter().for_each(|step| report.beside(step)),
-            Err(panic) => std::panic::resume_unwind(panic),
-        }
+        // Tidiness is among them.
+        report.step("tests", |counts| suite::run(root, binaries, counts));
         report.step("examples", |counts| documentation(root, counts));
-    } else {
-        report.beside(Beside::step("clippy", |said| clippy(root, said)));
+        // After the tests, so that it has the machine for itself.
+        report.step("soak", |_| soak(root));
     }
     report.step("licences", |counts| licences(root, counts));
     report.end(root)
@@ -71,26 +62,13 @@ fn documentation(root: &Path, counts: &mut Counts) -> Outcome {
     }
 }
 
-fn clippy(root: &Path, said: &mut String) -> Outcome {
-    let args = ["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"];
-    component(root, "clippy", "clippy", &args, Some(said))
-}
-
 /// A short soak, always of the same mix, so that a change is judged and not the day.
-fn soak(root: &Path, said: &mut String) -> Outcome {
-    let options = ["--once", "--seed", "1"].map(str::to_owned);
-    run_quietly(&mut crate::soak::command(root, "debug", &options), said)
-}
-
-/// Runs a command, and takes what it says.
-fn run_quietly(command: &mut Command, said: &mut String) -> Outcome {
-    let output = command.output();
-    if let Ok(output) = &output {
-        for bytes in [&output.stdout, &output.stderr] {
-            *said += &String::from_utf8_lossy(bytes);
-        }
+fn soak(root: &Path) -> Outcome {
+    let options = ["--seconds", "60", "--seed", "1"].map(str::to_owned);
+    match crate::soak::start(root, "debug", &options) {
+        code if code == ExitCode::SUCCESS => Outcome::Passed,
+        _ => Outcome::Failed("see above".to_owned()),
     }
-    Outcome::from(output.map(|output| output.status))
 }
 
 /// Licences, sources, duplicates and advisories (deny.toml).
@@ -110,17 +88,13 @@ fn licences(root: &Path, counts: &mut Counts) -> Outcome {
     run(&["licenses", "bans", "sources"])
 }
 
-/// Runs `cargo args`, whose subcommand comes with the toolchain's component `name`; a toolchain without it skips the
-/// step. What is said is shown, unless it is to be kept.
-fn component(root: &Path, subcommand: &str, name: &str, args: &[&str], said: Option<&mut String>) -> Outcome {
+/// Runs `cargo args`, whose subcommand comes with the toolchain's component `name`; a toolchain
+/// without it skips the step.
+fn component(root: &Path, subcommand: &str, name: &str, args: &[&str]) -> Outcome {
     if !has_subcommand(root, subcommand) {
         return Outcome::Skipped(format!("the toolchain has no {name}; `rustup component add {name}` installs it"));
     }
-    let mut command = cargo::command(root, args);
-    match said {
-        Some(said) => run_quietly(&mut command, said),
-        None => command.status().into(),
-    }
+    cargo::command(root, args).status().into()
 }
 
 fn has_subcommand(root: &Path, name: &str) -> bool {

@@ -28,26 +28,8 @@ struct Step {
     name: String,
     outcome: Outcome,
     time: Duration,
-    /// What it used of the CPUs: the figure to compare on a machine that does other things as well. `None` when
-    /// another step was done at the same time, which has it among its own.
-    cpu: Option<Duration>,
-}
-
-/// A step that is done beside another, by its name: how it ended, what it said, and how long it took.
-pub(crate) struct Beside {
-    name: &'static str,
-    outcome: Outcome,
-    said: String,
-    time: Duration,
-}
-
-impl Beside {
-    /// Does it. What it says is for later, when nothing else speaks.
-    pub(crate) fn step(name: &'static str, work: impl FnOnce(&mut String) -> Outcome) -> Self {
-        let (start, mut said) = (Instant::now(), String::new());
-        let outcome = work(&mut said);
-        Self { name, outcome, said, time: start.elapsed() }
-    }
+    /// What it used of the CPUs: the figure to compare on a machine that does other things as well.
+    cpu: Duration,
 }
 
 /// The steps so far.
@@ -67,17 +49,7 @@ impl Report {
             println!("SKIP {name}: {reason}");
         }
         let (time, cpu) = (start.elapsed(), cpu_of_children().saturating_sub(cpu));
-        self.steps.push(Step { name: name.to_owned(), outcome, time, cpu: Some(cpu) });
-    }
-
-    /// Keeps what was done beside the last step, and shows what it said.
-    pub(crate) fn beside(&mut self, Beside { name, outcome, said, time }: Beside) {
-        print!("== {name}\n{said}");
-        said.lines().filter_map(|line| line.trim().strip_prefix("SKIP ")).for_each(|reason| self.counts.skip(reason));
-        if let Outcome::Skipped(reason) = &outcome {
-            println!("SKIP {name}: {reason}");
-        }
-        self.steps.push(Step { name: name.to_owned(), outcome, time, cpu: None });
+        self.steps.push(Step { name: name.to_owned(), outcome, time, cpu });
     }
 
     /// Whether that step was done and passed.
@@ -114,8 +86,7 @@ impl Report {
                     format!("FAILED: {reason}")
                 }
             };
-            let cpu = cpu.map_or("beside the tests".into(), |cpu| format!("{:>4} s of CPU    ", cpu.as_secs()));
-            println!("{name:<width$} {:>4} s {cpu}  {word}", time.as_secs());
+            println!("{name:<width$} {:>4} s {:>4} s of CPU  {word}", time.as_secs(), cpu.as_secs());
         }
         println!("{}", self.counts);
         if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }

@@ -108,7 +108,7 @@ impl Modules {
                 let is_child = self.modules.contains_key(&at);
                 at.pop();
                 if !is_child {
-                    return self.by_import(&at, first, &path[1..], depth);
+                    return None;
                 }
             }
         }
@@ -121,18 +121,6 @@ impl Modules {
             rest = &rest[1..];
         }
         self.modules.get(&at).map(|module| &module.file)
-    }
-
-    /// The same where the first name, `first`, is that of a module or type which `module` takes in.
-    fn by_import(&self, module: &[String], first: &str, rest: &[String], depth: usize) -> Option<&String> {
-        // Of a path of one name nothing is left that the import itself does not say.
-        if rest.is_empty() || depth > 16 {
-            return None;
-        }
-        let named = self.modules.get(module)?.uses.iter().find(|import| import.name == first)?;
-        let mut path = named.path.clone();
-        path.extend_from_slice(rest);
-        self.resolve(module, &path, depth + 1)
     }
 
     fn name(&self, at: &[String], name: &str, depth: usize) -> Option<&String> {
@@ -180,10 +168,8 @@ impl Reader<'_> {
     /// Whether the file says `name` outside of `use`.
     fn says(&self, name: &str) -> bool {
         let is_import = |line| self.file.uses.iter().any(|import| import.line == line);
-        // A module may have the name of what is in it.
-        let is_declaration = |at: usize| at > 0 && self.file.tokens[at - 1].text == "mod";
-        let mut tokens = self.file.tokens.iter().enumerate().filter(|(_, token)| token.text == name);
-        tokens.any(|(at, token)| !is_import(token.line) && !is_declaration(at) && !self.file.is_test(token.line))
+        let mut tokens = self.file.tokens.iter().filter(|token| token.text == name);
+        tokens.any(|token| !is_import(token.line) && !self.file.is_test(token.line))
     }
 
     fn walk(&mut self, tree: &UseTree, prefix: &mut Path, is_public: bool) {

@@ -20,7 +20,6 @@ const FLOORS: &[(&str, u8)] = &[
     ("udm-export", 5),
     ("udm-control", 5),
     ("udm-client", 6),
-    ("udm-exec", 6),
     ("udm-stack", 6),
     ("udm-bench", 7),
     ("udm-capi", 7),

@@ -1,7 +1,6 @@
 //! Every relative link in a page leads to a file or folder of the tree: a reader who
 //! follows a dead one stops believing the rest.
 
-use super::path::normal;
 use super::{Finding, Tree};
 
 pub(super) fn check(tree: &Tree) -> Vec<Finding> {
@@ -17,7 +16,7 @@ pub(super) fn check(tree: &Tree) -> Vec<Finding> {
             for link in links(line) {
                 let file = link.split('#').next().unwrap_or_default();
                 let is_elsewhere = file.is_empty() || file.contains("://") || file.starts_with("mailto:");
-                if !is_elsewhere && !exists(tree, &normal(&format!("{folder}/{file}"))) {
+                if !is_elsewhere && !exists(tree, &resolve(folder, file)) {
                     findings.push(Finding::new(
                         path,
                         index + 1,
@@ -33,6 +32,21 @@ pub(super) fn check(tree: &Tree) -> Vec<Finding> {
 /// The targets of `[text](target)` in `line`.
 fn links(line: &str) -> impl Iterator<Item = &str> {
     line.split("](").skip(1).filter_map(|rest| Some(rest.split_once(')')?.0))
+}
+
+/// `link` as it stands in a page of `folder`, as a path from the root.
+fn resolve(folder: &str, link: &str) -> String {
+    let mut parts: Vec<&str> = folder.split('/').filter(|part| !part.is_empty()).collect();
+    for part in link.split('/') {
+        match part {
+            "" | "." => {}
+            ".." => {
+                parts.pop();
+            }
+            part => parts.push(part),
+        }
+    }
+    parts.join("/")
 }
 
 fn exists(tree: &Tree, path: &str) -> bool {

@@ -9,7 +9,6 @@ mod changelog;
 mod circles;
 mod dead_files;
 mod docs;
-mod finding;
 mod headers;
 mod hosts;
 mod imports;
@@ -19,11 +18,8 @@ mod markers;
 mod members;
 mod order;
 mod packages;
-mod path;
-mod reach;
 pub mod rust_file;
 mod strangers;
-mod subjects;
 mod targets;
 pub mod tree;
 mod unsafe_code;
@@ -31,11 +27,34 @@ mod unsafe_modules;
 mod unused;
 mod width;
 
+use std::fmt;
 use std::io;
 use std::path::Path;
 
-pub use finding::Finding;
 pub use tree::Tree;
+
+/// One broken rule, at one place.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Finding {
+    /// Path from the workspace's root, with `/`.
+    pub path: String,
+    /// Counted from 1; 1 too when the file as a whole is meant.
+    pub line: usize,
+    /// What is wrong and what to do about it, in one sentence or two.
+    pub message: String,
+}
+
+impl Finding {
+    fn new(path: impl Into<String>, line: usize, message: impl Into<String>) -> Self {
+        Self { path: path.into(), line, message: message.into() }
+    }
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}: {}", self.path, self.line, self.message)
+    }
+}
 
 /// A check: the tree in, the findings out.
 pub type Check = fn(&Tree) -> Vec<Finding>;
@@ -60,7 +79,6 @@ pub const CHECKS: &[(&str, Check)] = &[
     ("members", members::check),
     ("unused", unused::check),
     ("width", width::check),
-    ("subjects", subjects::check),
 ];
 
 /// Runs every check on the files under `root`, sorted by place.

@@ -21,11 +21,6 @@ pub(super) enum Purpose {
     Dev,
 }
 
-/// The package that `path` lies in: the one with the longest folder.
-pub(super) fn of<'a>(packages: &'a [Package], path: &str) -> Option<&'a Package> {
-    packages.iter().filter(|p| p.contains(path)).max_by_key(|p| p.folder.len())
-}
-
 const SECTIONS: &[(&str, Purpose)] =
     &[("dependencies", Purpose::Normal), ("build-dependencies", Purpose::Normal), ("dev-dependencies", Purpose::Dev)];
 

@@ -1,13 +1,12 @@
 //! The files of the project, read once, for every check.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
 use std::process::Command;
 
 use super::Finding;
 use super::packages::{self, Package};
-use super::reach::reach;
 use super::rust_file::RustFile;
 
 /// A snapshot of the tracked files (and of new ones that are not ignored).
@@ -15,8 +14,6 @@ pub struct Tree {
     texts: BTreeMap<String, String>,
     rust: BTreeMap<String, RustFile>,
     packages: Vec<Package>,
-    /// Files that rustc is led to.
-    reached: BTreeSet<String>,
     broken: Vec<Finding>,
 }
 
@@ -64,14 +61,14 @@ impl Tree {
             }
         }
         let packages = packages::find(&texts, &mut broken);
-        let files = texts.keys().map(String::as_str).collect();
-        let reached = reach(&files, &rust, &packages);
-        for (path, test_only) in &reached {
-            if let Some(file) = rust.get_mut(path) {
-                file.test_only |= test_only;
+        let mut tree = Self { texts, rust, packages, broken };
+        let test_only = super::dead_files::test_only_files(&tree);
+        for path in test_only {
+            if let Some(file) = tree.rust.get_mut(&path) {
+                file.test_only = true;
             }
         }
-        Self { texts, rust, packages, reached: reached.into_keys().collect(), broken }
+        tree
     }
 
     /// Files that could not be parsed, which every other check passes over.
@@ -96,11 +93,6 @@ impl Tree {
         self.rust.values()
     }
 
-    /// Whether `mod` leads to the file, from where rustc begins.
-    pub(super) fn is_reached(&self, path: &str) -> bool {
-        self.reached.contains(path)
-    }
-
     /// One Rust file.
     #[must_use]
     pub fn rust_file(&self, path: &str) -> Option<&RustFile> {
@@ -114,7 +106,7 @@ impl Tree {
 
     /// The package that `path` lies in: the one with the longest folder.
     pub(super) fn package_of(&self, path: &str) -> Option<&Package> {
-        packages::of(&self.packages, path)
+        self.packages.iter().filter(|p| p.contains(path)).max_by_key(|p| p.folder.len())
     }
 }
 

@@ -18,7 +18,7 @@ use std::path::Path;
 use udm_io::Domain;
 use udm_nbd::uri::{Endpoint, Uri};
 
-/// The environment of the command.
+/// What the command finds around it.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Surroundings<'a> {
     /// The daemon's NBD socket, where devices that it serves are found by name; it need not exist.
@@ -42,7 +42,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>, around: Surroundings<'_>) -
         Err(e) => return refuse(&e),
     };
     exit_code(bench(&options, around.nbd_socket, &mut io::stdout().lock()).map_err(|failure| match failure {
-        // Errors of the options were reported before.
+        // What does not fit was said in the options.
         Failure::Bench(e @ (Error::Load(_) | Error::Stack(_))) => Failure::Usage(e.to_string()),
         other => other,
     }))
@@ -158,7 +158,7 @@ impl Finder<'_> {
         Ok(Subject::open(self.domain, name, &uri.to_string(), self.read_only)?)
     }
 
-    /// The subject and its baseline. Plain copies get the size of the other device.
+    /// What is measured, and beside what. Plain copies get the size of the device beside them.
     fn subjects(&self, options: &Options, load: &Load) -> Result<(Subject, Option<Subject>), Failure> {
         const ALONE: u64 = 1 << 30;
         let find = |option: &str, name: &str| (name != MEMCPY).then(|| self.device(option, name)).transpose();

@@ -12,7 +12,7 @@ pub(crate) fn rate(iops: f64) -> String {
 
 fn scaled(mut value: f64, step: f64, units: &[&str]) -> String {
     let mut unit = 0;
-    // A value that would be printed as 1000 belongs to the next unit.
+    // What would be printed as 1000 belongs to the next unit.
     while value >= step * 0.9995 && unit + 1 < units.len() {
         value /= step;
         unit += 1;

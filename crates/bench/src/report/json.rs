@@ -1,5 +1,5 @@
-//! The report for programs, with the field names of fio's `--output-format=json` (fio 3.33). Fields that fio does not
-//! have are under `udm`.
+//! The report for programs, with the field names of fio's `--output-format=json` (fio 3.33). What fio does not know is
+//! under `udm`.
 
 use super::Report;
 use crate::latency::PERCENTILES;
@@ -85,7 +85,7 @@ impl Serialize for Percentiles {
 #[derive(Serialize)]
 struct Extra {
     version: &'static str,
-    /// The measured latencies: `off`, `all` or `sample:N`.
+    /// Which latencies were measured: `off`, `all` or `sample:N`.
     lat: String,
     verified: bool,
     rounds: Vec<RoundFigures>,

@@ -1,11 +1,11 @@
-//! The reports of a measurement.
+//! What is printed of a measurement.
 
 pub(crate) mod human;
 pub(crate) mod json;
 
 use crate::{Comparison, Load, Subject};
 
-/// The content of a report.
+/// Everything that a report tells of.
 pub(crate) struct Report<'a> {
     pub(crate) load: &'a Load,
     pub(crate) subject: &'a Subject,

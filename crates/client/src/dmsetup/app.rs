@@ -3,16 +3,16 @@
 use super::mangle::Mangling;
 use super::options::Options;
 use super::report::Report;
+use super::task::Listed;
 use super::tree::{Drawing, Tree};
 use super::{DmTransport, Env};
 use std::fmt::Display;
-use udm_base::DevT;
 
 /// A command failed. Its text goes to standard error; empty when that has been done.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Failed(String);
 
-/// The result of a command.
+/// What a command comes to.
 pub(super) type Done<T = ()> = Result<T, Failed>;
 
 impl Failed {
@@ -44,7 +44,7 @@ pub(super) struct CommandType {
     pub(super) run: fn(&mut App<'_, '_>, &Call<'_>) -> Done,
 }
 
-/// The meaning of several arguments.
+/// What several arguments mean.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Repeat {
     /// The command has its own use for them.
@@ -53,13 +53,6 @@ pub(super) enum Repeat {
     Each,
     /// So it is, and `-S` can choose devices in their place.
     EachOrSelected,
-}
-
-/// A device of a list.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Listed {
-    pub(super) dev: DevT,
-    pub(super) name: String,
 }
 
 /// One call of a command.
@@ -84,7 +77,7 @@ impl<'a> Call<'a> {
     }
 }
 
-/// How a device is named in `ls` and `deps`.
+/// What stands for a device in `ls` and `deps`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) enum DevNames {
     /// Major and minor.
@@ -103,14 +96,12 @@ pub(super) struct Listing {
     pub(super) tree: Option<Drawing>,
 }
 
-/// The environment of a command.
+/// What a command works with.
 pub(super) struct App<'a, 'e> {
     pub(super) env: &'a mut Env<'e>,
     /// The name the program was called by, for messages.
     pub(super) program: String,
     pub(super) options: Options,
-    /// Every command.
-    pub(super) commands: &'static [CommandType],
     pub(super) mangling: Mangling,
     /// The report of `-c`, filled by `info` and `splitname`.
     pub(super) report: Option<Report>,
@@ -127,19 +118,13 @@ pub(super) struct App<'a, 'e> {
 }
 
 impl<'a, 'e> App<'a, 'e> {
-    pub(super) fn new(
-        env: &'a mut Env<'e>,
-        program: String,
-        options: Options,
-        commands: &'static [CommandType],
-    ) -> Self {
+    pub(super) fn new(env: &'a mut Env<'e>, program: String, options: Options) -> Self {
         let by_default = env.vars.get("DM_DEFAULT_NAME_MANGLING_MODE").and_then(|mode| Mangling::parse(mode));
         let mangling = options.mangling.or(by_default).unwrap_or_default();
         Self {
             env,
             program,
             options,
-            commands,
             mangling,
             report: None,
             for_selected: None,

@@ -17,18 +17,18 @@ pub struct Env<'e> {
     pub stderr: &'e mut dyn Write,
     /// The way to the daemon.
     pub transport: &'e mut dyn DmTransport,
-    /// The clock of `--interval` and `--retry`.
+    /// What `--interval` and `--retry` wait by.
     pub clock: &'e mut dyn Clock,
     /// Runs the program of `--exec` with its arguments and waits for it; its exit code is ignored.
     pub exec: &'e mut dyn FnMut(&[String]) -> io::Result<()>,
     /// The environment variables. Used: `DM_DEFAULT_NAME_MANGLING_MODE`, `DM_UDEV_COOKIE`,
     /// `LC_ALL`, `LC_CTYPE`, `LANG`, `POSIXLY_CORRECT`.
     pub vars: HashMap<String, String>,
-    /// The directory of relative paths of table files.
+    /// What the paths of table files are relative to.
     pub cwd: PathBuf,
     /// Where `--exec` finds the devices' nodes; `/dev/mapper` means the same in arguments.
     pub node_dir: PathBuf,
-    /// Where the kernel shows the names of block devices; usually `/sys`.
+    /// Where the kernel tells the names of block devices; usually `/sys`.
     pub sysfs: PathBuf,
     /// The width of the terminal on standard output; `None` when it is not one.
     pub columns: Option<u16>,

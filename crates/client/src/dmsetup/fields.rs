@@ -4,7 +4,7 @@
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Value {
     String(String),
-    /// The value for comparisons, and the text that is shown.
+    /// What it compares by, and what is shown.
     Number(u64, String),
 }
 
@@ -21,7 +21,7 @@ impl Value {
     }
 }
 
-/// The kind of a field: the query that fills it.
+/// What a field is about: what has to be asked to fill it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
 pub(super) enum Group {
@@ -41,7 +41,7 @@ impl Group {
         self as u32
     }
 
-    /// The prefix of `all` that means every field of the group.
+    /// What stands before `all` to mean every field of the group.
     fn prefix(self) -> &'static str {
         match self {
             Self::Name => "name",

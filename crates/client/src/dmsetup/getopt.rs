@@ -16,7 +16,7 @@ pub(super) struct Met<K> {
     pub(super) value: String,
 }
 
-/// The parsed argument vector, without the program's name.
+/// What an argument vector, without the program's name, comes to.
 #[derive(Debug)]
 pub(super) struct Parsed<K> {
     pub(super) options: Vec<Met<K>>,

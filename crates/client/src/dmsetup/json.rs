@@ -1,9 +1,8 @@
 //! `--json`: what the commands show, as JSON.
 
-use super::app::Listed;
 use super::app::{App, CommandType, Done, Failed};
 use super::table_text::TableLine;
-use super::task::Answer;
+use super::task::{Answer, Listed};
 use serde_json::{Map, Value, json};
 use udm_control::codec::Flags;
 
@@ -30,7 +29,7 @@ impl App<'_, '_> {
         }
     }
 
-    /// A device of `info --json`: the fields of the ioctl, then the daemon's own counters.
+    /// A device of `info --json`: what the ioctl tells, then what only the daemon counts.
     pub(super) fn json_info(&mut self, answer: &Answer) -> Value {
         let mut device = identity(answer);
         let mut put = |key: &str, value: Value| device.insert(key.to_owned(), value);

@@ -21,7 +21,7 @@ impl LocalTransport {
 
 impl DmTransport for LocalTransport {
     fn ioctl(&mut self, cmd: u32, buf: &mut Vec<u8>) -> Result<(), IoctlError> {
-        let caller = Caller { cwd: &self.cwd, cancel: &|| false, reap: &|| (), kernel_view: None };
+        let caller = Caller { cwd: &self.cwd, cancel: &|| false, reap: &|| () };
         self.said = outcome(handle(&self.registry, &caller, cmd, buf).answer, buf)?;
         Ok(())
     }

@@ -7,7 +7,7 @@
 use std::borrow::Cow;
 use udm_control::codec::{DM_NAME_LEN, DM_UUID_LEN};
 
-/// The mangling of names and uuids (`--manglename`).
+/// What is done to names and uuids (`--manglename`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) enum Mangling {
     /// Nothing.
@@ -31,7 +31,7 @@ impl Mangling {
     }
 }
 
-/// The field that a string is for, which determines its limit and its name in errors.
+/// Which field a string is for: it sets the limit, and what an error calls it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Text {
     /// A device's name.
@@ -114,7 +114,7 @@ pub(super) fn to_mangled<'a>(text: &'a str, what: Text, mode: Mangling) -> Resul
     Ok(if changed { Cow::Owned(out) } else { Cow::Borrowed(text) })
 }
 
-/// A received text, as it is shown.
+/// What was received, as it is shown.
 pub(super) fn unmangle(text: &[u8], what: Text, mode: Mangling) -> Result<String, String> {
     let shown = printable(text);
     if mode == Mangling::None {
@@ -152,7 +152,7 @@ pub(super) fn to_unmangled(text: &[u8]) -> String {
     printable(&out)
 }
 
-/// Bytes as text: bytes that are not UTF-8 become `\xNN`.
+/// Bytes as text: what is not UTF-8 becomes `\xNN`.
 pub(super) fn printable(bytes: &[u8]) -> String {
     let mut out = String::new();
     for chunk in bytes.utf8_chunks() {

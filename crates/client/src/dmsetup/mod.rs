@@ -44,7 +44,7 @@ pub fn is_command(word: &str) -> bool {
 /// Run a command. `argv` begins with the program's name: `devmap_name` is the program of that name,
 /// every other is dmsetup. Blocks as long as the command does: `wait` until there is an event.
 ///
-/// Returns the exit code: 0, or 1 after an error, which is printed on standard error.
+/// Returns the exit code: 0, or 1 when something failed, which standard error then tells.
 pub fn main(argv: Vec<OsString>, env: &mut Env<'_>) -> i32 {
     let mut words = argv.into_iter();
     let path = words.next().unwrap_or_else(|| "dmsetup".into());
@@ -70,7 +70,7 @@ pub fn main(argv: Vec<OsString>, env: &mut Env<'_>) -> i32 {
         }
     };
     let asked_for_help = options.help;
-    let mut app = App::new(env, program, options, commands::COMMANDS);
+    let mut app = App::new(env, program, options);
     let result = app.run_command(&words);
     if let Err(failed) = &result {
         app.tell(failed);

@@ -69,7 +69,7 @@ fn parse_line(line: &str, number: usize) -> Result<Option<TableLine>, LineError>
     }))
 }
 
-/// White space as C's `isspace` defines it.
+/// What C's `isspace` holds for space.
 pub(super) fn is_space(c: char) -> bool {
     matches!(c, ' ' | '\t' | '\n' | '\r' | '\u{b}' | '\u{c}')
 }

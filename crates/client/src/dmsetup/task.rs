@@ -1,6 +1,6 @@
 //! One ioctl: what is asked, and the answer in plain types.
 
-use super::app::{App, Done, Failed, Listed};
+use super::app::{App, Done, Failed};
 use super::mangle::{self, Text};
 use super::table_text::{TableLine, escape_params};
 use std::time::Duration;
@@ -15,7 +15,8 @@ const CAPACITY: usize = 16 << 10;
 const RETRIES: u32 = 25;
 const RETRY_DELAY: Duration = Duration::from_millis(200);
 
-/// The tasks: ioctls under the names of libdevmapper's messages, since one ioctl serves several tasks.
+/// What is asked: the ioctls under the names that libdevmapper's messages give them, since one
+/// ioctl serves several.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum TaskType {
     Create,
@@ -63,7 +64,7 @@ impl TaskType {
         }
     }
 
-    /// The text of a failed task for a message: "cannot … DEVICE".
+    /// What could not be done, for a message: "cannot … DEVICE".
     fn deed(self) -> &'static str {
         match self {
             Self::Create => "create",
@@ -111,7 +112,14 @@ pub(super) struct Task {
     pub(super) retry: bool,
 }
 
-/// An answer. Fields that the ioctl does not return are empty.
+/// A device of a list.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Listed {
+    pub(super) dev: DevT,
+    pub(super) name: String,
+}
+
+/// An answer. What the ioctl does not give is empty.
 #[derive(Clone, Debug)]
 pub(super) struct Answer {
     /// Is there such a device?
@@ -181,7 +189,7 @@ impl Task {
         self.dev
     }
 
-    /// The device's name in messages.
+    /// What messages call the device.
     pub(super) fn show_as(&mut self, name: &str) {
         self.shown = name.to_owned();
     }
@@ -396,7 +404,7 @@ impl App<'_, '_> {
         Ok(Ok(answer))
     }
 
-    /// The message for a failed ioctl: one line, then the daemon's details.
+    /// What to say of an ioctl that failed: one line, then what the daemon knows better.
     fn failure(&self, task: &Task, errno: Errno, detail: &str) -> Failed {
         let space = if task.shown.is_empty() { "" } else { " " };
         let mut text = format!("cannot {}{space}{}: {errno}", task.kind.deed(), task.shown);

@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 use udm_base::{DevT, Errno};
-use udm_control::wire::{self, Hello, WireAnswer};
+use udm_control::wire::{self, WireAnswer};
 
 /// An ioctl failed.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -13,7 +13,8 @@ use udm_control::wire::{self, Hello, WireAnswer};
 pub struct IoctlError {
     /// The error number.
     pub errno: Errno,
-    /// Details: which argument of which line, what to do. May have several lines, may be empty.
+    /// What more there is to say: which argument of which line, what to do. May have several
+    /// lines, may be empty.
     pub detail: String,
 }
 
@@ -24,7 +25,8 @@ impl IoctlError {
     }
 }
 
-/// The result of an answer: its buffer in the place of the request's, and the remark for a successful ioctl.
+/// What an answer comes to: its buffer in the place of the request's, and what there is to say to an ioctl that went
+/// well.
 pub(super) fn outcome(answer: WireAnswer, buf: &mut Vec<u8>) -> Result<String, IoctlError> {
     if !answer.buf.is_empty() {
         *buf = answer.buf;
@@ -44,21 +46,22 @@ pub trait DmTransport {
     /// The ioctl's; `buf` is then as it was, or as the daemon left it.
     fn ioctl(&mut self, cmd: u32, buf: &mut Vec<u8>) -> Result<(), IoctlError>;
 
-    /// The daemon's remark on the last, successful ioctl: the text that the kernel would only log. May be empty.
+    /// What the daemon had to say to the last ioctl, which went well: what the kernel would only log. Empty where there
+    /// is nothing.
     fn said(&mut self) -> String {
         String::new()
     }
 
-    /// The fields that the ioctl does not have, as an object: `read_only`, `io_poll`, `remapped`, `cloned`,
-    /// `zero_skipped_bios`, `zero_skipped_bytes`, `polls`, `read_ahead` (in sectors). `None` where there is no second
-    /// protocol or no such device. May block.
+    /// What the ioctl has no field for, as an object: `read_only`, `io_poll`, `remapped`, `cloned`,
+    /// `zero_skipped_bios`, `zero_skipped_bytes`, `polls`, `read_ahead` (in sectors). `None` where
+    /// there is no second protocol or no such device. May block.
     fn device_stats(&mut self, name: &str) -> Option<serde_json::Value> {
         let _ = name;
         None
     }
 
-    /// The names in tables of files and other devices without numbers of their own, for the numbers that `deps` shows.
-    /// May block.
+    /// What is behind the numbers that `deps` gives to files and the like, which the system does
+    /// not know: their names in tables. May block.
     fn host_devices(&mut self) -> Vec<(DevT, String)> {
         Vec::new()
     }
@@ -66,7 +69,7 @@ pub trait DmTransport {
     /// A device was made, with its table. May block.
     ///
     /// # Errors
-    /// The error of a step after a successful command, for people. The device exists.
+    /// What that was to lead to has failed, for people. The device is there.
     fn created(&mut self, name: &str) -> Result<(), String> {
         let _ = name;
         Ok(())
@@ -89,34 +92,29 @@ const TRIES: usize = 8;
 /// for the first ioctl, and again when a daemon has gone without having read a request.
 pub struct SocketTransport<C> {
     connect: C,
-    hello: Hello,
+    cwd: Vec<u8>,
     stream: Option<UnixStream>,
     waiting: Option<Waiting>,
     said: String,
 }
 
-/// The function to call while an answer does not come, and the interval.
+/// What is called, and how often, while an answer does not come.
 type Waiting = (Duration, Box<dyn FnMut()>);
 
 impl<C: FnMut() -> io::Result<UnixStream>> SocketTransport<C> {
     /// A transport that opens no connection yet. `cwd` is what paths in tables are relative to.
     pub fn new(cwd: impl Into<Vec<u8>>, connect: C) -> Self {
-        Self::greeting(Hello::new(cwd), connect)
+        Self { connect, cwd: cwd.into(), stream: None, waiting: None, said: String::new() }
     }
 
-    /// As [`new`](Self::new), with all that a hello says.
-    pub fn greeting(hello: Hello, connect: C) -> Self {
-        Self { connect, hello, stream: None, waiting: None, said: String::new() }
-    }
-
-    /// Calls `look` repeatedly, at this interval, while an answer does not come.
+    /// Calls `look` again and again, each time after so long, while an answer does not come.
     #[must_use]
     pub fn while_waiting(mut self, every: Duration, look: impl FnMut() + 'static) -> Self {
         self.waiting = Some((every, Box::new(look)));
         self
     }
 
-    /// Returns when there is something to read, or at once if long waits need not be reported.
+    /// Returns when there is something to read, or at once if nobody wants to know that it takes long.
     fn wait(&mut self, stream: &UnixStream) {
         let Some((every, look)) = &mut self.waiting else { return };
         let every = Timespec { tv_sec: every.as_secs() as i64, tv_nsec: every.subsec_nanos().into() };
@@ -135,7 +133,7 @@ impl<C: FnMut() -> io::Result<UnixStream>> SocketTransport<C> {
             Some(stream) => (stream, true),
             None => ((self.connect)().map_err(Broken::NoWay)?, false),
         };
-        let hello = if greeted { Ok(()) } else { wire::write_hello(&mut stream, &self.hello) };
+        let hello = if greeted { Ok(()) } else { wire::write_hello(&mut stream, &self.cwd) };
         let sent = hello.and_then(|()| wire::write_request(&mut stream, cmd, buf));
         if let Err(error) = sent {
             // A daemon that hung up before it had this may have said why, as one does that is being stopped.
@@ -151,7 +149,7 @@ impl<C: FnMut() -> io::Result<UnixStream>> SocketTransport<C> {
     }
 }
 
-/// Whether the other end has closed: then the rest can be read at once.
+/// Whether nobody reads at the other end any more: then what is to be read there comes at once.
 fn is_hung_up(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset)
 }
@@ -167,7 +165,7 @@ enum Broken {
 }
 
 impl Broken {
-    /// A request that could not be sent completely.
+    /// What could not be sent as a whole.
     fn unsent(error: io::Error) -> Self {
         match error.kind() {
             // It never can be.
@@ -184,7 +182,7 @@ impl<C: FnMut() -> io::Result<UnixStream>> DmTransport for SocketTransport<C> {
             tries -= 1;
             match self.ask(cmd, buf) {
                 Ok(both) => break both,
-                // It has reached no daemon: it may be sent again.
+                // It has reached nobody: it may go again.
                 Err(Broken::Unread(_)) if tries > 0 => {}
                 Err(Broken::Unread(e)) => {
                     return Err(IoctlError::new(Errno::EIO, format!("no daemon takes the request: {e}")));
@@ -217,7 +215,7 @@ mod tests {
 
     /// A daemon that answers `count` requests and hangs up.
     fn daemon(mut stream: UnixStream, count: usize) {
-        assert_eq!(wire::read_hello(&mut stream).unwrap(), Hello::new(*b"/home"));
+        assert_eq!(wire::read_hello(&mut stream).unwrap(), b"/home");
         for _ in 0..count {
             let Some(request) = wire::read_request(&mut stream).unwrap() else { return };
             let parsed = Request::parse(request.ioctl_cmd, &request.buf).unwrap();
@@ -298,8 +296,7 @@ mod tests {
         assert!(error.detail.contains("no connection to the daemon"), "{error:?}");
     }
 
-    /// A daemon that is being stopped answers every connected client, even before its request; these clients start no
-    /// other daemon.
+    /// One that is being stopped answers whoever is there, also who has not asked yet; they start no other.
     #[test]
     fn a_daemon_that_says_that_it_stops() {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
@@ -313,7 +310,7 @@ mod tests {
         assert_eq!(error, IoctlError::new(Errno::ESHUTDOWN, "it is being stopped"));
     }
 
-    /// The errors after a daemon was killed, on connections that it had not accepted, or had not read from.
+    /// What a daemon that is killed leaves: connections that it had not accepted, or had not read from.
     #[test]
     fn a_daemon_that_went_before_it_read() {
         let unread = || {

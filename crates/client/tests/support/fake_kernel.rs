@@ -63,7 +63,7 @@ struct Device {
     deferred: bool,
     events: u32,
     held: i32,
-    /// Its read-ahead, if that was set.
+    /// What it reads ahead, where that was set.
     read_ahead: Option<u64>,
     /// The names that it was held by: it may be renamed before it is released.
     held_as: Vec<String>,

@@ -1,5 +1,5 @@
-//! Reads the scenarios of `tests/goldens/dmsetup` (its README describes the format) and replays them with
-//! [`udm_client::dmsetup::main`] over any transport.
+//! Reads the scenarios of `tests/goldens/dmsetup` (its README tells the format) and replays them
+//! with [`udm_client::dmsetup::main`] over any transport.
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -29,13 +29,13 @@ pub(crate) struct Place {
     pub(crate) cwd: PathBuf,
 }
 
-/// The steps of a scenario besides commands.
+/// What a scenario does besides commands.
 pub(crate) trait World: DmTransport {
     /// Open a mapped device and keep it open.
     fn hold(&mut self, name: &str);
     /// Close it.
     fn release(&mut self, name: &str);
-    /// The output of `@ node`; `None` if there are no nodes to look at.
+    /// What `@ node` shows; `None` where there are no nodes to look at.
     fn node(&mut self, name: &str) -> Option<String>;
 }
 
@@ -165,7 +165,7 @@ impl Clock for NoWait {
     }
 }
 
-/// The result of a command.
+/// What a command came to.
 pub(crate) struct Outcome {
     pub(crate) code: i32,
     pub(crate) stdout: String,

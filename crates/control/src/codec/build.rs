@@ -125,7 +125,7 @@ impl RequestBuilder {
     /// The buffer.
     ///
     /// # Errors
-    /// A given value does not fit its field.
+    /// What was given does not fit its field.
     pub fn build(mut self) -> Result<Vec<u8>, CodecError> {
         if let Some(fault) = self.fault {
             return Err(fault);

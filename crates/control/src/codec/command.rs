@@ -40,7 +40,7 @@ commands! {
     DevRemove = 4, "DM_DEV_REMOVE";
     /// Give a device another name or, once, a uuid.
     DevRename = 5, "DM_DEV_RENAME";
-    /// Suspend, or resume with the inactive table: [`Flags::SUSPEND`](super::Flags::SUSPEND) says which.
+    /// Suspend, or resume with the inactive table: which of the two tells [`Flags::SUSPEND`](super::Flags::SUSPEND).
     DevSuspend = 6, "DM_DEV_SUSPEND";
     /// The header alone.
     DevStatus = 7, "DM_DEV_STATUS";

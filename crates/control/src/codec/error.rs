@@ -1,4 +1,4 @@
-//! An error in a buffer.
+//! What is wrong with a buffer.
 
 use udm_base::Errno;
 

@@ -111,7 +111,7 @@ impl BitAnd for Flags {
     }
 }
 
-/// Flags of a name list entry about its uuid (`DM_NAME_LIST_FLAG_*`).
+/// What a name list entry says about its uuid (`DM_NAME_LIST_FLAG_*`).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
 pub struct NameListFlags(pub u32);
 

@@ -48,7 +48,7 @@ impl Reply {
         }
     }
 
-    /// The answer even to a refused request: only the interface's version.
+    /// What even a refused request gets: the interface's version and nothing else.
     pub fn version_only() -> Vec<u8> {
         DmIoctl { data_size: MIN_DATA_SIZE as u32, ..DmIoctl::new() }.as_bytes().to_vec()
     }
@@ -94,8 +94,8 @@ impl Reply {
         }
     }
 
-    /// Each target's line or status (`retrieve_status`). As much as fits is sent, and the count of targets is set, even
-    /// when the buffer is full.
+    /// Each target's line or status (`retrieve_status`). What fits is sent, and the count of
+    /// targets is set, even when the buffer is full.
     pub fn targets<'a>(&mut self, targets: impl IntoIterator<Item = TargetSpec<'a>>) {
         let mut count = 0;
         for spec in targets {

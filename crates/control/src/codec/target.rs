@@ -1,4 +1,4 @@
-//! Targets in the payloads.
+//! What the payloads say of targets.
 
 use udm_base::{Sector, Sectors};
 

@@ -181,7 +181,7 @@ fn full_buffers() {
     check(16, &|r| r.names([]), false);
     check(4, &|r| r.message_output(b"abc"), true);
     check(5, &|r| r.message_output(b"abc"), false);
-    // The part of a status that fits is there, and the count is the table's.
+    // What fits of a status is there, and the count is the table's.
     let out = answer(Command::TableStatus, Flags::default(), 96, status);
     assert_eq!(Response::parse(&out).unwrap().header().target_count, 2);
     assert_eq!(Response::parse(&out).unwrap().header().data_size as usize, HEADER_LEN + 48);

@@ -15,22 +15,12 @@ impl Handler<'_> {
         let persistent = self.request.flags().contains(Flags::PERSISTENT_DEV);
         // Only the minor number counts: the major is the registry's.
         let minor = persistent.then(|| self.request.header().device().map_or(0, |dev| dev.minor));
-        let Some(nodes) = self.caller.kernel_view else {
-            let md = self.registry.create(name, uuid, minor)?;
-            self.is_about(&md);
-            return Ok(self.reply_about(&md));
-        };
-        let md = self.registry.create(name, uuid, None)?;
+        let md = self.registry.create(name, uuid, minor)?;
         self.is_about(&md);
-        if let Err(error) = nodes.make(&md, minor) {
-            // It is as if it had never been: nobody has heard of it.
-            let _ = self.registry.remove(&md, false);
-            return Err(error.into());
-        }
         Ok(self.reply_about(&md))
     }
 
-    /// `dev_remove`. The removal succeeds if only a client that has hung up held the device.
+    /// `dev_remove`. What is asked for is done when a client that hung up was all that held the device.
     pub(super) fn remove(&self) -> Result<Reply, Refusal> {
         let md = self.device()?;
         let deferred = self.request.flags().contains(Flags::DEFERRED_REMOVE);
@@ -66,7 +56,7 @@ impl Handler<'_> {
         Ok(Reply::to(self.request))
     }
 
-    /// Removes devices that are not open; true if any was removed.
+    /// Removes what is not open; true if anything went.
     fn remove_unopened(&self) -> bool {
         self.registry.list().iter().filter(|md| self.registry.remove(md, false).is_ok()).count() > 0
     }
@@ -109,7 +99,7 @@ impl Handler<'_> {
                 && info.uuid.as_bytes().starts_with(self.request.uuid())
         });
         let entries = chosen.map(|info| NameEntry {
-            dev: self.number_of(info),
+            dev: info.devt,
             name: info.name.as_bytes(),
             event_nr: info.event_nr,
             uuid: Some(info.uuid.as_bytes()).filter(|uuid| !uuid.is_empty()),

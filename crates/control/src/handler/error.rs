@@ -5,7 +5,7 @@ use crate::codec::CodecError;
 use udm_base::Errno;
 use udm_core::Error;
 
-/// An error for the caller, from any layer.
+/// An error on its way to the caller, from whichever layer.
 #[derive(Debug)]
 pub(super) struct Refusal(pub(super) Error);
 
@@ -15,7 +15,7 @@ impl Refusal {
     }
 }
 
-/// The text in place of an error that might quote a secret.
+/// What is said in the place of an error that may quote what was to be kept secret.
 const HIDDEN: &str =
     "it is refused; as DM_SECURE_DATA asks for it, neither the arguments nor what is wrong with them is shown";
 

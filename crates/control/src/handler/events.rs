@@ -5,8 +5,8 @@ use super::error::Refusal;
 use crate::codec::Reply;
 
 impl Handler<'_> {
-    /// `dev_wait`: sleeps until the event number differs from the caller's, then returns the status, since the caller
-    /// would ask for that next.
+    /// `dev_wait`: sleeps until the event number is another than the caller knows, then tells the status, since that is
+    /// what the caller would ask for next.
     pub(super) fn wait(&self) -> Result<Reply, Refusal> {
         let md = self.device()?;
         md.wait_event(self.request.header().event_nr, self.caller.cancel)?;

@@ -1,4 +1,4 @@
-//! The device of a request, and the part of an answer that describes it.
+//! Which device a request is about, and what every answer says of it.
 
 use super::Handler;
 use super::error::{Refusal, utf8};
@@ -20,10 +20,7 @@ impl Handler<'_> {
                 let found = std::str::from_utf8(uuid).ok().and_then(|uuid| self.registry.by_uuid(uuid));
                 found.ok_or_else(|| missing(format!("the uuid {:?}", String::from_utf8_lossy(uuid))))
             }
-            Some(DeviceKey::Dev(dev)) => {
-                let found = self.registry.by_devt(dev).or_else(|| self.registry.by_node(dev));
-                found.ok_or_else(|| missing(format!("the number {dev}")))
-            }
+            Some(DeviceKey::Dev(dev)) => self.registry.by_devt(dev).ok_or_else(|| missing(format!("the number {dev}"))),
             None => Err(Refusal::new(
                 Errno::ENXIO,
                 "no device is named: expected a name, a uuid or a number, and only one of them",
@@ -32,18 +29,18 @@ impl Handler<'_> {
         found.inspect(|md| self.is_about(md))
     }
 
-    /// Notes the device that the command changes.
+    /// Notes which device it is that the command changes.
     pub(super) fn is_about(&self, md: &MappedDevice) {
         self.about.set(Some(md.devt().minor));
     }
 
-    /// The table of a query.
+    /// The table that a query is about.
     pub(super) fn queried_table(&self, md: &MappedDevice) -> Option<Arc<Table>> {
         let inactive = self.request.flags().contains(Flags::QUERY_INACTIVE_TABLE);
         md.table(if inactive { TableSlot::Inactive } else { TableSlot::Active })
     }
 
-    /// An answer with the state of the device (`__find_device_hash_cell` and `__dev_status`).
+    /// An answer with what is known of the device (`__find_device_hash_cell` and `__dev_status`).
     pub(super) fn reply_about(&self, md: &MappedDevice) -> Reply {
         let mut reply = Reply::to(self.request);
         self.describe(md, &mut reply);
@@ -55,14 +52,12 @@ impl Handler<'_> {
         let info = md.info();
         let inactive = self.request.flags().contains(Flags::QUERY_INACTIVE_TABLE);
         let queried = if inactive { md.table(TableSlot::Inactive) } else { None };
-        let all = !self.request.flags().contains(Flags::SKIP_BDGET);
-        let (number, opens) = (self.number_of(&info), self.open_count(md, &info, all));
         let header = reply.header_mut();
         // Both fit: the registry keeps the limits of the fields.
         let named = header.set_name(info.name.as_bytes()) && header.set_uuid(info.uuid.as_bytes());
         debug_assert!(named, "a name fits its field");
-        header.set_device(Some(number));
-        header.open_count = i32::try_from(opens).unwrap_or(i32::MAX);
+        header.set_device(Some(info.devt));
+        header.open_count = i32::try_from(info.open_count).unwrap_or(i32::MAX);
         header.event_nr = info.event_nr;
         let read_only = if inactive { queried.as_ref().is_some_and(|t| t.read_only()) } else { info.read_only };
         header.target_count = match (inactive, &queried) {

@@ -1,11 +1,11 @@
-//! Executes each command: (the registry, a request) → an answer.
+//! What each command does: (the registry, a request) → an answer.
 //!
-//! The order of the checks, the error numbers and the flags of the answers are those of `drivers/md/dm-ioctl.c` (6.12).
-//! Where the kernel only logs the reason of a refusal, the answer carries the text.
+//! The order of the checks, the error numbers and the flags of the answers are those of `drivers/md/dm-ioctl.c`
+//! (6.12). Where the kernel only logs why it refuses, the answer carries the words.
 //!
 //! # Differences from the kernel
-//! - [`Flags::UEVENT_GENERATED`](crate::codec::Flags::UEVENT_GENERATED) is never set: there is no udev, and a client
-//!   that sees the flag would wait for it.
+//! - [`Flags::UEVENT_GENERATED`](crate::codec::Flags::UEVENT_GENERATED) is never set: there is no udev to tell, and
+//!   who sees the flag would wait for it.
 //! - `DM_DEV_ARM_POLL` cannot make a socket readable at the next event; its answer has the number of events of all
 //!   devices together in `event_nr`.
 //! - Names, uuids and tables are UTF-8.
@@ -13,7 +13,6 @@
 mod devices;
 mod error;
 mod events;
-mod kernel_view;
 mod lookup;
 mod suspend;
 mod tables;
@@ -22,8 +21,6 @@ mod targets;
 #[cfg(test)]
 mod tests;
 
-pub use kernel_view::{BlockNodes, Opens};
-
 use crate::codec::{Command, Reply, Request};
 use crate::wire::WireAnswer;
 use error::Refusal;
@@ -31,29 +28,27 @@ use std::cell::{Cell, RefCell};
 use std::path::Path;
 use udm_core::{Cancel, Registry};
 
-/// The client of a request, and how the request can be told to give up.
+/// Who asks, and how it can be told to give up.
 pub struct Caller<'a> {
-    /// The directory of relative paths in its tables.
+    /// Where the relative paths of its tables begin.
     pub cwd: &'a Path,
-    /// Whether it has gone; commands that wait ask this now and then.
+    /// Whether it has gone: asked now and then by commands that wait.
     pub cancel: Cancel<'a>,
     /// Lets exports close the devices of clients that have hung up. Called before a removal is refused with "busy";
     /// may block briefly.
     pub reap: &'a dyn Fn(),
-    /// The devices' nodes, for a caller that asked for [`KERNEL_VIEW`](crate::wire::KERNEL_VIEW).
-    pub kernel_view: Option<&'a dyn BlockNodes>,
 }
 
-/// An answer, and the devices that may have changed.
+/// An answer, and which devices may be others than before.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Outcome {
-    /// The answer's buffer and text for the caller.
+    /// What goes back to the caller.
     pub answer: WireAnswer,
-    /// The devices that were made, removed or changed.
+    /// What was made, removed or changed.
     pub changed: Changed,
 }
 
-/// The devices that a command may have changed.
+/// What a command may have changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Changed {
     /// No device.
@@ -64,8 +59,8 @@ pub enum Changed {
     Everything,
 }
 
-/// Executes the ioctl `number` with the `struct dm_ioctl` in `buf`. Blocks as long as the command takes: loading opens
-/// devices, suspending waits for bios, waiting waits for an event.
+/// Does what the ioctl `number` with the `struct dm_ioctl` in `buf` asks for. Blocks as long as the command takes:
+/// loading opens devices, suspending waits for bios, waiting waits for an event.
 pub fn handle(registry: &Registry, caller: &Caller<'_>, number: u32, buf: &[u8]) -> Outcome {
     let request = match Request::parse(number, buf) {
         Ok(request) => request,
@@ -78,7 +73,7 @@ pub fn handle(registry: &Registry, caller: &Caller<'_>, number: u32, buf: &[u8])
     let result = handler.run();
     let changed = match (changes(request.command()), request.command(), handler.about.get()) {
         (false, ..) => Changed::Nothing,
-        // Also a refused command: it may have been done in part.
+        // Also one that is refused: it may have come half way.
         (true, Command::RemoveAll, _) => Changed::Everything,
         (true, _, minor) => minor.map_or(Changed::Nothing, Changed::Device),
     };
@@ -104,7 +99,7 @@ struct Handler<'a> {
     request: &'a Request<'a>,
     /// The minor number of the device that was found or made.
     about: Cell<Option<u32>>,
-    /// A remark for the caller of a successful command.
+    /// What the caller is to be told although all went well.
     notice: RefCell<String>,
 }
 
@@ -138,7 +133,7 @@ const fn raises_event(command: Command) -> bool {
     matches!(command, Command::RemoveAll | Command::DevCreate | Command::DevRemove | Command::DevRename)
 }
 
-/// The commands after which devices may have changed.
+/// The commands after which devices may be others than before.
 pub const fn changes(command: Command) -> bool {
     use Command as C;
     match command {

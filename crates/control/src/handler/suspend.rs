@@ -6,7 +6,7 @@ use crate::codec::{Flags, Reply};
 use udm_core::SuspendOptions;
 
 impl Handler<'_> {
-    /// `dev_suspend`: one command for both; a flag says which.
+    /// `dev_suspend`: one command for both ways, as a flag tells.
     pub(super) fn suspend_or_resume(&self) -> Result<Reply, Refusal> {
         let md = self.device()?;
         let flags = self.request.flags();

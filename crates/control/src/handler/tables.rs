@@ -20,8 +20,7 @@ impl Handler<'_> {
         let specs = self.request.targets()?;
         let mut lines = specs.iter().map(line_of).collect::<Result<Vec<_>, _>>()?;
         let (read_only, secret) = (self.request.flags().contains(Flags::READONLY), self.request.is_secure());
-        let as_kernel = self.caller.kernel_view.is_some();
-        let options = LoadOptions { read_only, cwd: self.caller.cwd, cancel: self.caller.cancel, secret, as_kernel };
+        let options = LoadOptions { read_only, cwd: self.caller.cwd, cancel: self.caller.cancel, secret };
         let loaded = md.load_as(&lines, &options);
         if secret {
             lines.iter_mut().for_each(|line| wipe(&mut std::mem::take(&mut line.params).into_bytes()));
@@ -42,7 +41,7 @@ impl Handler<'_> {
         let mut reply = self.reply_about(&md);
         if let Some(table) = self.queried_table(&md) {
             let devices = table.devices().iter().rev();
-            let numbers: Vec<DevT> = devices.map(|dev| self.number_beneath(dev)).collect();
+            let numbers: Vec<DevT> = devices.map(|dev| self.registry.number_of(dev)).collect();
             reply.deps(&numbers);
         }
         Ok(reply)
@@ -53,7 +52,7 @@ impl Handler<'_> {
         Ok(self.reply_with_status(&*self.device()?))
     }
 
-    /// The state of the device, and each target's line or status (`retrieve_status`).
+    /// What is known of the device, and each target's line or status (`retrieve_status`).
     pub(super) fn reply_with_status(&self, md: &MappedDevice) -> Reply {
         let mut reply = self.reply_about(md);
         if let Some(table) = self.queried_table(md) {
@@ -65,14 +64,11 @@ impl Handler<'_> {
             } else {
                 StatusKind::Info { noflush: flags.contains(Flags::NOFLUSH) }
             };
-            let lines = match self.caller.kernel_view {
-                Some(_) => table.kernel_lines(kind),
-                None => table.lines(kind),
-            };
-            let shown: Vec<_> = lines.iter().map(|line| self.with_numbers(&table, &line.params)).collect();
-            let specs = lines.iter().zip(&shown);
             reply.targets(
-                specs.map(|(l, params)| TargetSpec::new(l.start, l.len, l.target.as_bytes(), params.as_bytes())),
+                table
+                    .lines(kind)
+                    .iter()
+                    .map(|l| TargetSpec::new(l.start, l.len, l.target.as_bytes(), l.params.as_bytes())),
             );
         }
         reply

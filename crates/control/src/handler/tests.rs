@@ -86,12 +86,8 @@ impl World {
 
     fn outcome(&self, command: Command, build: impl FnOnce(RequestBuilder) -> RequestBuilder) -> Outcome {
         let bytes = build(RequestBuilder::new(command)).build().unwrap();
-        let caller = Caller {
-            cwd: Path::new("/cwd"),
-            cancel: &|| self.cancelled.get(),
-            reap: &|| (self.reap.borrow())(),
-            kernel_view: None,
-        };
+        let caller =
+            Caller { cwd: Path::new("/cwd"), cancel: &|| self.cancelled.get(), reap: &|| (self.reap.borrow())() };
         handle(&self.registry, &caller, command.ioctl_number(), &bytes)
     }
 
@@ -139,12 +135,8 @@ fn version() {
     let world = World::new();
     let buf = world.ask(Command::Version, |r| r).unwrap();
     assert_eq!(Response::parse(&buf).unwrap().header().version, [4, 48, 0]);
-    let outcome = handle(
-        &world.registry,
-        &Caller { cwd: Path::new("/"), cancel: &|| false, reap: &|| (), kernel_view: None },
-        0xc138_fdff,
-        &buf,
-    );
+    let outcome =
+        handle(&world.registry, &Caller { cwd: Path::new("/"), cancel: &|| false, reap: &|| () }, 0xc138_fdff, &buf);
     assert_eq!(outcome.answer.errno, Errno::ENOTTY.get());
     assert_eq!(outcome.changed, Changed::Nothing);
 }
@@ -510,11 +502,11 @@ fn secrets_are_not_quoted() {
         |flags| world.flags(Command::TargetMsg, |r| r.name(b"a").flags(flags).message(Sector::ZERO, b"@SECRET"));
     assert!(message(Flags::default()).contains("SECRET"));
     assert!(!message(Flags::SECURE_DATA).contains("SECRET"));
-    // The parts outside of the text are shown.
+    // What is not of the text is told.
     assert!(world.load("x", &[(0, 8, "nil", "SECRET")], Flags::SECURE_DATA).contains("no device has the name"));
 }
 
-/// Nor are they shown in the report of what a command waits for.
+/// Neither are they told to who asks what a command waits for.
 #[test]
 fn secrets_are_not_shown_while_they_are_opened() {
     let world = World::new();
@@ -527,7 +519,7 @@ fn secrets_are_not_shown_while_they_are_opened() {
     for flags in [Flags::default(), Flags::SECURE_DATA] {
         let spec = TargetSpec::new(Sector::ZERO, Sectors::new(8), b"on", b"SECRET");
         let request = RequestBuilder::new(Command::TableLoad).name(b"a").flags(flags).targets([spec]).build().unwrap();
-        let caller = Caller { cwd: Path::new("/"), cancel: &ask, reap: &|| (), kernel_view: None };
+        let caller = Caller { cwd: Path::new("/"), cancel: &ask, reap: &|| () };
         assert_eq!(handle(&world.registry, &caller, Command::TableLoad.ioctl_number(), &request).answer.errno, 0);
     }
     assert_eq!(told.into_inner(), ["opens SECRET", "opens a device beneath"]);

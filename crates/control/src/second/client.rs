@@ -5,7 +5,7 @@ use serde_json::Value;
 use std::io::{self, BufReader, Read, Write};
 use udm_base::Errno;
 
-/// Why a request failed.
+/// Why a request came to nothing.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     /// The daemon refused it.
@@ -19,7 +19,7 @@ pub enum ClientError {
     /// The conversation broke.
     #[error("the daemon cannot be talked to: {0}")]
     Io(#[from] io::Error),
-    /// This client does not understand the daemon's answer.
+    /// The daemon answered what this client does not understand.
     #[error("the daemon's answer cannot be understood: {0}")]
     Protocol(String),
 }
@@ -43,7 +43,7 @@ impl<S: Read + Write> Client<S> {
         Ok(this)
     }
 
-    /// The answering daemon.
+    /// Who answers.
     pub fn daemon(&self) -> &Hello {
         &self.hello
     }
@@ -58,7 +58,7 @@ impl<S: Read + Write> Client<S> {
         let sent = self.stream.get_mut().write_all(line.as_bytes());
         let line = match (sent, read_line(&mut self.stream, MAX_LINE)) {
             (_, Ok(Some(line))) => line,
-            // A daemon that hung up before this was sent may have said why.
+            // Who hung up before this was sent may have said why.
             (Err(unsent), _) => return Err(unsent.into()),
             (Ok(()), answer) => {
                 answer?;

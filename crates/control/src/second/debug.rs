@@ -1,4 +1,4 @@
-//! What waits for what and since when, for `udm debug dump`.
+//! Who waits for what and since when, as `udm debug dump` shows it.
 
 use super::Underway;
 use serde::{Deserialize, Serialize};
@@ -6,24 +6,24 @@ use std::fmt;
 use udm_core::{ChannelUse, DeviceReport, Inspection, Registry};
 use udm_io::{Nanos, Op};
 
-/// Everything that waits, or makes others wait.
+/// Everything that waits, or keeps others waiting.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct DebugDump {
     /// Commands under way, the oldest first.
     pub commands: Vec<Underway>,
-    /// Locks that could not be taken within a tenth of a second, as text.
+    /// Locks that could not be had in a tenth of a second, in words.
     pub locks: Vec<String>,
     /// Every mapped device.
     pub devices: Vec<DebugDevice>,
-    /// Devices beneath with requests to other processes or machines.
+    /// Devices beneath that have asked others for something.
     pub beneath: Vec<DebugBeneath>,
-    /// Channels that are not empty, or that could not be looked into.
+    /// Channels in which something lies, or that could not be looked into.
     pub channels: Vec<DebugChannel>,
-    /// How many channels threads could still get.
+    /// How many channels could still be had.
     pub channels_left: u64,
     /// Items of the workqueue.
     pub duties: u64,
-    /// Items that are to run at once.
+    /// Items that want to be run at once.
     pub duties_rung: u64,
     /// Other parts of the daemon: a name, and lines for people.
     #[serde(default)]
@@ -33,7 +33,7 @@ pub struct DebugDump {
 /// A mapped device.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct DebugDevice {
-    /// Its name; empty when its lock could not be taken.
+    /// Its name; empty when it could not be had.
     pub name: String,
     /// Its number.
     pub major: u32,
@@ -51,11 +51,11 @@ pub struct DebugDevice {
     pub arrived: u64,
     /// What it is busy with.
     pub doing: Vec<DebugActivity>,
-    /// What its targets report: names and values.
+    /// What its targets tell of themselves: names and values.
     pub notes: Vec<(String, String)>,
 }
 
-/// Work under way.
+/// Something under way.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct DebugActivity {
     /// What, as `waits for bios in flight`.
@@ -64,7 +64,7 @@ pub struct DebugActivity {
     pub elapsed_ms: u64,
 }
 
-/// A device beneath that waits for another process or machine.
+/// A device beneath that waits for somebody else's answers.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct DebugBeneath {
     /// Its name in tables.
@@ -75,41 +75,41 @@ pub struct DebugBeneath {
     pub queued: u64,
     /// For how many milliseconds the oldest has been waiting.
     pub oldest_ms: u64,
-    /// For how many milliseconds no expected data has come.
+    /// For how many milliseconds nothing has come while something was expected.
     pub silent_ms: u64,
-    /// The connection is lost for good.
+    /// The other side is gone for good.
     pub lost: bool,
 }
 
-/// The content of a channel.
+/// What lies in a channel.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct DebugChannel {
     /// Its number.
     pub number: u64,
-    /// `sleeps`, `awake`; `inside`: a thread was inside at every attempt; `orphan`: its thread has dropped it.
+    /// `sleeps`, `awake`; `inside`: somebody was inside whenever it was looked at; `orphan`: its thread has dropped it.
     pub state: String,
     /// Bios that wait for a clone.
     pub parked: u64,
     /// Completions that its thread has not taken.
     pub untaken: u64,
-    /// There are bios in its mailbox that ended on other threads.
+    /// Bios that were ended elsewhere lie in its mailbox.
     pub mail: bool,
     /// In how many milliseconds its first timer is due.
     pub timer_ms: Option<u64>,
-    /// Bios that are out, grouped.
+    /// Bios that are out, those that are alike together.
     pub bios: Vec<DebugBios>,
 }
 
-/// A group of bios that are alike.
+/// Bios that are alike.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct DebugBios {
-    /// The device that they were sent to last; empty when that device is gone.
+    /// The device that they were sent to last; empty when it is not known any more.
     pub device: String,
     /// `read`, `write`, `flush`, `discard` or `write-zeroes`.
     pub op: String,
-    /// 0: submitters'; else clones of that level, or internal bios.
+    /// 0: submitters'; else clones of that level, or a worker's own.
     pub level: u64,
-    /// Internal bios.
+    /// A worker's own.
     pub own: bool,
     /// How many.
     pub count: u64,
@@ -212,7 +212,7 @@ const fn op_name(op: Op) -> &'static str {
     }
 }
 
-/// The report for people. Idle parts are left out.
+/// For people. What is idle is left out.
 impl fmt::Display for DebugDump {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for c in &self.commands {

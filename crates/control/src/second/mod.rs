@@ -1,4 +1,4 @@
-//! The second protocol, on `udm.sock`: everything that the DM ioctls do not cover.
+//! The second protocol, on `udm.sock`: what the DM ioctls have no word for.
 //!
 //! One JSON object a line, in UTF-8; a line has at most [`MAX_LINE`] bytes. The client asks, the daemon answers each
 //! request with one line, in order:
@@ -33,7 +33,7 @@ pub use debug::{DebugActivity, DebugBeneath, DebugBios, DebugChannel, DebugDevic
 pub use line::{MAX_LINE, read_line};
 pub use node::{NodeEntry, NodeKind};
 pub use options::{OPTIONS, set_option};
-pub use request::{CutAnswer, ExportEntry, Hello, HostDevice, Request, VhostUserExport};
+pub use request::{ExportEntry, Hello, HostDevice, Request, VhostUserExport};
 pub use serve::{Asker, Changed, Next, Service, refusal, respond};
 pub use stats::{DeviceStats, PollStats};
 pub use underway::{Underway, UnderwayGuard, UnderwayList};

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
 
-/// The requested kind of a node.
+/// What a node is to be.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum NodeKind {
@@ -50,7 +50,7 @@ impl fmt::Display for NodeKind {
 pub struct NodeEntry {
     /// The device.
     pub name: String,
-    /// Its kind: `ublk`, `fuse` or `loop`.
+    /// What it is: `ublk`, `fuse` or `loop`.
     pub kind: NodeKind,
     /// How requests come to the daemon: `fuse`, `fuse-io_uring` or `ublk`.
     pub transport: String,

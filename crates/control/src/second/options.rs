@@ -10,7 +10,7 @@ pub struct DeviceOption {
     pub key: &'static str,
     /// The values that it takes.
     pub values: &'static str,
-    /// Its effect.
+    /// What it does.
     pub meaning: &'static str,
     /// `None`: none of the values.
     set: fn(&MappedDevice, &str) -> Option<Result<(), Error>>,
@@ -29,12 +29,6 @@ pub static OPTIONS: &[DeviceOption] = &[
         values: "0 or 1",
         meaning: "lead bios through a stack in one step where its targets allow it",
         set: |md, value| switch(value).map(|on| md.set_compile(on)).map(Ok),
-    },
-    DeviceOption {
-        key: "fault-seed",
-        values: "a number of 64 bits, or none, and a device with a target that draws: delay or flakey",
-        meaning: "what chance decides: the same seed, the same faults at the same sectors; it begins anew when it is set",
-        set: |md, value| md.set_target_option("fault-seed", value).map(Ok),
     },
     DeviceOption {
         key: "io_poll",

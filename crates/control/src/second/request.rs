@@ -1,4 +1,4 @@
-//! The requests.
+//! What can be asked.
 
 use super::NodeKind;
 use serde::{Deserialize, Serialize};
@@ -14,7 +14,7 @@ pub enum Request {
     },
     /// Is anybody there? Answer: null.
     Ping,
-    /// Statistics of devices. Answer: `{"devices": [`[`DeviceStats`](super::DeviceStats)`…]}`
+    /// What devices did. Answer: `{"devices": [`[`DeviceStats`](super::DeviceStats)`…]}`
     Stats {
         /// Of this device only.
         #[serde(default)]
@@ -28,17 +28,6 @@ pub enum Request {
         key: String,
         /// Its new value.
         value: String,
-    },
-    /// Takes the power from a device that was made for it, and hangs up on all who use it. Answer:
-    /// [`CutAnswer`](super::CutAnswer).
-    Cut {
-        /// The device.
-        name: String,
-        /// By which chance decides.
-        seed: u64,
-        /// A new file for the writes that no flush had seen: a path from the root on.
-        #[serde(default)]
-        record: Option<String>,
     },
     /// What is behind the numbers that lists of dependencies have for files and the like. Answer:
     /// `{"devices": [`[`HostDevice`]`…]}`
@@ -90,12 +79,12 @@ pub enum Request {
     },
     /// Commands under way. Answer: `{"underway": [`[`Underway`](super::Underway)`…]}`
     Progress,
-    /// What waits for what and since when. Answer: [`DebugDump`](super::DebugDump). Takes some tenths of a second at
+    /// Who waits for what and since when. Answer: [`DebugDump`](super::DebugDump). Takes some tenths of a second at
     /// most.
     Debug,
     /// The last lines of the daemon's log. Answer: `{"lines": ["…"]}`
     Log {
-        /// At most this many.
+        /// At most so many.
         lines: usize,
     },
     /// Another daemon asks to go on in the place of this one. Answer: null; the connection is theirs from then on.
@@ -112,13 +101,12 @@ pub enum Request {
 }
 
 impl Request {
-    /// Its name in the list of commands under way, and its device, empty for all. `None` for questions about the daemon
-    /// itself: a request for the list is not in it.
+    /// What it is called where commands under way are listed, and the device that it is about, empty for all. `None`
+    /// for what asks about the daemon itself: who asks for the list is not in it.
     pub fn command(&self) -> Option<(&'static str, &str)> {
         Some(match self {
             Self::Stats { name } => ("stats", name.as_deref().unwrap_or_default()),
             Self::Set { name, .. } => ("set", name),
-            Self::Cut { name, .. } => ("cut", name),
             Self::HostDevices => ("host-devices", ""),
             Self::ExportList => ("export-list", ""),
             Self::ExportAdd { name, .. } => ("export-add", name),
@@ -138,7 +126,7 @@ impl Request {
     }
 }
 
-/// The options of an export over vhost-user. The server chooses missing ones.
+/// How a device is served over vhost-user. What is not said is left to the server.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct VhostUserExport {
@@ -153,25 +141,6 @@ pub struct VhostUserExport {
     /// `interrupt`, `adaptive` or `polled`.
     #[serde(default)]
     pub mode: Option<String>,
-}
-
-/// What a power cut has left of the writes that no flush had seen.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct CutAnswer {
-    /// The seed that says it again.
-    pub seed: u64,
-    /// How many writes there were.
-    pub writes: u64,
-    /// Of these, so many are on the device as a whole,
-    pub whole: u64,
-    /// in part,
-    pub torn: u64,
-    /// and not at all.
-    pub lost: u64,
-    /// Sectors that were written.
-    pub sectors: u64,
-    /// Clients that were hung up on.
-    pub disconnected: u64,
 }
 
 /// The answer to `hello`.
@@ -205,6 +174,6 @@ pub struct ExportEntry {
     pub transport: String,
     /// The socket: an address with its port, or a path.
     pub address: String,
-    /// The URI for an NBD client; over vhost-user, the argument for `udm bench`.
+    /// What an NBD client is given; over vhost-user, what `udm bench` is.
     pub uri: String,
 }

@@ -1,14 +1,14 @@
 //! The daemon's side of a conversation.
 
 use super::{
-    CutAnswer, DebugDump, DeviceStats, ExportEntry, Hello, HostDevice, MAX_LINE, NodeEntry, NodeKind, Request,
-    Underway, UnderwayGuard, VERSION, VhostUserExport, set_option,
+    DebugDump, DeviceStats, ExportEntry, Hello, HostDevice, MAX_LINE, NodeEntry, NodeKind, Request, Underway,
+    UnderwayGuard, VERSION, VhostUserExport, set_option,
 };
 use serde_json::{Value, json};
 use udm_base::Errno;
 use udm_core::{Error, MappedDevice, Registry};
 
-/// The devices that a request has changed.
+/// What a request has changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Changed {
     /// The device of that minor number.
@@ -17,11 +17,11 @@ pub enum Changed {
     Exports,
 }
 
-/// The daemon's services. Called from many threads; may block.
+/// What the daemon has to offer. Called from many threads; may block.
 pub trait Service: Send + Sync {
     /// The devices.
     fn registry(&self) -> &Registry;
-    /// The answering daemon.
+    /// Who answers.
     fn hello(&self) -> Hello;
     /// Where devices can be reached.
     fn exports(&self) -> Vec<ExportEntry>;
@@ -41,16 +41,6 @@ pub trait Service: Send + Sync {
     /// # Errors
     /// ENXIO when there were none.
     fn remove_export(&self, name: &str, tcp: Option<&str>, vhost_user: Option<&str>) -> Result<usize, Error>;
-    /// Takes the power from a device: see [`MappedDevice::cut_power`]. All who use it, or a device above, are hung up
-    /// on. `record` is a new file for the writes that no flush had seen.
-    ///
-    /// # Errors
-    /// EOPNOTSUPP for a device that was not made for it; EBUSY when its power is off; what the system says to the file,
-    /// and then nothing has changed.
-    fn cut(&self, md: &MappedDevice, seed: u64, record: Option<&str>) -> Result<CutAnswer, Error> {
-        let _ = (seed, record);
-        Err(Error::new(Errno::EOPNOTSUPP, format!("{}: there is no power to cut here", md.device_name())))
-    }
     /// The devices that are in the file system.
     fn nodes(&self) -> Vec<NodeEntry> {
         Vec::new()
@@ -75,7 +65,7 @@ pub trait Service: Send + Sync {
     fn underway(&self) -> Vec<Underway>;
     /// A request begins, which is to be in that list as long as what is returned lives. `device` is empty for all.
     fn begin(&self, command: &str, device: &str, pid: Option<u32>) -> Option<UnderwayGuard<'_>>;
-    /// What waits for what. Never waits for long itself.
+    /// Who waits for what. Never waits for long itself.
     fn debug(&self) -> DebugDump {
         DebugDump::of(self.registry(), self.underway())
     }
@@ -102,7 +92,7 @@ pub trait Service: Send + Sync {
     fn shut_down(&self, forget: bool);
 }
 
-/// The client at the other end.
+/// Who is at the other end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Asker {
     /// Its hello has come.
@@ -111,14 +101,14 @@ pub struct Asker {
     pub pid: Option<u32>,
 }
 
-/// What the connection does after an answer.
+/// What follows an answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Next {
     /// Another request.
     Request,
     /// Nothing: where the next request would begin is not known.
     HangUp,
-    /// The client is another daemon, which takes over from this one: the two use the stream from here on.
+    /// The client is another daemon, which goes on in the place of this one: what follows on the stream is theirs.
     Replace,
 }
 
@@ -196,7 +186,6 @@ fn perform(request: &Request, service: &dyn Service) -> Result<Value, Error> {
             service.changed(Changed::Device(md.devt().minor))?;
             Ok(Value::Null)
         }
-        Request::Cut { name, seed, record } => Ok(json!(service.cut(&*device(name)?, *seed, record.as_deref())?)),
         Request::HostDevices => {
             let devices = service.registry().host_devices().into_iter();
             let devices: Vec<_> =

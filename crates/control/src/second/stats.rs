@@ -1,4 +1,4 @@
-//! A device's statistics, as `udm info --json` shows them.
+//! What a device did, as `udm info --json` shows it.
 
 use super::NodeEntry;
 use serde::{Deserialize, Serialize};

@@ -104,8 +104,6 @@ fn requests_and_answers() {
     check(r#"{"op":"stats","name":"vol"}"#, r#""polls":{"default":0,"fast":0,"sub":0}"#);
     check(r#"{"op":"stats"}"#, r#""name":"other""#);
     check(r#"{"op":"stats","name":"x"}"#, r#"{"error":{"errno":6,"message":"no device has the name \"x\""}}"#);
-    check(r#"{"op":"cut","name":"vol","seed":18446744073709551615}"#, "vol: there is no power to cut here");
-    check(r#"{"op":"cut","name":"vol"}"#, "the request cannot be understood: missing field `seed`");
     check(r#"{"op":"set","name":"vol","key":"clone_always","value":"1"}"#, r#"{"ok":null}"#);
     assert!(service.registry.by_name("vol").unwrap().clone_always());
     check(r#"{"op":"set","name":"vol","key":"compile","value":"0"}"#, r#"{"ok":null}"#);
@@ -115,7 +113,7 @@ fn requests_and_answers() {
     check(r#"{"op":"set","name":"vol","key":"read_ahead","value":"-1"}"#, "expected a number of sectors, or auto");
     check(
         r#"{"op":"set","name":"vol","key":"io_pool","value":"1"}"#,
-        "no option is called \\\"io_pool\\\": known are clone_always, compile, fault-seed, io_poll, no_space_timeout, poll_budget, poll_queues, read_ahead",
+        "no option is called \\\"io_pool\\\": known are clone_always, compile, io_poll, no_space_timeout, poll_budget, poll_queues, read_ahead",
     );
     assert_eq!(service.changes.load(Ordering::Relaxed), 2, "a refusal changes nothing");
     check(r#"{"op":"export-add","name":"vol","tcp":"[::1]:0"}"#, r#""uri":"nbd://[::1]:0/vol""#);

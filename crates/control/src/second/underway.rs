@@ -8,7 +8,7 @@ use udm_io::{Clock, Nanos};
 /// A command under way.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Underway {
-    /// The command, as `DM_DEV_SUSPEND`.
+    /// Which command, as `DM_DEV_SUSPEND`.
     pub command: String,
     /// The device, by what the request called it.
     pub device: String,
@@ -17,7 +17,7 @@ pub struct Underway {
     /// The process that asks, if it is known.
     #[serde(default)]
     pub pid: Option<u32>,
-    /// What it waits for, as text, if that is known.
+    /// What it waits for, in words, as far as it can be told.
     #[serde(default)]
     pub waits_for: Option<String>,
 }
@@ -57,7 +57,7 @@ impl UnderwayList {
         UnderwayGuard { list: self, id }
     }
 
-    /// The commands under way, the oldest first.
+    /// What is under way, the oldest first.
     pub fn list(&self) -> Vec<Underway> {
         let now = self.clock.now();
         let entry = |begun: &Begun| Underway {

@@ -1,9 +1,9 @@
-//! Attributes of a device that the ioctls do not have.
+//! What is shown of a device and is not in the ioctls.
 
 use super::{MappedDevice, NO_BUDGET, lock};
-use crate::table::Table;
-use crate::{Error, PowerCut, TableSlot, Totals, ZeroSkips};
+use crate::{Error, TableSlot, Totals};
 use std::collections::BTreeMap;
+use std::ops::AddAssign;
 use std::sync::atomic::Ordering;
 use udm_base::{Errno, SECTOR_SIZE};
 use udm_io::BlockDevice;
@@ -11,8 +11,43 @@ use udm_io::BlockDevice;
 /// The kernel's read-ahead of a disk that asks for none: 128 KiB (`VM_READAHEAD_PAGES`, `include/linux/mm.h`, 6.12).
 const READ_AHEAD_BYTES: u64 = 128 << 10;
 
+/// Writes of zeroes that were completed without allocating what they would have filled.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct ZeroSkips {
+    /// The bios.
+    pub bios: u64,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
+impl AddAssign for ZeroSkips {
+    fn add_assign(&mut self, other: Self) {
+        self.bios += other.bios;
+        self.bytes += other.bytes;
+    }
+}
+
+/// Bios of a device that were polled for, by which queues were looked into.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Polls {
+    /// The one queue that the cookie names: the bio was not split.
+    pub fast: u64,
+    /// The queues of its channel: it was split, and its submitter stayed where it was.
+    pub sub: u64,
+    /// All queues.
+    pub default: u64,
+}
+
+impl AddAssign for Polls {
+    fn add_assign(&mut self, other: Self) {
+        self.fast += other.fast;
+        self.sub += other.sub;
+        self.default += other.default;
+    }
+}
+
 impl MappedDevice {
-    /// The zeroes that the targets of the active table have skipped since it was loaded.
+    /// What the targets of the active table skipped since it was loaded.
     pub fn zero_skips(&self) -> ZeroSkips {
         let mut sum = ZeroSkips::default();
         if let Some(table) = self.table(TableSlot::Active) {
@@ -37,7 +72,7 @@ impl MappedDevice {
         Ok(())
     }
 
-    /// A device beneath, or this one, that cannot be polled, regardless of this one's io_poll.
+    /// A device beneath, or this one, that cannot be polled, io_poll of this one aside.
     fn unpolled(&self) -> Option<String> {
         let Some(table) = self.table(TableSlot::Active) else { return Some(self.device_name()) };
         let target = &table.placed().iter().find(|p| !p.capabilities.can_poll())?.capabilities;
@@ -50,7 +85,7 @@ impl MappedDevice {
         })
     }
 
-    /// How long adaptive channels poll for its bios before they sleep, in microseconds, if that was set.
+    /// How long adaptive channels poll for its bios before they sleep, in microseconds, when it was set.
     pub fn chosen_poll_budget(&self) -> Option<u32> {
         u32::try_from(self.poll_budget.load(Ordering::Relaxed)).ok()
     }
@@ -59,21 +94,6 @@ impl MappedDevice {
     /// says.
     pub fn set_poll_budget(&self, us: Option<u32>) {
         self.poll_budget.store(us.map_or(NO_BUDGET, u64::from), Ordering::Relaxed);
-    }
-
-    /// Takes the power from a target of the active table: see [`Attributes::cut_power`](crate::Attributes::cut_power).
-    /// Fails when none was made for it. Blocks.
-    pub fn cut_power(&self, seed: u64, record: bool) -> Result<PowerCut, Error> {
-        let table = self.table(TableSlot::Active);
-        let cut = table.as_ref().and_then(|table| table.attributes().find_map(|a| a.cut_power(seed, record)));
-        let name = self.device_name();
-        let unarmed = || format!("{name} has no power to cut: expected a device with a target that is made for it");
-        cut.unwrap_or_else(|| Err(Error::new(Errno::EOPNOTSUPP, unarmed())))
-    }
-
-    /// Whether the power of a target of the active table is gone.
-    pub fn is_off(&self) -> bool {
-        self.table(TableSlot::Active).is_some_and(|table| table.attributes().any(crate::Attributes::is_off))
     }
 
     /// Changes an option of the active table's targets. `None`: none has it, or not with that value.
@@ -86,23 +106,13 @@ impl MappedDevice {
         (set > 0).then_some(())
     }
 
-    /// Sets in a table's targets what was set in those before: options last as long as the device.
-    pub(super) fn set_options_of(&self, table: &Table) {
-        for (key, value) in self.target_options() {
-            // Those that do not have it say so; nobody waits for their answer.
-            for attributes in table.attributes() {
-                let _ = attributes.set_option(&key, &value);
-            }
-        }
-    }
-
     /// The options of targets that were set, the last value of each.
     pub fn target_options(&self) -> BTreeMap<String, String> {
         lock(&self.target_options).clone()
     }
 
-    /// Continues the counters of bios and events of another process that had this device before. For a device that is
-    /// not in use yet.
+    /// Goes on counting where another process that had this device left off: what it did, and its events. For a device
+    /// that nobody uses yet.
     pub fn carry(&self, did: Totals, events: u32) {
         lock(&self.paths).gone += did;
         self.events.carry(events);

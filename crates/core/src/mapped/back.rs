@@ -1,7 +1,7 @@
 //! Bios that come back to their target: at home again, at a later time, or when work on them is done.
 //!
-//! Such a bio has two more frames: one with the target's context and the bio's place in the target, and above it one
-//! that calls the target. Both are gone when the target is called, so it may send the bio on in the same way again.
+//! Such a bio has two frames more: the target's context, along with where the bio lies in the target, and above it one
+//! that calls the target. Both are gone when it is called, so that it may send the bio on in the same way again.
 
 use super::MappedDevice;
 use crate::table::{Placed, Table};
@@ -12,14 +12,14 @@ use udm_io::{Bio, BlockDevice, Cx, Domain, FrameFn, Status};
 /// Frames that a bio needs room for, beside the one that counts it.
 pub(super) const FRAMES: usize = 2;
 
-/// Carries out the answer of a target that may take bios back. `at` is the bio's place in the target, and the bio has
-/// room for [`FRAMES`]. Returns a bio that goes on to its device.
+/// Does what a target answered that may take bios back; `at` is where the bio lies in it, and the bio has room for
+/// [`FRAMES`]. Gives a bio that goes on to the device that it is for.
 pub(super) fn answer(cx: &Cx<'_>, placed: &Placed, at: Sectors, map: Map<'_>) -> Option<Bio> {
     match map {
         Map::WithEndIo(bio, dev, context) => Some(watch(bio, placed, at, dev, context)),
         Map::Delayed(bio, Until::At(time), context) => {
             let bio = waiting(bio, placed, at, context);
-            // In the same section that sets the timer, so that a later suspension finds the timer.
+            // In the section that would set the timer: a suspension which comes later finds it.
             match placed.is_draining() {
                 true => cx.end(bio, Status::Ok),
                 false => cx.at_for(placed.key(), time, bio, |cx, bio| cx.end(bio, Status::Ok)),
@@ -42,7 +42,7 @@ pub(super) fn answer(cx: &Cx<'_>, placed: &Placed, at: Sectors, map: Map<'_>) ->
     }
 }
 
-/// A bio that goes to a device beneath, and afterwards back to its target.
+/// A bio that goes to a device beneath, and then to its target.
 fn watch(bio: Bio, placed: &Placed, at: Sectors, dev: &dyn BlockDevice, context: u64) -> Bio {
     let beneath = bio.sector();
     let mut bio = with_context(bio, at, context);
@@ -53,12 +53,12 @@ fn watch(bio: Bio, placed: &Placed, at: Sectors, dev: &dyn BlockDevice, context:
     bio
 }
 
-/// A bio whose target is called when it is ended.
+/// A bio that goes on with its target when it is ended.
 fn waiting(bio: Bio, placed: &Placed, at: Sectors, context: u64) -> Bio {
     calling(waited, with_context(bio, at, context), placed)
 }
 
-/// A bio with a frame that has the target's context and the bio's place in the target.
+/// A bio with the target's context on it, along with where it lies in the target.
 fn with_context(mut bio: Bio, at: Sectors, context: u64) -> Bio {
     bio.set_sector(at.from_start());
     let pushed = bio.push_context(context);
@@ -75,8 +75,8 @@ fn calling(func: FrameFn, mut bio: Bio, placed: &Placed) -> Bio {
     bio
 }
 
-/// Takes the context from under the frame that ran. Returns it with the bio's place in the target; the bio keeps its
-/// sector.
+/// Takes the context that lies under the frame which ran. Gives it with where the bio lies in the target; the bio keeps
+/// its sector.
 ///
 /// # Safety
 /// The uppermost frame is a context.
@@ -102,7 +102,7 @@ unsafe fn came_home(cx: &Cx<'_>, mut bio: Bio, word: *const ()) -> Option<Bio> {
     goes_on(cx, placed, at, placed.target.end_io(cx, bio, at, context))
 }
 
-/// The wait of a bio that was kept is over.
+/// A bio was kept long enough.
 ///
 /// # Safety
 /// As [`came_home`].
@@ -112,12 +112,8 @@ unsafe fn waited(cx: &Cx<'_>, mut bio: Bio, word: *const ()) -> Option<Bio> {
     // SAFETY: the contract.
     let (context, at) = unsafe { context_of(&mut bio) };
     if !bio.status().is_ok() {
-        // Its channel has gone: no more is done with it, but that its target learns of it.
-        let status = bio.status();
-        return match placed.target.end_io(cx, bio, at, context) {
-            Map::Ended(bio, _) => Some(with_status(bio, status)),
-            map => goes_on(cx, placed, at, map),
-        };
+        // Its channel has gone.
+        return Some(bio);
     }
     match placed.target.resume_io(cx, bio, at, context) {
         Map::Delayed(bio, Until::At(_), _) if placed.is_draining() => goes_on(cx, placed, at, Map::Requeue(bio)),
@@ -138,7 +134,7 @@ unsafe fn work(mut bio: Bio, word: *const ()) {
     waiting(bio, placed, at, context).end(Status::Ok);
 }
 
-/// Carries out a target's answer for a bio that came back. A bio that is done goes on to the frame beneath.
+/// Does what a target answered to a bio that came back. One that is done goes on to the frame beneath.
 fn goes_on(cx: &Cx<'_>, placed: &Placed, at: Sectors, map: Map<'_>) -> Option<Bio> {
     let map = match map {
         Map::Ended(bio, status) => return Some(with_status(bio, status)),
@@ -161,7 +157,7 @@ fn with_status(mut bio: Bio, status: Status) -> Bio {
 }
 
 impl Table {
-    /// From here on no bio is kept to a time, and those that are kept go on. Not from inside a channel.
+    /// From here on no bio is kept to a time, and those that are go on. Not from inside a channel.
     pub(super) fn drain_delayed(&self, domain: &Domain) {
         for placed in self.placed().iter().filter(|placed| placed.capabilities.takes_back) {
             placed.set_draining(true);

@@ -1,4 +1,4 @@
-//! Operations of the control side on a device: load, clear, open, describe.
+//! What the control side asks of a device: load, clear, open, describe.
 
 use super::{MappedDevice, lock};
 use crate::registry::LoadContext;
@@ -30,18 +30,16 @@ pub(super) struct Control {
     pub(super) active: Option<Arc<Table>>,
     pub(super) inactive: Option<Arc<Table>>,
     pub(super) suspended: bool,
-    /// It is suspended, but the wait for its bios was interrupted, and its targets refused to go on.
+    /// It is suspended, but the wait for its bios was given up, and its targets would not go on.
     pub(super) unsettled: bool,
     pub(super) open_count: u32,
     pub(super) deferred_remove: bool,
     pub(super) deleting: bool,
     pub(super) geometry: Geometry,
-    /// The number of the host's block device that its node is.
-    pub(super) node: Option<DevT>,
 }
 
 impl Control {
-    /// Whether it is suspended and therefore nothing is in flight.
+    /// Whether nothing is in flight because it is suspended.
     pub(super) fn is_still(&self) -> bool {
         self.suspended && !self.unsettled
     }
@@ -62,7 +60,6 @@ impl Control {
             deferred_remove: false,
             deleting: false,
             geometry: Geometry::default(),
-            node: None,
         }
     }
 }
@@ -76,8 +73,6 @@ pub struct Info {
     pub uuid: String,
     /// Its number.
     pub devt: DevT,
-    /// The number of the block device of the host that its node is.
-    pub node: Option<DevT>,
     /// How many hold it open: exports, tables above, nodes.
     pub open_count: u32,
     /// Events so far.
@@ -103,12 +98,10 @@ pub struct LoadOptions<'a> {
     pub read_only: bool,
     /// Where relative paths begin.
     pub cwd: &'a Path,
-    /// The load is given up, where that is possible, once this returns true.
+    /// Given up, where that is possible, once this holds.
     pub cancel: Cancel<'a>,
-    /// Reports of what the load waits for must not show any text of the table.
+    /// What the table says is told to nobody who asks what the load waits for.
     pub secret: bool,
-    /// See [`Ctr::as_kernel`](crate::Ctr::as_kernel).
-    pub as_kernel: bool,
 }
 
 impl MappedDevice {
@@ -128,15 +121,6 @@ impl MappedDevice {
         control.uuid = uuid.unwrap_or_else(|| std::mem::take(&mut control.uuid));
     }
 
-    /// The number of the block device of the host that its node is, if it is one.
-    pub fn node_number(&self) -> Option<DevT> {
-        lock(&self.control).node
-    }
-
-    pub(crate) fn set_node_number(&self, number: Option<DevT>) {
-        lock(&self.control).node = number;
-    }
-
     /// What `dmsetup info` shows.
     pub fn info(&self) -> Info {
         self.settle();
@@ -145,7 +129,6 @@ impl MappedDevice {
             name: control.name.clone(),
             uuid: control.uuid.clone(),
             devt: self.devt,
-            node: control.node,
             open_count: control.open_count,
             event_nr: self.events.number(),
             suspended: control.suspended,
@@ -178,12 +161,12 @@ impl MappedDevice {
     /// Makes a table the inactive one, in place of what was there. May block: it opens devices. `cwd` is where relative
     /// paths begin.
     pub fn load(self: &Arc<Self>, lines: &[TableLine], read_only: bool, cwd: &Path) -> Result<(), Error> {
-        self.load_as(lines, &LoadOptions { read_only, cwd, cancel: &|| false, secret: false, as_kernel: false })
+        self.load_as(lines, &LoadOptions { read_only, cwd, cancel: &|| false, secret: false })
     }
 
-    /// As [`load`](Self::load), with all options.
+    /// As [`load`](Self::load), with all that can be chosen.
     pub fn load_as(self: &Arc<Self>, lines: &[TableLine], options: &LoadOptions<'_>) -> Result<(), Error> {
-        let LoadOptions { read_only, cwd, cancel, secret, as_kernel } = *options;
+        let LoadOptions { read_only, cwd, cancel, secret } = *options;
         let registry = self.registry.upgrade().ok_or_else(|| Error::new(Errno::ENXIO, "udm is ending"))?;
         let doing = self.activities.begin("makes its targets");
         let opener = LoadContext { registry: &registry, cwd, cancel, doing: Some(&doing), secret };
@@ -192,20 +175,19 @@ impl MappedDevice {
             opener: &opener,
             domain: &registry.domain,
             read_only,
-            as_kernel,
             owner: self,
             above: depth::height(self),
         };
-        // Without a lock: devices beneath may take long to open, and other loads must not wait for that.
+        // Without a lock: what lies beneath may take its time, which is no concern of other loads.
         let table = Arc::new(Table::build(lines, &cx).map_err(|e| e.into_error(lines))?);
         doing.now("waits for another table to be put in place");
         let old = {
-            // One at a time, so that two loads together cannot close a loop or build a stack that is too deep: this
-            // check sees the tables that others have put in place since the first check. The lock is dropped before the
-            // table is, because dropping the table may remove devices.
+            // One at a time, so that two cannot close a loop together, nor build a stack that is too deep: what others
+            // have put in place since this one was checked is seen here. Dropped before the table is, with which
+            // devices may go.
             let _loading = lock(&registry.loads);
             table.check_place(self).map_err(|e| e.into_error(lines))?;
-            // Before a resume can make it active: a device beneath that is suspended later has to find this one.
+            // Before a resume can make it active: a device beneath that is suspended then has to reach this one.
             self.announce_to(&table);
             let mut control = lock(&self.control);
             if control.deleting {
@@ -218,15 +200,15 @@ impl MappedDevice {
         Ok(())
     }
 
-    /// Registers this device as a user of the devices beneath a table, so that changes of their plans reach it.
+    /// Tells the devices beneath a table that this one uses them, so that their plans' changes reach it.
     fn announce_to(self: &Arc<Self>, table: &Table) {
         for md in table.devices().iter().filter_map(|d| d.as_any().downcast_ref::<Self>()) {
             lock(&md.holders).add(self);
         }
     }
 
-    /// The devices beneath both tables. Clones of these rather than of a table: the last reference to a table must not
-    /// be dropped while locks are held, because that may remove devices.
+    /// The devices beneath both tables. Clones of these rather than of a table: where locks are held, the last hold on
+    /// a table must not be let go of, because that may remove devices.
     pub(crate) fn beneath(&self) -> Vec<Arc<dyn BlockDevice>> {
         let control = lock(&self.control);
         [&control.active, &control.inactive].into_iter().flatten().flat_map(|t| t.devices()).cloned().collect()
@@ -260,7 +242,7 @@ impl MappedDevice {
             let mut control = lock(&self.control);
             control.open_count -= 1;
             let last = control.open_count == 0 && control.deferred_remove;
-            // Marked without releasing the lock in between: an open or a cancellation comes before this, or too late.
+            // Marked with the same hold of the lock: an open or a cancellation comes before it, or too late.
             control.deleting |= last;
             last
         };
@@ -290,19 +272,18 @@ impl MappedDevice {
         Ok(true)
     }
 
-    /// Takes back a deferred removal (a user may want the device after all).
+    /// Takes back a deferred removal (`DM_DEV_CREATE`-like users may want the device after all).
     pub fn cancel_deferred_remove(&self) {
         lock(&self.control).deferred_remove = false;
     }
 
-    /// The remarks that the targets of the active table have for the command that has resumed it, one per line. May
-    /// block.
+    /// What the targets of the active table have to say to who has resumed it, a line each. May block.
     pub fn notices(&self) -> Vec<String> {
         let table = self.table(super::TableSlot::Active);
         table.iter().flat_map(|table| table.attributes()).filter_map(|attributes| attributes.notice()).collect()
     }
 
-    /// Counts an event and wakes the threads that wait for one.
+    /// Counts an event and wakes who waits for it.
     pub fn event(&self) {
         self.events.raise();
         if let Some(registry) = self.registry.upgrade() {

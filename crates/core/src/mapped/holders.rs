@@ -1,20 +1,20 @@
 //! The devices that stand on a device.
 //!
-//! A pool can have thousands of them, so adding one costs the same however many there are.
+//! A pool has thousands of them: one more costs the same however many there are.
 
 use super::MappedDevice;
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 
-/// By their minor numbers: a number in use belongs to one device.
+/// By their minor numbers, of which one that is in use has one device.
 #[derive(Default)]
 pub(super) struct Holders {
     known: HashMap<u32, Weak<MappedDevice>>,
-    /// When there are so many, those that are gone are removed.
+    /// Those that are gone are looked for when there are so many.
     look_at: usize,
 }
 
-/// With fewer than this, none are looked for.
+/// Fewer are not looked through.
 const FEW: usize = 16;
 
 impl Holders {
@@ -27,10 +27,10 @@ impl Holders {
         }
     }
 
-    /// The devices that still exist.
+    /// Those that are there.
     pub(super) fn now(&self) -> Vec<Arc<MappedDevice>> {
         let mut all: Vec<_> = self.known.values().filter_map(Weak::upgrade).collect();
-        // In a fixed order, so that a simulation can be replayed.
+        // In one order, as a simulation that is to be replayed needs it.
         all.sort_unstable_by_key(|md| md.devt().minor);
         all
     }

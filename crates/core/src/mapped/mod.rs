@@ -11,13 +11,14 @@ mod split;
 mod submit;
 mod suspend;
 
+pub use attributes::{Polls, ZeroSkips};
 pub use control::{Geometry, Info, LoadOptions};
 pub use suspend::SuspendOptions;
 
 use crate::activity::Activities;
 use crate::counters::PerChannel;
 use crate::events::Events;
-use crate::patient::patiently;
+use crate::inspect::patiently;
 use crate::registry::RegistryCore;
 use crate::table::{Table, TableSlot, depth};
 use crate::{OpenDevice, Totals};
@@ -38,14 +39,14 @@ pub struct MappedDevice {
     this: Weak<MappedDevice>,
     registry: Weak<RegistryCore>,
     devt: DevT,
-    /// The plan that bios follow; null while there is no active table or the device is suspended.
+    /// What bios follow; null while there is no active table or the device is suspended.
     plan: PlanSlot,
     counters: PerChannel,
     sectors: AtomicU64,
     read_only: AtomicBool,
     held: Mutex<HeldBios>,
     control: Mutex<control::Control>,
-    /// Serialises the long operations: suspend, resume, removal.
+    /// Serialises what takes long: suspend, resume, removal.
     operation: Mutex<()>,
     paths: Mutex<Paths>,
     /// Devices whose tables use this one.
@@ -56,9 +57,10 @@ pub struct MappedDevice {
     target_options: Mutex<BTreeMap<String, String>>,
     events: Events,
     noflush: AtomicBool,
-    /// In microseconds; [`NO_BUDGET`] when it was not set. Read before every sleep of a channel that holds the device.
+    /// In microseconds; [`NO_BUDGET`] when it was not set. Looked at before every sleep of a channel that holds the
+    /// device.
     poll_budget: AtomicU64,
-    /// Split bios that wait for clones: in flight, but not counted anywhere else.
+    /// Split bios that wait for clones: in flight, though counted nowhere else.
     parked: AtomicUsize,
 }
 
@@ -81,9 +83,9 @@ struct HeldBios {
 
 #[derive(Default)]
 struct Paths {
-    /// The paths that pass through this device, from plans of any device.
+    /// Those that stand for this device among others, from plans of any device.
     through: Vec<Arc<Path>>,
-    /// The counts of paths that are gone.
+    /// What paths that are gone counted.
     gone: Totals,
     /// Plans replaced while bios may come back to them.
     #[expect(clippy::vec_box, reason = "bios that wait for clones point at their plan")]
@@ -100,7 +102,7 @@ pub(crate) struct Options {
     pub(crate) io_poll: bool,
 }
 
-/// The device has no budget of its own.
+/// No budget of a device's own.
 const NO_BUDGET: u64 = u64::MAX;
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -198,7 +200,7 @@ impl MappedDevice {
         self.read_only.load(Ordering::Relaxed)
     }
 
-    /// What the device has done.
+    /// What the device did.
     pub fn totals(&self) -> Totals {
         let mut totals = self.counters.totals();
         let paths = lock(&self.paths);
@@ -209,8 +211,8 @@ impl MappedDevice {
         totals
     }
 
-    /// Bios in flight in the device, by any path. Once the device has no plan, 0 is final. Parked bios are counted
-    /// first, because they turn into clones in flight, and no bio is parked any more.
+    /// Bios in flight in the device, by any path. Once the gate is closed 0 is final: those that are parked are asked
+    /// for first, because they turn into clones in flight, and nothing is parked any more.
     fn in_flight(&self) -> u64 {
         let parked = self.parked.load(Ordering::Acquire) as u64;
         let through: u64 = lock(&self.paths).through.iter().map(|p| p.counters.in_flight()).fold(0, u64::wrapping_add);
@@ -234,7 +236,7 @@ impl MappedDevice {
         Some((control.name.clone(), tables))
     }
 
-    /// What happens to bios that arrive, as a word, and how many are held; `None` when the lock cannot be had.
+    /// What happens to bios that arrive, in a word, and how many are held; `None` when the lock cannot be had.
     pub(crate) fn mode_now(&self) -> Option<(&'static str, usize)> {
         let held = patiently(&self.held)?;
         let state = match held.mode {
@@ -280,8 +282,8 @@ impl BlockDevice for MappedDevice {
     }
 
     fn limits(&self) -> Limits {
-        // Without cloning the table's reference: this is also called inside channels, where the last reference must not
-        // be dropped.
+        // Not by another hold on the table: this is asked inside channels too, where the last one must not be let go
+        // of.
         lock(&self.control).active.as_ref().map_or_else(Limits::default, |table| table.limits())
     }
 
@@ -325,15 +327,15 @@ impl BlockDevice for MappedDevice {
     }
 
     fn extents(&self, cx: &Cx<'_>, sector: Sector, sectors: Sectors, reply: ExtentsReply) {
-        // A device that does not run answers that it knows nothing: a target that waits for its resume must not be
+        // A device that does not run knows nothing: what it does not run, a target that waits for its resume, is not
         // asked.
         let Some(plan) = self.plan.get(cx) else { return };
         let Some(end) = sector.checked_add(sectors).filter(|end| *end <= plan.len.from_start()) else { return };
         if sectors.is_zero() {
             return;
         }
-        // The answer covers one target at most; a caller that wants more asks again. Most callers need only the first
-        // extent, and over a stack of stripes the rest of a long range would cost a thousand times as much.
+        // One target's answer, as far as it goes: who wants more asks again. What most ask for is the first extent,
+        // and of a stack of stripes the rest of a long range costs a thousand times as much.
         let placed = plan.table.find(sector);
         let len = placed.end().min(end) - sector;
         let (at, reply) = (sector - placed.begin, reply.within(len));
@@ -344,7 +346,7 @@ impl BlockDevice for MappedDevice {
     }
 
     fn is_for(&self, domain: &Domain) -> bool {
-        // The registry is gone, so nothing changes any more.
+        // Without a registry nothing changes any more.
         self.registry.upgrade().is_none_or(|registry| registry.domain == *domain)
     }
 

@@ -9,10 +9,10 @@ use std::sync::{Arc, Weak};
 use udm_base::Sector;
 use udm_io::Status;
 
-/// The counts for every device that the path stands for: each adds them to its own when asked.
+/// Counts for every device that it stands for: each adds the path's numbers to its own when asked.
 pub(crate) struct Path {
     pub(crate) counters: PerChannel,
-    /// The devices that only shift addresses, from the top.
+    /// The devices passed by pure address arithmetic, from the top.
     runs: Vec<Weak<MappedDevice>>,
     /// The device whose target ends the path, if it does not end at a device that maps nothing.
     terminal: Option<Weak<MappedDevice>>,
@@ -40,7 +40,7 @@ impl Path {
         self.runs.first().and_then(Weak::upgrade)
     }
 
-    /// Whether the last device is being suspended with `noflush` and takes back bios that its target cannot serve now.
+    /// Whether a suspension of the last device wants back the bios that its target cannot serve now.
     pub(super) fn wants_back(&self) -> bool {
         let last = self.terminal.as_ref().and_then(Weak::upgrade);
         last.is_some_and(|md| md.noflush.load(Ordering::Acquire))
@@ -62,20 +62,20 @@ impl Path {
         }
     }
 
-    /// What the path has done on behalf of `md`.
+    /// What the path did in the name of `md`.
     pub(super) fn totals_of(&self, md: &MappedDevice) -> Totals {
         let totals = self.counters.totals();
         let is = |other: &Weak<MappedDevice>| std::ptr::eq(other.as_ptr(), md);
-        // A device that only shifts addresses remaps; the target at the end counts for itself.
+        // Passing a run is a remap; a terminal target counts its own.
         if self.runs.iter().any(is) { Totals { remapped: totals.reads + totals.writes, ..totals } } else { totals }
     }
 
-    /// No plan has this path any more, and the grace period is over.
+    /// No plan leads here any more, and the grace period is over.
     pub(super) fn retire(&self) {
         self.retired.store(true, Ordering::Release);
     }
 
-    /// Whether the counts are final.
+    /// Whether nothing will be counted here again.
     pub(super) fn is_done(&self) -> bool {
         self.retired.load(Ordering::Acquire) && self.counters.in_flight() == 0
     }

@@ -1,8 +1,8 @@
 //! A plan: what a running device does with a bio, looked up by sector.
 //!
-//! A plan is made from a table. Targets that only shift addresses are followed down through the mapped devices beneath.
-//! A device is followed if it runs, may be compiled, and refuses nothing that the device above would not refuse. So a
-//! stack of such targets costs one step, and is still counted for each of its devices.
+//! A plan is made from a table. Targets that only shift addresses are followed down, through the mapped devices
+//! beneath, as far as each runs, may be compiled and refuses nothing that its user would not refuse; so a stack of such
+//! targets costs one step, and still counts for each of its devices.
 
 use super::MappedDevice;
 use super::path::Path;
@@ -15,13 +15,13 @@ use std::sync::{Arc, Weak};
 use udm_base::{Divisor, Sector, Sectors, Stripes};
 use udm_io::{BlockDevice, FrameFn, Limits, Memory, Op, OpFlags};
 
-/// At most this many routes come from one table; further targets are not followed.
+/// At most this many routes come from one table; past it targets are left as they are.
 const ROUTES_MAX: usize = 4096;
 
 /// Routes that are found without a search.
 const FEW: usize = 4;
 
-/// Where the bios of a route go.
+/// Where a route's bios go.
 #[derive(Clone, Copy)]
 pub(super) enum To {
     /// To a device, their sector shifted.
@@ -34,21 +34,21 @@ pub(super) enum To {
     Target(*const dyn Target),
     /// To a target that may, and that takes bios back.
     Placed(*const Placed),
-    /// To one of several devices, by arithmetic.
+    /// To one of several, by arithmetic.
     Stripes(*const Legs),
-    /// Through clones.
+    /// By way of clones.
     Clones,
 }
 
-/// The legs of a striped route. Each leg is a route whose addresses count from the leg's start. It leads to a device or
-/// to a target that ends each bio at once.
+/// The ways of a striped route. Each leg is a route whose addresses count from the leg's start, and which leads to a
+/// device or to a target that ends each bio at once.
 pub(super) struct Legs {
     stripes: Stripes,
     legs: Box<[Route]>,
 }
 
 impl Legs {
-    /// The leg of a bio that begins `at` sectors into the striped target, and the place on the leg's device or target.
+    /// The leg of a bio that begins `at` sectors into the striped target, and where on the leg's device or target.
     #[inline]
     pub(super) fn find(&self, at: Sectors) -> (&Route, Sector) {
         let (leg, into) = self.stripes.locate(at);
@@ -57,7 +57,7 @@ impl Legs {
     }
 }
 
-/// A range of the device.
+/// A stretch of the device.
 pub(super) struct Route {
     pub(super) begin: Sector,
     pub(super) end: Sector,
@@ -66,7 +66,7 @@ pub(super) struct Route {
     pub(super) to: To,
     /// A bio must not cross a multiple of this in the target.
     pub(super) chunk: Option<Divisor>,
-    /// The counters of the path, or of the device itself.
+    /// Of the path, or of the device itself.
     pub(super) counters: *const PerChannel,
     /// Null where the counters are the device's own.
     pub(super) path: *const Path,
@@ -79,14 +79,14 @@ pub(crate) struct Plan {
     pub(super) md: *const MappedDevice,
     pub(super) table: Arc<Table>,
     pub(super) routes: Box<[Route]>,
-    /// Where the routes end, if they are few.
+    /// Where those end, if they are few.
     ends: [Sector; FEW - 1],
     pub(super) len: Sectors,
     pub(super) max_sectors: Sectors,
     /// Sectors of a logical block, less one.
     pub(super) block_mask: u64,
-    /// The bits of [`OpFlags::asked_with`] that a bio must not have to be served as it is: operations without payload,
-    /// operations that are refused, flags that are emulated, and HIPRI where the device cannot be polled.
+    /// What a bio must not ask for to be served as it is ([`OpFlags::asked_with`]): no payload, what is refused, what
+    /// is to be emulated, to be polled for where that cannot be.
     pub(super) unusual: u16,
     pub(super) read_only: bool,
     /// Bios may be polled for.
@@ -169,7 +169,7 @@ impl Plan {
     }
 }
 
-/// The ends of all routes but the last, for a plan of few routes; the rest of the array has a value past any sector.
+/// The ends of all routes but the last, of which there are few; past them what no sector reaches.
 fn ends(routes: &[Route]) -> [Sector; FEW - 1] {
     let inner = routes.len().saturating_sub(1);
     std::array::from_fn(|i| routes.get(i).filter(|_| i < inner).map_or(Sector::new(u64::MAX), |e| e.end))
@@ -177,7 +177,7 @@ fn ends(routes: &[Route]) -> [Sector; FEW - 1] {
 
 /// The bits of [`OpFlags::asked_with`] that keep a bio from being served as it is.
 fn unusual(read_only: bool, does_fua: bool, polls: bool) -> u16 {
-    // Reads and writes are 0 and 1, so any other bit means that there is no payload.
+    // Reads and writes are 0 and 1, so that any other bit says that there is no payload.
     const { assert!(Op::Read as u8 == 0 && Op::Write as u8 == 1, "else the mask means something else") };
     let ops = if read_only { u8::MAX } else { !(Op::Write as u8) };
     let emulated = if does_fua { OpFlags::NONE } else { OpFlags::FUA };
@@ -213,7 +213,7 @@ fn own(md: &Arc<MappedDevice>, placed: &Placed, clone: bool) -> Found {
     Found { route, paths: Vec::new(), legs: None }
 }
 
-/// The destination for a target that takes the submitter's own bio; `None` if it takes clones only.
+/// The way to a target that takes the submitter's own bio; `None`: it takes clones only.
 fn to_target(placed: &Placed) -> Option<To> {
     let (can, target) = (&placed.capabilities, &*placed.target);
     match can.memory() {
@@ -228,7 +228,7 @@ fn chunk_of(placed: &Placed) -> Option<Divisor> {
     placed.capabilities.max_io_len.map(|len| Divisor::new(len.get()))
 }
 
-/// Follows the targets of one table down.
+/// The way down from one target of a table.
 struct Walk<'a> {
     top: &'a Arc<MappedDevice>,
     runs: Vec<Weak<MappedDevice>>,
@@ -285,8 +285,7 @@ impl Walk<'_> {
     fn descend(&mut self, md: &Arc<MappedDevice>, begin: Sector, start: Sector, len: Sectors) -> bool {
         let Some(table) = md.running_table() else { return false };
         let end = start + len;
-        // The device may have been reloaded since the top's table was made, with a smaller table or over disks with
-        // narrower limits.
+        // The device may have been reloaded since the top's table was made: with a smaller table, or over lesser disks.
         if end > table.sectors().from_start() || narrower(&table, &self.tables[0]) {
             return false;
         }
@@ -354,7 +353,7 @@ fn compilable(dev: &dyn BlockDevice) -> Option<Arc<MappedDevice>> {
     (options.compile && !options.clone_always).then_some(md)
 }
 
-/// Whether the table beneath would refuse, split or emulate bios that the top one passes on as they are.
+/// Whether the table beneath would refuse, split or emulate what the top one passes on as it is.
 fn narrower(below: &Table, top: &Table) -> bool {
     let (limits, asked) = (below.limits(), top.limits());
     below.read_only() && !top.read_only()
@@ -363,7 +362,7 @@ fn narrower(below: &Table, top: &Table) -> bool {
         || does_fua(&asked) && !does_fua(&limits)
 }
 
-/// Whether a write with FUA is durable when it completes, without emulation.
+/// Whether what completes with FUA is durable without more.
 pub(super) fn does_fua(limits: &Limits) -> bool {
     limits.fua || !limits.write_cache
 }

@@ -17,8 +17,8 @@ impl PlanSlot {
         unsafe { self.0.load(Ordering::Acquire).as_ref() }
     }
 
-    /// Publishes another plan, and returns the old one once no channel is in a section that could have seen it. Waits
-    /// for these sections, which are short. Not to be called inside a channel.
+    /// Puts another plan here, and gives the old one back once no channel is in a section that could have seen it.
+    /// Waits for these sections, which are short. Not to be called inside a channel.
     pub(super) fn replace(&self, domain: &Domain, plan: Option<Box<Plan>>) -> Option<Box<Plan>> {
         let new = plan.map_or(std::ptr::null_mut(), Box::into_raw);
         let old = self.0.swap(new, Ordering::AcqRel);

@@ -1,4 +1,4 @@
-//! Bios that cannot be passed on as they are: split at borders, cloned, fanned out, or written out as zeroes.
+//! Bios that cannot go as they are: split at borders, cloned, fanned out or written out as zeroes.
 
 use super::MappedDevice;
 use super::back::answer;
@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 use udm_base::{Sector, Sectors};
 use udm_io::{Bio, Cx, Op, OpFlags, PollPath, Segment, Status};
 
-/// The data of write zeroes for a device beneath that does not support them.
+/// What write zeroes are made of where a device beneath cannot make them.
 const ZEROES: usize = 64 << 10;
 static ZERO_PAGES: [u8; ZEROES] = [0; ZEROES];
 /// A bio's segments have one pointer type for both directions; this one is only ever written to devices.
@@ -26,8 +26,8 @@ struct Part<'p> {
 }
 
 impl MappedDevice {
-    /// Serves a bio by clones. Its own record is held until they are done. If a clone is pushed back, the bio comes to
-    /// [`hold_again`](Self::hold_again), and the parts that were done are done again.
+    /// Serves a bio by clones. Its own record waits, held, until they are done; if one is pushed back, the bio comes to
+    /// [`hold_again`](Self::hold_again), and what was done of it is done again.
     #[inline(never)]
     pub(super) fn serve_in_parts(&self, cx: &Cx<'_>, mut bio: Bio, plan: &Plan) -> Option<Bio> {
         if let Err(status) = plan.check(&bio) {
@@ -36,8 +36,8 @@ impl MappedDevice {
         }
         self.counters.of(cx).arrived(&bio);
         if bio.flags().contains(OpFlags::HIPRI) {
-            // Without room for the frame, the bio is only not counted as polled for.
-            // SAFETY: the device is held by the submitter.
+            // Without room for it, the bio is not counted as polled for: that is all.
+            // SAFETY: the device is held by whoever submitted the bio.
             unsafe { bio.push_frame(parts_done, std::ptr::from_ref(self).cast()) };
         }
         // SAFETY: as above.
@@ -47,14 +47,14 @@ impl MappedDevice {
         self.parts(cx, bio, plan)
     }
 
-    /// Sends the parts from the place that the bio's word says, until all are sent or the clones are used up.
+    /// Sends the parts from where the bio's word says, until all are out or the clones are.
     fn parts(&self, cx: &Cx<'_>, mut bio: Bio, plan: &Plan) -> Option<Bio> {
         let more = match bio.op() {
             Op::Flush => self.flush_parts(cx, &mut bio, plan),
             _ => self.range_parts(cx, &mut bio, plan),
         };
         if more {
-            // The plan has to live until the wait is over, and the waiting bio counts as in flight.
+            // The plan has to outlast the wait, and the wait counts as in flight.
             plan.parked.fetch_add(1, Ordering::AcqRel);
             self.parked.fetch_add(1, Ordering::AcqRel);
             // SAFETY: a plan with parked bios is not freed.
@@ -65,7 +65,7 @@ impl MappedDevice {
         None
     }
 
-    /// Returns whether parts are left because the clones are used up.
+    /// Returns whether parts are left for want of clones.
     fn range_parts(&self, cx: &Cx<'_>, bio: &mut Bio, plan: &Plan) -> bool {
         while bio.word() < bio.sectors().get() {
             let part = plan.part(bio);
@@ -83,12 +83,11 @@ impl MappedDevice {
     fn send(&self, cx: &Cx<'_>, mut clone: Bio, part: &Part<'_>) {
         self.count(cx, &mut clone);
         let flags = clone.flags();
-        // By the target's own limits: a target that does FUA itself has to see the flag, whatever its neighbours do.
+        // By the target's own limits: one that does FUA itself has to hear of it, whatever its neighbours are.
         if flags.contains(OpFlags::FUA) && !does_fua(&part.placed.limits) && part.op.is_write() {
             clone.set_flags(flags.without(OpFlags::FUA));
-            // Above the frame that counts, so that the clone stays in flight, and the table alive, until the flushes
-            // are done.
-            // SAFETY: the device is held by the submitter of the parent.
+            // Above the count: the clone stays in flight, and so the table in its place, until the flushes are done.
+            // SAFETY: the device is held by whoever submitted the parent.
             unsafe { clone.push_frame(written, std::ptr::from_ref(self).cast()) };
         }
         let at = clone.sector() - part.placed.begin;
@@ -102,7 +101,7 @@ impl MappedDevice {
         let counters = self.counters.of(cx);
         counters.cloned();
         counters.begin();
-        // SAFETY: the device is held by the submitter of the parent.
+        // SAFETY: the device is held by whoever submitted the parent.
         let pushed = unsafe { clone.push_frame(clone_done, std::ptr::from_ref(self).cast()) };
         debug_assert!(pushed, "a clone has room for three frames");
     }
@@ -116,7 +115,7 @@ impl MappedDevice {
             // SAFETY: the bio is held by `serve_in_parts`, and an empty part lies within it.
             let clone = unsafe { cx.clone_part(bio, plan.level, Sectors::ZERO, Sectors::ZERO) };
             let Some(mut clone) = clone else { return true };
-            // For the frame: which device the flush was for, if it fails.
+            // For the frame: whose flush has failed, if it does.
             clone.set_sector(flush_of(at));
             self.count(cx, &mut clone);
             clone.set_sector(Sector::ZERO);
@@ -140,19 +139,19 @@ impl MappedDevice {
     }
 }
 
-/// The value in a frame's sector for a flush, which has no sector: the index of the device beneath, counted down from
-/// the highest number, so that it is no sector of any write.
+/// What stands for the sector of a flush where it is counted, as it has none: which of the devices beneath it is for,
+/// from the top down, so that it is no sector of any write.
 fn flush_of(device: usize) -> Sector {
     Sector::new(u64::MAX - device as u64)
 }
 
 impl MappedDevice {
-    /// Tells the targets that a flush failed beneath them. The flush is still in flight here, so the table stays.
+    /// Tells the targets that a flush failed beneath them. It is in flight here, so that the table stays.
     #[cold]
     pub(super) fn note_flush_error(&self, sector: Sector, status: Status) {
         let table = self.table(TableSlot::Active);
         let Some(table) = table else { return };
-        let device = usize::try_from(u64::MAX - sector.get()).ok().and_then(|at| table.flushed_after_writes().get(at));
+        let device = usize::try_from(u64::MAX - sector.get()).ok().and_then(|at| table.flushed().get(at));
         let Some(dev) = device.map(|dev| dev.id()) else { return };
         let mut event = false;
         for placed in table.placed() {
@@ -199,7 +198,7 @@ impl Plan {
             op => (op, limits.max_sectors),
         };
         if !most.is_zero() {
-            // Whole blocks, so that the next part begins at a block.
+            // Whole blocks, so that the next part begins on one.
             let block = self.block_mask + 1;
             len = len.min(Sectors::new((most.get() / block * block).max(block)));
         }
@@ -220,8 +219,8 @@ impl Part<'_> {
     }
 }
 
-/// Every clone of a polled bio has come back. A bio whose clones reached several queues is counted here, once;
-/// otherwise its one clone was counted ([`clone_done`]).
+/// Every clone of a polled bio has come back. One whose clones reached several queues is counted here, once; else its
+/// one clone was ([`clone_done`]).
 ///
 /// # Safety
 /// As [`came_back`].
@@ -243,8 +242,8 @@ unsafe fn clone_done(cx: &Cx<'_>, mut clone: Bio, word: *const ()) -> Option<Bio
     let md = unsafe { &*word.cast::<MappedDevice>() };
     if clone.status() == Status::Requeue {
         if md.takes_back() {
-            // With its last clone the whole bio comes back. If the suspension is over before the bio can be held, the
-            // bio is sent to the device again.
+            // With its last clone the whole bio comes back. It is not held yet when the device counts as still: then it
+            // is sent to whatever the device has become.
             md.counters.of(cx).end();
             return Some(clone);
         }
@@ -256,9 +255,9 @@ unsafe fn clone_done(cx: &Cx<'_>, mut clone: Bio, word: *const ()) -> Option<Bio
     unsafe { came_back(cx, clone, word, counts) }
 }
 
-/// A write that asked for FUA has completed on a device without FUA: the clone goes on as a flush of each device
-/// beneath, in turn. The frame's sector says which one: a flush has no sector, and the bio's word belongs to the
-/// devices beneath.
+/// A write that asked for FUA has reached a device without: the clone goes on as a flush of each device beneath, in
+/// turn. Which one is kept as the sector of the frame: a flush has none, and the bio's word belongs to the devices
+/// beneath.
 ///
 /// # Safety
 /// As [`came_back`].
@@ -274,21 +273,21 @@ unsafe fn written(cx: &Cx<'_>, mut clone: Bio, word: *const ()) -> Option<Bio> {
         Op::Flush => clone.sector() + Sectors::new(1),
         _ => Sector::ZERO,
     };
-    let beneath = table.as_ref().and_then(|t| t.flushed_after_writes().get(next.get() as usize));
+    let beneath = table.as_ref().and_then(|t| t.flushed().get(next.get() as usize));
     let Some(dev) = beneath.filter(|_| clone.status().is_ok()) else { return Some(clone) };
     clone.set_sector(next);
-    // SAFETY: as at the first push; the frame that ran has freed its place.
+    // SAFETY: as at the first push; the frame that ran has left its place free.
     unsafe { clone.push_frame(written, word) };
     clone.become_flush();
     // SAFETY: the table holds the device while the clone is in flight.
     unsafe { clone.redirect(&**dev) };
-    // Before the clone may complete: while it is in flight this is not the last reference to the table.
+    // Before the clone may complete: while it is in flight this is not the last hold on the table.
     drop(table);
     cx.submit(clone);
     None
 }
 
-/// Clones are free again: the split goes on.
+/// Clones have come back: the split goes on.
 ///
 /// # Safety
 /// `word` is the plan that the bio was parked with.

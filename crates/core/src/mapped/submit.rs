@@ -1,4 +1,4 @@
-//! The path of a bio through a running device: look up, count, shift, go on.
+//! The way of a bio through a running device: look up, count, shift, go on.
 
 use super::back;
 use super::path::Path;
@@ -12,7 +12,7 @@ use udm_base::{Sector, Sectors};
 use udm_io::{Bio, BlockDevice, Cx, DirectAccess, FrameFn, Memory, Op, OpFlags, Status};
 
 impl MappedDevice {
-    /// Takes a bio. The common case is handled here without a call, so no registers need to be saved.
+    /// Takes a bio. What most bios need on most devices is here, without a call: registers are saved by nobody.
     #[inline]
     pub(super) fn serve(&self, cx: &Cx<'_>, bio: Bio) -> Option<Bio> {
         let Some(plan) = self.plan.get(cx) else { return self.without_plan(cx, bio) };
@@ -37,7 +37,7 @@ impl MappedDevice {
         }
     }
 
-    /// A bio that asks for something that the fast path does not do, or whose route has to be searched for.
+    /// A bio that asks for something that the plan does not do along the way, or whose route is to be searched for.
     #[inline(never)]
     fn serve_unusual(&self, cx: &Cx<'_>, mut bio: Bio, plan: &Plan) -> Option<Bio> {
         let flags = bio.flags();
@@ -45,7 +45,7 @@ impl MappedDevice {
             // It completes by interrupt, as in the kernel (`submit_bio_noacct`, `block/blk-core.c`, 6.12).
             bio.set_flags(flags.without(OpFlags::HIPRI));
         }
-        // The other flags mean nothing for a read.
+        // To a read the other flags say nothing.
         let usual = bio.op() == Op::Read || bio.flags().asked_with(bio.op()) & plan.unusual == 0;
         match plan.route_of(&bio).filter(|_| usual) {
             Some(route) => self.go(cx, bio, route, plan),
@@ -87,7 +87,7 @@ impl MappedDevice {
         }
         match route.to {
             To::Device(dev) if bio.has_frame() => Some(shift_to(counters, bio, route.done, dev, at)),
-            // The target may push a frame of its own.
+            // It may push a frame of its own.
             To::Target(target) if bio.frames_left() >= 2 => {
                 enter(counters, &mut bio, route.done);
                 // SAFETY: the plan keeps the table of the target.
@@ -102,28 +102,18 @@ impl MappedDevice {
                 let at = at - Sector::ZERO;
                 // SAFETY: the plan keeps the table of the target.
                 let placed = unsafe { &*placed };
-                match placed.target.map(cx, bio, at) {
-                    // What most bios of most such targets become: without a call more.
-                    Map::Remapped(mut bio, dev) => {
-                        counters.remapped();
-                        // SAFETY: the target's table holds the device while the bio is in flight.
-                        unsafe { bio.redirect(dev) };
-                        Some(bio)
-                    }
-                    map => {
-                        if matches!(map, Map::WithEndIo(..)) {
-                            counters.remapped();
-                        }
-                        back::answer(cx, placed, at, map)
-                    }
+                let map = placed.target.map(cx, bio, at);
+                if matches!(map, Map::Remapped(..) | Map::WithEndIo(..)) {
+                    counters.remapped();
                 }
+                back::answer(cx, placed, at, map)
             }
             To::Memory(_) | To::Sync(_) | To::Stripes(_) => unreachable!("served above, and no leg"),
             To::Device(_) | To::Target(_) | To::Placed(_) | To::Clones => self.serve_in_parts(cx, bio, plan),
         }
     }
 
-    /// Carries out a target's answer.
+    /// Does what a target answered.
     #[inline(always)]
     pub(super) fn mapped(cx: &Cx<'_>, map: Map<'_>) -> Option<Bio> {
         match map {
@@ -145,7 +135,7 @@ impl MappedDevice {
         }
     }
 
-    /// No plan: the bio is held, refused, or has lost a race with a resume.
+    /// No plan: held back, refused, or a race that was lost.
     #[cold]
     fn without_plan(&self, _: &Cx<'_>, bio: Bio) -> Option<Bio> {
         let mut held = lock(&self.held);
@@ -160,7 +150,8 @@ impl MappedDevice {
         None
     }
 
-    /// Tells the target that a bio at `sector` failed beneath it. The bio is still in flight here, so the table stays.
+    /// Tells the target that a bio at `sector` failed beneath it. The bio is still in flight here, so that the table
+    /// stays.
     #[cold]
     fn note_error(&self, sector: Sector, status: Status) {
         let Some(table) = self.table(TableSlot::Active).filter(|t| sector < t.sectors().from_start()) else { return };
@@ -170,7 +161,7 @@ impl MappedDevice {
         }
     }
 
-    /// Takes back a bio that came home with Requeue: holds it during a suspension with `noflush`, else fails it.
+    /// Takes back a bio that came home with Requeue: held if that was asked for, else failed.
     #[cold]
     fn requeued(&self, mut bio: Bio) -> Option<Bio> {
         if !self.takes_back() {
@@ -189,11 +180,10 @@ impl MappedDevice {
         self.noflush.load(Ordering::Acquire)
     }
 
-    /// Holds a bio for this device that was pushed back, until the resume. If that has happened already, the bio goes
-    /// on.
+    /// Holds a bio that was pushed back, and is for this device, until the resume. If that has been, it goes on.
     pub(super) fn hold_again(&self, mut bio: Bio) {
         bio.clear_status();
-        // The frame that counts it as polled for may be pushed only once, and the bio's earlier polling is over.
+        // A frame that counts it as polled for is pushed once; and what it is polled for there is not here.
         bio.set_flags(bio.flags().without(OpFlags::HIPRI));
         let mut held = lock(&self.held);
         if held.mode == Mode::Suspended {
@@ -205,7 +195,7 @@ impl MappedDevice {
     }
 }
 
-/// A target takes bios back without having declared it.
+/// A target takes bios back without saying so.
 #[cold]
 fn undeclared(bio: Bio) -> Option<Bio> {
     bio.end(Status::Io);
@@ -213,8 +203,8 @@ fn undeclared(bio: Bio) -> Option<Bio> {
     None
 }
 
-/// Serves a read or write from memory. It does nothing else, so the copy is in this function and the caller has no
-/// registers to save for it.
+/// Serves a read or write from memory, where one is served by nothing else: so that the copy is in this function, and
+/// the caller has no registers to save for it.
 #[inline(never)]
 fn serve_at_once(cx: &Cx<'_>, bio: Bio, counters: &Counters, memory: &Memory, at: Sector) -> Option<Bio> {
     counters.arrived(&bio);
@@ -232,7 +222,7 @@ fn shift(cx: &Cx<'_>, bio: Bio, route: &Route, dev: *const dyn BlockDevice) -> B
     shift_to(counters, bio, route.done, dev, at)
 }
 
-/// Counts a bio that goes to a target which may remap it. The bio has room for a frame.
+/// Counts a bio that goes to a target which may remap it. It has room for a frame.
 #[inline(always)]
 fn enter(counters: &Counters, bio: &mut Bio, done: (FrameFn, *const ())) {
     // SAFETY: the device is held by whoever submitted the bio, and a path stays while it has bios in flight.
@@ -270,7 +260,7 @@ impl Route {
 }
 
 impl Plan {
-    /// Whether it consists of whole blocks and is not longer than allowed.
+    /// Whether it is of whole blocks, and of no more than is allowed at once.
     #[inline]
     fn takes(&self, bio: &Bio) -> bool {
         let (sector, sectors) = (bio.sector().get(), bio.sectors());
@@ -284,7 +274,7 @@ impl Plan {
 }
 
 impl Plan {
-    /// The memory of a range, if the range lies within one route.
+    /// The memory that a range is, if it is one route's.
     pub(super) fn direct_access<'a>(
         &'a self,
         cx: &'a Cx<'_>,
@@ -336,7 +326,8 @@ unsafe fn came_back_failed(cx: &Cx<'_>, bio: Bio, word: *const ()) -> Option<Bio
     unsafe { came_back(cx, bio, word, true) }
 }
 
-/// A bio, or a clone of one, that passed one device has come back. `counts`: whether a polled bio is counted as such.
+/// A bio, or a clone of one, that passed one device has come back. `counts`: whether it is counted as polled for, if it
+/// was.
 ///
 /// # Safety
 /// `word` is the device, which is held by whoever submitted the bio.
@@ -351,7 +342,7 @@ pub(super) unsafe fn came_back(cx: &Cx<'_>, bio: Bio, word: *const (), counts: b
     }
     if !bio.status().is_ok() {
         match bio.op() {
-            // For a flush that stood for FUA the target has been told already; the sector is the write's.
+            // Of one that stood for FUA it has been told: its sector is the write's.
             Op::Flush => md.note_flush_error(bio.sector(), bio.status()),
             _ => md.note_error(bio.sector(), bio.status()),
         }
@@ -383,7 +374,7 @@ fn path_failed(cx: &Cx<'_>, mut bio: Bio, path: &Path) -> Option<Bio> {
     if bio.status() == Status::Requeue {
         bio.clear_status();
         if let Some(top) = path.top().filter(|_| path.wants_back()) {
-            // From the top again: there is no path through a suspended device now, so that device will hold the bio.
+            // From the top again, where no path leads through a suspended device: that one will hold the bio.
             // SAFETY: the device is held by whoever submitted the bio.
             unsafe { bio.redirect(&*top) };
             bio.resubmit();

@@ -13,8 +13,8 @@ use std::sync::atomic::Ordering;
 use udm_base::Errno;
 use udm_io::{Bio, BlockDevice, Status};
 
-/// Plans and paths out of use. Dropping them may drop tables, and with these the last reference to a device whose
-/// removal was deferred. So this is made before the `plans` lock is taken, and dropped after it is released.
+/// Plans and paths out of use. With them may go tables, with those the last hold on a device whose removal was
+/// deferred; so it is made before the `plans` lock is taken, and dropped after it is released.
 #[derive(Default)]
 struct Trash {
     #[expect(clippy::vec_box, reason = "bios that wait for clones point at their plan")]
@@ -22,26 +22,21 @@ struct Trash {
     paths: Vec<Arc<Path>>,
 }
 
-/// Reported for a command that has the device's operation lock, and for one that waits for it.
+/// What is told of a command that has the device's operations to itself, and of one that waits for that.
 const TURN: &str = "waits for another command on the device";
 const IDLE: &str = "waits for bios in flight";
 
-/// How often a removal checks at most whether others have dropped its table: a tenth of a second in all. A command that
-/// shows a table may hold it longer.
+/// How often a removal looks whether others have dropped its table, at most: a tenth of a second. Whoever shows a table
+/// may hold it longer.
 const LOOKS: u32 = 400;
 
 /// How to suspend.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SuspendOptions {
-    /// Targets push held bios back to the device instead of finishing them.
+    /// Targets push bios that they hold back to the device, rather than finish them.
     pub noflush: bool,
-    /// No file system is frozen (udm has none to freeze; kept for targets and nodes).
+    /// No file system is told (there is none to tell here; kept for targets and nodes).
     pub nolockfs: bool,
-}
-
-impl SuspendOptions {
-    /// For who suspends a device whose node does not serve: a file system could not write.
-    pub const WITHOUT_FREEZING: Self = Self { noflush: false, nolockfs: true };
 }
 
 impl MappedDevice {
@@ -53,43 +48,36 @@ impl MappedDevice {
         self.suspend_locked(options, cancel, &doing)
     }
 
-    /// Makes the inactive table active, if there is one, and lets bios pass. Blocks while it suspends a running device
+    /// Makes the inactive table active, if there is one, and lets bios go. Blocks while it suspends a running device
     /// for the swap.
     pub fn resume(self: &Arc<Self>, options: SuspendOptions, cancel: Cancel<'_>) -> Result<(), Error> {
         let doing = self.activities.begin(TURN);
         let _operation = lock(&self.operation);
         self.check_alive()?;
         let registry = self.registry()?;
-        // Kept until the new table runs: the new targets may take over from the old ones.
+        // Kept until the new table runs: its targets may take over from the old one's.
         let mut old = None;
         if lock(&self.control).inactive.is_some() {
             self.suspend_locked(options, cancel, &doing)?;
-            old = self.swap_tables()?;
+            old = self.swap_tables();
         }
         let started = if lock(&self.control).suspended { self.start(&registry, &doing) } else { Ok(()) };
         doing.now("lets go of the table before");
         drop(old);
-        if started.is_ok() {
-            registry.thaw(self);
-        }
         started
     }
 
-    /// Resumes a suspended device with its active table, even if an inactive table is loaded.
+    /// Lets bios of a suspended device go with the table that is active, whether another waits or not.
     pub fn resume_as_before(self: &Arc<Self>) -> Result<(), Error> {
         let doing = self.activities.begin(TURN);
         let _operation = lock(&self.operation);
         self.check_alive()?;
         let registry = self.registry()?;
-        if lock(&self.control).suspended {
-            self.start(&registry, &doing)?;
-            registry.thaw(self);
-        }
-        Ok(())
+        if lock(&self.control).suspended { self.start(&registry, &doing) } else { Ok(()) }
     }
 
-    /// Runs `work` while no bio is in flight in the device and none can enter, without telling its targets
-    /// (`dm_internal_suspend_fast`, `drivers/md/dm.c`, 6.12). A device that is suspended or has no table stays as it
+    /// Runs `work` while no bio is in flight in the device and none comes, without a word to its targets
+    /// (`dm_internal_suspend_fast`, `drivers/md/dm.c`, 6.12). A device that is suspended, or has no table, stays as it
     /// is. Blocks until the bios in flight are done.
     pub fn while_suspended<T>(self: &Arc<Self>, work: impl FnOnce() -> T) -> Result<T, Error> {
         let doing = self.activities.begin(TURN);
@@ -123,18 +111,7 @@ impl MappedDevice {
         self.registry.upgrade().ok_or_else(|| Error::new(Errno::ENXIO, "udm is ending"))
     }
 
-    /// Makes the inactive table the active one. One that what lies beneath is too small for is dropped, and the device
-    /// stays suspended with the one before (`do_resume`, `drivers/md/dm-ioctl.c`, 6.12).
-    fn swap_tables(&self) -> Result<Option<Arc<Table>>, Error> {
-        let inactive = lock(&self.control).inactive.clone();
-        if let Some(Err(error)) = inactive.as_ref().map(|table| table.check_sizes()) {
-            let mut control = lock(&self.control);
-            let dropped = control.inactive.take_if(|now| inactive.as_ref().is_some_and(|was| Arc::ptr_eq(was, now)));
-            drop(control);
-            drop((dropped, inactive));
-            return Err(error.without_line());
-        }
-        drop(inactive);
+    fn swap_tables(&self) -> Option<Arc<Table>> {
         let mut control = lock(&self.control);
         let new = control.inactive.take();
         if let Some(table) = &new {
@@ -143,12 +120,7 @@ impl MappedDevice {
             }
             self.read_only.store(table.read_only(), Ordering::Release);
         }
-        let old = std::mem::replace(&mut control.active, new.clone());
-        drop(control);
-        if let Some(table) = new {
-            self.set_options_of(&table);
-        }
-        Ok(old)
+        std::mem::replace(&mut control.active, new)
     }
 
     fn suspend_locked(
@@ -165,12 +137,6 @@ impl MappedDevice {
             control.active.clone()
         };
         let registry = self.registry()?;
-        if active.is_some() && !options.noflush && !options.nolockfs && !self.is_off() {
-            // Before the targets are told: what is written now goes through them. The kernel tells them first
-            // (`__dm_suspend`, `drivers/md/dm.c`, 6.12), and its targets go on all the same.
-            doing.now("waits for the file systems on it to be frozen");
-            registry.freeze(self)?;
-        }
         // First, so that what targets push back is taken back.
         self.noflush.store(options.noflush, Ordering::Release);
         doing.now("waits for its targets to be still");
@@ -181,12 +147,11 @@ impl MappedDevice {
         self.quiesce(&registry, Mode::Suspended);
         if !self.wait_idle(&registry, cancel) {
             {
-                // Until its targets have resumed. They may refuse to; then the device still has to wait for its bios.
+                // Until its targets go on, which they may refuse to do: then its bios are still to be waited for.
                 let mut control = lock(&self.control);
                 (control.suspended, control.unsettled) = (true, true);
             }
             self.start(&registry, doing)?;
-            registry.thaw(self);
             return Err(Error::new(Errno::EINTR, "the wait for bios in flight was interrupted; the device goes on"));
         }
         doing.now("waits for its targets to write what they keep");
@@ -197,7 +162,7 @@ impl MappedDevice {
         Ok(())
     }
 
-    /// From here on bios find no plan, on any path.
+    /// From here on bios find no plan, by whatever path they come.
     fn quiesce(self: &Arc<Self>, registry: &RegistryCore, mode: Mode) {
         let mut trash = Trash::default();
         let _plans = lock(&registry.plans);
@@ -232,14 +197,14 @@ impl MappedDevice {
         for placed in table.placed() {
             placed.target.preresume()?;
         }
-        // Before any bio comes (`__dm_resume`, `drivers/md/dm.c`, 6.12): a snapshot takes over from the previous table
-        // here, which may wait for other devices; until then it cannot serve bios.
+        // Before any bio comes (`__dm_resume`, `drivers/md/dm.c`, 6.12): a snapshot takes over from the table before
+        // here, which may wait for other devices, and until then it has nothing to serve bios from.
         table.each(Target::resume);
         self.unquiesce(registry, &table);
         Ok(())
     }
 
-    /// From here on bios find a plan again; held bios go first.
+    /// From here on bios find a plan again, those first that were held.
     fn unquiesce(self: &Arc<Self>, registry: &RegistryCore, table: &Arc<Table>) {
         table.allow_delays();
         let mut trash = Trash::default();
@@ -259,7 +224,8 @@ impl MappedDevice {
         drop(trash);
     }
 
-    /// Replaces the plan, and frees the old one after a grace period. Under the registry's `plans` lock.
+    /// Puts a plan in the place of the one there is, and frees that after a grace period. Under the registry's `plans`
+    /// lock.
     fn publish(self: &Arc<Self>, registry: &RegistryCore, plan: Option<Plan>, trash: &mut Trash) {
         for path in plan.iter().flat_map(|p| &p.paths) {
             for md in path.devices() {
@@ -275,7 +241,7 @@ impl MappedDevice {
         self.reap(trash);
     }
 
-    /// Removes plans and paths that nothing refers to any more, and keeps their counts.
+    /// Takes out plans and paths that nothing refers to any more, and keeps what they counted.
     fn reap(&self, trash: &mut Trash) {
         let mut paths = lock(&self.paths);
         let (kept, done) =
@@ -290,7 +256,7 @@ impl MappedDevice {
         }
     }
 
-    /// Adds a path's counts to the device's, and forgets the path.
+    /// Keeps what a path counted here, and forgets the path.
     fn fold(&self, path: &Arc<Path>) {
         let mut paths = lock(&self.paths);
         let before = paths.through.len();
@@ -300,7 +266,7 @@ impl MappedDevice {
         }
     }
 
-    /// Drops the tables that only bios in flight still referred to, if these are done.
+    /// Lets go of the tables that only bios in flight still held, if these are done.
     pub(super) fn settle(&self) {
         self.reap(&mut Trash::default());
     }
@@ -338,7 +304,7 @@ impl MappedDevice {
         }
     }
 
-    /// Ends the device: fails held bios, waits for bios in flight, drops the tables. Blocks.
+    /// The end: fails what is held, waits for what is in flight, drops the tables. Blocks.
     pub(crate) fn destroy(self: &Arc<Self>, registry: &RegistryCore) {
         let doing = self.activities.begin(TURN);
         let _operation = lock(&self.operation);
@@ -367,8 +333,8 @@ impl MappedDevice {
         debug_assert_eq!(self.level(), 1, "no table is left");
         drop(tables);
         if let Some(table) = active {
-            // Another thread that makes plans may still have one of this device's to drop, which it does after it has
-            // released `plans`. A caller that has removed a device expects the devices beneath to be free.
+            // Another thread that makes plans may still have one of ours to drop: it lets go of `plans` first. Whoever
+            // has removed a device expects that what it stood on is free.
             let mut looks = 0;
             registry.domain.drain(|| {
                 looks += 1;

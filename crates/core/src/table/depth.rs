@@ -1,6 +1,6 @@
 //! How deep stacks are, and whether they close a loop.
 //!
-//! A device can be reached on many paths, since each device has two tables; every walk looks at each device once.
+//! A device can be reached on many ways, two tables on each floor: every walk looks at each device once.
 
 use crate::MappedDevice;
 use std::collections::BTreeMap;

@@ -1,4 +1,4 @@
-//! A line of a table, as text and in parts.
+//! A line of a table, as text and apart.
 
 use std::fmt;
 use udm_base::{Sector, Sectors};
@@ -35,7 +35,7 @@ impl TableLine {
         Ok(Self { start: Sector::new(start), len: Sectors::new(len), target, params: rest.to_owned() })
     }
 
-    /// Reads a table of several lines; empty lines and those that begin with `#` are ignored.
+    /// Reads a table of several lines; empty ones and those that begin with `#` count for nothing.
     pub fn parse_all(text: &str) -> Result<Vec<Self>, String> {
         let lines = text.lines().enumerate().filter(|(_, l)| !l.trim().is_empty() && !l.trim().starts_with('#'));
         lines.map(|(i, l)| Self::parse(l).map_err(|e| format!("line {}: {e}\n  {l}", i + 1))).collect()

@@ -32,9 +32,9 @@ pub(crate) struct Placed {
     pub(crate) kind: &'static TargetType,
     pub(crate) target: Box<dyn Target>,
     pub(crate) capabilities: Capabilities,
-    /// The target's own limits, before they are stacked with its neighbours'.
+    /// Its own, before they are stacked with its neighbours'.
     pub(crate) limits: Limits,
-    /// Where CPU work on its bios is done.
+    /// Where work on its bios is done.
     pub(crate) domain: Domain,
     /// The device is being suspended: no bio is kept to a time.
     draining: AtomicBool,
@@ -45,7 +45,7 @@ impl Placed {
         self.begin + self.len
     }
 
-    /// What is measured of it, with its name and version; `None` if nothing is.
+    /// What is measured of it, with its name and version, unless it is nothing.
     fn measured(&self, own: String) -> String {
         let (name, [major, minor, patch]) = (self.kind.name, self.kind.version);
         match own.is_empty() {
@@ -54,7 +54,7 @@ impl Placed {
         }
     }
 
-    /// The owner of its timers.
+    /// What its timers are known by.
     pub(crate) fn key(&self) -> usize {
         std::ptr::from_ref(self).addr()
     }
@@ -76,12 +76,10 @@ pub struct Table {
     read_only: bool,
     /// Every device beneath, once.
     devices: Vec<Arc<dyn BlockDevice>>,
-    /// The index of the first device that bios are mapped to; targets keep those before it for themselves.
+    /// From which of them on bios are mapped to them; those before, targets keep for themselves.
     mapped_from: usize,
-    /// Those that core flushes after a write with FUA.
-    written: Vec<Arc<dyn BlockDevice>>,
-    /// How many of these, from the first on, it also flushes when it is asked to.
-    flushed: usize,
+    /// Those that core flushes.
+    flushed: Vec<Arc<dyn BlockDevice>>,
     /// The mapped ones of them, held open.
     _holds: Vec<OpenDevice>,
 }
@@ -92,8 +90,6 @@ pub(crate) struct TableContext<'a> {
     pub(crate) opener: &'a dyn DeviceOpener,
     pub(crate) domain: &'a Domain,
     pub(crate) read_only: bool,
-    /// See [`Ctr::as_kernel`].
-    pub(crate) as_kernel: bool,
     /// The device that the table is for, which must not be found beneath itself.
     pub(crate) owner: &'a Arc<MappedDevice>,
     /// How many mapped devices stand on that one already.
@@ -102,8 +98,8 @@ pub(crate) struct TableContext<'a> {
 
 impl Table {
     /// Makes every target. May block. The checks and their order are those of `dm_table_add_target` and
-    /// `dm_table_complete` (`drivers/md/dm-table.c`, 6.12). As there, sizes beneath are checked for a device's first
-    /// table, and for a reload only [at resume](Self::check_sizes): what lies beneath may be about to grow.
+    /// `dm_table_complete` (`drivers/md/dm-table.c`, 6.12); sizes beneath are checked here already, which the
+    /// kernel does for a reload only at resume.
     pub(crate) fn build(lines: &[TableLine], cx: &TableContext<'_>) -> Result<Self, TableError> {
         if lines.is_empty() {
             return Err(TableError::new(0, "table load rejected: no targets").hint("expected at least one line"));
@@ -117,9 +113,9 @@ impl Table {
                 TableError::new(number, "Target offset + length overflows").hint(hint).span(line.len_span())
             })?;
             let args = Args::parse(&line.params);
-            let (begin, len, read_only, as_kernel) = (line.start, line.len, cx.read_only, cx.as_kernel);
+            let (begin, len, read_only) = (line.start, line.len, cx.read_only);
             let (domain, owner, opener) = (cx.domain, cx.owner, cx.opener);
-            let mut ctr = Ctr { begin, len, args, read_only, domain, owner, as_kernel, opener };
+            let mut ctr = Ctr { begin, len, args, read_only, domain, owner, opener };
             let made = (kind.ctr)(&mut ctr).map_err(|e| TableError::of_ctr(number, line, e))?;
             let NewTarget { target, capabilities } = made;
             check_devices(number, &capabilities, cx.owner.devt())?;
@@ -137,14 +133,11 @@ impl Table {
     ) -> Result<Self, TableError> {
         let mut limits = Limits { write_cache: false, ..Limits::default() };
         let mut devices: Vec<Arc<dyn BlockDevice>> = Vec::new();
-        let first_table = cx.owner.table(TableSlot::Active).is_none();
         for (number, p) in placed.iter_mut().enumerate() {
             let mut own = Limits::default();
             for d in &p.capabilities.devices {
                 own.stack(&d.dev.limits(), d.start);
-                if first_table {
-                    check_range(number, d)?;
-                }
+                check_range(number, d)?;
                 if !devices.iter().any(|known| known.id() == d.dev.id()) {
                     devices.push(d.dev.clone());
                 }
@@ -157,13 +150,14 @@ impl Table {
             let (alignment, discard, zeroes) = (limits.alignment_offset, limits.max_discard, limits.max_write_zeroes);
             limits.stack(&own, Sector::ZERO);
             limits.alignment_offset = if first { own.alignment_offset } else { alignment };
-            // Discards and write zeroes are served target by target: a target that does not support them does not
-            // restrict its neighbours.
+            // Discards and zeroes are served target by target: one that cannot does not hinder its neighbours.
             limits.max_discard = if first { own.max_discard } else { discard.max(own.max_discard) };
             limits.max_write_zeroes = if first { own.max_write_zeroes } else { zeroes.max(own.max_write_zeroes) };
         }
         check_blocks(&placed, &limits)?;
-        let (written, flushed) = flushed_by_core(&placed, &devices);
+        let by_core = placed.iter().filter(|p| !p.capabilities.flushes_beneath).flat_map(|p| &p.capabilities.devices);
+        let by_core: Vec<DeviceId> = by_core.map(|d| d.dev.id()).collect();
+        let flushed = devices.iter().filter(|d| by_core.contains(&d.id())).cloned().collect();
         // Before the others, as the kernel's targets open them: metadata before data, an origin before its COW device.
         let mut kept: Vec<Arc<dyn BlockDevice>> = Vec::new();
         for dev in placed.iter().flat_map(|p| &p.capabilities.kept) {
@@ -185,7 +179,6 @@ impl Table {
             read_only: cx.read_only,
             devices,
             mapped_from,
-            written,
             flushed,
             _holds: holds,
         })
@@ -198,15 +191,6 @@ impl Table {
             check_devices(number, &placed.capabilities, owner.devt())?;
         }
         check_depth(self.placed.len() - 1, self.level(), depth::height(owner))
-    }
-
-    /// Checks that what lies beneath is as large as the targets need, as `dm_calculate_queue_limits` does when a table
-    /// is about to become the active one (`drivers/md/dm-table.c`, 6.12).
-    pub(crate) fn check_sizes(&self) -> Result<(), TableError> {
-        for (number, placed) in self.placed.iter().enumerate() {
-            placed.capabilities.devices.iter().try_for_each(|device| check_range(number, device))?;
-        }
-        Ok(())
     }
 
     /// How many mapped devices lie on the longest way down, the table's own included. Devices beneath may be reloaded,
@@ -248,13 +232,7 @@ impl Table {
 
     /// Those of the devices that core sends flushes to.
     pub(crate) fn flushed(&self) -> &[Arc<dyn BlockDevice>] {
-        &self.written[..self.flushed]
-    }
-
-    /// Those that core flushes after a write that asked for FUA: beside the [`flushed`](Self::flushed), which come
-    /// first, those of targets that map flushes.
-    pub(crate) fn flushed_after_writes(&self) -> &[Arc<dyn BlockDevice>] {
-        &self.written
+        &self.flushed
     }
 
     /// The targets, in order.
@@ -262,7 +240,7 @@ impl Table {
         self.placed.iter().map(|p| &*p.target)
     }
 
-    /// The attributes of the targets that have some.
+    /// What people see and set of the targets, of those that have something.
     pub fn attributes(&self) -> impl Iterator<Item = &dyn Attributes> {
         self.targets().filter_map(|target| target.attributes())
     }
@@ -294,8 +272,8 @@ impl Table {
         self.placed.iter().filter_map(|p| p.capabilities.memory())
     }
 
-    /// Whether data beneath, or the metadata to find it, is in this process's memory only. For mapped devices beneath,
-    /// ask their own tables.
+    /// Whether data beneath, or the way to it, is in this process's memory only. Of mapped devices beneath only their
+    /// own tables know.
     pub fn is_transient(&self) -> bool {
         self.memories().next().is_some() || self.placed.iter().any(|p| p.capabilities.transient)
     }
@@ -307,17 +285,8 @@ impl Table {
 
     /// The lines of a status, of a table, or of what `dmsetup measure` prints.
     pub fn lines(&self, kind: StatusKind) -> Vec<TableLine> {
-        self.lines_by(kind, |target| target.status(kind))
-    }
-
-    /// The same in the kernel's words only.
-    pub fn kernel_lines(&self, kind: StatusKind) -> Vec<TableLine> {
-        self.lines_by(kind, |target| target.kernel_status(kind))
-    }
-
-    fn lines_by(&self, kind: StatusKind, status: impl Fn(&dyn Target) -> String) -> Vec<TableLine> {
         let line = |p: &Placed| {
-            let own = status(&*p.target);
+            let own = p.target.status(kind);
             let params = if kind == StatusKind::Measurement { p.measured(own) } else { own };
             TableLine { start: p.begin, len: p.len, target: p.kind.name.to_owned(), params }
         };
@@ -338,20 +307,6 @@ impl Table {
     }
 }
 
-/// The devices that core flushes after a write with FUA, and how many of them, from the first on, by any flush.
-fn flushed_by_core(placed: &[Placed], devices: &[Arc<dyn BlockDevice>]) -> (Vec<Arc<dyn BlockDevice>>, usize) {
-    let of = |which: fn(&Capabilities) -> bool| -> Vec<DeviceId> {
-        let targets = placed.iter().map(|p| &p.capabilities).filter(|c| which(c));
-        targets.flat_map(|c| &c.devices).map(|d| d.dev.id()).collect()
-    };
-    let (always, written) = (of(|c| !c.flushes_beneath && !c.maps_flushes), of(|c| !c.flushes_beneath));
-    let is_of = |ids: &[DeviceId], dev: &Arc<dyn BlockDevice>| ids.contains(&dev.id());
-    let (mut first, others): (Vec<_>, Vec<_>) = devices.iter().cloned().partition(|dev| is_of(&always, dev));
-    let flushed = first.len();
-    first.extend(others.into_iter().filter(|dev| is_of(&written, dev)));
-    (first, flushed)
-}
-
 /// The rules that a line has to keep before its constructor is called.
 fn check_line(
     number: usize,
@@ -360,7 +315,7 @@ fn check_line(
     placed: &[Placed],
     cx: &TableContext<'_>,
 ) -> Result<&'static TargetType, TableError> {
-    // A line that is not the first is refused below.
+    // One that is not the first is refused below.
     if let Some(single) = placed.first().filter(|p| p.kind.singleton) {
         let hint = format!("{} must be the only target of its table", single.kind.name);
         return Err(TableError::new(number, "singleton target must appear alone in table").hint(hint));
@@ -408,7 +363,7 @@ fn unknown_type(number: usize, line: &TableLine, types: &[&'static TargetType]) 
     TableError::new(number, "unknown target type").hint(hint).span(line.target_span())
 }
 
-/// Words that differ by more letters than this are not suggested.
+/// Words that differ by more letters than this were not meant to be the same.
 const SLIP: usize = 2;
 
 /// The edit distance of two short words.
@@ -456,13 +411,8 @@ fn check_depth(number: usize, level: usize, above: usize) -> Result<(), TableErr
 }
 
 /// `device_area_is_invalid` (`drivers/md/dm-table.c`, 6.12).
-/// `device_area_is_invalid`. A block device without a size, as a mapped device is before its first table, is taken:
-/// what is sent to it fails there.
 fn check_range(number: usize, d: &TargetDevice) -> Result<(), TableError> {
     let size = d.dev.sectors();
-    if size.is_zero() && matches!(d.dev.id(), DeviceId::Number(_)) {
-        return Ok(());
-    }
     let fits = d.start.checked_add(d.len).is_some_and(|end| end <= size.from_start());
     if !fits {
         let hint = format!("expected {} sectors from {}, found a device of {size} sectors", d.len, d.start);

@@ -19,7 +19,7 @@ pub(super) const DEVICES: [(&str, &str, Option<f64>); 3] = [
 /// Bytes at either end of a device that have to be zero.
 const EMPTY: usize = 1 << 20;
 
-/// The device, opened exclusively, or why it cannot be used: a device with data is not written to.
+/// The device, held for nobody else, or why it cannot be used: what holds data is not written to.
 pub(super) fn device(domain: &Domain, path: &str, name: &str) -> Result<Result<(Subject, OwnedFd), String>, Error> {
     let Ok(found) = Path::new(path).metadata() else { return Ok(Err(format!("there is no {path}"))) };
     if !found.file_type().is_block_device() {

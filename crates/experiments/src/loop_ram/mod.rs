@@ -10,7 +10,7 @@ use crate::experiment::{Experiment, Setting};
 use crate::fio::{self, Shape, Via};
 use crate::report::Report;
 use crate::row::{Limit, Row, Unit};
-use crate::turns::{Figures, Variant, turns};
+use crate::turns::{Figures, Way, turns};
 use rustix::fd::OwnedFd;
 use served::Served;
 use std::path::Path;
@@ -25,7 +25,7 @@ pub(super) const EXPERIMENT: Experiment = Experiment {
     run,
 };
 
-/// Devices, in terms of this process's generator.
+/// Of devices, in words of this process's generator.
 const LOOP_TMPFS: &str = "loop on tmpfs";
 const LOOP_DISK: &str = "loop on a disk";
 const LOOP_BOTH: &str = "loop on both";
@@ -46,12 +46,12 @@ const FIO_FILE_DISK: &str = "fio, io_uring on the file, disk";
 const FIO_NBD_TMPFS: &str = "fio, udm over NBD, tmpfs";
 const FIO_NBD_DISK: &str = "fio, udm over NBD, disk";
 
-/// The limit for `loop`.
+/// What `loop` has to reach.
 const DRIVER_TMPFS_4K: f64 = 3.0;
 const DRIVER_TMPFS_32K: f64 = 2.0;
 const FILE_DISK: f64 = 0.97;
 const DRIVER_DISK_LIMIT: f64 = 1.15;
-/// The limit for `ram`.
+/// What `ram` has to reach.
 const NULL_32K: f64 = 1.06;
 const MEMCPY_LIMIT: f64 = 0.9;
 
@@ -79,7 +79,7 @@ impl Case {
         if self.bs < 32 << 10 { DRIVER_TMPFS_4K } else { DRIVER_TMPFS_32K }
     }
 
-    /// The author's results, reads and writes together: the kernel's driver, dm-loop, dm-ram.
+    /// What the seed's author found, reads and writes together: the kernel's driver, dm-loop, dm-ram.
     fn seed(self) -> Option<[f64; 3]> {
         match (self.bs >> 10, self.jobs) {
             (4, 99) => Some([451e3, 850e3, 1272e3]),
@@ -89,15 +89,15 @@ impl Case {
     }
 }
 
-/// The available subjects.
+/// What is there to be measured.
 struct World {
     stack: Stack,
     disk_kind: &'static str,
     subjects: Vec<(&'static str, Subject)>,
-    /// The missing subjects, with reasons.
+    /// What is not there, and why.
     missing: Vec<(&'static str, String)>,
     /// fio's ways.
-    variants: Vec<(&'static str, Via)>,
+    ways: Vec<(&'static str, Via)>,
     _served: Option<Served>,
     _held: Vec<OwnedFd>,
     _drivers: Vec<LoopDevice>,
@@ -118,7 +118,7 @@ impl World {
                 concise += &format!(";t,,,,0 {n} loop {tmpfs};b,,,,0 {half} loop {tmpfs},{half} {half} loop {disk}");
             }
             Err(why) => {
-                missing.extend([LOOP_TMPFS, LOOP_BOTH, FIO_TMPFS, FIO_NBD_TMPFS].map(|variant| (variant, why.clone())));
+                missing.extend([LOOP_TMPFS, LOOP_BOTH, FIO_TMPFS, FIO_NBD_TMPFS].map(|way| (way, why.clone())));
             }
         }
         let stack = Stack::new(setting.domain, &concise)?;
@@ -128,7 +128,7 @@ impl World {
             disk_kind,
             subjects: Vec::new(),
             missing,
-            variants: Vec::new(),
+            ways: Vec::new(),
             _served: None,
             _held: Vec::new(),
             _drivers: Vec::new(),
@@ -145,7 +145,7 @@ impl World {
         Ok(world)
     }
 
-    /// The subjects of this process's generator.
+    /// What this process's generator measures.
     fn add_devices(&mut self, setting: &Setting<'_>, bytes: u64, tmpfs: bool) -> Result<(), Error> {
         let both = [(LOOP_TMPFS, "t"), (LOOP_BOTH, "b")].into_iter().filter(|_| tmpfs);
         for (name, device) in both.chain([(LOOP_DISK, "d"), (RAM, "r")]) {
@@ -184,7 +184,7 @@ impl World {
         match engine {
             Ok(engine) => {
                 let concise = format!("l,,,,0 {sectors} loop {}", in_concise(&file.path)?);
-                self.variants.push((udm, Via::Udm { engine: engine.to_owned(), concise }));
+                self.ways.push((udm, Via::Udm { engine: engine.to_owned(), concise }));
             }
             Err(why) => self.missing.push((udm, why.clone())),
         }
@@ -193,17 +193,17 @@ impl World {
                 let subject = Subject::open(setting.domain, in_process, &device.path.to_string_lossy(), false)?;
                 self.subjects.push((in_process, subject));
                 match fio::is_there() {
-                    Ok(()) => self.variants.push((driver, Via::Engine("libaio", device.path.clone()))),
+                    Ok(()) => self.ways.push((driver, Via::Engine("libaio", device.path.clone()))),
                     Err(why) => self.missing.push((driver, why)),
                 }
                 self._drivers.push(device);
             }
-            Err(why) => self.missing.extend([driver, in_process].map(|variant| (variant, why.clone()))),
+            Err(why) => self.missing.extend([driver, in_process].map(|way| (way, why.clone()))),
         }
         match fio::is_there() {
             Ok(()) => {
                 let engine = if in_memory { "psync" } else { "io_uring" };
-                self.variants.push((bare, Via::Engine(engine, file.path.clone())));
+                self.ways.push((bare, Via::Engine(engine, file.path.clone())));
             }
             Err(why) => self.missing.push((bare, why)),
         }
@@ -212,15 +212,15 @@ impl World {
 
     fn serve(&mut self, setting: &Setting<'_>, folder: &Path, tmpfs: bool) -> Result<(), Error> {
         if let Err(why) = fio::is_there() {
-            self.missing.extend([FIO_NBD_TMPFS, FIO_NBD_DISK].map(|variant| (variant, why.clone())));
+            self.missing.extend([FIO_NBD_TMPFS, FIO_NBD_DISK].map(|way| (way, why.clone())));
             return Ok(());
         }
         let names: &[&str] = if tmpfs { &["t", "d"] } else { &["d"] };
         let served = Served::new(setting.domain, &self.stack, names, folder)?;
         if tmpfs {
-            self.variants.push((FIO_NBD_TMPFS, Via::Nbd { uri: served.uri("t") }));
+            self.ways.push((FIO_NBD_TMPFS, Via::Nbd { uri: served.uri("t") }));
         }
-        self.variants.push((FIO_NBD_DISK, Via::Nbd { uri: served.uri("d") }));
+        self.ways.push((FIO_NBD_DISK, Via::Nbd { uri: served.uri("d") }));
         self._served = Some(served);
         Ok(())
     }
@@ -230,7 +230,7 @@ impl World {
         (setting.progress)("loop-ram: trying fio");
         let shape = Shape { bs: 32 << 10, numjobs: 1, iodepth: 1, runtime: Duration::from_millis(10) };
         let missing = &mut self.missing;
-        self.variants.retain(|(name, via)| match via.measure(shape) {
+        self.ways.retain(|(name, via)| match via.measure(shape) {
             Ok(_) => true,
             Err(e) => {
                 let why = if let Error::System { source, .. } = e { source.to_string() } else { e.to_string() };
@@ -246,7 +246,7 @@ impl World {
     }
 }
 
-/// The results of a case: of the generator here, and of fio.
+/// What was found in a case: of the generator here, and of fio.
 struct Found {
     case: Case,
     here: Figures,
@@ -289,26 +289,26 @@ fn measure_case(setting: &Setting<'_>, world: &World, case: Case, bytes: u64, wi
         lat: Lat::Off,
         ..Load::default()
     };
-    let mut variants: Vec<Variant<'_>> = Vec::new();
+    let mut ways: Vec<Way<'_>> = Vec::new();
     for (name, subject) in &world.subjects {
         let size = subject.sectors().checked_bytes().map_or(bytes, |there| there.min(bytes));
         let load = Load { size: Some(size), ..load.clone() };
-        variants.push(Variant::new(name, move || Ok(measure(setting.domain, subject, &load)?.iops())));
+        ways.push(Way::new(name, move || Ok(measure(setting.domain, subject, &load)?.iops())));
     }
     let rounds = setting.or_quick(5, 1);
-    let here = turns(rounds, &mut variants, |round| {
+    let here = turns(rounds, &mut ways, |round| {
         (setting.progress)(&format!("loop-ram: {}, round {round} of {rounds}", case.name()));
     })?;
     let rounds = setting.or_quick(3, 1);
     let runtime = setting.or_quick(Duration::from_millis(800), Duration::from_millis(100));
     let fio_shape = Shape { bs: case.bs, numjobs: case.jobs, iodepth: case.depth, runtime };
     let fio = with_fio.then(|| {
-        let variant = |(name, via): &(&'static str, Via)| {
+        let way = |(name, via): &(&'static str, Via)| {
             let via = via.clone();
-            Variant::new(name, move || via.measure(fio_shape))
+            Way::new(name, move || via.measure(fio_shape))
         };
-        let mut variants: Vec<_> = world.variants.iter().map(variant).collect();
-        turns(rounds, &mut variants, |round| {
+        let mut ways: Vec<_> = world.ways.iter().map(way).collect();
+        turns(rounds, &mut ways, |round| {
             (setting.progress)(&format!("loop-ram: {} by fio, round {round} of {rounds}", case.name()));
         })
     });
@@ -333,24 +333,24 @@ fn judged(setting: &Setting<'_>, world: &World, found: &Found) -> Vec<Row> {
     let small = case.bs < 32 << 10;
     let seed = case.seed();
     let mut rows = Vec::new();
-    for (variant, beside, limit, disk) in [
+    for (way, beside, limit, disk) in [
         (FIO_TMPFS, FIO_DRIVER_TMPFS, case.driver_limit(), "tmpfs"),
         (FIO_DISK, FIO_FILE_DISK, FILE_DISK, world.disk_kind),
         (FIO_DISK, FIO_DRIVER_DISK, DRIVER_DISK_LIMIT, world.disk_kind),
     ] {
-        let seed = seed.filter(|_| variant == FIO_TMPFS);
+        let seed = seed.filter(|_| way == FIO_TMPFS);
         let one = Row {
             seed_figure: seed.map(|[_, dm_loop, _]| dm_loop),
             seed_ratio: seed.map(|[driver, dm_loop, _]| dm_loop / driver),
-            ..row(setting, found, &format!("{variant}, beside {}", beside.trim_start_matches("fio, ")), disk)
+            ..row(setting, found, &format!("{way}, beside {}", beside.trim_start_matches("fio, ")), disk)
         };
         let Some(fio) = &found.fio else { continue };
-        rows.push(match [variant, beside].into_iter().find(|name| !fio.has(name)) {
+        rows.push(match [way, beside].into_iter().find(|name| !fio.has(name)) {
             Some(name) => one.skipped(world.why(name)),
             None => {
-                let via = world.variants.iter().find(|(known, _)| *known == variant).map(|(_, via)| via);
+                let via = world.ways.iter().find(|(known, _)| *known == way).map(|(_, via)| via);
                 let command = via.map_or_else(String::new, |via| via.command(found.fio_shape));
-                Row { command, ..one.compared(fio, variant, beside, 1.0) }.judged(Limit::AtLeast(limit))
+                Row { command, ..one.compared(fio, way, beside, 1.0) }.judged(Limit::AtLeast(limit))
             }
         });
     }
@@ -365,35 +365,35 @@ fn judged(setting: &Setting<'_>, world: &World, found: &Found) -> Vec<Row> {
 /// The rows that are there to be read.
 fn printed(setting: &Setting<'_>, world: &World, found: &Found) -> Vec<Row> {
     let mut rows = Vec::new();
-    let mut one = |figures: &Figures, what: &str, variant: &'static str, beside: &'static str, disk: &str| {
+    let mut one = |figures: &Figures, what: &str, way: &'static str, beside: &'static str, disk: &str| {
         let one = row(setting, found, what, disk);
-        rows.push(match (figures.has(variant), figures.has(beside)) {
-            (false, _) => one.skipped(world.why(variant)),
-            (true, true) if variant != beside => one.compared(figures, variant, beside, 1.0),
-            _ => Row { figure: Some(figures.median(variant)), ..one },
+        rows.push(match (figures.has(way), figures.has(beside)) {
+            (false, _) => one.skipped(world.why(way)),
+            (true, true) if way != beside => one.compared(figures, way, beside, 1.0),
+            _ => Row { figure: Some(figures.median(way)), ..one },
         });
     };
     let disk = world.disk_kind;
-    for (variant, beside, disk) in [
+    for (way, beside, disk) in [
         (LOOP_TMPFS, DRIVER_TMPFS, "tmpfs"),
         (LOOP_DISK, DRIVER_DISK, disk),
         (LOOP_BOTH, LOOP_DISK, disk),
         (NULL, NULL, "none"),
     ] {
-        let what = if variant == beside { variant.to_owned() } else { format!("{variant}, beside {beside}") };
-        one(&found.here, &format!("{what}, in this process"), variant, beside, disk);
+        let what = if way == beside { way.to_owned() } else { format!("{way}, beside {beside}") };
+        one(&found.here, &format!("{what}, in this process"), way, beside, disk);
     }
     for (path, name, _) in kernel::DEVICES {
         one(&found.here, &format!("ram, beside {name}"), if found.here.has(name) { RAM } else { name }, name, path);
     }
     if let Some(fio) = &found.fio {
-        for (variant, beside, disk) in [
+        for (way, beside, disk) in [
             (FIO_FILE_TMPFS, FIO_DRIVER_TMPFS, "tmpfs"),
             (FIO_NBD_TMPFS, FIO_DRIVER_TMPFS, "tmpfs"),
             (FIO_NBD_DISK, FIO_DRIVER_DISK, disk),
             (FIO_DRIVER_DISK, FIO_FILE_DISK, disk),
         ] {
-            one(fio, &format!("{variant}, beside {}", beside.trim_start_matches("fio, ")), variant, beside, disk);
+            one(fio, &format!("{way}, beside {}", beside.trim_start_matches("fio, ")), way, beside, disk);
         }
     }
     rows
@@ -426,13 +426,13 @@ fn bar(figures: &Figures, (name, tone): (&'static str, Tone)) -> Option<Bar> {
 /// A panel of what fio found on one kind of file, with a goal beside one of the ways.
 fn by_fio(
     all: &[Found],
-    variants: [(&'static str, Tone); 4],
+    ways: [(&'static str, Tone); 4],
     (beside, goal): (&str, &str),
     limit: fn(Case) -> f64,
 ) -> Vec<Group> {
     let group = |found: &Found| {
         let figures = found.fio.as_ref()?;
-        let bars: Vec<Bar> = variants.into_iter().filter_map(|variant| bar(figures, variant)).collect();
+        let bars: Vec<Bar> = ways.into_iter().filter_map(|way| bar(figures, way)).collect();
         let limit = limit(found.case);
         let text = format!("{limit} × {goal}");
         let goal = figures.has(beside).then(|| (limit * figures.median(beside) / 1e3, text));
@@ -457,7 +457,7 @@ fn charts(all: &[Found]) -> Vec<Chart> {
     let memory = [(RAM, Tone::Ours), (MEMCPY, Tone::Other), (NULL_MEMORY, Tone::Other), (LOOP_TMPFS, Tone::Ours)];
     let in_memory = |found: &Found| Group {
         label: found.case.name(),
-        bars: memory.into_iter().filter_map(|variant| bar(&found.here, variant)).collect(),
+        bars: memory.into_iter().filter_map(|way| bar(&found.here, way)).collect(),
         goal: None,
     };
     let panels = [

@@ -6,7 +6,7 @@ use crate::chart::{Bar, Chart, Group, Tone};
 use crate::experiment::{Experiment, Setting};
 use crate::report::Report;
 use crate::row::{Limit, Row, Unit};
-use crate::turns::{Figures, Variant, turns};
+use crate::turns::{Figures, Way, turns};
 use enlarged::Enlarged;
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,8 +29,8 @@ const STRIPED: &str = "striped";
 const RAM: &str = "ram";
 const MEMCPY: &str = "plain copies";
 
-/// The cases, the author's results for them on x86-64 in MiB/s (sequential reads, 12 jobs), and the part of the ram
-/// disk's speed that each has to reach.
+/// What is measured, what the seed's author found for it on x86-64 in MiB/s (sequential reads, 12 jobs), and which part
+/// of the ram disk's speed it has to have there.
 const WAYS: [(&str, Option<f64>, Option<f64>); 5] = [
     (LINEAR, Some(2238.0), Some(0.97)),
     (CLONED, Some(1970.0), None),
@@ -39,7 +39,7 @@ const WAYS: [(&str, Option<f64>, Option<f64>); 5] = [
     (STRIPED, None, Some(0.9)),
 ];
 const SEED_RAM: f64 = 2449.0;
-/// The author's gain over cloning.
+/// What no clone gained him over cloning.
 const SEED_GAIN: f64 = 2238.0 / 1970.0;
 
 /// The devices of one size of ram disk, filled.
@@ -72,8 +72,8 @@ impl World {
         Ok(world)
     }
 
-    fn subject(&self, variant: &str) -> Result<Subject, Error> {
-        let device = match variant {
+    fn subject(&self, way: &str) -> Result<Subject, Error> {
+        let device = match way {
             RAM => "r",
             LINEAR => "l",
             CLONED => "c",
@@ -86,8 +86,8 @@ impl World {
     }
 
     /// Bios that a device has cloned since it was made.
-    fn clones(&self, variant: &str) -> Result<u64, Error> {
-        Ok(self.subject(variant)?.totals().map_or(0, |totals| totals.cloned))
+    fn clones(&self, way: &str) -> Result<u64, Error> {
+        Ok(self.subject(way)?.totals().map_or(0, |totals| totals.cloned))
     }
 }
 
@@ -112,10 +112,10 @@ fn run(setting: &Setting<'_>) -> Result<Report, Error> {
                 groups.push(case.group(&found));
             }
         }
-        for variant in [LINEAR, EIGHT] {
+        for way in [LINEAR, EIGHT] {
             let row = Row {
-                row: format!("bios that {variant} cloned, ram of {} MiB", bytes >> 20),
-                figure: Some(world.clones(variant)? as f64),
+                row: format!("bios that {way} cloned, ram of {} MiB", bytes >> 20),
+                figure: Some(world.clones(way)? as f64),
                 unit: Unit::None,
                 ..row(setting)
             };
@@ -129,7 +129,7 @@ fn run(setting: &Setting<'_>) -> Result<Report, Error> {
         method: vec![
             format!(
                 "Reads of 512 bytes at depth 1 from memory that was filled with random data, by 12 jobs and by one, on 2 CPUs or what \
-                 there is. All variants take turns, {rounds} rounds of {} ms after one that does not count; the baseline is the ram \
+                 there is. All ways take turns, {rounds} rounds of {} ms after one that does not count; the baseline is the ram \
                  disk itself, and a row's ratio the median of the rounds'.",
                 runtime.as_millis()
             ),
@@ -171,14 +171,14 @@ impl Case {
 
     /// MiB a second of every way.
     fn measure(&self, setting: &Setting<'_>, world: &World, load: &Load, rounds: usize) -> Result<Figures, Error> {
-        let mut variants = Vec::new();
-        for name in [RAM, MEMCPY].into_iter().chain(WAYS.map(|variant| variant.0)) {
+        let mut ways = Vec::new();
+        for name in [RAM, MEMCPY].into_iter().chain(WAYS.map(|way| way.0)) {
             let subject = world.subject(name)?;
-            variants.push(Variant::new(name, move || {
+            ways.push(Way::new(name, move || {
                 Ok(measure(setting.domain, &subject, load)?.iops() * BS as f64 / f64::from(1 << 20))
             }));
         }
-        turns(rounds, &mut variants, |round| {
+        turns(rounds, &mut ways, |round| {
             (setting.progress)(&format!("no-clone: {}, round {round} of {rounds}", self.name()));
         })
     }
@@ -191,14 +191,14 @@ impl Case {
     fn rows(&self, setting: &Setting<'_>, found: &Figures) -> Vec<Row> {
         let row = |what: String, policy: &str| Row { row: what, policy: Some(policy.to_owned()), ..row(setting) };
         let mut rows = Vec::new();
-        for (variant, seed, limit) in WAYS {
+        for (way, seed, limit) in WAYS {
             let seed = seed.filter(|_| self.is_seeds());
             let one = Row {
                 seed_figure: seed,
                 seed_ratio: seed.map(|figure| figure / SEED_RAM),
-                ..row(format!("{}: {variant}", self.name()), variant)
+                ..row(format!("{}: {way}", self.name()), way)
             };
-            let one = one.compared(found, variant, RAM, 1.0);
+            let one = one.compared(found, way, RAM, 1.0);
             rows.push(match limit.filter(|_| self.jobs == 12) {
                 Some(limit) => one.judged(Limit::AtLeast(limit)),
                 None => one,

@@ -4,7 +4,7 @@ use super::{EXPERIMENT, INTERRUPT, MODES, POLL, Pace};
 use crate::backing::Backing;
 use crate::experiment::Setting;
 use crate::row::{Row, Unit};
-use crate::turns::{Variant, turns};
+use crate::turns::{Way, turns};
 use std::fs;
 use udm_bench::{CompletionMode, Error, Fill, Lat, Load, Rw, Stack, Subject, measure};
 
@@ -80,13 +80,13 @@ fn on(
             ..Load::default()
         };
         let modes = MODES.into_iter().filter(|(_, mode)| polls || *mode != CompletionMode::Poll);
-        let mut variants: Vec<Variant<'_>> = modes
+        let mut ways: Vec<Way<'_>> = modes
             .map(|(name, completion)| {
                 let load = Load { completion, ..load.clone() };
-                Variant::new(name, move || Ok(measure(setting.domain, subject, &load)?.iops()))
+                Way::new(name, move || Ok(measure(setting.domain, subject, &load)?.iops()))
             })
             .collect();
-        let figures = turns(pace.rounds, &mut variants, |round| {
+        let figures = turns(pace.rounds, &mut ways, |round| {
             (setting.progress)(&format!("polling: {what}, depth {depth}, round {round} of {}", pace.rounds));
         })?;
         for (name, _) in MODES.into_iter().filter(|(name, _)| *name != INTERRUPT) {

@@ -6,7 +6,7 @@ use crate::chart::{Bar, Chart, Group, Tone};
 use crate::experiment::{Experiment, Setting};
 use crate::report::Report;
 use crate::row::{Limit, Row, Unit};
-use crate::turns::{Figures, Variant, turns};
+use crate::turns::{Figures, Way, turns};
 use std::time::Duration;
 use udm_bench::{CompletionMode, Error, Fill, Lat, Load, Rw, Stack, Subject, measure};
 use udm_io::PollPolicy;
@@ -31,17 +31,17 @@ const LATENCIES: [u32; 3] = [JUDGED_US, 0, 20];
 /// Requests that are out where there are many.
 const DEEP: usize = 128;
 
-/// The gain that polling has to reach at depth 1: the author's.
+/// What polling has to gain at depth 1, which is what the seed gained.
 const LINEAR_GAIN: f64 = 1.32;
 const STRIPED_GAIN: f64 = 1.34;
 /// At depth 128: polling beside interrupts, interrupts beside adaptive, polled linear beside the polled null device.
 const DEEP_POLL: f64 = 1.0;
 const DEEP_INTERRUPT: f64 = 0.7;
 const DEEP_LINEAR: f64 = 0.95;
-/// The gain that skipping held queues has to reach where queues are shared.
+/// What skipping queues that another holds has to gain where queues are shared.
 const SKIP_GAIN: f64 = 1.2;
 
-/// The stack over the null devices.
+/// What lies over the null devices.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stacked {
     One,
@@ -74,7 +74,7 @@ impl Stacked {
     }
 }
 
-/// The measuring program.
+/// Who measures.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Jobs {
     /// One, with one request out.
@@ -111,7 +111,7 @@ impl Jobs {
         if matches!(self, Self::Own) { 3 } else { 1 }
     }
 
-    /// The author's results with polling and without, in IOPS.
+    /// What the seed's author found with polling and without, in IOPS.
     const fn seed(self, stacked: Stacked) -> Option<(f64, f64)> {
         match (self, stacked) {
             (Self::One, Stacked::Three) => Some((284e3, 212e3)),
@@ -231,7 +231,7 @@ fn run_with(setting: &Setting<'_>) -> Result<Report, Error> {
 fn wants_any_of(setting: &Setting<'_>, stacked: Stacked, jobs: Jobs, latency_us: u32) -> bool {
     Found::beside(stacked)
         .iter()
-        .any(|(variant, beside)| setting.wants(&Found::row_of(stacked, jobs, latency_us, variant, beside)))
+        .any(|(way, beside)| setting.wants(&Found::row_of(stacked, jobs, latency_us, way, beside)))
 }
 
 fn compare(
@@ -244,14 +244,14 @@ fn compare(
 ) -> Result<Found, Error> {
     let load = pace.load(stacked, jobs);
     let subject = world.stack.subject(stacked.device())?;
-    let variant = |name, subject: &Subject, completion| {
+    let way = |name, subject: &Subject, completion| {
         let (subject, load) = (subject.clone(), Load { completion, ..load.clone() });
-        Variant::new(name, move || Ok(measure(setting.domain, &subject, &load)?.iops()))
+        Way::new(name, move || Ok(measure(setting.domain, &subject, &load)?.iops()))
     };
-    let mut variants: Vec<Variant<'_>> = MODES.iter().map(|(name, mode)| variant(name, &subject, *mode)).collect();
-    variants.push(variant(BARE, &world.null, CompletionMode::Poll));
+    let mut ways: Vec<Way<'_>> = MODES.iter().map(|(name, mode)| way(name, &subject, *mode)).collect();
+    ways.push(way(BARE, &world.null, CompletionMode::Poll));
     let what = format!("polling: {}, {}, {latency_us} µs", stacked.name(), jobs.name());
-    let figures = turns(pace.rounds, &mut variants, |round| {
+    let figures = turns(pace.rounds, &mut ways, |round| {
         (setting.progress)(&format!("{what}, round {round} of {}", pace.rounds))
     })?;
     Ok(Found { stacked, jobs, latency_us, figures })
@@ -269,11 +269,11 @@ fn row(setting: &Setting<'_>) -> Row {
 
 impl Found {
     /// The name of the row that holds one way against another.
-    fn row_of(stacked: Stacked, jobs: Jobs, latency_us: u32, variant: &str, beside: &str) -> String {
-        format!("{}, {}, {latency_us} µs: {variant} beside {beside}", stacked.name(), jobs.name())
+    fn row_of(stacked: Stacked, jobs: Jobs, latency_us: u32, way: &str, beside: &str) -> String {
+        format!("{}, {}, {latency_us} µs: {way} beside {beside}", stacked.name(), jobs.name())
     }
 
-    /// The comparisons.
+    /// What is held against what.
     fn beside(stacked: Stacked) -> &'static [(&'static str, &'static str)] {
         let all: &[_] = &[(POLL, INTERRUPT), (INTERRUPT, ADAPTIVE), (POLL, BARE)];
         if stacked == Stacked::One { all } else { &all[..2] }
@@ -281,30 +281,30 @@ impl Found {
 
     fn rows(&self, setting: &Setting<'_>) -> Vec<Row> {
         let seed = self.jobs.seed(self.stacked);
-        let one = |variant: &str, beside: &str| {
-            let seed = seed.filter(|_| variant == POLL && beside == INTERRUPT);
+        let one = |way: &str, beside: &str| {
+            let seed = seed.filter(|_| way == POLL && beside == INTERRUPT);
             let one = Row {
-                row: Self::row_of(self.stacked, self.jobs, self.latency_us, variant, beside),
-                policy: Some(variant.to_owned()),
+                row: Self::row_of(self.stacked, self.jobs, self.latency_us, way, beside),
+                policy: Some(way.to_owned()),
                 size: Some(self.stacked.bs()),
                 seed_figure: seed.map(|(poll, _)| poll),
                 seed_ratio: seed.map(|(poll, interrupt)| poll / interrupt),
                 ..row(setting)
             };
-            let one = one.compared(&self.figures, variant, beside, 1.0);
-            match self.limit(variant, beside) {
+            let one = one.compared(&self.figures, way, beside, 1.0);
+            match self.limit(way, beside) {
                 Some(limit) => one.judged(Limit::AtLeast(limit)),
                 None => one,
             }
         };
-        Self::beside(self.stacked).iter().map(|(variant, beside)| one(variant, beside)).collect()
+        Self::beside(self.stacked).iter().map(|(way, beside)| one(way, beside)).collect()
     }
 
-    fn limit(&self, variant: &str, beside: &str) -> Option<f64> {
+    fn limit(&self, way: &str, beside: &str) -> Option<f64> {
         if self.latency_us != JUDGED_US {
             return None;
         }
-        match (self.jobs, self.stacked, variant, beside) {
+        match (self.jobs, self.stacked, way, beside) {
             (Jobs::Single, Stacked::Striped, POLL, INTERRUPT) => Some(STRIPED_GAIN),
             (Jobs::Single, _, POLL, INTERRUPT) => Some(LINEAR_GAIN),
             (Jobs::One, _, POLL, INTERRUPT) => Some(DEEP_POLL),
@@ -315,7 +315,7 @@ impl Found {
     }
 }
 
-/// The benefit of the fast path and of skipping busy queues: each off and on, three jobs on one queue.
+/// What the fast path and the skipping of busy queues are worth: each off and on, three jobs on one queue.
 fn switches(setting: &Setting<'_>, pace: &Pace) -> Result<(Vec<Row>, Vec<Group>), Error> {
     const ON: &str = "on";
     const OFF: &str = "off";
@@ -332,15 +332,15 @@ fn switches(setting: &Setting<'_>, pace: &Pace) -> Result<(Vec<Row>, Vec<Group>)
         ("busy queues skipped", no_skip, (354e3, 256e3), Some(SKIP_GAIN)),
         ("the fast path", no_fast, (1.0, 1.0), None),
     ] {
-        let variant = |name, policy| {
+        let way = |name, policy| {
             let (subject, load) = (subject.clone(), load.clone());
-            Variant::new(name, move || {
+            Way::new(name, move || {
                 setting.domain.poll_as(policy);
                 Ok(measure(setting.domain, &subject, &load)?.iops())
             })
         };
-        let mut variants = [variant(ON, policy), variant(OFF, off)];
-        let figures = turns(pace.rounds, &mut variants, |round| {
+        let mut ways = [way(ON, policy), way(OFF, off)];
+        let figures = turns(pace.rounds, &mut ways, |round| {
             (setting.progress)(&format!("polling: {what}, round {round} of {}", pace.rounds));
         });
         setting.domain.poll_as(policy);

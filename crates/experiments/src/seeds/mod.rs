@@ -1,4 +1,4 @@
-//! `seeds`: the five published experiments, one after the other, and a page with their results.
+//! `seeds`: the five published experiments, one after the other, and one page that tells what came of them.
 
 mod page;
 mod story;
@@ -10,13 +10,13 @@ use crate::report::Report;
 use crate::row::Row;
 use std::path::{Path, PathBuf};
 
-/// A published experiment, and its description.
+/// A published experiment, and how it is told.
 pub(crate) struct Seed {
     /// Its number in the project's papers.
     pub(crate) number: &'static str,
-    /// Its subject.
+    /// What it was about.
     pub(crate) title: &'static str,
-    /// Its author's results, in a sentence or two.
+    /// What its author published, in a sentence or two.
     pub(crate) claim: &'static str,
     /// The experiments that repeat it; the first has its name.
     pub(crate) experiments: &'static [&'static Experiment],
@@ -24,16 +24,16 @@ pub(crate) struct Seed {
     picks: &'static [Pick],
 }
 
-/// A row of the page.
+/// A row that is told on the page.
 struct Pick {
-    /// The row's subject and baseline.
+    /// What it is of, and beside what.
     label: &'static str,
     beside: &'static str,
-    /// Words of the row's name; the first row with all of them is shown.
+    /// Words that the row's name has, all of them; the first row that does is told.
     words: &'static [&'static str],
 }
 
-/// The outcome of one experiment.
+/// What came of one experiment.
 pub(crate) struct Outcome {
     pub(crate) experiment: &'static Experiment,
     /// The report, or why there is none.
@@ -42,7 +42,7 @@ pub(crate) struct Outcome {
     pub(crate) seconds: f64,
 }
 
-/// How many rows have each verdict.
+/// Of rows with a verdict, how many have which.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 struct Verdicts {
     pass: usize,

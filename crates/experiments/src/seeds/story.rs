@@ -1,4 +1,4 @@
-//! The published results, and the rows beside them.
+//! What the seeds' authors published, and which rows stand beside it.
 
 use super::{Pick, Seed};
 use crate::{loop_ram, no_clone, polling, zero_check, zero_skip};

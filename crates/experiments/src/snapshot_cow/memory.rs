@@ -14,7 +14,7 @@ pub(super) const SNAPSHOTS: usize = 8;
 /// A write, in bytes.
 const WRITE: u64 = 1 << 20;
 
-/// The observations.
+/// What was seen.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Found {
     /// Bytes of pages at most.

@@ -10,7 +10,7 @@ use crate::chart::{Bar, Chart, Group, Tone};
 use crate::experiment::{Experiment, Setting};
 use crate::report::Report;
 use crate::row::{Limit, Row, Unit};
-use crate::turns::{Variant, turns};
+use crate::turns::{Way, turns};
 use modelled::{Case, Measured, Place, Subject};
 use real::Files;
 use udm_bench::{Error, Spread};
@@ -29,13 +29,13 @@ const CHUNKS: [u64; 2] = [8 << 10, 512 << 10];
 const PLACES: [Place; 2] = [Place::SameDisk, Place::OwnDisk];
 const POLICIES: [Policy; 3] = [Policy::Tail, Policy::Head, Policy::Udm];
 const SEED: u64 = 3;
-/// The gain that the patch has to reach, and how near to the limit udm has to come.
+/// What the patch has to gain, and how near to the limit udm has to come.
 const PATCH: f64 = 5.0;
 const NEAR: f64 = 0.9;
 /// Of the plain speed on real files.
 const REAL: f64 = 0.28;
 
-/// The copier of chunks, and its options.
+/// Who copies chunks, and how.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Policy {
     /// Linux 2.6.27: a job that finds no pages goes to the tail of its queue.
@@ -56,7 +56,7 @@ impl Policy {
         }
     }
 
-    /// Its differences from udm.
+    /// What it does otherwise than udm.
     const fn copies(self) -> Option<CopyOptions> {
         match self {
             Self::Tail => Some(CopyOptions::linux_2_6_27(Requeue::Tail)),
@@ -109,7 +109,7 @@ fn method() -> Vec<String> {
             "A file is written to a volume, to an origin with one snapshot, and to the snapshot. *Modelled disk*: {}. A one-way \
              elevator sorts 128 reads and 128 writes and merges neighbours up to 512 KiB, the same for all policies. The times \
              are simulated, exact, and the same in every run. The file goes through a page cache of {} MiB that fills at {:.0} \
-             MB/s; {} MiB of writes are on their variant to the device at most. `dd` is the time until the last write is in the \
+             MB/s; {} MiB of writes are on their way to the device at most. `dd` is the time until the last write is in the \
              cache, `fsync` until file and journal are on the disk. A file that is created has more in the journal than one \
              that is updated.",
             modelled::disk(),
@@ -138,7 +138,7 @@ fn method() -> Vec<String> {
     ]
 }
 
-/// The writes on modelled disks.
+/// What is written on modelled disks.
 fn jobs(quick: bool) -> Vec<Job> {
     let totals: &[u64] = if quick { &[10 * MIB, 100 * MIB] } else { &[10 * MIB, 100 * MIB, 1000 * MIB] };
     let kinds: &[Kind] = if quick { &[Kind::Update] } else { &[Kind::Create, Kind::Update] };
@@ -295,18 +295,18 @@ fn on_files(setting: &Setting<'_>) -> Result<Vec<Row>, Error> {
     let files = Files::new(folder, total)?;
     let mut rows = Vec::new();
     for size in [4096, MIB] {
-        let variant = |name, subject, chunk| {
+        let way = |name, subject, chunk| {
             let files = &files;
-            Variant::new(name, move || files.speed(setting.domain, subject, chunk, size))
+            Way::new(name, move || files.speed(setting.domain, subject, chunk, size))
         };
-        let mut variants = [
-            variant("plain", Subject::Plain, CHUNKS[0]),
-            variant("origin 8K", Subject::Origin, CHUNKS[0]),
-            variant("origin 512K", Subject::Origin, CHUNKS[1]),
-            variant("snapshot 8K", Subject::Snapshot, CHUNKS[0]),
-            variant("snapshot 512K", Subject::Snapshot, CHUNKS[1]),
+        let mut ways = [
+            way("plain", Subject::Plain, CHUNKS[0]),
+            way("origin 8K", Subject::Origin, CHUNKS[0]),
+            way("origin 512K", Subject::Origin, CHUNKS[1]),
+            way("snapshot 8K", Subject::Snapshot, CHUNKS[0]),
+            way("snapshot 512K", Subject::Snapshot, CHUNKS[1]),
         ];
-        let found = turns(rounds, &mut variants, |round| {
+        let found = turns(rounds, &mut ways, |round| {
             (setting.progress)(&format!("snapshot-cow on files, writes of {size}, round {round} of {rounds}"));
         })?;
         for (name, chunk) in [

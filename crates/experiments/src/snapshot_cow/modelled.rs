@@ -18,7 +18,7 @@ const DISK: u64 = 80 << 30;
 const VOLUME_AT: u64 = 10 << 30;
 const COW_AT: u64 = 20 << 30;
 
-/// The device of the file.
+/// What the file is on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Subject {
     /// A volume that has no snapshot.
@@ -66,7 +66,7 @@ pub(crate) struct Case {
     pub(crate) job: Job,
 }
 
-/// The result.
+/// What it gave.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Measured {
     pub(crate) times: Times,

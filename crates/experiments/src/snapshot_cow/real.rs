@@ -14,7 +14,7 @@ use udm_stack::Stack;
 
 /// Writes that are on their way at a time, in bytes.
 const WINDOW: u64 = 32 << 20;
-/// The part of the COW file that is zeroed, so that the next snapshot makes a new store.
+/// What is zeroed of the COW file, so that the next snapshot makes a new store.
 const HEADER: usize = 1 << 20;
 
 /// Two files that were written once, so that none is the first to touch its blocks.
@@ -81,7 +81,7 @@ fn fill(path: &Path, len: u64, byte: u8) -> io::Result<()> {
 
 impl Drop for Files {
     fn drop(&mut self) {
-        // If it cannot be removed now, it is removed with the folder.
+        // What cannot be removed now goes with the folder.
         let _ = fs::remove_file(&self.volume);
         let _ = fs::remove_file(&self.cow);
     }

@@ -1,4 +1,4 @@
-//! The authors' results, in MB/s.
+//! What the seed's authors measured, in MB/s.
 
 use super::modelled::{Place, Subject};
 use super::workload::Kind;

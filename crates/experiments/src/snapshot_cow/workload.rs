@@ -1,4 +1,4 @@
-//! The workload: dd writes a file, through a page cache, to a device of any kind.
+//! What is written: a file by dd, through a page cache, to a device. Nothing here knows what the device is.
 //!
 //! The writer fills the cache at the speed of memory as long as there is room, and waits when there is none. Writes go
 //! to the device in the order of the file, as many at a time as the window takes. `dd` ends when all is in the cache;
@@ -52,7 +52,7 @@ pub(crate) struct Job {
     pub(crate) size: u64,
 }
 
-/// The page cache of the writer.
+/// What it is written through.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(crate) struct Cache {
     /// Bytes that can be dirty.
@@ -176,7 +176,7 @@ impl Job {
     }
 }
 
-/// The writes in flight.
+/// What is on its way.
 struct Writer<'a, L: Lane> {
     queue: &'a mut Queue<L>,
     slots: Vec<Slot>,

@@ -1,17 +1,17 @@
-//! The memory that the clients of a thread may hold together, and the size of the pieces in which they get it.
+//! How much memory the clients of a thread may hold together, and in which pieces they get it.
 //!
-//! No client may wait for memory that another one holds while it does nothing. So a long payload never lies in memory
-//! as a whole: it goes through in pieces, which are small when memory is short, and a small piece is always available.
-//! Only data that has to be held as a whole may wait: that of a read whose reply must be one piece.
+//! Memory that a client holds while it does nothing must not be what another waits for. So a long payload never lies in
+//! memory as a whole: it goes through in pieces, which are small when memory is short, and a small piece there always
+//! is. What has to be held as a whole, the data of a read that must be one reply, is what may wait.
 //!
-//! - Small pieces are counted apart: a client that holds nothing gets one in any case, and more only while all of them
-//!   are within the limit too.
-//! - Pieces of long requests are long while these hold less than a quarter of the memory.
-//! - Data that is held as a whole and is longer than a piece leaves a quarter to the others.
+//! - Small pieces are counted apart: who holds nothing gets one in any case, more only while all of them are within the
+//!   limit too.
+//! - Pieces of long requests are long while a quarter of the memory suffices.
+//! - What is held as a whole and longer than a piece leaves a quarter to the others.
 
 /// The longest piece of a long request.
 pub(super) const PIECE: usize = 1024 * 1024;
-/// Pieces up to this length are counted apart, so each client can go on with one.
+/// Pieces up to this length are counted apart, so that each client can go on with one.
 pub(super) const SMALL: usize = 64 * 1024;
 
 /// The memory of one thread's clients, as numbers.
@@ -33,19 +33,19 @@ impl Budget {
         self.used
     }
 
-    /// Whether `bytes` may be held as a whole. A single client always may.
+    /// Whether `bytes` may be held as a whole. Who is alone may always.
     pub(super) fn has(&self, bytes: usize) -> bool {
         let limit = if bytes <= PIECE { self.limit } else { self.limit / 4 * 3 };
         bytes <= SMALL || self.used == 0 || self.used + bytes <= limit
     }
 
-    /// Whether a client that holds memory may have another piece of that many bytes. If not, it waits for itself only:
-    /// it gets its next turn when its own memory is released.
+    /// Whether somebody who holds something may have another piece of so many bytes. What it waits for is then its own:
+    /// with what it holds comes its next turn.
     pub(super) fn has_another(&self, piece: usize) -> bool {
         piece > SMALL || self.small < self.limit
     }
 
-    /// The length of the next piece, with `left` bytes to go.
+    /// How long the next piece of what is `left` may be.
     pub(super) fn piece(&self, left: usize) -> usize {
         let most = if self.used + PIECE <= self.limit / 4 { PIECE } else { SMALL };
         left.min(most)
@@ -94,7 +94,7 @@ mod tests {
         assert!(budget.has_another(SMALL));
         budget.take(SMALL);
         assert!(!budget.has_another(SMALL) && budget.has_another(PIECE));
-        // The most that stalled clients can hold: as much is left for data that is held as a whole.
+        // All that stalled clients can bring about: there is as much left for what is held as a whole.
         assert_eq!((budget.piece(32 * PIECE), budget.has(8 * PIECE), budget.has(8 * PIECE + 1)), (SMALL, true, false));
         budget.take_all(8 * PIECE + SMALL);
         assert_eq!((budget.has(PIECE + 1), budget.has(PIECE)), (false, true));

@@ -1,4 +1,4 @@
-//! One connection: the received part of its next request, and the replies that it has not taken yet.
+//! One connection: what it has sent of a request so far, and the replies that it has not taken yet.
 
 use super::handover::{ConnectionState, HandedConnection, LongState, PhaseState, Prepared, PreparedPhase};
 use super::inflight::{Engine, Finished, Outcome, Target};
@@ -21,12 +21,12 @@ const ROOM: usize = 64 * 1024;
 /// What is received then.
 const LITTLE: usize = 4096;
 
-/// The most options that are answered before other connections have their turn.
+/// Options that are answered before others have their turn.
 const OPTIONS: usize = 16;
-/// The price of an option, as bytes.
+/// What one costs, as bytes.
 const OPTION: usize = 16 * 1024;
 
-/// The phase of a connection.
+/// Where a connection is.
 enum Phase {
     Handshake { negotiation: Negotiation, input: Vec<u8> },
     Transmission(Box<Transmission>),
@@ -58,14 +58,14 @@ pub(super) struct Connection {
     flow: Flow,
     /// The socket took no more.
     full: bool,
-    /// More of the handshake can be done at once, after other connections have had their turn.
+    /// More of the handshake can be done at once; it is only the others' turn.
     more: bool,
-    /// Since when it has taken nothing, or has been negotiating.
+    /// Since when it has taken nothing, or the client is negotiating.
     since: Nanos,
 }
 
 impl Connection {
-    /// Begins with the server's greeting. `refusal`: why the client is refused.
+    /// Begins with the server's greeting. `refusal`: why the client gets nothing.
     pub(super) fn new(number: u32, socket: OwnedFd, client: Client, refusal: Option<String>, now: Nanos) -> Self {
         let (mut negotiation, greeting) = Negotiation::new(client);
         if let Some(why) = refusal {
@@ -77,7 +77,7 @@ impl Connection {
         Self { socket, phase, flow, full: false, more: false, since: now }
     }
 
-    /// Takes over a connection from another process.
+    /// Goes on where another process left off.
     pub(super) fn resume_from(number: u32, prepared: Prepared, engine: &mut Engine) -> Self {
         let Prepared { socket, client, ended, phase, input, unsent } = prepared;
         let mut flow = Flow { ended, ..Flow::new(number) };
@@ -95,7 +95,7 @@ impl Connection {
         Self { socket, phase, flow, full: false, more: false, since }
     }
 
-    /// The state for another process; `None` when the connection is over. Nothing may be under way.
+    /// What it takes to go on in another process; `None` when there is nothing to go on with. Nothing may be under way.
     pub(super) fn hand_over(mut self, engine: &mut Engine) -> Option<HandedConnection> {
         assert_eq!(self.flow.bios, 0, "a connection is given away while its device has bios of it");
         let mut freed = 0;
@@ -144,27 +144,27 @@ impl Connection {
         self.flow.in_flight
     }
 
-    /// The number of their bios that the device has.
+    /// Bios of theirs that the device has.
     pub(super) fn bios(&self) -> usize {
         self.flow.bios
     }
 
-    /// The events to wake it for. In any case it is woken when its client has gone.
+    /// What to wake it for now. In any case it is woken when its client has gone.
     pub(super) fn interest(&self) -> Interest {
         let waiting = self.is_waiting() || matches!(&self.phase, Phase::Transmission(t) if t.is_starved());
         let handshake = matches!(&self.phase, Phase::Handshake { .. });
-        // In the handshake a client has to take its replies before the server reads on.
+        // In the handshake a client takes its replies before it is listened to again.
         let read = !(self.flow.ended || waiting || handshake && self.full);
         Interest { read, write: self.full && !self.flow.broken }
     }
 
-    /// Whether it is over: nothing comes in, nothing is under way, and nothing can or has to be sent.
+    /// Whether it is over: nothing comes in, nothing is under way, and nothing can or need go out.
     pub(super) fn is_over(&self) -> bool {
         let quiet = self.flow.broken || self.flow.out.is_empty();
         self.flow.ended && self.flow.in_flight == 0 && self.flow.bios == 0 && quiet && !self.is_waiting()
     }
 
-    /// Whether its client no longer takes replies.
+    /// Whether nobody takes its replies any more.
     pub(super) fn is_broken(&self) -> bool {
         self.flow.broken
     }
@@ -187,7 +187,8 @@ impl Connection {
         }
     }
 
-    /// For how long, in nanoseconds, the client has held memory and neither sent announced data nor taken its replies.
+    /// For how long, in nanoseconds, the client has neither sent what it has announced nor taken what it has asked for,
+    /// while it holds memory.
     pub(super) fn stalled(&self, now: Nanos) -> u64 {
         let Phase::Transmission(t) = &self.phase else { return 0 };
         let sends = match &t.receiving {
@@ -215,14 +216,14 @@ impl Connection {
         }
     }
 
-    /// The device's answer on what a range holds; empty if it took too long.
+    /// The device has told what a range holds; nothing, if it took too long.
     pub(super) fn answered(&mut self, long: u32, extents: &[Extent], engine: &mut Engine) {
         if let Phase::Transmission(t) = &mut self.phase {
             t.answered(long, extents, engine, &mut self.flow);
         }
     }
 
-    /// The client has gone: none of its requests begins any more, and none is answered.
+    /// Nobody is there any more: nothing that was asked for begins, and nothing is answered.
     pub(super) fn break_off(&mut self, engine: &mut Engine) {
         (self.flow.broken, self.flow.ended, self.full, self.more) = (true, true, false, false);
         let mut freed = 0;
@@ -233,7 +234,7 @@ impl Connection {
         }
     }
 
-    /// Receives nothing more; requests under way are still answered.
+    /// Receives nothing more; what is under way is still answered.
     pub(super) fn end(&mut self, engine: &mut Engine) {
         (self.flow.ended, self.more) = (true, false);
         if let Phase::Transmission(t) = &mut self.phase {
@@ -256,9 +257,9 @@ impl Connection {
         }
     }
 
-    /// After [`shut_down`](Self::shut_down): refuses received requests, then receives nothing more.
+    /// After [`shut_down`](Self::shut_down): refuses what was received, then receives nothing more.
     pub(super) fn finish_input(&mut self, engine: &mut Engine, exports: &dyn Exports) {
-        // An error does not matter: the connection ends in any case.
+        // An error is no news any more: the connection ends either way.
         let _ = self.resume(engine, exports);
         self.end(engine);
     }
@@ -275,7 +276,7 @@ impl Connection {
         }
     }
 
-    /// Sends waiting replies. A client that has gone loses its replies, and its requests do not begin.
+    /// Sends what waits. A client that has gone loses its replies, and what it has asked for does not begin.
     pub(super) fn send(&mut self, engine: &mut Engine) {
         if self.flow.out.is_empty() {
             return;
@@ -371,7 +372,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Goes on with waiting bytes, as far as the connection may hold more.
+    /// Goes on with what waited, as far as the connection may hold more.
     pub(super) fn resume(&mut self, engine: &mut Engine, exports: &dyn Exports) -> Result<(), Hangup> {
         match &mut self.phase {
             Phase::Handshake { .. } if !self.flow.ended => self.negotiate(engine, exports),
@@ -413,7 +414,7 @@ impl Connection {
         Ok(more)
     }
 
-    /// Answers a finished request, or goes on with the long request that this was a piece of.
+    /// Answers a request that is over, or goes on with the long one that this was a piece of.
     pub(super) fn finish(&mut self, finished: Finished, engine: &mut Engine) {
         self.flow.bios -= 1;
         self.flow.release(finished.freed);

@@ -9,10 +9,10 @@ use udm_nbd::wire::reply::{MAX_EXTENTS, StatusExtent};
 /// end on block borders.
 const MAX_SECTORS: u64 = (u32::MAX as u64 & !0xffff) >> 9;
 
-/// The most questions to the device for one request. Stripes of one sector would take millions for 4 GiB of one kind.
+/// Most questions to the device for one request. Stripes of one sector would take millions for 4 GiB of one kind.
 const MAX_QUESTIONS: usize = 1024;
 
-/// The known extents of a range.
+/// The extents of a range, as far as the device has told.
 pub(super) struct Survey {
     at: Sector,
     left: u64,
@@ -22,7 +22,7 @@ pub(super) struct Survey {
 }
 
 impl Survey {
-    /// For a range that is not empty; only its first extent if `one`.
+    /// Of a range that is not empty; its first extent alone if `one`.
     pub(super) fn new(start: Sector, length: Sectors, one: bool) -> Self {
         let most = if one { 1 } else { MAX_EXTENTS };
         Self { at: start, left: length.get(), most, questions: 0, found: Vec::new() }
@@ -33,13 +33,13 @@ impl Survey {
         self.most == 1
     }
 
-    /// The range to be asked about next.
+    /// What is to be asked next.
     pub(super) fn question(&self) -> (Sector, Sectors) {
         (self.at, Sectors::new(self.left))
     }
 
-    /// Takes an answer. Returns whether there is nothing more to ask: neighbours of a kind are merged, and the survey
-    /// may stop short of the range when there are many extents, or many questions were needed.
+    /// Takes an answer. Whether there is nothing more to ask: neighbours of a kind are merged, and the survey may stop
+    /// short of the range when there are many extents, or many questions were needed.
     pub(super) fn answer(&mut self, extents: &[Extent]) -> bool {
         let before = self.left;
         for extent in extents {
@@ -79,7 +79,7 @@ impl Survey {
         true
     }
 
-    /// The reply, which is not empty: unknown ranges are data.
+    /// The reply, which is not empty: where the device has told nothing, there is data.
     pub(super) fn found(mut self) -> Vec<StatusExtent> {
         if self.found.is_empty() {
             self.found.push(StatusExtent { length: (self.left.min(MAX_SECTORS) << 9) as u32, flags: 0 });
@@ -92,7 +92,7 @@ impl Survey {
 mod tests {
     use super::*;
 
-    /// A device that answers from a list, with a limited number of extents per call.
+    /// A device that answers from a list, at most so many extents a call.
     struct Listed(Vec<(u64, ExtentKind)>, usize);
 
     impl Listed {

@@ -1,6 +1,7 @@
 //! Entries for fuzzers: a connection that is fed any bytes, without threads and without a listener.
 //!
-//! With any bytes, the connection must not panic, must end once its client has closed, and must release all memory.
+//! Whatever comes, the connection must not panic, must come to an end once its client has closed, and must give back
+//! all memory.
 
 use super::connection::Connection;
 use super::inflight::Engine;

@@ -1,9 +1,9 @@
-//! The hand-over of connections to another process.
+//! What it takes to go on with a connection in another process.
 //!
-//! A server is paused first: it takes no connection and no request, and finishes requests under way. Then every
-//! connection is between two requests, or between two pieces of long ones. Its state consists of the result of the
-//! handshake, the rest of long requests, the received part of the next request, and the replies that its client has not
-//! taken. The client notices nothing.
+//! A server is paused: it takes no connection and no request, and finishes what is under way. Then every connection is
+//! between two requests, or between two pieces of long ones, and what there is to know of it is what was agreed on,
+//! what is left of long requests, what has been received of the next, and the replies that its client has not taken.
+//! The client notices nothing.
 
 use super::extents::Survey;
 use super::long::{Kind, Long};
@@ -21,10 +21,10 @@ use udm_nbd::wire::consts::{MAX_OPTION_DATA, MAX_PAYLOAD};
 use udm_nbd::wire::option::{BlockSizes, OPTION_LEN};
 use udm_nbd::wire::request::REQUEST_LEN;
 
-/// The most bytes of waiting replies: what a connection may hold, and one larger request.
+/// Replies that wait may be that long: what a connection may hold, and one request that is larger.
 const MAX_UNSENT: usize = 64 << 20;
 
-/// Everything that a server gives to its successor.
+/// All that a server gives to the next.
 #[derive(Default)]
 pub struct Handed {
     /// The sockets that it listens on. Their files stay.
@@ -37,15 +37,15 @@ pub struct Handed {
 pub struct HandedConnection {
     /// Its socket.
     pub socket: OwnedFd,
-    /// Its state.
+    /// What is known of it.
     pub state: ConnectionState,
-    /// The received bytes of a request or option that is incomplete or not handled yet.
+    /// What was received of a request, or of an option, that is not complete or has not been looked at.
     pub input: Vec<u8>,
     /// Replies that the client has not taken.
     pub unsent: Vec<u8>,
 }
 
-/// The state of a connection.
+/// What is known of a connection.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ConnectionState {
@@ -63,13 +63,13 @@ pub(super) enum PhaseState {
         export: String,
         session: Session,
         receiving: ReceivingState,
-        /// Not sent by older servers, which finished all requests first.
+        /// Not told by servers that finished all requests first.
         #[serde(default)]
         longs: Vec<LongState>,
     },
 }
 
-/// The rest of a long request, in sectors.
+/// What is left of a long request, in sectors.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct LongState {
@@ -88,7 +88,7 @@ enum LongKind {
         chunks: bool,
     },
     Trim,
-    /// `keep`: zeroed ranges stay allocated. `fast`: zeroes must not be written as data.
+    /// `keep`: what is zeroed stays allocated. `fast`: zeroes must not be written.
     Zero {
         keep: bool,
         fast: bool,
@@ -100,18 +100,18 @@ enum LongKind {
     },
 }
 
-/// The meaning of the next bytes.
+/// What the next bytes are.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub(super) enum ReceivingState {
     Header,
-    /// The rest of a write's payload, in sectors; the input has a part of it, and perhaps of the next request.
+    /// The rest of a write's payload; the input is what has come of it, and maybe of what follows. In sectors.
     Payload {
         cookie: u64,
         start: u64,
         length: u64,
         durability: Durability,
-        /// The error of an earlier piece.
+        /// What a piece before has failed with.
         #[serde(default)]
         failed: Option<u32>,
     },
@@ -131,7 +131,7 @@ pub struct TakeError {
     pub(super) why: String,
 }
 
-/// A checked connection, with its export open: its take-over cannot fail any more.
+/// A connection that was checked, with its export open: nothing of it can fail any more.
 pub struct Prepared {
     pub(super) socket: OwnedFd,
     pub(super) client: Client,
@@ -147,7 +147,7 @@ pub(super) enum PreparedPhase {
 }
 
 impl HandedConnection {
-    /// Checks the state from another process, and opens the export. May block as that does.
+    /// Checks what another process says, and opens the export. May block as that does.
     pub fn prepare(self, exports: &dyn Exports) -> Result<Prepared, TakeError> {
         let Self { socket, state: ConnectionState { client, ended, phase }, input, unsent } = self;
         let fail = |why: String| TakeError { client: client.clone(), why };
@@ -177,7 +177,7 @@ impl HandedConnection {
 }
 
 impl Session {
-    /// Whether a server could have agreed on this.
+    /// Whether it is what another server could have agreed on.
     fn check(&self) -> Result<(), String> {
         let BlockSizes { minimum, maximum, .. } = self.block_sizes;
         let sound = minimum.is_power_of_two() && (512..=65536).contains(&minimum) && maximum <= MAX_PAYLOAD;
@@ -189,8 +189,8 @@ impl Session {
 }
 
 impl LongState {
-    /// The rest of a request with nothing under way, for another process; `None` for a write, which passes as received
-    /// input.
+    /// What another process has to do of a request that has nothing under way; `None` of a write, which goes along as
+    /// what is received.
     pub(super) fn of(long: &Long) -> Option<Self> {
         let mut start = long.next;
         let what = match &long.kind {
@@ -224,7 +224,7 @@ impl LongState {
         }
     }
 
-    /// The request, to be continued. It has been checked.
+    /// The request, to be gone on with. It has been checked.
     pub(super) fn begin(&self) -> Long {
         let (start, length) = (Sector::new(self.start), Sectors::new(self.length));
         let kind = match self.what {

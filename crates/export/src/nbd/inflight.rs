@@ -3,27 +3,28 @@
 use super::budget::Budget;
 use super::pool::{Buf, ChunkId, Pool};
 use super::session::Durability;
+use crate::slots::Slots;
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
-use udm_base::{AlignedBuf, Sector, Sectors, Slots};
+use udm_base::{AlignedBuf, Sector, Sectors};
 use udm_io::{Attached, BlockDevice, Channel, Completion, Domain, Extent, Nanos, Op, OpFlags, Question, Questions};
 use udm_io::{Segment, Status};
 use udm_nbd::wire::NbdError;
 
 /// The channel's slots. Connections bound their requests, so that those of a suspended device leave room for others.
 const DEPTH: usize = 1 << 20;
-/// The bytes of zeroes written at a time for a device without write zeroes.
+/// Zeroes that are written at a time for a device that cannot make them itself.
 pub(super) const ZERO_STEP: usize = 1024 * 1024;
 const ZERO_PIECE: usize = 64 * 1024;
-/// The price of a request besides its bytes, as bytes.
+/// What a request costs besides its bytes, as bytes.
 const EACH: usize = 256;
-/// The highest price of unmapping a range.
+/// What it costs at most to unmap a range.
 const UNMAP: usize = 1024 * 1024;
 /// How long a device may take to say what a range holds before it counts as data.
 const PATIENCE_NS: u64 = 5_000_000_000;
 
-/// The remaining steps of a request.
+/// What a request has still to do.
 enum Work {
     Read(Buf),
     Write(Payload, Durability),
@@ -33,7 +34,7 @@ enum Work {
     Flush,
 }
 
-/// The memory of a write's data.
+/// Where the data of a write is.
 pub(super) enum Payload {
     /// In a receive chunk, of which this is one user.
     Chunk(ChunkId, Range<usize>),
@@ -56,7 +57,7 @@ impl Payload {
         }
     }
 
-    /// The bytes that count against its connection.
+    /// Bytes that it counts for against its connection.
     pub(super) fn held(&self) -> usize {
         match self {
             Self::Chunk(_, range) => range.len(),
@@ -65,11 +66,11 @@ impl Payload {
     }
 }
 
-/// A request, and its connection.
+/// A request and who waits for it.
 struct Request {
     target: Target,
     work: Work,
-    /// Zeroes must be made by the device, or the request fails.
+    /// Zeroes must be made by the device or not at all.
     fast_zero: bool,
     /// Bytes given back before its end.
     freed: usize,
@@ -77,19 +78,19 @@ struct Request {
 
 /// A request that is over.
 pub(super) struct Finished {
-    /// The request.
+    /// What it was.
     pub(super) target: Target,
     /// Bytes that no longer count against the connection.
     pub(super) freed: usize,
-    /// The status of its last bio.
+    /// How its last bio ended.
     pub(super) status: Status,
-    /// Its result.
+    /// How it ended.
     pub(super) outcome: Outcome,
 }
 
-/// The result of a request.
+/// How a request ended.
 pub(super) enum Outcome {
-    /// Success without data.
+    /// Nothing to say.
     Done,
     /// The data of a read.
     Data(Buf, usize),
@@ -111,10 +112,10 @@ struct Use {
 pub(super) struct Engine {
     pub(super) channel: Channel,
     pub(super) pool: Pool,
-    /// The work started since the last query, as bytes.
+    /// What was started since it was asked last, as bytes.
     cost: usize,
     questions: Questions,
-    /// Questions to devices: the connection, its long request, and the time.
+    /// What was asked: by which connection, for which of its long requests, and when.
     asked: Vec<(Question, u32, u32, Nanos)>,
     devices: Slots<Use>,
     requests: Slots<Request>,
@@ -170,28 +171,28 @@ impl Engine {
         })
     }
 
-    /// The work started so far, as bytes; only differences are meaningful.
+    /// What was started so far, as bytes; only differences mean something.
     pub(super) fn cost(&self) -> usize {
         self.cost
     }
 
-    /// Adds work that costs as much as that many bytes.
+    /// Something was done that cost as much as so many bytes.
     pub(super) fn charge(&mut self, bytes: usize) {
         self.cost = self.cost.wrapping_add(bytes);
     }
 
-    /// Asks a connection's device what a range holds, for one of its long requests.
+    /// Asks the device of a connection what a range holds, for one of its long requests.
     pub(super) fn ask(&mut self, device: &dyn BlockDevice, conn: u32, part: u32, (start, length): (Sector, Sectors)) {
         self.charge(32 * EACH);
         let question = self.questions.ask(&self.channel, device, start, length);
         self.asked.push((question, conn, part, self.channel.now()));
     }
 
-    /// The next answer of a device, with the connection and the long request. Without runs when the device took too
-    /// long.
+    /// The next answer of a device, with who asked: connection and long request. No runs at all when the device took
+    /// too long.
     pub(super) fn next_answer(&mut self) -> Option<(u32, u32, Vec<Extent>)> {
         while let Some((question, extents)) = self.questions.next_answer() {
-            // Other answers are to questions that were given up.
+            // Others have been given up.
             if let Some(asked) = self.asked.iter().position(|asked| asked.0 == question) {
                 let (_, conn, part, _) = self.asked.swap_remove(asked);
                 return Some((conn, part, extents));
@@ -207,12 +208,12 @@ impl Engine {
         Some((conn, part))
     }
 
-    /// Whether questions to devices are open.
+    /// Whether devices have been asked and have not answered.
     pub(super) fn is_asking(&self) -> bool {
         !self.asked.is_empty()
     }
 
-    /// Gives up the questions of a connection.
+    /// Gives up what a connection has asked.
     pub(super) fn forget_questions(&mut self, conn: u32) {
         self.asked.retain(|asked| asked.1 != conn);
     }
@@ -265,7 +266,7 @@ impl Engine {
         self.start(target, work, fast_zero);
     }
 
-    /// Starts to write zeroes for a device without write zeroes: at most [`ZERO_STEP`] bytes.
+    /// Starts to write zeroes for a device that cannot make them: at most [`ZERO_STEP`] bytes.
     pub(super) fn write_zeroes(&mut self, target: Target, durability: Durability) {
         self.charge(target.length.as_len());
         self.start(target, Work::Zeroes(durability), false);
@@ -347,7 +348,7 @@ impl Engine {
                 freed += Payload::Buf(buf).release(&mut self.pool);
                 outcome
             }
-            // A discard is a hint: a device that does not support it for this range is no error.
+            // A discard is a hint: that the device has none for this range is no error.
             (Work::Range(Op::Discard, ..), Some(_)) if status == Status::NotSupported => Outcome::Done,
             (Work::Write(payload, _), failed) => {
                 freed += payload.release(&mut self.pool);
@@ -362,8 +363,7 @@ impl Engine {
 impl Drop for Engine {
     fn drop(&mut self) {
         if self.channel.outstanding() > 0 {
-            // A device still has bios, and may write to their memory: that memory is leaked, with the rest of the
-            // engine.
+            // A device still has bios, and it may write to their memory: it stays, with all that is beside it.
             tracing::warn!("{} requests were still under way; their memory is not freed", self.channel.outstanding());
             std::mem::forget(std::mem::take(&mut self.pool));
             std::mem::forget(std::mem::take(&mut self.requests));
@@ -372,7 +372,7 @@ impl Drop for Engine {
     }
 }
 
-/// The next step of a request after a bio has ended with `status`; `None` when it is over.
+/// What a request needs after a bio has ended with `status`; `None` when it is over.
 fn next_work(request: &Request, status: Status) -> Option<Work> {
     match (&request.work, status) {
         (Work::Write(_, Durability::FlushAfter) | Work::Range(_, _, Durability::FlushAfter), Status::Ok) => {
@@ -388,14 +388,14 @@ fn next_work(request: &Request, status: Status) -> Option<Work> {
     }
 }
 
-/// The error for the client; `None` on success.
+/// What a client is told of a status; `None` when it went well.
 fn failure(status: Status, fast_zero: bool) -> Option<Outcome> {
     let (error, message) = match status {
         Status::Ok => return None,
         Status::Invalid => (NbdError::Inval, "the device cannot take this request"),
         Status::NoSpace => (NbdError::NoSpc, "no space is left on the device"),
         Status::ReadOnly => (NbdError::Perm, "the device is read-only"),
-        // The protocol allows ENOTSUP only as the answer to a fast zero.
+        // The protocol knows ENOTSUP as the answer to a fast zero alone.
         Status::NotSupported if fast_zero => (NbdError::NotSup, "the device cannot zero this fast"),
         Status::NotSupported => (NbdError::Inval, "the device does not do this"),
         Status::Gone => (NbdError::Io, "the device has gone"),

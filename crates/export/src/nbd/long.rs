@@ -1,14 +1,14 @@
-//! Long requests, done in pieces: between two pieces other requests have their turn, and when the client has gone no
-//! piece follows.
+//! Requests that take long, done in pieces: between two of them others have their turn, and when the client has gone
+//! none follows.
 //!
 //! Data of a long read leaves chunk by chunk as it is read, if the client takes chunks; otherwise it is gathered. Data
 //! of a long write is written piece by piece as it comes. So neither lies in memory as a whole, whatever the client
-//! does.
+//! does meanwhile.
 //!
 //! # Invariants
 //! - A long request is answered once, when none of its pieces is under way any more. After one has failed no other
 //!   begins.
-//! - A durable write is durable before it is answered: pieces are written without FUA, and a flush follows the last.
+//! - What is durable is so before it is answered: pieces are written without FUA, and a flush follows the last.
 
 use super::budget::{Budget, PIECE};
 use super::extents::Survey;
@@ -17,32 +17,33 @@ use super::negotiate::ALLOCATION_ID;
 use super::pool::{Buf, Pool};
 use super::session::Durability;
 use super::transmission::{Flow, fail};
+use crate::slots::Slots;
 use std::collections::VecDeque;
-use udm_base::{Sector, Sectors, Slots};
+use udm_base::{Sector, Sectors};
 use udm_io::{BlockDevice, Extent, Op, OpFlags, Status};
 use udm_nbd::wire::reply::MAX_EXTENTS;
 use udm_nbd::wire::{NbdError, reply};
 
 /// Pieces of a read that are under way together.
 const WINDOW: u32 = 4;
-/// The memory that is reserved for the answer to a block status request: the most extents of one answer.
+/// What is held for the answer to a question about a range: as many extents as are told at a time.
 pub(super) const ANSWER: usize = MAX_EXTENTS * 8;
 /// Bytes of its head: of a chunk, and the context's number.
 const HEAD: usize = 24;
 /// An answer that is longer lies in memory that is counted.
 const SHORT: usize = 1024;
-/// The bytes that are unmapped at a time, if the device's granularity is not larger.
+/// Bytes of a range that are unmapped at a time, if the device's granularity is no larger.
 const UNMAP_STEP: u64 = 32 * 1024 * 1024;
 
-/// The operation on the range.
+/// What is to be done with the range.
 pub(super) enum Kind {
     /// Read it, and answer in chunks.
     Chunks,
-    /// Read it, and answer with the whole: the pieces that have come, and the bytes reserved for the rest.
+    /// Read it, and answer with the whole: what has come of it, by pieces, and bytes that are held for the rest.
     Whole { start: Sector, pieces: Vec<Option<Buf>>, reserved: usize },
-    /// Write received data. Whether all of it has been received.
+    /// Write what is received. Whether all of it was.
     Write { received: bool },
-    /// Make the device discard or zero it. `fast`: fail if it cannot.
+    /// Have the device discard or zero it. `fast`: or else fail.
     Range { op: Op, flags: OpFlags, fast: bool },
     /// Write zeroes.
     Zeroes,
@@ -83,7 +84,7 @@ impl Long {
         self
     }
 
-    /// Bytes that are reserved for it from the start, and are not in a buffer yet.
+    /// Bytes that are held for it from its beginning on, and are not in a buffer yet.
     pub(super) fn reserved(&self) -> usize {
         match &self.kind {
             Kind::Whole { reserved, .. } => *reserved,
@@ -116,13 +117,13 @@ impl Long {
     }
 }
 
-/// The memory for a read that is answered as a whole.
+/// What is held for a read that is answered as a whole.
 pub(super) fn whole_len(len: usize) -> usize {
     let rest = len % PIECE;
     len - rest + if rest == 0 { 0 } else { Pool::size_for(rest) }
 }
 
-/// The resources for the requests of a connection.
+/// What the requests of a connection are made of.
 pub(super) struct Site<'a> {
     pub(super) device: &'a dyn BlockDevice,
     pub(super) attached: Device,
@@ -135,12 +136,12 @@ pub(super) struct Site<'a> {
 #[derive(Default)]
 pub(super) struct Longs {
     slots: Slots<Long>,
-    /// Those that could begin another piece.
+    /// Those that may begin another piece, as far as they go themselves.
     ready: VecDeque<u32>,
 }
 
 impl Longs {
-    /// Adds a long request, which goes on with the connection's next turn. Its reserved memory is held from now on.
+    /// One more. It goes on with the connection's next turn. What is reserved for it is held from now on.
     pub(super) fn add(&mut self, long: Long, engine: &mut Engine, flow: &mut Flow) -> u32 {
         flow.in_flight += 1;
         flow.hold(long.reserved());
@@ -264,7 +265,7 @@ impl Longs {
         self.go_on(number, site, engine, flow);
     }
 
-    /// The error of a piece of a write.
+    /// What a piece of a write has failed with.
     pub(super) fn failure(&self, number: u32) -> Option<NbdError> {
         self.slots.get(number).and_then(|long| long.failed).map(|failed| failed.0)
     }
@@ -282,7 +283,7 @@ impl Longs {
         long.out -= 1;
         let unable = finished.status == Status::NotSupported;
         match (finished.outcome, &mut long.kind) {
-            // The device cannot zero this range: from here on zeroes are written as data, if the client still waits.
+            // The device can zero nothing here: from here on zeroes are written, if anybody waits for them.
             (Outcome::Failed(..), kind @ Kind::Range { op: Op::WriteZeroes, fast: false, .. })
                 if unable && !flow.broken =>
             {
@@ -310,7 +311,7 @@ impl Longs {
         self.go_on(number, site, engine, flow);
     }
 
-    /// A device has answered; without runs if it took too long.
+    /// A device has answered, or has taken too long, and there are no runs.
     pub(super) fn answered(
         &mut self,
         number: u32,
@@ -358,7 +359,7 @@ impl Longs {
         long
     }
 
-    /// The client has gone: nothing more begins. Pieces under way come back, and then the requests are over.
+    /// Nobody waits for the answers: nothing more begins. What is under way comes back, and is then over.
     pub(super) fn abandon(&mut self, engine: &mut Engine, flow: &mut Flow) {
         engine.forget_questions(flow.number);
         self.ready.clear();
@@ -378,8 +379,7 @@ impl Longs {
         }
     }
 
-    /// The rest of a write will not be received: the received part is written, and the request is answered with an
-    /// error.
+    /// No more will be received of a write: what came of it is written, and it is answered with an error.
     pub(super) fn cut_short(&mut self, number: u32, site: &Site<'_>, engine: &mut Engine, flow: &mut Flow) {
         let long = &mut self.slots[number];
         long.failed = long.failed.or(Some((NbdError::Shutdown, "the write was not received whole")));
@@ -433,13 +433,13 @@ fn answer(long: Long, structured: bool, engine: &mut Engine, flow: &mut Flow) {
     }
 }
 
-/// Releases the reserved memory of a request that is over.
+/// Lets go of what is reserved for a request that is over.
 fn let_go(long: &Long, engine: &mut Engine, flow: &mut Flow) {
     flow.release(long.reserved());
     engine.pool.budget.give_all(long.reserved());
 }
 
-/// Releases the memory of a request that is not answered.
+/// Gives back what a request that is not answered holds.
 fn give_back(long: Long, engine: &mut Engine, flow: &mut Flow) {
     let_go(&long, engine, flow);
     if let Kind::Whole { pieces, .. } = long.kind {

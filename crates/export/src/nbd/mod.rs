@@ -3,9 +3,9 @@
 //! # Layout
 //! - [`negotiate`], [`session`], `extents`: the protocol without I/O
 //! - `budget`, `pool`, `outbox`, `inflight`: memory, replies to send, requests under way
-//! - `turns`, `long`: the order of clients, and requests that are done in pieces
-//! - `transmission`, `connection`, `worker`: one connection's requests, its socket, and a thread's work for all its
-//!   connections; `shared`: state shared by threads
+//! - `turns`, `long`: who goes on next, and requests that are done in pieces
+//! - `transmission`, `connection`, `worker`: one connection's requests, its socket, and what a thread does for all of
+//!   its; `shared`: what threads share
 //! - [`server`]: start and stop
 //! - `handover`: a connection goes on in another process
 //! - [`fuzz`]: entries for fuzzers
@@ -16,18 +16,18 @@
 //! worker's pool. Requests complete in any order; their replies are gathered and leave in one vectored send. In a
 //! steady state nothing of this allocates.
 //!
-//! Long requests go in pieces. A worker works in rounds: short requests of all clients, then pieces of long requests,
-//! in turns by bytes; after 1 MiB it looks at its sockets again. So a client is delayed by about one piece of each
-//! other client with a long request.
+//! What is long goes in pieces. A worker works in rounds: what is short of all clients, then pieces of long requests,
+//! in turns by bytes, and after 1 MiB it looks at its sockets again. So what one client asks for delays another by
+//! about one piece of each that has a long request.
 //!
 //! # Invariants
-//! - Memory that a bio refers to stays until the bio has completed, even if its connection ends.
-//! - A connection holds no more than `CONNECTION_BYTES` of buffers, except for one reply that must be a whole, and only
-//!   a few kilobytes while it is idle. Further input waits in the socket.
-//! - No write of a client waits for memory that another one holds while it does nothing (`budget`).
-//! - No request begins for a client that has gone: it was not acknowledged.
+//! - Memory that a bio refers to stays until the bio has completed, whatever becomes of its connection.
+//! - A connection holds no more than `CONNECTION_BYTES` of buffers, but for one reply that must be a whole; and nothing
+//!   but a few kilobytes while it is idle. What is received beyond that waits in the socket.
+//! - Memory that a client holds and does nothing with is not what another's write waits for (`budget`).
+//! - Nothing begins for a client that has gone. Nobody was told that it would be done.
 //! - A connection's device stays attached, and its export open, until its last bio has completed.
-//! - Nothing here waits for a device: it says what it holds when it knows.
+//! - Nothing here waits for a device: what it holds it tells when it knows.
 
 mod budget;
 mod connection;

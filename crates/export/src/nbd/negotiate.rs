@@ -1,8 +1,8 @@
 //! The handshake of the server: fixed newstyle, as a state machine over bytes.
 //!
-//! [`Negotiation::step`] takes what has been received, handles at most one message, and returns how much of the input
-//! that message was. It neither reads nor writes a socket, and it answers at most one option a call, so that its caller
-//! can stop while a client does not take its replies.
+//! [`Negotiation::step`] takes what has been received, handles at most one message and says how much of the input
+//! that message was. It neither reads nor writes a socket, and it answers at most one option a call, so that its
+//! caller can stop while a client does not take its replies.
 //!
 //! Option data beyond [`MAX_OPTION_DATA`] is skipped as it comes, without being kept, and answered with
 //! `REP_ERR_TOO_BIG`. TLS is not offered: `OPT_STARTTLS` is answered `REP_ERR_UNSUP`.
@@ -31,7 +31,7 @@ enum State {
     Done,
 }
 
-/// The result of one step.
+/// What one step came to.
 pub enum Step {
     /// More input is needed.
     More,
@@ -47,11 +47,11 @@ pub enum Step {
 pub struct Started {
     /// Keeps the export open.
     pub export: OpenExport,
-    /// The result of the handshake.
+    /// What was agreed on.
     pub session: Session,
 }
 
-/// The state of a handshake, for another process.
+/// Where a handshake is, for another process.
 #[derive(Clone, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NegotiationState {
@@ -74,7 +74,7 @@ pub struct Negotiation {
     /// The export that `base:allocation` was selected for.
     allocation: Option<String>,
     shutdown: bool,
-    /// Why the client is refused.
+    /// Why the client gets nothing.
     refusal: Option<String>,
 }
 
@@ -93,7 +93,7 @@ impl Negotiation {
         (this, greeting(SERVER_FLAGS))
     }
 
-    /// Continues a handshake of another process.
+    /// Goes on where another process left off.
     pub fn resume(client: Client, state: NegotiationState) -> Self {
         let NegotiationState { flags, skip, done, no_zeroes, structured, allocation } = state;
         let state = match (done, skip, flags) {
@@ -105,7 +105,7 @@ impl Negotiation {
         Self { state, client, no_zeroes, structured, allocation, shutdown: false, refusal: None }
     }
 
-    /// Its state.
+    /// Where it is.
     pub fn state(&self) -> NegotiationState {
         NegotiationState {
             flags: !matches!(self.state, State::Flags),
@@ -117,7 +117,7 @@ impl Negotiation {
         }
     }
 
-    /// The client.
+    /// Who negotiates.
     pub fn client(&self) -> &Client {
         &self.client
     }
@@ -127,14 +127,14 @@ impl Negotiation {
         self.shutdown = true;
     }
 
-    /// Every option but `ABORT` is answered with the reason of the refusal; then the server hangs up.
+    /// Every option but `ABORT` is answered with why the client gets nothing; then the server hangs up.
     pub fn refuse(&mut self, why: String) {
         self.refusal = Some(why);
     }
 
-    /// Handles the message at the front of `input`, appending what is to be sent to `out`. Returns how many bytes of
-    /// the input were used, and the result. An error means that the client does not speak the protocol, or used the one
-    /// option that cannot be answered with an error: close the connection.
+    /// Handles the message at the front of `input`, appending what is to be sent to `out`. Returns how many bytes
+    /// of the input are done with, and what came of them. An error means that the client does not speak the
+    /// protocol, or asked in the one way that cannot be answered with an error: close the connection.
     pub fn step(&mut self, input: &[u8], out: &mut Vec<u8>, exports: &dyn Exports) -> Result<(usize, Step), Refusal> {
         match self.state {
             State::Flags => self.flags(input),
@@ -207,7 +207,7 @@ impl Negotiation {
         match self.reply(option, data, out, exports) {
             Ok(step) => Ok(step),
             Err(error) => {
-                // Replies of an option before its failure are dropped; only the error is sent.
+                // What an option sent before it failed is void; only the error goes out.
                 out.truncate(before);
                 put_reply(out, option, error.kind, error.text.as_bytes());
                 Ok(Step::Again)
@@ -353,7 +353,7 @@ pub enum Refusal {
     /// The client does not speak the protocol.
     #[error(transparent)]
     Wire(#[from] WireError),
-    /// `OPT_EXPORT_NAME` named an export that cannot be opened.
+    /// `OPT_EXPORT_NAME` asked for what cannot be had.
     #[error(transparent)]
     Open(#[from] OpenError),
 }

@@ -42,10 +42,10 @@ pub(super) struct Outbox {
     bytes: usize,
 }
 
-/// The result of a send.
+/// What a send came to.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Sent {
-    /// Everything is sent.
+    /// Everything is out.
     All,
     /// The socket is full.
     Full,
@@ -81,8 +81,8 @@ impl Outbox {
         self.pieces.push_back(Piece::Data(buf, len));
     }
 
-    /// Sends until everything is sent or the socket is full. Sent buffers go back to `pool`; their sizes are added to
-    /// `freed`.
+    /// Sends until all is out or the socket is full. Buffers that are out go back to `pool`; their sizes are added
+    /// to `freed`.
     pub(super) fn send(
         &mut self,
         socket: BorrowedFd<'_>,
@@ -160,7 +160,7 @@ impl Outbox {
         }
     }
 
-    /// Takes out everything that waits, as one run of bytes.
+    /// Takes out what waits, as one run of bytes.
     pub(super) fn take(&mut self, pool: &mut Pool, freed: &mut usize) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(self.bytes);
         let (mut small, mut skip) = (self.small_sent, self.first_sent);
@@ -225,7 +225,7 @@ mod tests {
             let n = client.read(&mut some).expect("sent before");
             found.extend_from_slice(&some[..n]);
         }
-        // The bytes that the socket has not taken can be taken out at once.
+        // What the socket has not taken can be had at once.
         let rest = {
             let header = [9; 30];
             outbox.put(|out| out.extend_from_slice(&header));

@@ -1,13 +1,13 @@
 //! A worker's memory: receive chunks and payload buffers, used again and again.
 //!
-//! All of it is mapped outside of the heap, so it can be returned to the system whatever the heap's policy is. Buffers
-//! are cut from slabs; slabs that were not used for some time are unmapped.
+//! All of it is mapped, beside the heap, so that what clients needed can be given back however the heap is kept.
+//! Buffers are cut from slabs; what was not used for some time goes, slab by slab.
 
 use super::budget::Budget;
 use std::ptr::NonNull;
 use std::rc::Rc;
 
-/// The size of a receive chunk: the most that one receive takes.
+/// Bytes of a receive chunk: what one receive takes in at most.
 pub(super) const CHUNK: usize = 256 * 1024;
 /// Bytes of free buffers that a worker keeps for later.
 const KEEP: usize = 8 * 1024 * 1024;
@@ -36,7 +36,7 @@ impl Mapping {
             unsafe { mmap_anonymous(std::ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE) };
         let ptr = ptr.ok().and_then(|ptr| NonNull::new(ptr.cast()));
         let layout = std::alloc::Layout::from_size_align(len, SMALLEST).expect("a length of this file");
-        // As for any failed allocation.
+        // As any allocation that fails.
         let ptr = ptr.unwrap_or_else(|| std::alloc::handle_alloc_error(layout));
         Self { ptr, len }
     }
@@ -44,12 +44,12 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: mapped in `new` with this length; every reference to it holds the mapping.
+        // SAFETY: mapped in `new` with this length; who refers to it holds the mapping.
         let _ = unsafe { rustix::mm::munmap(self.ptr.as_ptr().cast(), self.len) };
     }
 }
 
-/// The place of a buffer: the number of its slab, and its number there.
+/// Where a buffer lies: the number of its slab, and its own there.
 #[derive(Clone, Copy)]
 struct Place {
     slab: u32,
@@ -96,8 +96,8 @@ impl std::ops::DerefMut for Buf {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ChunkId(u32);
 
-/// A receive chunk: filled from the front, and empty again when its last user has left. The filled part does not change
-/// while it has users; nothing refers to the rest.
+/// A receive chunk: filled from the front, and empty again when its last user has left. What has been filled does not
+/// change while it has users; what has not is nobody's.
 struct Chunk {
     memory: Option<Mapping>,
     filled: usize,
@@ -107,13 +107,13 @@ struct Chunk {
 /// The memory of one worker.
 #[derive(Default)]
 pub(super) struct Pool {
-    /// The memory in use, and its limit.
+    /// What is out, and may be.
     pub(super) budget: Budget,
     slabs: Vec<Option<Rc<Mapping>>>,
     /// Numbers that no slab has.
     spare: Vec<u32>,
     free: [Vec<Place>; CLASSES],
-    /// Bytes of free buffers, and their minimum since the last look.
+    /// Bytes of free buffers, and the least that it was since it was looked at last.
     kept: usize,
     least: usize,
     out: usize,
@@ -138,12 +138,12 @@ impl Pool {
         len.max(SMALLEST).next_power_of_two()
     }
 
-    /// Memory with this limit.
+    /// Memory of which so much may be out.
     pub(super) fn new(budget: Budget) -> Self {
         Self { budget, ..Self::default() }
     }
 
-    /// A buffer of at least `len` bytes, with undefined content. Maps memory when no free buffer of the size is kept.
+    /// A buffer of at least `len` bytes; what they hold is not defined. Maps memory when none of the size is kept.
     ///
     /// # Panics
     /// When `len` is more than 1 MiB. Longer payloads come in pieces.
@@ -180,7 +180,7 @@ impl Pool {
         self.kept += len;
     }
 
-    /// Takes a buffer back. Buffers are reused last in, first out: their lines are still in the cache.
+    /// Takes a buffer back. Last in is first out: its lines are still in the cache.
     pub(super) fn give(&mut self, buf: Buf) {
         let size = buf.capacity();
         self.budget.give(size);
@@ -189,13 +189,13 @@ impl Pool {
         self.free[usize::from(buf.class)].push(buf.place);
     }
 
-    /// Whether unused memory is kept.
+    /// Whether memory is kept that nobody uses.
     pub(super) fn is_warm(&self) -> bool {
         let open = self.open.is_some_and(|id| self.chunk(id).users == 0);
         self.kept > 0 || self.idle_kept > 0 || open
     }
 
-    /// Frees unused memory.
+    /// Frees what nobody uses.
     pub(super) fn trim(&mut self) {
         self.unmap(usize::MAX);
         if let Some(id) = self.open.take_if(|id| self.chunks[id.0 as usize].users == 0) {
@@ -205,7 +205,7 @@ impl Pool {
         self.unmap_chunks(usize::MAX);
     }
 
-    /// Frees memory that was not used since the last call, except for some. To be called now and then.
+    /// Frees what nobody has used since the last call, but for some. To be called now and then.
     pub(super) fn settle(&mut self) {
         self.unmap(self.least.saturating_sub(KEEP));
         self.unmap_chunks(self.idle_least.saturating_sub(KEEP_CHUNKS));
@@ -255,7 +255,7 @@ impl Pool {
         self.chunk(id).memory.as_ref().expect("a chunk that is open or used has memory")
     }
 
-    /// Chunks with users.
+    /// Chunks that somebody refers to.
     pub(super) fn chunks_in_use(&self) -> usize {
         self.chunks.len() - self.idle.len()
     }
@@ -283,7 +283,7 @@ impl Pool {
         id
     }
 
-    /// The free part of the open chunk.
+    /// What is free of the open chunk.
     pub(super) fn room(&mut self, id: ChunkId) -> &mut [u8] {
         let filled = self.chunk(id).filled;
         // SAFETY: `filled` is at most CHUNK, the length of the memory. Bios and slices refer only to what has been
@@ -355,8 +355,7 @@ mod tests {
         assert_eq!(pool.mapped(), 0);
     }
 
-    /// Memory that many clients needed once is freed when they have gone, while others go on; memory in constant use
-    /// stays.
+    /// What many clients needed once goes when they have gone, while others go on; what is used all the time stays.
     #[test]
     fn what_is_not_used_any_more_is_given_back() {
         let mut pool = Pool::default();

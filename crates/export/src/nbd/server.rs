@@ -3,7 +3,7 @@
 use super::handover::{Handed, Prepared};
 use super::shared::Shared;
 use super::worker::{Command, Worker};
-use crate::exports::{Exports, Parameters, Served, Told};
+use crate::exports::Exports;
 use crate::listener::{Listen, Listener};
 use crate::worker::deadline::Answers;
 use crate::worker::group::Workers;
@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use udm_io::Domain;
 
-/// The options of a server.
+/// Chooses how a server is to run.
 pub struct ServerBuilder {
     listen: Vec<Listen>,
     adopted: Vec<(Listen, OwnedFd)>,
@@ -77,7 +77,7 @@ impl ServerBuilder {
         self
     }
 
-    /// Starts as after a [`pause`](Server::pause): it serves no client before it is [resumed](Server::resume), and can
+    /// Starts as after a [`pause`](Server::pause): it serves nobody before it is [resumed](Server::resume), and may
     /// hand over what it has not touched.
     #[must_use]
     pub fn paused(mut self) -> Self {
@@ -85,7 +85,7 @@ impl ServerBuilder {
         self
     }
 
-    /// Binds, starts the threads, and serves until the server is dropped. Fails when an address cannot be bound or a
+    /// Binds, starts the threads, and serves until the server is dropped. Fails when an address cannot be had or a
     /// thread cannot be started; then nothing is left running.
     pub fn start(self, domain: &Domain, exports: Arc<dyn Exports>) -> io::Result<Server> {
         let mut listeners = self.listen.iter().map(Listener::bind).collect::<io::Result<Vec<_>>>()?;
@@ -106,7 +106,7 @@ impl ServerBuilder {
             move || Worker::new(&domain, shared, listeners)
         });
         let started = shared.workers.start(|number| format!("udm-nbd-{number}"), makers);
-        // When dropped, it waits for threads that are ending.
+        // Dropped, it waits for those that end.
         let server = Server { shared, bound };
         started.map(|()| server)
     }
@@ -116,14 +116,14 @@ fn bound_locally(listeners: &[Listener]) -> bool {
     listeners.iter().any(|listener| matches!(listener.bound(), Listen::Unix(_)))
 }
 
-/// A running server. Dropping it shuts it down without waiting for clients.
+/// A running server. Dropping it shuts it down without patience.
 pub struct Server {
     shared: Arc<Shared>,
     bound: Vec<Listen>,
 }
 
 impl Server {
-    /// Begins to set the options of a server.
+    /// Begins to choose how a server is to run.
     pub fn builder() -> ServerBuilder {
         ServerBuilder::default()
     }
@@ -138,9 +138,9 @@ impl Server {
         self.shared.connections()
     }
 
-    /// Handles the hang-ups of clients that closed before the call, so their exports no longer count as open. Must not
-    /// be called under a lock that closing an export takes. Blocks until that is done, at most a second: a device that
-    /// is suspended may keep requests longer. Returns whether it is done.
+    /// Handles the hang-ups of clients that have closed before the call, so that their exports no longer count as open.
+    /// Must not be called under a lock that closing an export takes. Blocks until that is done, at most a second: a
+    /// device that is suspended may keep requests longer. Returns whether it is done.
     pub fn reap_hangups(&self) -> bool {
         self.shared.workers.reap(Command::Reap)
     }
@@ -173,8 +173,8 @@ impl Server {
         self.shared.workers.resume();
     }
 
-    /// After a [`pause`](Self::pause): gives away its listening sockets, whose files stay, and its clients. The server
-    /// has ended then, and has no device open.
+    /// After a [`pause`](Self::pause): gives away the sockets that it listens on, whose files stay, and its clients.
+    /// The server has ended then, and has no device open.
     pub fn hand_over(&self) -> Handed {
         let mut all = Handed::default();
         for handed in self.shared.workers.ask(Command::HandOver) {
@@ -185,12 +185,12 @@ impl Server {
         all
     }
 
-    /// Takes over a connection of another server.
+    /// Goes on with a connection of another server.
     pub fn take(&self, prepared: Prepared) {
         self.shared.spread(Command::Take(Box::new(prepared)));
     }
 
-    /// Stops accepting, answers requests under way, refuses the rest with ESHUTDOWN, hangs up and ends the threads.
+    /// Stops accepting, answers what is under way, refuses the rest with ESHUTDOWN, hangs up and ends the threads.
     /// Blocks at most `patience`, for clients that do not take their replies and devices that do not finish. Further
     /// calls do nothing.
     pub fn shut_down(&self, patience: Duration) {
@@ -200,24 +200,6 @@ impl Server {
     /// The same for several, which end at once: the wait for them is `patience` in all.
     pub fn shut_down_all<'a>(servers: impl IntoIterator<Item = &'a Self>, patience: Duration) {
         Workers::shut_down(servers.into_iter().map(|server| &server.shared.workers), patience);
-    }
-}
-
-impl Served for Server {
-    fn transport(&self) -> &'static str {
-        match self.bound.first() {
-            Some(Listen::Tcp(_)) => "tcp",
-            _ => "unix",
-        }
-    }
-
-    fn clients(&self) -> usize {
-        self.shared.connections()
-    }
-
-    /// The protocol tells the size once, at the start.
-    fn changed(&self, then: &Parameters, now: &Parameters) -> io::Result<Told> {
-        Ok(if then.sectors == now.sectors { Told::Yes } else { Told::KeepSize })
     }
 }
 

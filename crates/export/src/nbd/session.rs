@@ -1,4 +1,4 @@
-//! The transmission phase without I/O: the features of an export, and the decision on each request.
+//! The transmission phase without I/O: what an export can do, and what is to be done with a request.
 
 use serde::{Deserialize, Serialize};
 use udm_base::{Sector, Sectors};
@@ -11,7 +11,7 @@ use udm_nbd::wire::{Command, NbdError};
 /// The largest minimum block size that the protocol knows.
 const MAX_MINIMUM: u32 = 65536;
 
-/// The result of the handshake with a client.
+/// What was agreed on with a client.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Session {
@@ -23,7 +23,7 @@ pub struct Session {
     pub structured: bool,
     /// `base:allocation` was selected.
     pub allocation: bool,
-    /// The size constraints of requests.
+    /// What requests must keep to.
     #[serde(with = "three_numbers")]
     pub block_sizes: BlockSizes,
     /// The device discards.
@@ -49,7 +49,7 @@ mod three_numbers {
     }
 }
 
-/// The decision on a request.
+/// What is to be done with a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Read from the device and answer with the data.
@@ -64,11 +64,11 @@ pub enum Action {
     Done,
     /// Answer this error, after the payload of a write has been skipped.
     Fail(NbdError, &'static str),
-    /// Answer requests under way, then hang up.
+    /// Answer what is under way, then hang up.
     Disconnect,
 }
 
-/// The durability that a write needs before it is answered.
+/// What must have happened before a write is answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Durability {
@@ -81,9 +81,9 @@ pub enum Durability {
 }
 
 impl Session {
-    /// The features of a device of `sectors` and `limits`.
+    /// What a device of `sectors` and `limits` can do.
     pub fn new(sectors: Sectors, limits: &Limits, read_only: bool) -> Self {
-        // A device with blocks larger than the protocol can express refuses unsuitable requests itself.
+        // A device whose blocks are larger than the protocol can say refuses by itself what it cannot take.
         let minimum = limits.logical_block_size.clamp(512, MAX_MINIMUM).next_power_of_two();
         let preferred = limits.physical_block_size.max(limits.io_min).clamp(4096, 1 << 20).next_power_of_two();
         Self {
@@ -180,8 +180,8 @@ impl Session {
             return Action::Done;
         }
         let fua = flags & cmd_flag::FUA != 0;
-        // Only a write carries FUA to the device; other operations are followed by a flush, as in the block layer's own
-        // emulation (block/blk-flush.c, 6.12).
+        // Only a write carries FUA to the device; what follows other operations is a flush, as the block layer's
+        // own emulation does (block/blk-flush.c, 6.12).
         let after = if fua { Durability::FlushAfter } else { Durability::Cached };
         match command {
             Command::Read => Action::Read(start, length),
@@ -198,7 +198,7 @@ impl Session {
                 let flags = if keep { OpFlags::NO_UNMAP } else { OpFlags::NONE };
                 Action::Range(Op::WriteZeroes, flags, start, length, after)
             }
-            // CACHE has nothing to do: there is no faster place for the data. The others were decided before.
+            // A cache has nothing to do: the data has no better place to be. The others were decided before.
             Command::Cache | Command::Disc | Command::Flush | Command::BlockStatus => Action::Done,
         }
     }

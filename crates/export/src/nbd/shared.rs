@@ -1,4 +1,4 @@
-//! The state shared by the workers of a server, and the choice of the worker for the next client.
+//! What the workers of a server share, and which of them gets the next client.
 
 use super::worker::Command;
 use crate::exports::{Client, Exports};
@@ -7,7 +7,7 @@ use crate::worker::mailbox;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// The most clients beyond the limit that are told so at a time.
+/// Clients beyond the limit that are told so at a time.
 const REFUSED: usize = 64;
 
 /// How many connections a worker has, those on their way to it included.
@@ -28,18 +28,18 @@ impl Load {
     }
 }
 
-/// The part of a worker that other threads see.
+/// The side of a worker that other threads see.
 pub(super) type Handle = mailbox::Handle<Command, Load>;
 
-/// The state that all workers of a server share.
+/// What all workers of a server share.
 pub(super) struct Shared {
     pub(super) exports: Arc<dyn Exports>,
     pub(super) max_connections: usize,
-    /// How many of these are only for clients on this machine.
+    /// Of these, those that only clients on this machine get.
     pub(super) reserved: usize,
     /// Bytes of buffers that the connections of one worker may hold together.
     pub(super) memory: usize,
-    /// No client is served before the first resume.
+    /// Nobody is served before the first resume.
     pub(super) paused: bool,
     pub(super) workers: Workers<Command, Load>,
 }
@@ -69,11 +69,11 @@ impl Shared {
     }
 }
 
-/// The decision on a client that has connected.
+/// What becomes of a client that has connected.
 pub(super) enum Admission {
     Serve,
     /// It is told why not.
     Refuse(String),
-    /// Even telling it would take too much.
+    /// Even that would take too much.
     HangUp(String),
 }

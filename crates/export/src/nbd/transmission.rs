@@ -17,19 +17,19 @@ use udm_nbd::wire::consts::cmd_flag;
 use udm_nbd::wire::request::{REQUEST_LEN, Request};
 use udm_nbd::wire::{Command, NbdError, WireError, reply};
 
-/// Bytes of buffers and replies that a connection may hold, except for one larger request.
+/// Bytes of buffers and replies that a connection may hold, but for one request that is larger.
 const CONNECTION_BYTES: usize = 4 * 1024 * 1024;
 /// Requests that a connection may have under way.
 pub(super) const CONNECTION_REQUESTS: usize = 256;
-/// Bytes of replies that may wait to be sent before further requests start. Replies that wait longer have left the
-/// cache when they are sent.
+/// Bytes of replies that may wait to be sent before further requests start. What waits longer than that has left the
+/// cache when it is sent.
 const UNSENT: usize = 256 * 1024;
 /// Bytes of requests that start before those that have completed meanwhile are answered: their data is still in the
 /// cache, their memory can be used for the next, and the client works on them while the server goes on.
 const STRIDE: usize = 32 * 1024;
-/// A request of up to this many bytes is done at once; a longer one in pieces, in turns with those of other clients.
+/// A request of up to so many bytes is done at once; a longer one in pieces, in turns with those of others.
 const DIRECT: usize = 128 * 1024;
-/// The price of handling a message, as bytes.
+/// What a message of a client costs to look at, as bytes.
 const LOOK: usize = 128;
 /// Receive chunks that writes may pin; further payloads are copied out.
 const PINNED_CHUNKS: usize = 64;
@@ -37,7 +37,7 @@ const PINNED_CHUNKS: usize = 64;
 /// its own buffer at once.
 const LARGE: usize = 64 * 1024;
 
-/// A connection's requests under way, and the replies that it has not taken.
+/// What a connection has under way, and the replies that it has not taken.
 pub(super) struct Flow {
     /// The connection's number.
     pub(super) number: u32,
@@ -50,7 +50,7 @@ pub(super) struct Flow {
     pub(super) held: usize,
     /// Nothing more is received: the client has closed or asked to.
     pub(super) ended: bool,
-    /// Nothing more can be sent: the client takes nothing.
+    /// Nothing more can be sent: nobody takes it.
     pub(super) broken: bool,
 }
 
@@ -60,7 +60,7 @@ impl Flow {
         Self { number, out, in_flight: 0, bios: 0, held: 0, ended: false, broken: false }
     }
 
-    /// Whether the connection may hold that much more. A connection that holds nothing always may.
+    /// Whether the connection may hold so much more. One that holds nothing always may.
     fn may_hold(&self, bytes: usize) -> bool {
         self.held == 0 || self.held + bytes <= CONNECTION_BYTES
     }
@@ -108,12 +108,12 @@ impl Flow {
     }
 }
 
-/// The resources that a request needs to start.
+/// What a request needs to start.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Needs {
     /// Bytes of buffers.
     bytes: usize,
-    /// They are needed together: a request does not begin with less.
+    /// They are needed together: what is short of memory does not begin with less.
     whole: bool,
 }
 
@@ -138,7 +138,7 @@ pub(super) struct Transmission {
     pub(super) shutdown: bool,
 }
 
-/// The meaning of the next bytes.
+/// What the next bytes are.
 pub(super) enum Receiving {
     Header,
     Payload(Incoming),
@@ -154,10 +154,10 @@ pub(super) enum Receiving {
 /// A write whose payload is being received.
 pub(super) struct Incoming {
     cookie: u64,
-    /// The buffer and length of the piece that is being received.
+    /// Where the piece goes that is being received, and how long it is.
     start: Sector,
     piece: Sectors,
-    /// The part of the request after it.
+    /// What of the request comes after it.
     rest: Sectors,
     durability: Durability,
     /// The long request, if it is done in pieces.
@@ -174,7 +174,7 @@ pub(super) struct Waiting {
     pub(super) chunk: ChunkId,
     pub(super) at: usize,
     pub(super) end: usize,
-    /// The connection may hold no more for now; if false, it only waits for its turn.
+    /// The connection may hold no more for now; otherwise it is only the others' turn.
     pub(super) held_back: bool,
     /// What its next request needs.
     pub(super) needs: Needs,
@@ -185,7 +185,7 @@ impl Waiting {
         Self { chunk, at: range.start, end: range.end, held_back: false, needs: Needs::default() }
     }
 
-    /// Adds bytes that were received elsewhere: less than a chunk, since they are at most one receive and the rest of
+    /// Bytes that came by another way: less than a chunk, since they came with one receive at most and what is left of
     /// an option.
     fn keep(bytes: &[u8], engine: &mut Engine) -> Option<Self> {
         (!bytes.is_empty()).then(|| {
@@ -222,7 +222,7 @@ impl Transmission {
         }
     }
 
-    /// Takes over from another process. The state has been checked.
+    /// Goes on where another process left off. All that it says has been checked.
     pub(super) fn resume(
         started: Started,
         client: Client,
@@ -266,7 +266,7 @@ impl Transmission {
         this
     }
 
-    /// The received bytes of the next request, for another process; see [`forget_input`](Self::forget_input).
+    /// What has been received of the next request, for another process; see [`forget_input`](Self::forget_input).
     pub(super) fn input(&self, pool: &Pool) -> (ReceivingState, Vec<u8>) {
         match &self.receiving {
             Receiving::Payload(Incoming { cookie, start, piece, rest, durability, long, buf, filled, .. }) => {
@@ -297,7 +297,7 @@ impl Transmission {
         Site { device, attached, granularity, structured: session.structured }
     }
 
-    /// Forgets the received bytes of requests that did not start.
+    /// Forgets what has been received of requests that did not start.
     pub(super) fn forget_input(&mut self, engine: &mut Engine, flow: &mut Flow) {
         if let Some(waiting) = self.waiting.take() {
             engine.pool.leave_chunk(waiting.chunk);
@@ -313,7 +313,7 @@ impl Transmission {
         }
     }
 
-    /// Gives up all requests that have nothing under way; the others end without effect on the client.
+    /// Gives up all requests that have nothing under way, and lets the others come to nothing.
     pub(super) fn abandon(&mut self, engine: &mut Engine, flow: &mut Flow) {
         self.forget_input(engine, flow);
         self.longs.abandon(engine, flow);
@@ -502,7 +502,7 @@ impl Transmission {
             flow.bios += 1;
             return engine.write(self.target(cookie, start, length, flow), payload, durability);
         }
-        // The received part of the payload is taken next.
+        // What is here of the payload is taken next.
         self.begin_write(cookie, (start, length), durability, None, engine, flow);
     }
 
@@ -603,7 +603,7 @@ enum Parsed {
     MustWait(Needs),
 }
 
-/// The resources that an action needs to begin. `chunks`: a read may be answered in several chunks.
+/// What an action takes to begin. `chunks`: a read may be answered in several.
 fn needs(action: &Action, chunks: bool) -> Needs {
     match action {
         Action::Read(_, length) if chunks => Needs { bytes: Pool::size_for(length.as_len().min(DIRECT)), whole: false },
@@ -618,7 +618,7 @@ fn needs(action: &Action, chunks: bool) -> Needs {
 }
 
 impl Needs {
-    /// Whether they wait for memory of the thread that other connections hold.
+    /// Whether they wait for memory of the thread's, which others hold.
     pub(super) fn lack(self, engine: &Engine) -> bool {
         self.whole && !engine.pool.budget.has(self.bytes)
     }

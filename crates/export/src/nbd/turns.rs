@@ -1,36 +1,36 @@
-//! The order of clients when several have more work than is done at once: round robin by bytes.
+//! Who goes on next, when several have more to do than is done at once: round robin by bytes.
 //!
-//! Each client in line gets a quantum when its turn comes, and goes on while some of it is left. If it overdraws, the
-//! excess is taken from its next turns. So clients with small pieces and with large ones get the same share in the long
-//! run, and no client waits for more than one piece of each of the others.
+//! Each who is in line gets a quantum when its turn comes, and goes on while it has some of it left. What it overdraws
+//! it pays for with its next turns. So those who do little at a time and those who do much get the same in the long
+//! run, and nobody waits for more than one piece of each of the others.
 
 use std::collections::VecDeque;
 
-/// The quantum of a turn, in bytes.
+/// What a turn is worth, in bytes.
 const QUANTUM: i64 = 256 * 1024;
-/// The most turns that can be overdrawn.
+/// Turns that are overdrawn at most.
 const OVERDRAWN: i64 = 64;
 
 struct Place {
     who: u32,
-    /// The rest of the quantum; below 0 when overdrawn.
+    /// What is left of the turn; below 0 what was overdrawn.
     credit: i64,
 }
 
-/// A line of clients with more work, by number, each at most once.
+/// A line of those who have more to do, by number, each at most once.
 #[derive(Default)]
 pub(super) struct Turns {
     line: VecDeque<Place>,
 }
 
 impl Turns {
-    /// Adds a client at the end of the line. It must not be in the line already.
+    /// Joins the line at its end. Who is in it must not join again.
     pub(super) fn join(&mut self, who: u32) {
         debug_assert!(self.line.iter().all(|place| place.who != who), "in line already");
         self.line.push_back(Place { who, credit: QUANTUM });
     }
 
-    /// The client whose turn it is.
+    /// Whose turn it is.
     pub(super) fn first(&mut self) -> Option<u32> {
         loop {
             let place = self.line.front()?;
@@ -43,7 +43,7 @@ impl Turns {
         }
     }
 
-    /// The [first](Self::first) has used this much.
+    /// The [first](Self::first) has done so much.
     pub(super) fn charge(&mut self, bytes: usize) {
         if let Some(first) = self.line.front_mut() {
             let bytes = i64::try_from(bytes).unwrap_or(i64::MAX).min(OVERDRAWN * QUANTUM);
@@ -51,12 +51,12 @@ impl Turns {
         }
     }
 
-    /// The [first](Self::first) has no more work now.
+    /// The [first](Self::first) has nothing more to do now.
     pub(super) fn leave(&mut self) {
         self.line.pop_front();
     }
 
-    /// Removes a client from the line.
+    /// Takes somebody out of the line.
     pub(super) fn remove(&mut self, who: u32) {
         self.line.retain(|place| place.who != who);
     }

@@ -9,6 +9,7 @@ use super::shared::{Admission, Handle, Load, Shared};
 use super::turns::Turns;
 use crate::exports::Client;
 use crate::listener::{Listener, hung_up};
+use crate::slots::Slots;
 use crate::worker::deadline::Due;
 use crate::worker::{Rest, Rested, Serve, Turn};
 use rustix::fd::OwnedFd;
@@ -16,33 +17,32 @@ use std::collections::VecDeque;
 use std::io;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
-use udm_base::Slots;
 use udm_io::{Channel, Domain, Extent, Nanos, Woken};
 
 /// Keys of listeners lie above those of connections.
 const LISTENER: u64 = 1 << 62;
-/// How often unused memory is freed.
+/// How often memory that is not used any more is given back.
 const WARM: Duration = Duration::from_secs(1);
 /// How long accepting pauses when descriptors have run out.
 const PAUSE: Duration = Duration::from_millis(100);
-/// How often stalled clients and devices that do not answer are looked for.
+/// How often clients that do not get on, and devices that do not answer, are looked at.
 const LOOK: Duration = Duration::from_secs(1);
-/// The most receives from one connection before the others get their turn.
+/// Receives from one connection before the others get their turn.
 const TURNS: usize = 4;
-/// The work that is started before the sockets are looked at again, as bytes.
+/// What is started before the sockets are looked at again, as bytes.
 const ROUND: usize = 1024 * 1024;
 /// Receives from one connection when the server shuts down.
 const LAST_RECEIVES: usize = 64;
 /// Connections that are accepted at a time.
 const ACCEPTS: usize = 64;
 
-/// How often a worker polls before it sleeps: some 20 microseconds. A client that has its answers sends more at once (4
-/// KiB random reads at depth 32: 153k a second without, 211k with, for less CPU time each).
+/// How often a worker looks for news before it sleeps: some 20 microseconds. A client that has its answers sends more
+/// at once (4 KiB random reads at depth 32: 153k a second without, 211k with, for less CPU time each).
 const LINGER: u32 = 24;
 
-/// The commands to a worker.
+/// What a worker is told.
 pub(super) enum Command {
-    /// Serve a connection, or tell its client why not.
+    /// Serve a connection, or tell it why not.
     Adopt(OwnedFd, Client, Option<String>),
     /// Handle the hang-ups of clients that have closed by now, then answer.
     Reap(mpsc::Sender<()>),
@@ -58,7 +58,7 @@ pub(super) enum Command {
 
 struct Slot {
     connection: Box<Connection>,
-    /// No other connection has had it lately, so a late event finds none.
+    /// No other has had it lately, so that a late event finds nobody.
     generation: u32,
     watched: Option<Interest>,
     /// In the list of connections to look at.
@@ -90,7 +90,7 @@ pub(super) struct Worker {
     accepting: bool,
     /// When accepting goes on after it failed.
     accept_at: Nanos,
-    /// When stalled clients and devices are looked for again.
+    /// When clients and devices that do not get on are looked for again.
     look_at: Nanos,
     /// When memory is looked at again.
     settle_at: Nanos,
@@ -154,7 +154,7 @@ impl Worker {
         self.engine.pool.is_warm().then_some(WARM)
     }
 
-    /// Whether there are clients or devices that may stall.
+    /// Whether there is somebody to look after who may not get on.
     fn looks(&self) -> bool {
         !self.waiting.is_empty() || !self.talking.is_empty() || self.engine.is_asking()
     }
@@ -185,8 +185,8 @@ impl Worker {
         }
     }
 
-    /// Completes, answers and goes on, up to the next look at the sockets. Returns whether there is more to do. Short
-    /// requests come first; long requests have the rest of the round, in turns.
+    /// Completes, answers and goes on, as much as is done before sockets are looked at again. Whether there is more to
+    /// do: what is short comes first, long requests have what is left of the round, in turns.
     fn work(&mut self) -> bool {
         let start = self.engine.cost();
         loop {
@@ -253,7 +253,7 @@ impl Worker {
         }
     }
 
-    /// Does something to all connections that match, which are then looked at. Returns their number.
+    /// Does something to all connections that are so, which are then looked at. How many they are.
     fn each(&mut self, is_so: impl Fn(&Connection) -> bool, act: impl Fn(&mut Connection, &mut Engine)) -> usize {
         let mut count = 0;
         for number in self.slots.numbers() {
@@ -266,7 +266,7 @@ impl Worker {
         count
     }
 
-    /// Sends waiting replies, goes on with input that was held back, and closes a connection that is over.
+    /// Sends what waits, goes on with what was held back, and closes a connection that is over.
     fn service(&mut self, number: u32) {
         let Some(Slot { connection, marked, .. }) = self.slots.get_mut(number) else { return };
         *marked = false;
@@ -299,7 +299,7 @@ impl Worker {
         }
         if lacks {
             self.waiting.push(number);
-            // Memory that is released from here on is for it, whatever others have taken before.
+            // What is given back from here on is for it, whatever others have taken before.
             self.used = self.used.max(self.engine.pool.budget.used());
         }
         self.watch(number);
@@ -310,7 +310,7 @@ impl Worker {
         let connection = &mut slot.connection;
         let mut interest = connection.interest();
         interest.read &= !self.paused;
-        // The end of a client wakes every watcher, so a connection that would not act on it must not be watched.
+        // That the client has gone wakes whoever watches at all: nobody must watch who would not act on it.
         let wanted = (!connection.is_broken()).then_some(interest);
         if wanted == slot.watched {
             return;
@@ -330,7 +330,7 @@ impl Worker {
         }
     }
 
-    /// Removes a connection from all lists.
+    /// Takes a connection out of everything.
     fn take_out(&mut self, number: u32) -> Option<Box<Connection>> {
         let Slot { connection, watched, in_line, .. } = self.slots.remove(number)?;
         if watched.is_some() {
@@ -359,7 +359,7 @@ impl Worker {
         let Some(slot) = self.slots.get_mut(number).filter(|slot| slot.generation == generation) else { return };
         let connection = &mut slot.connection;
         if event.gone {
-            // Its requests were not acknowledged, so they need not be done.
+            // Whatever it has sent, nobody was told that it would be done.
             connection.break_off(&mut self.engine);
             return self.mark(number);
         }
@@ -428,7 +428,7 @@ impl Worker {
 
     fn accept_again(&mut self) -> io::Result<()> {
         if self.spare.is_none() && !self.listeners.is_empty() {
-            // While there is none, the client that was refused last has it.
+            // While there is none, whoever was refused last has it.
             self.spare = self.listeners[0].socket().try_clone_to_owned().ok();
         }
         if !self.accepting {
@@ -511,7 +511,7 @@ impl Serve for Worker {
     }
 
     fn command(&mut self, command: Command) {
-        // The asker may have stopped waiting.
+        // Who asked may have stopped waiting.
         match command {
             Command::Adopt(socket, client, refusal) => self.adopt(socket, client, refusal),
             Command::Reap(answer) => self.reap(answer),
@@ -531,13 +531,13 @@ impl Serve for Worker {
     fn turn(&mut self) -> io::Result<Turn> {
         let more = self.work();
         self.answer_reaps();
-        if self.deadline.is_some_and(|at| self.slots.is_empty() || self.engine.channel.now() >= at) {
+        if self.deadline.is_some_and(|at| self.slots.len() == 0 || self.engine.channel.now() >= at) {
             return Ok(Turn::Over);
         }
-        // With bios or questions under way, the device's answer is the next event. It ends one wait, which must be the
-        // last before the worker looks for it.
+        // With bios or questions under way the device decides when there is news. Its answer ends one wait, which must
+        // be the last before the worker looks for it.
         let linger = if self.engine.len() == 0 && !self.engine.is_asking() { LINGER } else { 0 };
-        // If there is more, clients that have sent something meanwhile come first.
+        // If there is more, those who have sent something meanwhile come before it.
         Ok(Turn::Rest(Rest { more, linger, timeout: self.timeout() }))
     }
 
@@ -554,7 +554,7 @@ impl Serve for Worker {
         self.each(|_| true, |_, _| {});
     }
 
-    /// Replies that clients have not taken go along.
+    /// What clients do not take of their replies goes along.
     fn is_quiet(&self) -> bool {
         !self.slots.iter().any(|(_, slot)| slot.connection.bios() > 0)
     }
@@ -574,7 +574,7 @@ impl Serve for Worker {
         let exports = self.shared.exports.clone();
         let refuse = |connection: &mut Connection, engine: &mut Engine| {
             connection.shut_down();
-            // Input that was sent before is still received and refused; later input is not.
+            // What was sent before is still received, and refused; not what goes on to come.
             for _ in 0..LAST_RECEIVES {
                 let Ok(true) = connection.receive(engine, &*exports) else { break };
             }

@@ -1,17 +1,17 @@
 //! Threads that share no descriptors with the others, for system calls that this process itself may have to answer:
-//! looking up a name of its mounts, opening a file there, or operating on a loop device on one.
+//! whatever looks up a name of its mounts, opens a file there, or does something with a loop device on one.
 //!
 //! # Why
-//! A thread that is killed while a server has its request waits until the request is answered or the connection ends
-//! (`fs/fuse/dev.c`, `request_wait_answer`, 6.12). A thread that cannot exit keeps the descriptors that it shares with
-//! its process, `/dev/fuse` among them, and as long as that is open, the connection does not end. A thread apart keeps
-//! none: when the process is killed, the other threads exit and their descriptors are closed; then the kernel ends the
-//! connection, the request, and this thread.
+//! Who is killed while a server has his request waits until it is answered or the connection ends (`fs/fuse/dev.c`,
+//! `request_wait_answer`, 6.12). A thread that cannot go keeps the descriptors that it shares with its process,
+//! `/dev/fuse` among them, and as long as somebody has that, the connection does not end. A thread apart keeps none:
+//! when the process is killed the others go, their descriptors with them; then the kernel ends the connection, the
+//! request, and this thread.
 //!
 //! # Invariants
-//! - No descriptor passes between such a thread and another: a descriptor's number means something else on the other
-//!   side. Only paths, numbers and words are passed; callers must keep to this.
-//! - Everything that such a thread has opened is closed before its result is returned.
+//! - No descriptor passes between such a thread and another: a number means something else on the other side. What
+//!   goes in and comes out are paths, numbers and words; callers keep to it.
+//! - What such a thread has opened is closed before anybody hears of its result.
 
 use super::sys;
 use rustix::fd::{AsRawFd, OwnedFd};
@@ -43,9 +43,9 @@ pub(super) fn apart<T: Send + 'static>(
     answer.map_err(died)?
 }
 
-/// The descriptor that a staged call has open, if any.
+/// What an errand has open, if it has.
 pub(super) trait AsOpen {
-    /// A path to it through this thread, for other threads; empty without one.
+    /// As this thread's, for others; empty without one.
     fn path(&self) -> String;
 }
 
@@ -62,16 +62,16 @@ impl AsOpen for Option<OwnedFd> {
     }
 }
 
-/// Work in two parts: the file that the first part has opened stays open until the second part is requested.
-pub(super) struct StagedCall<T> {
+/// Work in two parts: what the first has opened stays open until the second is asked for.
+pub(super) struct Errand<T> {
     path: String,
     go: Sender<()>,
     answers: Receiver<io::Result<T>>,
     thread: Joiner,
 }
 
-impl<T: Send + 'static> StagedCall<T> {
-    /// Does the first part, and waits for it. If the value is dropped, the opened file is closed.
+impl<T: Send + 'static> Errand<T> {
+    /// Does the first part, and waits for it. Dropped without more, what it has opened is closed.
     pub(super) fn begin<O: AsOpen>(
         domain: &Domain,
         first: impl FnOnce() -> io::Result<O> + Send + 'static,
@@ -94,7 +94,7 @@ impl<T: Send + 'static> StagedCall<T> {
         Ok(Self { path, go, answers, thread })
     }
 
-    /// A path to the open file that needs no look-up of its name.
+    /// A path to what is open, by which no name of it is looked up.
     pub(super) fn path(&self) -> &str {
         &self.path
     }

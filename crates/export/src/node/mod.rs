@@ -4,13 +4,12 @@
 //! - [`loopdev`]: a loop device of the kernel on top of such a file: a true block device, for root
 //!
 //! # Invariants
-//! - Nothing of a dead daemon is used: its mount and loop devices are ended, not adopted.
-//! - Another owner's mount, or another file's loop device, is left alone, with an error.
+//! - Nothing of a dead daemon is ever used: a mount or a loop device that is found is ended, not adopted.
+//! - What belongs to somebody else (another mount, another file's loop device) is left alone, with an error.
 
 mod apart;
 pub mod fuse;
 pub mod loopdev;
-pub mod mounted;
 mod sys;
 
 pub(crate) use sys::set_read_only;

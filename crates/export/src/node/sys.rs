@@ -8,17 +8,10 @@ const LOOP_CLR_FD: libc::Ioctl = 0x4c01;
 const LOOP_SET_STATUS64: libc::Ioctl = 0x4c04;
 const LOOP_GET_STATUS64: libc::Ioctl = 0x4c05;
 const LOOP_SET_CAPACITY: libc::Ioctl = 0x4c07;
-const LOOP_SET_BLOCK_SIZE: libc::Ioctl = 0x4c09;
 const LOOP_CONFIGURE: libc::Ioctl = 0x4c0a;
-const LOOP_CTL_ADD: libc::Ioctl = 0x4c80;
-const LOOP_CTL_REMOVE: libc::Ioctl = 0x4c81;
 const LOOP_CTL_GET_FREE: libc::Ioctl = 0x4c82;
 /// `BLKROSET`, `_IO(0x12, 93)` (`include/uapi/linux/fs.h`, 6.12).
 const BLKROSET: libc::Ioctl = 0x125d;
-
-/// `FIFREEZE`, `FITHAW` (`include/uapi/linux/fs.h`, 6.12).
-const FIFREEZE: libc::Ioctl = 0xc004_5877_u32 as libc::Ioctl;
-const FITHAW: libc::Ioctl = 0xc004_5878_u32 as libc::Ioctl;
 
 /// Bytes of a name, with the zero at its end.
 pub(super) const LO_NAME_SIZE: usize = 64;
@@ -78,13 +71,14 @@ impl LoopInfo {
 /// `include/uapi/linux/close_range.h`, 6.12.
 const CLOSE_RANGE_UNSHARE: libc::c_uint = 2;
 
-/// Gives the calling thread a descriptor table of its own, with only the standard streams.
+/// Gives the calling thread a table of descriptors of its own, in which there are the standard streams and nothing
+/// else.
 ///
 /// # Safety
-/// The thread uses no earlier descriptor, and gives none away: the same number is another file, or none, to the other
+/// The thread has no descriptor of before, and gives none away: the same number is another file, or none, to the other
 /// threads.
 pub(super) unsafe fn own_descriptors() -> io::Result<()> {
-    // SAFETY: nothing is closed for other threads, and this one uses none of its descriptors, as the caller promises.
+    // SAFETY: for other threads nothing is closed, and this one has nothing to lose, as the caller says.
     match unsafe { libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, CLOSE_RANGE_UNSHARE) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
@@ -98,18 +92,6 @@ fn checked(result: libc::c_int) -> io::Result<libc::c_int> {
 pub(super) fn loop_get_free(control: impl AsFd) -> io::Result<u32> {
     // SAFETY: the ioctl takes no argument.
     checked(unsafe { libc::ioctl(control.as_fd().as_raw_fd(), LOOP_CTL_GET_FREE) }).map(|n| n as u32)
-}
-
-/// Makes the device of that number. EEXIST: there is one.
-pub(super) fn loop_add(control: impl AsFd, number: u32) -> io::Result<()> {
-    // SAFETY: the ioctl takes a number.
-    checked(unsafe { libc::ioctl(control.as_fd().as_raw_fd(), LOOP_CTL_ADD, libc::c_ulong::from(number)) }).map(drop)
-}
-
-/// Takes the device of that number away, which is free and which nobody has open.
-pub(super) fn loop_remove(control: impl AsFd, number: u32) -> io::Result<()> {
-    // SAFETY: the ioctl takes a number.
-    checked(unsafe { libc::ioctl(control.as_fd().as_raw_fd(), LOOP_CTL_REMOVE, libc::c_ulong::from(number)) }).map(drop)
 }
 
 pub(super) fn loop_configure(
@@ -145,27 +127,9 @@ pub(super) fn loop_set_capacity(device: impl AsFd) -> io::Result<()> {
     checked(unsafe { libc::ioctl(device.as_fd().as_raw_fd(), LOOP_SET_CAPACITY, 0) }).map(drop)
 }
 
-pub(super) fn loop_set_block_size(device: impl AsFd, bytes: u32) -> io::Result<()> {
-    let (fd, bytes) = (device.as_fd().as_raw_fd(), libc::c_ulong::from(bytes));
-    // SAFETY: the ioctl takes a number.
-    checked(unsafe { libc::ioctl(fd, LOOP_SET_BLOCK_SIZE, bytes) }).map(drop)
-}
-
 pub(super) fn loop_clear(device: impl AsFd) -> io::Result<()> {
     // SAFETY: the ioctl takes no argument.
     checked(unsafe { libc::ioctl(device.as_fd().as_raw_fd(), LOOP_CLR_FD, 0) }).map(drop)
-}
-
-/// Freezes the file system that a directory is of.
-pub(super) fn freeze(dir: impl AsFd) -> io::Result<()> {
-    // SAFETY: the ioctl takes nothing.
-    checked(unsafe { libc::ioctl(dir.as_fd().as_raw_fd(), FIFREEZE, 0) }).map(drop)
-}
-
-/// Lets it go on.
-pub(super) fn thaw(dir: impl AsFd) -> io::Result<()> {
-    // SAFETY: the ioctl takes nothing.
-    checked(unsafe { libc::ioctl(dir.as_fd().as_raw_fd(), FITHAW, 0) }).map(drop)
 }
 
 pub(crate) fn set_read_only(device: impl AsFd, on: bool) -> io::Result<()> {

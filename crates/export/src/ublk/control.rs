@@ -1,5 +1,5 @@
-//! The control device, which creates, describes and removes devices. Commands are rare and may take long, so each has a
-//! ring of its own, and its timeout is long.
+//! The control device: what begins, describes and ends devices. Commands are rare and may take long, so each has a ring
+//! of its own, and is waited for with patience.
 
 use super::uapi::{
     ANY_DEVICE, CONTROL, ControlCommand, DeviceInfo, NO_QUEUE, Params, command, feature, in_submission, param,
@@ -18,11 +18,11 @@ const SHORT: Duration = Duration::from_secs(30);
 /// The control device, open.
 pub(super) struct Control(OwnedFd);
 
-/// A device's identity for the driver.
+/// What identifies a device to the driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Which {
     pub(super) number: u32,
-    /// For an unprivileged user: each command then names the device's file, whose permissions decide.
+    /// Of somebody without rights: each command then names its file, whose permissions decide.
     pub(super) unprivileged: bool,
 }
 
@@ -59,7 +59,7 @@ impl Control {
         })
     }
 
-    /// The driver's features; 0 if it is too old to say (before 6.5).
+    /// What the driver can; 0 where it is too old to say (before 6.5).
     pub(super) fn features(&self) -> io::Result<u64> {
         let mut features = 0u64;
         let which = Which { number: ANY_DEVICE, unprivileged: false };
@@ -70,7 +70,7 @@ impl Control {
         }
     }
 
-    /// Adds a device; the driver's decisions come back in `info`.
+    /// Adds a device; what the driver made of the wishes comes back in `info`.
     pub(super) fn add(&self, info: &mut DeviceInfo) -> io::Result<Which> {
         let which = Which { number: info.dev_id, unprivileged: false };
         self.run(command::ADD_DEV, which, info.as_mut_bytes(), 0, SHORT).map_err(|error| {
@@ -89,7 +89,7 @@ impl Control {
         Ok(Which { number: info.dev_id, unprivileged: info.flags & feature::UNPRIVILEGED_DEV != 0 })
     }
 
-    /// The driver's information on a device.
+    /// What the driver knows of a device.
     pub(super) fn info(&self, number: u32) -> io::Result<DeviceInfo> {
         let mut info = DeviceInfo::default();
         // This command names the file in any case.
@@ -117,22 +117,22 @@ impl Control {
         self.tell(command::START_DEV, which, own_pid(), patience, "starting a ublk device")
     }
 
-    /// Makes the block device disappear, even if it is open. Waiting requests fail. Its queues must serve.
+    /// Makes the block device disappear, whoever has it open. Requests that wait fail. Its queues must serve.
     pub(super) fn stop(&self, which: Which, patience: Duration) -> io::Result<()> {
         self.tell(command::STOP_DEV, which, 0, patience, "stopping a ublk device")
     }
 
-    /// Deletes a device, stopping it first. Its number is free when its last user has closed it.
+    /// Forgets a device, stopping it first. Its number is free when the last who has it open has closed it.
     pub(super) fn delete(&self, which: Which, patience: Duration) -> io::Result<()> {
         self.tell(command::DEL_DEV_ASYNC, which, 0, patience, "deleting a ublk device")
     }
 
-    /// Begins to take over a device whose server has gone. `ResourceBusy` while that server is still exiting.
+    /// Begins to take a device over whose server has gone. `ResourceBusy` as long as it is still going.
     pub(super) fn start_recovery(&self, which: Which) -> io::Result<()> {
         self.run(command::START_USER_RECOVERY, which, &mut [], 0, SHORT).map(drop)
     }
 
-    /// Lets requests come again, first those that were under way. Its queues must be fetching.
+    /// Lets requests come again, those first that were under way. Its queues must be fetching.
     pub(super) fn end_recovery(&self, which: Which, patience: Duration) -> io::Result<()> {
         self.tell(command::END_USER_RECOVERY, which, own_pid(), patience, "taking a ublk device over")
     }
@@ -178,8 +178,8 @@ impl Control {
             reserved: 0,
         };
         let entry = opcode::UringCmd80::new(Fd(self.0.as_raw_fd()), command).cmd(in_submission(&control)).build();
-        // SAFETY: the command reads and writes `memory` only, which stays until it is done: if its end is not seen, it
-        // is leaked below, not freed.
+        // SAFETY: the command reads and writes `memory` only, which stays until it is done: below it is forgotten, not
+        // freed, when that is not seen.
         unsafe { ring.submission().push(&entry) }.map_err(|_| io::Error::other("a ring without room"))?;
         let result = match wait(&mut ring, patience) {
             Ok(Some(result)) => result,
@@ -205,7 +205,7 @@ fn wait(ring: &mut IoUring<squeue::Entry128, cqueue::Entry>, patience: Duration)
         }
         match entered {
             Ok(_) => {}
-            // A signal; a daemon that is told to end still has to finish this.
+            // A signal; who is told to end still has to finish this.
             Err(error) if error.raw_os_error() == Some(libc::EINTR) => {}
             Err(error) if error.raw_os_error() == Some(libc::ETIME) => return Ok(None),
             Err(error) => return Err(error),

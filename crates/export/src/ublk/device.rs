@@ -5,7 +5,7 @@ use super::params;
 use super::port::UringPort;
 use super::uapi::{ANY_DEVICE, CONTROL, DeviceInfo, Params, feature, state};
 use super::worker::{Shape, Worker};
-use crate::exports::{Export, Parameters, Served, Told};
+use crate::exports::Export;
 use crate::worker::deadline::Answers;
 use crate::worker::group::Workers;
 use rustix::fd::OwnedFd;
@@ -20,22 +20,22 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use udm_base::{AlignedBuf, Sectors};
-use udm_io::Domain;
+use udm_io::{BlockDevice, Domain};
 
 /// Where the driver's devices are.
 const DEVICES: &str = "/dev";
-/// Requests of a queue. Memory for them is allocated when they come, and freed when they stay away.
+/// Requests of a queue. Memory for them is taken when they come, and given back when they stay away.
 const DEPTH: u16 = 128;
-/// The most bytes of a request.
+/// Bytes of a request at most.
 const BUFFER: usize = 512 << 10;
-/// The most queues; each has a thread.
+/// Queues at most; a thread each.
 const QUEUES: usize = 4;
 /// How long a device may take to begin or to end: it may wait for requests.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How long requests of a dropped device may take.
+/// How long requests may take of a device that is dropped.
 const PARTING: Duration = Duration::from_secs(5);
 
-/// The owner's mark of a device, which the driver keeps for the server.
+/// Whose a device is: kept by the driver, for the server only.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Mark(u64);
 
@@ -43,7 +43,7 @@ impl Mark {
     const MAGIC: u64 = 0x75;
     const MINOR_BITS: u32 = 20;
 
-    /// The mark of the device with that minor number, of the daemon whose directory is `place`.
+    /// Of the device with that minor number, of the daemon whose directory is `place`.
     pub fn new(place: &Path, minor: u32) -> Self {
         // FNV-1a: any hash that stays the same from version to version.
         let hash = place
@@ -55,30 +55,39 @@ impl Mark {
         Self(Self::MAGIC << 56 | hash << Self::MINOR_BITS | u64::from(minor) & ((1 << Self::MINOR_BITS) - 1))
     }
 
-    /// Whether it is the mark of a device of the daemon there.
+    /// Whether it is that of a device of the daemon there.
     pub fn is_of(self, place: &Path) -> bool {
         self.0 >> Self::MINOR_BITS == Self::new(place, 0).0 >> Self::MINOR_BITS
     }
 }
 
-/// An existing device of the driver, served or not.
+/// A device of the driver that is there, served or not.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Left {
     /// Its number.
     pub number: u32,
-    /// Its owner's mark.
+    /// Whose it is.
     pub mark: Mark,
     /// Whether another server can go on with it; else it can only be deleted.
     pub recoverable: bool,
 }
 
-/// The result of a removal.
+/// What came of a removal.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Removed {
     /// It is gone.
     Yes,
-    /// It is in use; by whom, for people.
+    /// Somebody uses it; who, for people.
     InUse(String),
+}
+
+/// What came of another size.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Resized {
+    /// It has it.
+    Yes,
+    /// This kernel's devices keep the size that they were made with (before 6.16).
+    Never,
 }
 
 /// Whether there is ublk, for this user.
@@ -102,7 +111,7 @@ pub fn left() -> Vec<Left> {
     numbers.filter_map(|number| control.info(number).ok()).map(|info| Left::of(&info)).collect()
 }
 
-/// The owner's mark of the device with that number; `None` if there is none, or this user may not know. Blocks briefly.
+/// Whose the device with that number is; `None` where none is, or this user may not know. Blocks briefly.
 pub fn mark_of(number: u32) -> Option<Mark> {
     Control::open().and_then(|control| control.info(number)).ok().map(|info| Mark(info.ublksrv_flags))
 }
@@ -115,15 +124,15 @@ impl Left {
     }
 }
 
-/// Deletes a device that nobody serves. Programs that have it open get errors. Blocks.
+/// Deletes a device that nobody serves. Who has it open gets errors. Blocks.
 pub fn delete(number: u32) -> io::Result<()> {
     let control = Control::open()?;
     let info = control.info(number)?;
     control.delete(info.which(), PATIENCE)
 }
 
-/// The threads of a device, and the memory that the driver writes to until they have ended. If this is dropped before
-/// that, the memory is leaked.
+/// The threads of a device, and what the driver writes to until they have ended. Dropped before that, the memory stays
+/// for good.
 struct Queues {
     workers: Workers<Infallible>,
     memory: Mutex<Vec<Arc<AlignedBuf>>>,
@@ -157,6 +166,7 @@ pub struct Ublk {
     control: Control,
     which: Which,
     flags: u64,
+    device: Arc<dyn BlockDevice>,
     queues: Queues,
     through: Arc<AtomicBool>,
     /// Counts the device as open.
@@ -170,8 +180,8 @@ impl Ublk {
     /// Why there is none, and what to do. Nothing is left of it then.
     pub fn add(domain: &Domain, node: &dyn Export, mark: Mark) -> io::Result<Self> {
         let control = Control::open()?;
-        let Parameters { sectors, limits, read_only, .. } = node.parameters();
-        let wanted = params::params(sectors, &limits, read_only, BUFFER)?;
+        let device = node.device();
+        let wanted = params::params(device.sectors(), &device.limits(), node.read_only(), BUFFER)?;
         let queues = std::thread::available_parallelism().map_or(1, usize::from).min(QUEUES);
         let features = control.features()?;
         let mut info = DeviceInfo {
@@ -179,7 +189,7 @@ impl Ublk {
             queue_depth: DEPTH,
             max_io_buf_bytes: BUFFER as u32,
             dev_id: ANY_DEVICE,
-            // The driver removes the unprivileged flag for root, and the recovery flags for others.
+            // For root the driver takes the unprivileged off, and for others the recovery.
             flags: feature::USER_RECOVERY
                 | feature::USER_RECOVERY_REISSUE
                 | feature::UNPRIVILEGED_DEV
@@ -190,12 +200,12 @@ impl Ublk {
         };
         let which = control.add(&mut info)?;
         let through = Arc::new(AtomicBool::new(node.write_through()));
-        let made = Self::begin(domain, node, &info, &through).and_then(|(queues, open)| {
+        let made = Self::begin(domain, node, device, &info, &through).and_then(|(queues, open)| {
             let started = control.set_params(which, &wanted).and_then(|()| control.start(which, PATIENCE));
             started.map(|()| (queues, open))
         });
         match made {
-            Ok((queues, open)) => Ok(Self::new(control, &info, (queues, through), open)),
+            Ok((queues, open)) => Ok(Self::new(control, &info, node, (queues, through), open)),
             Err(error) => {
                 // The threads end with it.
                 let _ = control.delete(which, PATIENCE);
@@ -204,20 +214,20 @@ impl Ublk {
         }
     }
 
-    /// Takes over a device from a server that has died or left. Waiting requests come now, first those that it had not
-    /// answered. Blocks.
+    /// Goes on with a device that another server has left, dead or by its will: what waits there comes now, first what
+    /// that one had not answered. Blocks.
     ///
     /// # Errors
-    /// `ResourceBusy` while the driver still sees the other server; try again. Other errors are final, and the device
-    /// is as before.
+    /// `ResourceBusy` while the driver still sees the other; try again. Anything else is final, and the device is as
+    /// before.
     pub fn recover(domain: &Domain, node: &dyn Export, number: u32) -> io::Result<Self> {
         let control = Control::open()?;
         let info = control.info(number)?;
         control.start_recovery(info.which())?;
         let through = Arc::new(AtomicBool::new(node.write_through()));
-        let (queues, open) = Self::begin(domain, node, &info, &through)?;
-        // From here on it ends with its threads, so that another server can try.
-        let this = Self::new(control, &info, (queues, through), open);
+        let (queues, open) = Self::begin(domain, node, node.device(), &info, &through)?;
+        // From here on its end is that of its threads, so that somebody else can try.
+        let this = Self::new(control, &info, node, (queues, through), open);
         this.control.end_recovery(info.which(), PATIENCE)?;
         Ok(this)
     }
@@ -225,21 +235,24 @@ impl Ublk {
     fn new(
         control: Control,
         info: &DeviceInfo,
+        node: &dyn Export,
         (queues, through): (Queues, Arc<AtomicBool>),
         open: Box<dyn Any + Send>,
     ) -> Self {
-        Self { control, which: info.which(), flags: info.flags, queues, through, _open: open }
+        let (which, flags, device) = (info.which(), info.flags, node.device());
+        Self { control, which, flags, device, queues, through, _open: open }
     }
 
     /// Starts the threads; they fetch when this returns.
     fn begin(
         domain: &Domain,
         node: &dyn Export,
+        device: Arc<dyn BlockDevice>,
         info: &DeviceInfo,
         through: &Arc<AtomicBool>,
     ) -> io::Result<(Queues, Box<dyn Any + Send>)> {
         let open = node.open().map_err(|refused| io::Error::from_raw_os_error(refused.errno.get()))?;
-        let (device, path) = (node.device(), character_device(info.dev_id));
+        let path = character_device(info.dev_id);
         let file = rustix::fs::open(&*path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty());
         let file: Arc<OwnedFd> = Arc::new(file.map_err(|error| {
             let error = io::Error::from(error);
@@ -264,6 +277,12 @@ impl Ublk {
         Ok((queues, open))
     }
 
+    /// Whether every write is durable when it is answered: what the next server has to know must not be in this
+    /// process's memory only. From the next request on.
+    pub fn set_write_through(&self, on: bool) {
+        self.through.store(on, Ordering::Relaxed);
+    }
+
     /// Its number.
     pub fn number(&self) -> u32 {
         self.which.number
@@ -279,20 +298,35 @@ impl Ublk {
         self.flags & feature::USER_RECOVERY != 0
     }
 
+    /// Gives it the size that its device has now. Requests beyond the device's end fail, whatever size it shows.
+    pub fn resize(&self) -> io::Result<Resized> {
+        if self.flags & feature::UPDATE_SIZE == 0 {
+            return Ok(Resized::Never);
+        }
+        self.control.update_size(self.which, self.device.sectors().get())?;
+        Ok(Resized::Yes)
+    }
+
     /// The size that it shows.
     pub fn sectors(&self) -> io::Result<Sectors> {
         let Params { dev_sectors, .. } = self.control.params(self.which)?;
         Ok(Sectors::new(dev_sectors))
     }
 
-    /// Makes the kernel write back its pages of the device. Blocks.
+    /// Refuses writes from now on, or not. Takes root.
+    pub fn set_read_only(&self, on: bool) -> io::Result<()> {
+        let fd = rustix::fs::open(self.path(), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+        crate::node::set_read_only(fd, on)
+    }
+
+    /// Has the kernel write what it keeps of it. Blocks.
     pub fn flush(&self) -> io::Result<()> {
         let fd = rustix::fs::open(self.path(), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
         Ok(rustix::fs::fsync(fd)?)
     }
 
     /// Removes it, unless somebody uses it: as a mounted file system, beneath another device, or by an open file of a
-    /// process that this one may look at. Blocks until the kernel has written back its pages.
+    /// process that this one may look at. Blocks until the kernel has written what it keeps of it.
     pub fn remove(&self) -> io::Result<Removed> {
         let path = self.path();
         // Exclusively, so that nobody mounts it meanwhile.
@@ -301,7 +335,7 @@ impl Ublk {
             Err(rustix::io::Errno::BUSY) => {
                 return Ok(Removed::InUse(format!("{} is mounted, or beneath another device", path.display())));
             }
-            // It does not exist any more, or cannot be opened.
+            // Not there any more, or nobody's to open.
             Err(_) => None,
         };
         if let Some(pid) = user_of(&path) {
@@ -314,7 +348,7 @@ impl Ublk {
         Ok(Removed::Yes)
     }
 
-    /// Removes it even if it is in use: requests fail. Blocks.
+    /// Removes it, whoever uses it: their requests fail. Blocks.
     pub fn end(&self) -> io::Result<()> {
         self.control.stop(self.which, PATIENCE)?;
         self.control.delete(self.which, PATIENCE)?;
@@ -327,12 +361,12 @@ impl Ublk {
     /// ends instead.
     ///
     /// # Errors
-    /// The requests still under way, for people; then it goes on as before.
+    /// What is still under way, for people; then it goes on as before.
     pub fn leave(&self, patience: Duration) -> Result<(), String> {
         if !self.is_recoverable() {
             return self.end().map_err(|e| e.to_string());
         }
-        // A queue whose thread has ended, because the device was stopped from outside, has nothing under way.
+        // A queue whose thread has ended, since somebody has stopped the device, has nothing under way.
         if self.queues.workers.pause(patience) == Answers::Late {
             return Err(format!(
                 "{} has requests that are not done after {} s",
@@ -343,34 +377,6 @@ impl Ublk {
         Workers::shut_down([&self.queues.workers], Duration::ZERO);
         self.queues.join();
         Ok(())
-    }
-}
-
-impl Served for Ublk {
-    fn transport(&self) -> &'static str {
-        "ublk"
-    }
-
-    fn clients(&self) -> usize {
-        1
-    }
-
-    /// Takes root to change whether writes are refused. Before Linux 6.16 the kernel's device keeps its size; requests
-    /// beyond the device's end fail, whatever size it shows.
-    fn changed(&self, then: &Parameters, now: &Parameters) -> io::Result<Told> {
-        self.through.store(now.write_through, Ordering::Relaxed);
-        if now.read_only != then.read_only {
-            let fd = rustix::fs::open(self.path(), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
-            crate::node::set_read_only(fd, now.read_only)?;
-        }
-        if now.sectors == then.sectors {
-            return Ok(Told::Yes);
-        }
-        if self.flags & feature::UPDATE_SIZE == 0 {
-            return Ok(Told::KeepSize);
-        }
-        self.control.update_size(self.which, now.sectors.get())?;
-        Ok(Told::Yes)
     }
 }
 
@@ -390,8 +396,8 @@ fn path_of(number: u32) -> PathBuf {
     format!("/dev/ublkb{number}").into()
 }
 
-/// Another process that has the file open, among those that this one may look at. Only reads links, which never waits
-/// for their targets.
+/// Another process that has the file open, among those that this one may look at. Reads links only, which never wait
+/// for what is behind them.
 fn user_of(path: &Path) -> Option<u32> {
     let own = std::process::id();
     let pids =

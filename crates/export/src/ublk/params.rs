@@ -1,4 +1,4 @@
-//! The parameters of a device for the driver.
+//! What the driver is told of a device.
 
 use super::uapi::{Params, param};
 use std::io;
@@ -12,9 +12,9 @@ const LARGEST_BLOCK: u32 = 4096;
 
 /// Parameters of a device whose requests have at most `buffer` bytes.
 ///
-/// The disk always reports a cache and FUA: so the kernel sends flushes, and the device decides what to do with them.
-/// If the devices beneath have no write zeroes, udm writes them itself, which moves less data than the kernel would
-/// send.
+/// The disk always says that it has a cache and does FUA: so the kernel sends flushes, whatever lies beneath, and the
+/// device decides what there is to do. Zeroes are written by the device where those beneath cannot, which is less than
+/// the kernel would send.
 ///
 /// # Errors
 /// `InvalidInput` for blocks that the driver does not take.
@@ -28,8 +28,8 @@ pub(super) fn params(sectors: Sectors, limits: &Limits, read_only: bool, buffer:
     let physical = limits.physical_block_size.max(block).next_power_of_two();
     let per_block = u64::from(block / 512);
     let whole = |sectors: u64| (sectors.min(MOST) / per_block * per_block) as u32;
-    // The driver takes powers of two. For a stripe's width it gets the largest power of two that divides it, because
-    // I/O aligned to more would be misaligned.
+    // The driver takes powers of two. Of a stripe's width it gets the largest that divides it, for what is aligned to
+    // more than there is would be in the wrong place.
     let shift = |bytes: u32| match bytes {
         0 => physical.trailing_zeros(),
         bytes => bytes.trailing_zeros().max(block.trailing_zeros()),

@@ -1,4 +1,4 @@
-//! The driver's side of a queue: a ring for its commands, and memory with the descriptors of its requests.
+//! A queue as the driver has it: a ring that its commands go by, and memory with the descriptors of its requests.
 
 use super::uapi::{IoCommand, IoDescriptor, descriptors, in_submission, queue};
 use io_uring::types::Fd;
@@ -11,21 +11,21 @@ use std::sync::Arc;
 
 /// The driver, seen from a queue's thread.
 pub(super) trait Port {
-    /// Queues a command: the slot `tag` may get a request, with `buffer` for its data. `result`: the result of the
-    /// slot's last request, in bytes or as a negative error number.
+    /// Queues a command: that the slot `tag` may be given a request, whose data goes to or comes from `buffer`.
+    /// `result`: the request that the slot had ended so, in bytes or as an error number below 0.
     ///
     /// # Safety
     /// The driver reads and writes `buffer`, of as many bytes as requests may have, until the port is dropped or the
     /// slot's next request has been answered.
     unsafe fn push(&mut self, tag: u16, result: Option<i32>, buffer: *mut u8);
 
-    /// Submits queued commands to the driver. Does not block.
+    /// Has the driver take in what is queued. Does not block.
     fn submit(&mut self) -> io::Result<()>;
 
-    /// Slots with a completion, and the driver's result for each, into `into`.
+    /// Slots that were given something, and the driver's word on each, into `into`.
     fn reap(&mut self, into: &mut Vec<(u16, i32)>);
 
-    /// The request of a slot.
+    /// The request that a slot was given.
     fn request(&self, tag: u16) -> IoDescriptor;
 
     /// Becomes readable when there is something to reap.
@@ -50,7 +50,7 @@ pub(super) struct UringPort {
     // In this order: the ring's end takes the commands back.
     ring: IoUring<squeue::Entry128, cqueue::Entry>,
     descriptors: Descriptors,
-    /// The device's file is closed with the last of its threads.
+    /// The last of the device's file goes with the last of its threads.
     device: Arc<OwnedFd>,
     queue: u16,
     depth: u16,
@@ -95,8 +95,8 @@ impl Port for UringPort {
             match self.ring.submit() {
                 Ok(_) => return Ok(()),
                 Err(error) if error.raw_os_error() == Some(libc::EINTR) => {}
-                // The kernel is short of memory, or needs completions to be taken first: they are taken, and the call
-                // is repeated.
+                // The kernel is short of memory, or wants completions to be taken first: they are, and it is called
+                // again.
                 Err(error) if matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EBUSY)) => return Ok(()),
                 Err(error) => return Err(error),
             }
@@ -109,7 +109,7 @@ impl Port for UringPort {
         let asked = queue.taskrun() || queue.cq_overflow() || !queue.is_empty();
         drop(queue);
         if asked {
-            // The next submission finds the error.
+            // What is wrong with it is found by the next submission.
             let _ = self.ring.submit();
         }
         into.extend(self.ring.completion().map(|entry| (entry.user_data() as u16, entry.result())));

@@ -1,5 +1,5 @@
-//! The interface of the kernel's ublk driver: numbers and structs of `include/uapi/linux/ublk_cmd.h` (6.12, what is
-//! newer says so).
+//! What the kernel's ublk driver and its server say to each other: numbers and structs of
+//! `include/uapi/linux/ublk_cmd.h` (6.12, what is newer says so).
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -51,7 +51,7 @@ pub(super) mod queue {
     pub(crate) const COMMIT_AND_FETCH_REQ: u32 = io(0x21);
 }
 
-/// The features of a device, and of the driver.
+/// What a device can be asked to do, and what the driver can.
 pub(super) mod feature {
     pub(crate) const USER_RECOVERY: u64 = 1 << 3;
     pub(crate) const USER_RECOVERY_REISSUE: u64 = 1 << 4;
@@ -69,7 +69,7 @@ pub(super) mod state {
     pub(crate) const QUIESCED: u16 = 2;
 }
 
-/// The operation of a request: the low byte of [`IoDescriptor::op_flags`].
+/// What a request asks for: the low byte of [`IoDescriptor::op_flags`].
 pub(super) mod op {
     pub(crate) const READ: u8 = 0;
     pub(crate) const WRITE: u8 = 1;
@@ -93,7 +93,7 @@ pub(super) mod param {
     pub(crate) const FUA: u32 = 1 << 3;
 }
 
-/// The result of a command whose slot must not be used again: the device stops.
+/// A request completed for its slot not to be used again: the device stops.
 pub(super) const ABORT: i32 = -libc::ENODEV;
 /// Requests of a queue at most, by which the places of queues' descriptors are counted too.
 pub(super) const MAX_DEPTH: usize = 4096;

@@ -1,11 +1,11 @@
-//! A thread that serves one queue: requests in its slots become bios, and their results go back to the driver.
+//! A thread that serves one queue: what the driver gives its slots becomes bios, and what they came to goes back.
 //!
 //! # Invariants
-//! - A slot's buffer is the bio's memory, without a copy. The device uses it from the request to its answer. It exists
-//!   until the thread ends, which is after its last bio is back.
+//! - A slot's buffer is the bio's memory, without a copy. It is the device's from the request to its answer, and stays
+//!   until the thread ends, which it does not before its last bio is back.
 //! - A slot has one request at a time; it is answered once.
-//! - A thread that ends to let another server go on answers all its requests together, and takes no more. At least one
-//!   slot is then held by the driver: from such a slot it learns that nobody serves the queue any more.
+//! - Who ends for another server to go on answers everything it has begun, in one go, and takes nothing after that. At
+//!   least one slot is then the driver's: by a slot that is, it learns that nobody serves any more.
 
 use super::port::Port;
 use super::uapi::{ABORT, IoDescriptor, op};
@@ -20,16 +20,15 @@ use udm_io::{Attached, BlockDevice, Channel, Domain, Nanos, Op, OpFlags, Status,
 
 /// The key of the ring's descriptor.
 const RING: u64 = 0;
-/// How often a thread polls for requests before it sleeps: a caller that waits for an answer makes its next request at
-/// once.
+/// How often a thread looks for requests before it sleeps: whoever waits for an answer asks again at once.
 const LINGER: u32 = 8;
 /// How long memory is kept after the last request.
 const WARM: Duration = Duration::from_secs(1);
 
-/// The part of a thread that others see.
+/// The side of a thread that others see.
 pub(super) type Handle = mailbox::Handle<Infallible>;
 
-/// The parameters of a queue.
+/// What a queue is.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Shape {
     pub(super) depth: u16,
@@ -49,12 +48,12 @@ pub(super) struct Worker<P> {
     channel: Channel,
     device: Attached,
     shape: Shape,
-    /// Freed by another thread, after this one has ended: until then the driver may write to it when the thread returns
-    /// from any system call.
+    /// Freed by others, after the thread has ended: until then the driver may write to it on the thread's way out of
+    /// any system call.
     memory: Arc<AlignedBuf>,
-    /// The bytes of the slots' requests, to be answered on success.
+    /// Bytes of the requests that slots have, to be answered when it goes well.
     lengths: Box<[u32]>,
-    /// Writes have to be durable when they are answered.
+    /// Writes are to be durable when they are answered.
     through: Arc<AtomicBool>,
     handle: Arc<Handle>,
     reaped: Vec<(u16, i32)>,
@@ -63,11 +62,11 @@ pub(super) struct Worker<P> {
     /// Slots that the driver has taken back for good.
     gone: usize,
     queued: bool,
-    /// Answers that are held back, to be given together.
+    /// Answers that wait for all others, to be given together.
     held: Vec<(u16, i32)>,
     paused: bool,
     leaving: bool,
-    /// Memory was used since it was last freed.
+    /// Something of the memory was used since it was given back.
     warm: bool,
 }
 
@@ -131,7 +130,7 @@ impl<P: Port> Worker<P> {
         self.gone == self.lengths.len() || self.leaving && self.busy == self.held.len()
     }
 
-    /// Takes, completes and answers requests. Returns how many.
+    /// Takes, completes and answers what there is. Returns how much that was.
     #[inline]
     fn work(&mut self) -> usize {
         let mut moved = if self.paused { 0 } else { self.take() };
@@ -166,7 +165,7 @@ impl<P: Port> Worker<P> {
             match word {
                 0 => self.start(tag),
                 ABORT => self.gone += 1,
-                // Commands are refused only because of a bug here, or when the device has ended meanwhile.
+                // Ours are refused only for a mistake of ours, or when the device has ended meanwhile.
                 error => {
                     tracing::error!("the ublk driver refuses slot {tag}: {}", io::Error::from_raw_os_error(-error));
                     self.gone += 1;
@@ -177,7 +176,7 @@ impl<P: Port> Worker<P> {
         count
     }
 
-    /// Begins the request of a slot.
+    /// Begins the request that a slot was given.
     #[inline]
     fn start(&mut self, tag: u16) {
         let request = self.port.request(tag);
@@ -205,7 +204,7 @@ impl<P: Port> Worker<P> {
         }
     }
 
-    /// Frees memory that was not used for a while.
+    /// Gives memory back that nobody has used for a while.
     fn trim(&mut self) {
         self.warm = false;
         if self.memory.len() > 1 << 20 {
@@ -263,13 +262,12 @@ impl<P: Port> Serve for Worker<P> {
         }
     }
 
-    /// Takes nothing new; holds back the answers to requests that have begun.
+    /// Takes nothing new; holds the answers to what has begun.
     fn pause(&mut self) {
-        // Requests that have come by now are served, so that there is a slot to give back even if all of them have
-        // requests.
+        // What has come by now is served: so there is a slot to give back, if all of them have requests.
         self.take();
         if !std::mem::replace(&mut self.paused, true) {
-            // Requests that come now stay there, and would wake the thread again and again.
+            // What comes now lies there and would wake the thread again and again.
             let _ = self.channel.unwatch(self.port.fd());
         }
     }
@@ -314,7 +312,7 @@ struct Parsed {
     sectors: Sectors,
 }
 
-/// A request as a bio, or the error number for an invalid one.
+/// What a request is as a bio, or the error number for one that is none.
 #[inline]
 fn parse(request: &IoDescriptor, buffer: usize) -> Result<Parsed, i32> {
     let IoDescriptor { op_flags, nr_sectors, start_sector, .. } = *request;
@@ -331,15 +329,15 @@ fn parse(request: &IoDescriptor, buffer: usize) -> Result<Parsed, i32> {
         op::WRITE_ZEROES => (Op::WriteZeroes, durable),
         _ => return Err(libc::EOPNOTSUPP),
     };
-    // The device itself checks its end; only numbers that do not fit bytes are refused here.
+    // Where the device ends is its own to say; here only what could not be counted in bytes.
     if start_sector >= 1 << 54 || nr_sectors == 0 || op.has_payload() && u64::from(nr_sectors) * 512 > buffer as u64 {
         return Err(libc::EINVAL);
     }
     Ok(Parsed { op, flags, sector: Sector::new(start_sector), sectors: Sectors::new(nr_sectors.into()) })
 }
 
-/// The result of a request for the driver. Errors that it does not know, or that mean something else to it (EAGAIN:
-/// come again without waiting; ENODEV: no more requests), are EIO.
+/// How a request ended, as the driver wants to hear it. Errors that it has no word for, or that mean something else to
+/// it (EAGAIN: come again without waiting; ENODEV: no more requests), are EIO.
 #[inline]
 fn answer(status: Status, bytes: u32) -> i32 {
     match status {

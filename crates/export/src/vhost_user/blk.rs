@@ -20,7 +20,7 @@ pub(super) mod feature {
     pub(crate) const VERSION_1: u64 = 1 << 32;
 }
 
-/// The kind of a request.
+/// What a request asks for.
 pub(super) mod kind {
     pub(crate) const IN: u32 = 0;
     pub(crate) const OUT: u32 = 1;
@@ -30,7 +30,7 @@ pub(super) mod kind {
     pub(crate) const WRITE_ZEROES: u32 = 13;
 }
 
-/// The status in the last byte of a request.
+/// What the last byte of a request says in the end.
 pub(super) mod status {
     pub(crate) const OK: u8 = 0;
     pub(crate) const IOERR: u8 = 1;
@@ -41,7 +41,7 @@ pub(super) mod status {
 pub(super) const HEAD: usize = 16;
 /// Bytes of one range of a discard or of zeroes: sector, sectors, flags.
 pub(super) const RANGE: usize = 16;
-/// The most ranges in a request.
+/// Ranges in a request at most.
 pub(super) const MAX_RANGES: usize = 64;
 /// In a range's flags: zeroes may be holes.
 pub(super) const UNMAP: u32 = 1;
@@ -52,7 +52,7 @@ pub(super) const CONFIG: usize = 60;
 /// Bytes of configuration that a front end may ask for (`VHOST_USER_MAX_CONFIG_SIZE`).
 pub(super) const MAX_CONFIG: usize = 256;
 
-/// The configuration of a device.
+/// What is told of a device.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Config {
     pub(super) sectors: Sectors,
@@ -74,7 +74,7 @@ impl Config {
         let block = limits.logical_block_size.max(512);
         let in_blocks = |bytes: u32| bytes / block;
         let clamp = |sectors: Sectors| {
-            // Whole blocks, and a size that no driver overflows when it counts bytes in 32 bits.
+            // Whole blocks, and a size that no driver overflows with when it counts bytes in 32 bits.
             let most = (1u64 << 31) / 512;
             (sectors.get().min(most) / u64::from(block / 512) * u64::from(block / 512)) as u32
         };
@@ -103,7 +103,7 @@ impl Config {
         put(24, &[self.physical_exponent, self.alignment_offset]);
         put(26, &self.min_io.to_le_bytes());
         put(28, &self.opt_io.to_le_bytes());
-        // Write back; switching is not offered.
+        // Write back; nobody is asked to switch it.
         put(32, &[1]);
         put(34, &self.queues.to_le_bytes());
         put(36, &self.max_discard.to_le_bytes());
@@ -116,13 +116,13 @@ impl Config {
         out
     }
 
-    /// Parses a back end's configuration. Fields that udm's front end does not use are ignored.
+    /// What a back end told. The fields that udm's front end does not use are not looked at.
     pub(super) fn parse(bytes: &[u8]) -> Option<Self> {
         let u16_at = |at: usize| Some(u16::from_le_bytes(bytes.get(at..at + 2)?.try_into().ok()?));
         let u32_at = |at: usize| Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
         let sectors = u64::from_le_bytes(bytes.get(..8)?.try_into().ok()?);
         Some(Self {
-            // More than any device has: an error of the other side, as is more than 2^63 bytes.
+            // More than any device has: a nonsense of the other side, as is more than 2^63 bytes.
             sectors: Sectors::new(sectors.min(1 << 54)),
             seg_max: u32_at(12)?,
             block_size: u32_at(20)?,

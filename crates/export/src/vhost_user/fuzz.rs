@@ -8,7 +8,7 @@ use super::blk;
 use super::front::SharedMemory;
 use super::inflight::{InflightQueue, part_bytes};
 use super::memory::{GuestMemory, Region};
-use super::queue::{Queue, Submitter, Traits};
+use super::queue::{Queue, Traits, Way};
 use super::ring::{Ring, RingAddresses};
 use super::server::Options;
 use super::session::{Session, Surroundings};
@@ -78,15 +78,15 @@ pub fn ring(bytes: &[u8]) {
         write_zeroes: !has(6),
         id: [0x5a; blk::ID],
     };
-    let submitter = Submitter { channel: &channel, device: attached };
+    let way = Way { channel: &channel, device: attached };
     let mut queue = Queue::new(0, traits, ring, memory, inflight.flatten());
-    let mut broken = queue.resume(submitter).is_err();
+    let mut broken = queue.resume(way).is_err();
     for _ in 0..4 {
         if !broken {
-            broken = queue.take(submitter).is_err();
+            broken = queue.take(way).is_err();
         }
         while let Some(done) = channel.completed() {
-            queue.completed(done.token as u16, done, submitter);
+            queue.completed(done.token as u16, done, way);
         }
         queue.publish();
         queue.wants_to_be_told();
@@ -95,7 +95,7 @@ pub fn ring(bytes: &[u8]) {
     }
     queue.close();
     while let Some(done) = channel.completed() {
-        queue.completed(done.token as u16, done, submitter);
+        queue.completed(done.token as u16, done, way);
     }
     assert_eq!(queue.out(), 0, "memory keeps no bio");
     channel.detach(attached);

@@ -1,9 +1,9 @@
-//! The hand-over of a front end to another process.
+//! What it takes to go on with a front end in another process.
 //!
-//! A server is paused first: it takes nothing from the rings and no message, and finishes requests under way. The state
-//! then consists of what the front end has said, the descriptors that it has sent, and an index for each ring. The next
-//! server maps the same memory and goes on with the rings. Chains that the driver has made available meanwhile wait
-//! there, and so do its notifications. The driver notices nothing.
+//! A server is paused: it takes nothing from the rings and no message, and finishes what is under way. All that there
+//! is to know is then what the front end has said, the descriptors that it has sent, and where each ring goes on. The
+//! next server maps the same memory, and goes on with the rings; what the driver has made available meanwhile waits
+//! there, as does what it has rung. It notices nothing.
 
 use super::inflight::Inflight;
 use super::memory::{GuestMemory, MAX_SLOTS, Region};
@@ -21,7 +21,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, mpsc};
 use udm_base::Sectors;
 
-/// Everything that a server gives to its successor.
+/// All that a server gives to the next.
 pub struct Handed {
     /// The socket that it listens on. Its file stays.
     pub listener: OwnedFd,
@@ -31,21 +31,22 @@ pub struct Handed {
 
 /// A front end on its way to another server.
 pub struct HandedSession {
-    /// Its state.
+    /// What is known of it.
     pub state: SessionState,
-    /// The received part of an incomplete message.
+    /// What was received of a message that is not complete.
     pub input: Vec<u8>,
-    /// Its descriptors, in the order in which `state` refers to them. There may be hundreds.
+    /// Its descriptors, in the order in which `state` speaks of them. They may be hundreds.
     pub fds: Vec<OwnedFd>,
 }
 
-/// The state of a front end. Each descriptor that it refers to is among [`HandedSession::fds`]: the socket, those of an
-/// incomplete message, the back end's own socket, regions, the inflight region, and the eventfds of each ring.
+/// What is known of a front end. Each descriptor that it speaks of is among [`HandedSession::fds`]: the socket, those
+/// of the message that is not complete, the back end's own socket, regions, what is in flight, and for each ring what
+/// is rung.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SessionState {
     features: u64,
-    /// The features that it was offered; older daemons did not send this.
+    /// What it was offered; a daemon before this one did not say.
     #[serde(default)]
     offered: u64,
     protocol: u64,
@@ -89,15 +90,15 @@ pub struct Prepared {
 }
 
 impl Prepared {
-    /// The number of queues that the front end was offered, and their most entries: the server must have as many.
+    /// Queues that the front end was told of, and entries of each at most: the server must have as many.
     pub(super) fn shape(&self) -> (u16, u16) {
         (self.vrings.len() as u16, self.queue_size)
     }
 }
 
 impl HandedSession {
-    /// Checks the state from another process, maps the memory, and opens the export of that name. May block as that
-    /// does. An error says what is wrong, for people.
+    /// Checks what another process says, maps the memory, and opens the export of that name. May block as that does. An
+    /// error says what is wrong, for people.
     pub fn prepare(self, exports: &dyn Exports, name: &str) -> Result<Prepared, String> {
         let Self { state, input, fds } = self;
         let mut fds = VecDeque::from(fds);
@@ -134,7 +135,7 @@ impl HandedSession {
         let client = Client::of_unix(&socket).map_err(|errno| format!("the socket of a front end: {errno}"))?;
         let export = exports.open(name, &client).map_err(|e| e.to_string())?;
         let SessionState { features, offered, protocol, told, queue_size, .. } = state;
-        // More than any device has is invalid, and differs from every size anyway.
+        // More than any device has is a nonsense, and differs from every size as well.
         let told = Sectors::new(told.min(1 << 54));
         Ok(Prepared {
             export,
@@ -154,12 +155,12 @@ impl HandedSession {
 }
 
 impl Session {
-    /// Takes over a front end of another server, except for its rings: [`resume`](Self::resume) starts them.
+    /// Goes on with a front end of another server, but for its rings: [`resume`](Self::resume) starts them.
     pub(super) fn go_on(around: Arc<Surroundings>, prepared: Prepared) -> Self {
         let Prepared { export, socket, inbox, backend, features, protocol, told, memory, inflight, vrings, .. } =
             prepared;
         let mut this = Self::new(around, socket, export);
-        // The front end uses the features that it was offered first.
+        // The front end goes by what it was told first.
         this.offered |= prepared.offered | features;
         (this.inbox, this.backend, this.memory) = (inbox, backend, Arc::new(memory));
         (this.features, this.protocol, this.told) = (features, protocol, told);
@@ -167,8 +168,7 @@ impl Session {
         this
     }
 
-    /// Stops the queues, and waits until nothing is under way. If that takes too long, they go on. Returns whether it
-    /// succeeded.
+    /// Stops the queues, and waits until nothing is under way. If that is not so by then, they go on. Whether it is.
     pub(super) fn pause(&mut self, deadline: &Deadline) -> bool {
         if Workers::pause_all(self.workers.iter().flatten(), deadline) != Answers::All {
             return false;

@@ -1,5 +1,5 @@
-//! The inflight region, which the front end keeps for the back end: after a kill, the next daemon finds there which
-//! requests were taken and not answered (vhost-user.rst, "Inflight I/O tracking", split rings).
+//! What is in flight, in memory that the front end keeps for the back end: a daemon that was killed finds there what it
+//! had taken and not answered (vhost-user.rst, "Inflight I/O tracking", split rings).
 //!
 //! # Layout of a queue's part, in the machine's order
 //! | offset | bytes | |
@@ -15,8 +15,8 @@
 //!
 //! # Invariants
 //! - A chain is marked before it is submitted, and unmarked after it was published. A process that is killed leaves
-//!   each store that it has made, in their order: so each chain that is not in the used ring is marked, except in the
-//!   middle of a batch, which the index and the batch's list show.
+//!   each store that it has made, in their order: so each chain that is not in the used ring is marked, but for a batch
+//!   in between, which the index and the list of the batch tell.
 //! - The memory is another process's as well: numbers from it are checked, and read once.
 
 use super::memory::check_file;
@@ -58,7 +58,7 @@ struct Entry {
 const _: () =
     assert!(size_of::<Header>() == HEADER && size_of::<Entry>() == ENTRY, "as the specification lays them out");
 
-/// The inflight region, as the front end has described it.
+/// Memory for what is in flight, as the front end has described it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct InflightSpec {
@@ -187,7 +187,7 @@ impl InflightQueue {
         unsafe { (&raw mut (*self.header).used_idx).write_volatile(used_idx) };
     }
 
-    /// The heads to be submitted again, oldest first, when the used ring's index is `used_idx`.
+    /// The heads that are to be submitted again, oldest first, when the used ring's index is `used_idx`.
     pub(super) fn recover(&mut self, used_idx: u16) -> Result<Vec<u16>, Broken> {
         // SAFETY: within the mapping, as below.
         let (known, mut head) = unsafe {
@@ -196,8 +196,8 @@ impl InflightQueue {
                 (&raw const (*self.header).last_batch).read_volatile(),
             )
         };
-        // Published, but not unmarked in time. When nothing is marked, the ring may be a new one, of a restarted
-        // driver.
+        // Published, and not unmarked any more. When nothing is marked the ring may be a new one, of a driver that
+        // began anew.
         let nothing = self.marked().is_empty();
         let batch = if nothing { 0 } else { used_idx.wrapping_sub(known) };
         if batch > self.size {
@@ -256,7 +256,7 @@ mod tests {
         InflightQueue::new(memory.clone(), 1, SIZE, SIZE).unwrap()
     }
 
-    /// Killed after each step of a batch: unpublished chains are found again, oldest first, and nothing else.
+    /// Killed after each step of a batch: what was not published is found again, oldest first, and nothing else.
     #[test]
     fn killed_at_every_step() {
         for step in 0..4 {

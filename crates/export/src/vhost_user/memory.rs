@@ -1,10 +1,11 @@
-//! The memory of a guest: the regions that a front end shares, and the look-up of addresses in them.
+//! The memory of a guest: the regions that a front end shares, and where in them an address lies.
 //!
 //! # Invariants
-//! - Addresses of a guest are numbers until a region has been found that holds the whole range. The result lies in a
-//!   mapping that lives as long as the [`GuestMemory`]; nobody keeps it longer.
-//! - The guest changes its memory at any time. Nothing here gives access to it as a slice, and each number is read
-//!   once: the checked value is the one that is used.
+//! - Addresses of a guest are numbers until a region has been found that holds all of what they stand for. What is
+//!   found lies in a mapping that lives as long as the [`GuestMemory`] that was asked; nobody keeps an address for
+//!   longer.
+//! - The guest changes its memory whenever it likes. Nothing here lends it as a slice, and what is read is read once:
+//!   who has checked a number uses the number that was checked.
 
 use super::wire::RegionSpec;
 use rustix::fd::OwnedFd;
@@ -12,13 +13,13 @@ use rustix::fs::fstatfs;
 use std::sync::Arc;
 use udm_files::ForeignMemory;
 
-/// The most regions: as many as KVM has slots for memory (`KVM_USER_MEM_SLOTS`).
+/// Regions at most, as many as KVM has slots for memory (`KVM_USER_MEM_SLOTS`).
 pub(super) const MAX_SLOTS: usize = 509;
 
 /// A region and the mapping of it.
 pub(super) struct Region {
     spec: RegionSpec,
-    /// Kept for a later server.
+    /// Kept for a server after this one.
     file: OwnedFd,
     memory: ForeignMemory,
 }
@@ -41,9 +42,8 @@ impl Region {
 /// kind, 9p, Ceph, AFS.
 const REMOTE: [u32; 7] = [0x6573_5546, 0x6969, 0xfe53_4d42, 0xff53_4d42, 0x0102_1997, 0x00c3_6400, 0x5346_414f];
 
-/// Refuses memory that is a file of a remote or user-space file system, which may be the front end's own. An access to
-/// such a page waits for that file system's server as long as it likes: a worker would wait in the middle of a copy,
-/// and everything that waits for the worker too.
+/// Refuses memory that is a file of a server's, which may be the front end's own. Whoever touches such a page waits for
+/// that server as long as it likes: a worker in the middle of a copy, and with it all that waits for the worker.
 pub(super) fn check_file(file: &OwnedFd) -> Result<(), String> {
     let kind = fstatfs(file).map_err(|e| format!("the file of memory that is shared: {e}"))?.f_type;
     // The field's width differs between architectures; the numbers have 32 bits.
@@ -122,7 +122,7 @@ impl GuestMemory {
         Self::new(regions)
     }
 
-    /// These without one, which is named by its addresses and size.
+    /// These less one, which is named by its addresses and size.
     pub(super) fn without(&self, spec: &RegionSpec) -> Result<Self, String> {
         let is = |r: &&Arc<Region>| (r.spec.guest, r.spec.user, r.spec.size) == (spec.guest, spec.user, spec.size);
         let regions: Vec<_> = self.regions.iter().filter(|r| !is(r)).cloned().collect();
@@ -132,7 +132,7 @@ impl GuestMemory {
         }
     }
 
-    /// Whether the front end has truncated memory that is in use.
+    /// Whether the front end has taken memory away that is in use.
     #[inline]
     pub(super) fn is_torn(&self) -> bool {
         self.regions.iter().any(|region| region.memory.is_torn())
@@ -181,7 +181,7 @@ impl GuestMemory {
 /// Reads bytes of the guest's from the front of pieces. False when there are not as many.
 ///
 /// # Safety
-/// The pieces were found in a memory that still exists.
+/// The pieces were found in a memory that is still there.
 #[inline]
 pub(super) unsafe fn read_front(pieces: &[Piece], into: &mut [u8]) -> bool {
     let mut done = 0;

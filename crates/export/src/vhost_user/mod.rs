@@ -1,19 +1,19 @@
 //! vhost-user-blk: a block device as a disk of a virtual machine, without a copy in between.
 //!
 //! # Layout
-//! - `wire`, `blk`: the messages of vhost-user, and virtio-blk's numbers and structures, for both sides
-//! - `memory`, `ring`, `inflight`: the guest's memory, a ring in it, and the inflight region
+//! - `wire`, `blk`: the messages of vhost-user and what virtio-blk has of numbers and structures, for both sides
+//! - `memory`, `ring`, `inflight`: the guest's memory, a ring in it, and what is in flight
 //! - `queue`, `worker`: a ring's requests as bios, and a thread that serves queues
-//! - `session`, `server`: one front end's messages; the socket, and front ends that come and go
+//! - `session`, `server`: one front end's messages; the socket, and who comes and goes
 //! - `handover`: a front end on its way to another process
 //! - [`front`]: the other side, for tests and measurements
 //! - [`fuzz`]: entries for fuzzers
 //!
 //! # How a request goes
 //! A worker looks at its rings, makes the memory of each chain the segments of a bio, and submits it on its channel.
-//! When the bio has completed it writes the status and the used element. Completions found in one look are published
-//! together, and the driver is notified if it wants that. In a steady state nothing is allocated, copied or locked, and
-//! while there is work the only system calls are notifications.
+//! When the bio has completed it writes the status and the used element. What came in one look is shown to the driver
+//! at once, and the driver is told when it wants to be. In a steady state nothing is allocated, copied or locked, and
+//! while there is work no system call is made but to tell the driver.
 //!
 //! # Why not the crates of rust-vmm
 //! The protocol is small, and `vhost` (0.18) cannot send the one message that a resize needs, waits in the middle of a
@@ -21,9 +21,9 @@
 //! traits that a ring on the hot path does without.
 //!
 //! # Invariants
-//! - A front end has one disk, and a disk one front end at a time. The next one is not served before the last bio of
-//!   the one before is back: otherwise a request that is submitted again could be overtaken by its first attempt.
-//! - An error of a front end or its guest ends its connection, or the request, and nothing else.
+//! - A front end has one disk, and a disk one front end at a time. The next is not listened to before the last bio of
+//!   the one before is back: else what it submits again could be overtaken by the first attempt.
+//! - What a front end or its guest says wrongly ends its connection, or the request, and nothing else.
 
 mod blk;
 pub mod front;
@@ -47,10 +47,10 @@ pub use server::{Server, ServerBuilder};
 pub enum Mode {
     /// Sleeps as soon as there is nothing to do: the least CPU time.
     Interrupt,
-    /// Polls for some microseconds before it sleeps, as long as that has been worth while.
+    /// Looks for news for some microseconds before it sleeps, as long as that has been worth while.
     #[default]
     Adaptive,
-    /// Never sleeps while a front end is connected: the lowest latency, for a CPU of its own.
+    /// Never sleeps while a front end is connected: the shortest way, for a CPU of its own.
     Polled,
 }
 

@@ -4,8 +4,8 @@
 //! - A bio's memory is the guest's, by address, without a copy. The [`GuestMemory`] that the addresses were found in is
 //!   kept until the bio has completed, also when the front end has given the queue another one meanwhile, or has gone.
 //! - A head is in flight once at most; its slot does not change while it is.
-//! - After [`close`](Queue::close) nothing is written to the ring: a front end that comes back finds its requests in
-//!   the inflight region.
+//! - After [`close`](Queue::close) nothing is written to the ring: who comes back finds its requests in the memory of
+//!   what is in flight.
 
 use super::blk::{self, kind, status};
 use super::inflight::InflightQueue;
@@ -15,25 +15,25 @@ use std::sync::Arc;
 use udm_base::{SECTOR_SIZE, Sector, Sectors};
 use udm_io::{Attached, Channel, Completion, Op, OpFlags, Segment, Status};
 
-/// The most bytes of one read or write. A driver's requests are far smaller; a chain can name a page many times.
+/// Bytes of one read or write at most. A driver's requests are far smaller; a chain can name a page many times.
 const MAX_BYTES: u64 = 1 << 30;
 
-/// The most chains of one look. Finished requests are published after each look, so the driver can go on with them
-/// while the next ones are done.
+/// Chains that are taken in one look at most. What is done is published after each look: so the driver goes on with
+/// these while the next are done, and never has to wait with all that it has.
 const LOOK: u16 = 8;
 
-/// The device of a queue's bios.
+/// Where a queue's bios go.
 #[derive(Clone, Copy)]
-pub(super) struct Submitter<'a> {
+pub(super) struct Way<'a> {
     pub(super) channel: &'a Channel,
     pub(super) device: Attached,
 }
 
-/// The settings that do not change while a queue runs. Drivers follow each other on a connection, each with features of
-/// its own: so everything that follows from the features belongs to the queue, never to the worker or the connection.
+/// What does not change while a queue runs. Drivers follow each other on a connection, each with features of its own:
+/// so what follows from them is the queue's, never the worker's or the connection's.
 #[derive(Clone, Debug)]
 pub(super) struct Traits {
-    /// The flags of every bio.
+    /// Of every bio.
     pub(super) flags: OpFlags,
     /// The driver knows of no cache: writes are durable when they complete.
     pub(super) write_through: bool,
@@ -42,7 +42,7 @@ pub(super) struct Traits {
     pub(super) discard: bool,
     /// The driver may write zeroes.
     pub(super) write_zeroes: bool,
-    /// The answer to `GET_ID`.
+    /// What `GET_ID` answers.
     pub(super) id: [u8; blk::ID],
 }
 
@@ -54,12 +54,12 @@ struct Range {
     flags: OpFlags,
 }
 
-/// The state of a head in flight.
+/// What belongs to a head in flight.
 struct Slot {
     busy: bool,
-    /// The memory of its addresses.
+    /// Of which memory its addresses are.
     epoch: u32,
-    /// The place of its status.
+    /// Where the status goes.
     status: *mut u8,
     /// Bytes that are written when it goes well, the status included.
     written: u32,
@@ -102,15 +102,15 @@ pub(super) struct Queue {
     retired: Vec<Retired>,
     inflight: Option<InflightQueue>,
     slots: Box<[Slot]>,
-    /// Room for the chains of one look.
+    /// Room for what is taken in one look.
     taken: Vec<(u16, Chain)>,
     /// Heads that are done and not published.
     batch: Vec<u16>,
     closed: bool,
 }
 
-// SAFETY: the addresses are of mappings that `memory`, `retired` and `inflight` keep; within this process only the
-// queue's owner uses them.
+// SAFETY: the addresses are of mappings that `memory`, `retired` and `inflight` keep; who has the queue is alone with
+// them, as far as this process goes.
 unsafe impl Send for Queue {}
 
 impl Queue {
@@ -167,7 +167,7 @@ impl Queue {
         self.memory.is_torn() || self.inflight.as_ref().is_some_and(InflightQueue::is_torn)
     }
 
-    /// Replaces the guest's memory by `memory`. Bios in flight keep the old one.
+    /// From now on the guest's memory is `memory`. What is in flight keeps the one before.
     pub(super) fn change_memory(&mut self, memory: Arc<GuestMemory>) -> Result<(), Broken> {
         self.ring.move_to(&memory)?;
         let before = std::mem::replace(&mut self.memory, memory);
@@ -178,41 +178,41 @@ impl Queue {
         Ok(())
     }
 
-    /// Submits the requests that were in flight when an earlier back end ended, oldest first.
-    pub(super) fn resume(&mut self, submitter: Submitter<'_>) -> Result<(), Broken> {
+    /// Submits what was in flight when a back end before this one ended, oldest first.
+    pub(super) fn resume(&mut self, way: Way<'_>) -> Result<(), Broken> {
         let Some(inflight) = &mut self.inflight else { return Ok(()) };
         let heads = inflight.recover(self.ring.published())?;
-        // Every taken chain is in the used ring or in flight, so the front end need not know the index.
+        // What was taken is in the used ring or in flight: so the front end need not know where to go on.
         let taken = self.ring.published().wrapping_add(heads.len() as u16);
         self.ring.set_taken(taken);
         let chain = &mut Chain::default();
         heads.into_iter().try_for_each(|head| {
             self.ring.chain(head, chain)?;
-            self.start(head, chain, submitter)
+            self.start(head, chain, way)
         })
     }
 
-    /// Takes available chains, several at a time. Returns how many.
+    /// Takes what the driver has made available, some chains at a time. Returns how many.
     ///
     /// Memory that the driver has just written takes long to come from its CPU, and one part of a chain tells where the
-    /// next is. So all chains are determined before the first bio is submitted, and while bios are submitted the parts
-    /// of the following chains are prefetched, one after the other. Little work is done between the copies of two bios,
-    /// and the CPU begins the second copy while it waits for the first.
+    /// next is. So all chains are known before the first bio goes out, and while bios go out the parts of the chains
+    /// behind them are asked for, one after the other. Between the copies of two bios little is done, and the CPU
+    /// begins the second while it waits for the first.
     #[inline]
-    pub(super) fn take(&mut self, submitter: Submitter<'_>) -> Result<usize, Broken> {
+    pub(super) fn take(&mut self, way: Way<'_>) -> Result<usize, Broken> {
         let waiting = self.ring.waiting()?.min(LOOK);
         if waiting == 0 {
             return Ok(0);
         }
         let mut taken = std::mem::take(&mut self.taken);
-        let result = self.take_into(&mut taken[..waiting.into()], submitter);
+        let result = self.take_into(&mut taken[..waiting.into()], way);
         self.taken = taken;
         result.map(|()| waiting.into())
     }
 
     #[inline(always)]
-    fn take_into(&mut self, taken: &mut [(u16, Chain)], submitter: Submitter<'_>) -> Result<(), Broken> {
-        // Chains before an invalid one are done.
+    fn take_into(&mut self, taken: &mut [(u16, Chain)], way: Way<'_>) -> Result<(), Broken> {
+        // What comes before nonsense is done.
         let mut known = 0;
         let mut result = Ok(());
         for (head, chain) in &mut *taken {
@@ -235,13 +235,13 @@ impl Queue {
                 4 => self.ring.fetch_heads(LOOK),
                 _ => {}
             }
-            self.start(*head, chain, submitter)?;
+            self.start(*head, chain, way)?;
         }
         result
     }
 
     #[inline(always)]
-    fn start(&mut self, head: u16, chain: &mut Chain, submitter: Submitter<'_>) -> Result<(), Broken> {
+    fn start(&mut self, head: u16, chain: &mut Chain, way: Way<'_>) -> Result<(), Broken> {
         let slot = &mut self.slots[usize::from(head)];
         if slot.busy {
             return Err(Broken(format!("descriptor {head} is made available again while it is in flight")));
@@ -257,7 +257,7 @@ impl Queue {
         slot.busy = true;
         slot.epoch = self.epoch;
         self.here += 1;
-        if let Err(status) = begin(slot, chain, &self.traits, self.index, head, submitter) {
+        if let Err(status) = begin(slot, chain, &self.traits, self.index, head, way) {
             self.end(head, status);
         }
         Ok(())
@@ -265,9 +265,9 @@ impl Queue {
 
     /// A bio of the queue has completed.
     #[inline]
-    pub(super) fn completed(&mut self, head: u16, done: Completion, submitter: Submitter<'_>) {
+    pub(super) fn completed(&mut self, head: u16, done: Completion, way: Way<'_>) {
         let slot = &mut self.slots[usize::from(head)];
-        if done.status.is_ok() && !self.closed && next_range(slot, self.index, head, submitter) {
+        if done.status.is_ok() && !self.closed && next_range(slot, self.index, head, way) {
             return;
         }
         let status = match done.status {
@@ -316,7 +316,7 @@ impl Queue {
         }
     }
 
-    /// Publishes finished requests.
+    /// Shows the driver what is done.
     #[inline]
     pub(super) fn publish(&mut self) {
         if self.ring.pending() == 0 || self.closed {
@@ -329,46 +329,39 @@ impl Queue {
         }
     }
 
-    /// How many requests were published since the last check whether the driver wants a notification.
+    /// How much was published since it was asked last whether the driver wants to be told.
     #[inline]
     pub(super) fn untold(&self) -> u16 {
         self.ring.untold()
     }
 
-    /// Whether the driver wants a notification of the published requests.
+    /// Whether the driver wants to be told of what was published.
     #[inline]
     pub(super) fn wants_to_be_told(&mut self) -> bool {
         self.untold() > 0 && !self.closed && self.ring.wants_to_be_told()
     }
 
-    /// Asks for notifications. Returns whether there are chains already.
+    /// Asks to be rung. Whether there is something already.
     pub(super) fn ask_for_kicks(&self) -> Result<bool, Broken> {
         self.ring.ask_for_kicks()
     }
 
-    /// Tells the driver not to notify.
+    /// Tells the driver not to ring.
     pub(super) fn decline_kicks(&self) {
         self.ring.decline_kicks();
     }
 }
 
-/// The queue and head of a bio.
+/// Of which queue and head a bio is.
 #[inline(always)]
 pub(super) fn token(index: usize, head: u16) -> u64 {
     (index as u64) << 16 | u64::from(head)
 }
 
-/// Begins a request whose chain was found and whose status byte was cut off. Fails with the status of an invalid
-/// request.
+/// Begins a request whose chain has been found and whose status has been cut off. Fails with the status of one that is
+/// none.
 #[inline(always)]
-fn begin(
-    slot: &mut Slot,
-    chain: &mut Chain,
-    traits: &Traits,
-    index: usize,
-    head: u16,
-    submitter: Submitter<'_>,
-) -> Result<(), u8> {
+fn begin(slot: &mut Slot, chain: &mut Chain, traits: &Traits, index: usize, head: u16, way: Way<'_>) -> Result<(), u8> {
     let mut bytes = [0; blk::HEAD];
     // SAFETY: the pieces were found in the memory of the slot's epoch, which is kept.
     if !unsafe { read_front(&chain.readable, &mut bytes) } {
@@ -383,20 +376,14 @@ fn begin(
         return Err(status::IOERR);
     }
     match kind {
-        kind::IN => read_write(slot, &chain.writable, Op::Read, flags, sector, index, head, submitter),
+        kind::IN => read_write(slot, &chain.writable, Op::Read, flags, sector, index, head, way),
         kind::OUT => {
             skip_front(&mut chain.readable, blk::HEAD);
-            read_write(slot, &chain.readable, Op::Write, durable, sector, index, head, submitter)
+            read_write(slot, &chain.readable, Op::Write, durable, sector, index, head, way)
         }
         kind::FLUSH => {
             slot.op = Op::Flush;
-            submit_range(
-                Op::Flush,
-                Range { sector: Sector::ZERO, sectors: Sectors::ZERO, flags },
-                index,
-                head,
-                submitter,
-            );
+            submit_range(Op::Flush, Range { sector: Sector::ZERO, sectors: Sectors::ZERO, flags }, index, head, way);
             Ok(())
         }
         kind::GET_ID => {
@@ -404,14 +391,14 @@ fn begin(
             slot.written += unsafe { write_front(&chain.writable, &traits.id) } as u32;
             Err(status::OK)
         }
-        // A feature that was not negotiated is unsupported (virtio 1.2, 5.2.6.2).
+        // What was not agreed upon is not known (virtio 1.2, 5.2.6.2).
         kind::DISCARD if !traits.discard => Err(status::UNSUPP),
         kind::WRITE_ZEROES if !traits.write_zeroes => Err(status::UNSUPP),
         kind::DISCARD | kind::WRITE_ZEROES => {
             skip_front(&mut chain.readable, blk::HEAD);
             slot.op = if kind == kind::DISCARD { Op::Discard } else { Op::WriteZeroes };
             ranges(slot, &chain.readable, if kind == kind::DISCARD { flags } else { durable })?;
-            match next_range(slot, index, head, submitter) {
+            match next_range(slot, index, head, way) {
                 true => Ok(()),
                 false => Err(status::OK),
             }
@@ -430,7 +417,7 @@ fn read_write(
     sector: u64,
     index: usize,
     head: u16,
-    submitter: Submitter<'_>,
+    way: Way<'_>,
 ) -> Result<(), u8> {
     let bytes: u64 = pieces.iter().map(|piece| piece.len as u64).sum();
     if bytes == 0 || !bytes.is_multiple_of(SECTOR_SIZE as u64) || bytes > MAX_BYTES {
@@ -444,17 +431,15 @@ fn read_write(
     let token = token(index, head);
     let taken = if let [piece] = pieces {
         // SAFETY: the piece lies in the memory of the slot's epoch, which is kept until the completion; the guest may
-        // change the data meanwhile, which harms only itself: devices copy by raw pointers.
-        unsafe { submitter.channel.submit_at(submitter.device, op, flags, sector, (piece.ptr, piece.len), token) }
+        // change what is there meanwhile, and gets what it deserves: devices copy by raw pointers.
+        unsafe { way.channel.submit_at(way.device, op, flags, sector, (piece.ptr, piece.len), token) }
     } else {
         slot.segments.clear();
         // SAFETY: as above.
         slot.segments.extend(pieces.iter().map(|piece| unsafe { Segment::new(piece.ptr, piece.len) }));
         let sectors = Sectors::in_bytes(bytes);
         // SAFETY: as above; the list stays, since the slot is busy until the completion.
-        unsafe {
-            submitter.channel.submit_vectored(submitter.device, op, flags, sector, sectors, &slot.segments, token)
-        }
+        unsafe { way.channel.submit_vectored(way.device, op, flags, sector, sectors, &slot.segments, token) }
     };
     assert!(taken, "the channel has room for every descriptor");
     Ok(())
@@ -499,17 +484,17 @@ fn ranges(slot: &mut Slot, pieces: &[Piece], flags: OpFlags) -> Result<(), u8> {
 
 /// Submits the next range of a request, one after the other: so a head has one bio out at most. False when none is
 /// left.
-fn next_range(slot: &mut Slot, index: usize, head: u16, submitter: Submitter<'_>) -> bool {
+fn next_range(slot: &mut Slot, index: usize, head: u16, way: Way<'_>) -> bool {
     if !matches!(slot.op, Op::Discard | Op::WriteZeroes) {
         return false;
     }
     let Some(range) = slot.ranges.pop() else { return false };
-    submit_range(slot.op, range, index, head, submitter);
+    submit_range(slot.op, range, index, head, way);
     true
 }
 
-fn submit_range(op: Op, range: Range, index: usize, head: u16, submitter: Submitter<'_>) {
+fn submit_range(op: Op, range: Range, index: usize, head: u16, way: Way<'_>) {
     let Range { sector, sectors, flags } = range;
-    let taken = submitter.channel.submit_range(submitter.device, op, flags, sector, sectors, token(index, head));
+    let taken = way.channel.submit_range(way.device, op, flags, sector, sectors, token(index, head));
     assert!(taken, "the channel has room for every descriptor");
 }

@@ -1,8 +1,8 @@
 //! A split ring in the memory of a guest, from the device's side (virtio 1.2, 2.7).
 //!
 //! # Invariants
-//! - Every index or length from the guest is checked before it is used. Chains are bounded, and indirect tables may not
-//!   lead to others. An error breaks the ring for good: [`Broken`] says why.
+//! - Whatever the guest writes there, an index or a length that it gives is checked before it is used; chains have an
+//!   end, indirect tables are not followed into others. What is wrong breaks the ring, for good: [`Broken`] says why.
 //! - Numbers are read once, by volatile or atomic loads.
 
 use super::memory::{GuestMemory, Piece};
@@ -10,21 +10,21 @@ use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering, fence};
 
-/// The most descriptors of a chain, whatever the size of the ring: more than any driver uses.
+/// Descriptors in a chain at most, whatever the size of the ring: more than any driver uses.
 pub(super) const MAX_CHAIN: usize = 2048;
-/// The largest possible ring.
+/// The largest ring that there is.
 pub(super) const MAX_SIZE: u16 = 32768;
 
 const NEXT: u16 = 1;
 const WRITE: u16 = 2;
 const INDIRECT: u16 = 4;
 
-/// In `avail.flags`: the driver does not want notifications.
+/// In `avail.flags`: the driver does not want to be rung.
 const NO_INTERRUPT: u16 = 1;
-/// In `used.flags`: the device does not want notifications.
+/// In `used.flags`: the device does not want to be rung.
 const NO_NOTIFY: u16 = 1;
 
-/// Why a ring cannot be used any more: the driver's error.
+/// Why a ring cannot be used any more: what its driver did.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub(super) struct Broken(pub(super) String);
@@ -51,7 +51,7 @@ struct Used {
 
 const _: () = assert!(size_of::<Desc>() == 16 && size_of::<Used>() == 8, "as virtio lays them out");
 
-/// The addresses of a ring, in the front end's address space.
+/// Where a ring lies, in addresses of the front end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RingAddresses {
@@ -63,9 +63,9 @@ pub(super) struct RingAddresses {
 /// The memory of a chain, in its two directions.
 #[derive(Default)]
 pub(super) struct Chain {
-    /// The part that the device reads.
+    /// What the device reads.
     pub(super) readable: Vec<Piece>,
-    /// The part that it writes.
+    /// What it writes.
     pub(super) writable: Vec<Piece>,
 }
 
@@ -84,7 +84,7 @@ pub(super) struct Ring {
     published: u16,
     /// Used elements that are written and not published.
     pending: u16,
-    /// The index of the used ring up to which the driver was notified, or does not want to be.
+    /// The index of the used ring up to which the driver was told, or does not want to be.
     told: u16,
     indirect: bool,
     event_idx: bool,
@@ -213,14 +213,14 @@ impl Ring {
         })
     }
 
-    /// Prefetches the descriptors of chains that are taken later, as [`ahead`](Self::ahead) counts them. This and the
-    /// next two functions are only hints, without effect on invalid content.
+    /// Begins to bring the descriptors of chains near that are taken later, as [`ahead`](Self::ahead) counts them. This
+    /// and the two that follow are hints: whatever is there, nothing comes of it.
     #[inline]
     pub(super) fn fetch_descs(&self, most: u16) {
         self.ahead(most).for_each(|head| fetch(self.desc.wrapping_add(head).cast()));
     }
 
-    /// The same for the memory that the descriptors point at: indirect tables, or the heads of the requests.
+    /// The same for what the descriptors lead to: indirect tables, or the heads of the requests.
     #[inline]
     pub(super) fn fetch_tables(&self, most: u16) {
         for head in self.ahead(most) {
@@ -246,7 +246,7 @@ impl Ring {
         }
     }
 
-    /// The address of a descriptor's memory; the descriptor is in the ring or an aligned one in the guest's memory.
+    /// Where the memory of a descriptor begins, one of the ring or an aligned one in the guest's memory.
     #[inline(always)]
     fn leads_to(&self, desc: *const Desc) -> Option<*const u8> {
         // SAFETY: the address begins a descriptor, and is its first word.
@@ -312,8 +312,8 @@ impl Ring {
         self.pending
     }
 
-    /// Publishes finished chains to the driver, which may poll for them. [`wants_to_be_told`](Self::wants_to_be_told)
-    /// says whether it wants a notification for those published since its last call.
+    /// Shows what is done to the driver, who may look for it. Whether it wants to be told is another question, which
+    /// [`wants_to_be_told`](Self::wants_to_be_told) answers for all that was published since it was asked last.
     #[inline(always)]
     pub(super) fn publish(&mut self) {
         let new = self.published.wrapping_add(self.pending);
@@ -327,14 +327,13 @@ impl Ring {
         self.published.wrapping_sub(self.told)
     }
 
-    /// Whether the driver wants a notification of the chains published since the last call. Costs a fence, which waits
-    /// for all earlier stores, those of the requests' data too.
+    /// Whether the driver wants to be told of what was published since this was asked last. Costs a fence, which waits
+    /// until what was stored before is seen by all: the data of the requests, too.
     #[inline(always)]
     pub(super) fn wants_to_be_told(&mut self) -> bool {
         let (old, new) = (self.told, self.published);
         self.told = new;
-        // The index is written before the driver's flag is read: otherwise the driver could sleep and miss chains
-        // finished in between.
+        // The index is written before the driver's wish is read: else it goes to sleep on what was done in between.
         fence(Ordering::SeqCst);
         if self.event_idx {
             // vring_need_event(): whether its index lies in what was just published.
@@ -345,7 +344,7 @@ impl Ring {
         }
     }
 
-    /// Asks the driver to notify for the next chain. Returns whether there is one already, for which it will not.
+    /// Asks the driver to ring for the next chain. Whether there is one already, so that it will not.
     pub(super) fn ask_for_kicks(&self) -> Result<bool, Broken> {
         if self.event_idx {
             self.avail_event().store(self.taken, Ordering::Relaxed);
@@ -358,14 +357,14 @@ impl Ring {
 
     /// Tells the driver not to ring.
     pub(super) fn decline_kicks(&self) {
-        // With event indices the requested index stays behind, which has the same effect.
+        // With event indices the one that was asked for stays behind, which is as good.
         if !self.event_idx {
             self.used_flags().store(NO_NOTIFY, Ordering::Relaxed);
         }
     }
 }
 
-/// Prefetches the line of an address. Has no other effect, whatever the address.
+/// Begins to bring the line of an address near. Whatever the address, nothing else happens.
 #[inline(always)]
 fn fetch(at: *const u8) {
     #[cfg(target_arch = "x86_64")]
@@ -377,7 +376,7 @@ fn fetch(at: *const u8) {
     let _ = at;
 }
 
-/// The same for a line that will be written: other CPUs give it up at once, not at the write.
+/// The same for a line that will be written: who has it too gives it up at once, not when it is written.
 #[inline(always)]
 pub(super) fn fetch_to_write(at: *const u8) {
     #[cfg(target_arch = "x86_64")]

@@ -5,7 +5,7 @@ use super::handover::{Handed, Prepared};
 use super::ring::MAX_SIZE;
 use super::session::{Lingering, Session, Surroundings};
 use super::wire::WireError;
-use crate::exports::{Client, Exports, OpenError, Parameters, Served, Told};
+use crate::exports::{Client, Exports, OpenError};
 use crate::listener::{Listen, Listener};
 use crate::worker::deadline::{Answers, Deadline, Due, REAP};
 use crate::worker::mailbox::{Mailbox, Notifier};
@@ -18,14 +18,14 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, mpsc};
 use std::time::Duration;
 use udm_io::{Clock, Domain, Joiner, Nanos};
 
-/// How often the size of the device is checked while a front end is connected.
+/// How often the size of the device is looked at while a front end is connected.
 const LOOK: Duration = Duration::from_millis(500);
 /// How long accepting pauses when descriptors have run out.
 const PAUSE: Duration = Duration::from_millis(100);
-/// The most queues: the protocol names them by a byte.
+/// Queues at most: the protocol names them by a byte.
 pub const MAX_QUEUES: u16 = 256;
 
-/// The parameters of a server.
+/// What a server is asked for.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Options {
     pub(super) queues: u16,
@@ -34,7 +34,7 @@ pub(super) struct Options {
     pub(super) mode: Mode,
 }
 
-/// The options of a server.
+/// Chooses how a server is to run.
 pub struct ServerBuilder {
     path: PathBuf,
     options: Options,
@@ -43,7 +43,7 @@ pub struct ServerBuilder {
 }
 
 impl ServerBuilder {
-    /// The queues that a front end may use; default: the number of CPUs, at most 8. Each has a thread of its own as
+    /// Queues that a front end may use; the number of CPUs, but at most 8, unless set. Each has a thread of its own as
     /// long as there are CPUs.
     #[must_use]
     pub fn queues(mut self, queues: u16) -> Self {
@@ -51,7 +51,7 @@ impl ServerBuilder {
         self
     }
 
-    /// The most entries of a ring, a power of two; default 1024.
+    /// Entries that a ring may have at most, a power of two; 1024 unless set.
     #[must_use]
     pub fn queue_size(mut self, entries: u16) -> Self {
         self.options.queue_size = entries;
@@ -72,7 +72,7 @@ impl ServerBuilder {
         self
     }
 
-    /// Takes over a front end of another server, with the number and size of queues that it was offered there.
+    /// Goes on with a front end of another server, with the number and size of the queues that it was told of there.
     #[must_use]
     pub fn go_on(mut self, prepared: Prepared) -> Self {
         (self.options.queues, self.options.queue_size) = prepared.shape();
@@ -81,7 +81,7 @@ impl ServerBuilder {
     }
 
     /// Binds, starts the thread, and serves the export of that name until the server is dropped. The export is opened
-    /// when a front end connects. Fails for impossible numbers, and when the address cannot be bound.
+    /// when a front end connects. Fails for numbers that cannot be, and when the address cannot be had.
     pub fn start(self, domain: &Domain, exports: Arc<dyn Exports>, name: &str) -> io::Result<Server> {
         let refuse = |text: String| Err(io::Error::new(io::ErrorKind::InvalidInput, text));
         let Options { queues, queue_size, .. } = self.options;
@@ -118,14 +118,14 @@ impl ServerBuilder {
     }
 }
 
-/// The state shared by the server's thread and its owner.
+/// What the server's thread and its owner share.
 struct Shared {
     around: Arc<Surroundings>,
     mailbox: Mailbox<Wish, Arc<Notifier>>,
     connected: AtomicBool,
 }
 
-/// The owner's commands to the server's thread.
+/// What its owner wants of the server's thread.
 enum Wish {
     /// Handle hang-ups.
     Reap(mpsc::Sender<()>),
@@ -133,8 +133,6 @@ enum Wish {
     Pause(Deadline, mpsc::Sender<bool>),
     /// Go on after a pause.
     Resume,
-    /// Hang up on the front end.
-    Disconnect,
     /// Give everything away, and end.
     HandOver(mpsc::Sender<Handed>),
 }
@@ -145,7 +143,7 @@ impl Shared {
     }
 }
 
-/// A running server. Dropping it shuts it down without waiting.
+/// A running server. Dropping it shuts it down without patience.
 pub struct Server {
     path: PathBuf,
     shared: Arc<Shared>,
@@ -153,7 +151,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Begins to set the options of a server on a unix socket at `path`.
+    /// Begins to choose how a server on a unix socket at `path` is to run.
     pub fn builder(path: &Path) -> ServerBuilder {
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
         let queues = cpus.clamp(1, 8) as u16;
@@ -186,9 +184,9 @@ impl Server {
         self.shared.connected.load(Ordering::Acquire)
     }
 
-    /// Handles the hang-up of a front end that closed before the call, so its export no longer counts as open. Blocks
-    /// until that is done, at most a second. Must not be called under a lock that closing an export takes. Returns
-    /// whether it is done.
+    /// Handles the hang-up of a front end that has closed before the call, so that its export no longer counts as open.
+    /// Blocks until that is done, at most a second. Must not be called under a lock that closing an export takes.
+    /// Returns whether it is done.
     pub fn reap_hangups(&self) -> bool {
         Self::reap_all([self]).wait()
     }
@@ -204,12 +202,6 @@ impl Server {
             reaping.count += 1;
         }
         reaping
-    }
-
-    /// Hangs up on the front end, if there is one; it may connect again. What it has under way is finished, though not
-    /// shown to it. Does not wait for it.
-    pub fn disconnect(&self) {
-        self.shared.mailbox.send(Wish::Disconnect);
     }
 
     /// Takes nothing new from the front end, and waits until nothing is under way, at most so long. Whether that is so;
@@ -241,8 +233,8 @@ impl Server {
         self.shared.mailbox.send(Wish::Resume);
     }
 
-    /// After a [`pause`](Self::pause): gives away its listening socket, whose file stays, and the front end. The server
-    /// has ended then, and has no device open. `None` when it had ended before.
+    /// After a [`pause`](Self::pause): gives away the socket that it listens on, whose file stays, and the front end.
+    /// The server has ended then, and has no device open. `None` when it had ended before.
     pub fn hand_over(&self) -> Option<Handed> {
         let joiner = self.joiner.lock().unwrap_or_else(PoisonError::into_inner).take()?;
         let (answer, handed) = mpsc::channel();
@@ -251,8 +243,8 @@ impl Server {
         handed.recv().ok()
     }
 
-    /// Hangs up on the front end, and ends. Requests under way are finished, but not reported: the front end still has
-    /// them in flight when it connects to the next server. Blocks at most `patience`. Further calls do nothing.
+    /// Hangs up on the front end, and ends. What it has under way is finished, though not shown to it: it finds it in
+    /// flight when it connects to a server after this one. Blocks at most `patience`. Further calls do nothing.
     pub fn shut_down(&self, patience: Duration) {
         Self::shut_down_all([self], patience);
     }
@@ -280,26 +272,10 @@ pub struct Reaping {
 }
 
 impl Reaping {
-    /// Blocks until they have, at most a second since they were asked. Returns whether they have; a server that has
-    /// ended has none to handle.
+    /// Blocks until they have, at most a second since they were asked. Whether they have; one that has ended has
+    /// nothing to handle.
     pub fn wait(self) -> bool {
         self.until.is_none_or(|until| until.answers(&self.answers, self.count) != Answers::Late)
-    }
-}
-
-impl Served for Server {
-    fn transport(&self) -> &'static str {
-        "vhost-user"
-    }
-
-    fn clients(&self) -> usize {
-        self.is_connected().into()
-    }
-
-    /// The session compares the size with what it has told.
-    fn changed(&self, _: &Parameters, _: &Parameters) -> io::Result<Told> {
-        self.shared.mailbox.wake();
-        Ok(Told::Yes)
     }
 }
 
@@ -321,7 +297,7 @@ struct Control {
     /// When accepting goes on after it failed.
     accept_at: Nanos,
     paused: bool,
-    /// The threads that wait for hang-ups to be handled.
+    /// Who waits for hang-ups to be handled.
     reaps: Due<()>,
 }
 
@@ -357,21 +333,20 @@ impl Control {
         }
     }
 
-    /// Executes the owner's commands; returns the asker if everything is to be given away.
+    /// Does what its owner wants; gives who waits for everything to be given away.
     fn grant(&mut self) -> Option<mpsc::Sender<Handed>> {
         for wish in self.shared.mailbox.take() {
             match wish {
                 Wish::Reap(answer) => self.reaps.push((), answer),
                 Wish::Pause(deadline, answer) => {
                     self.paused = self.pause(&deadline);
-                    // An asker that has stopped waiting has already sent the command to go on.
+                    // Who has stopped waiting has asked to go on.
                     let _ = answer.send(self.paused);
                 }
                 Wish::Resume => {
                     self.paused = false;
                     self.resume();
                 }
-                Wish::Disconnect => self.hang_up(),
                 Wish::HandOver(answer) => return Some(answer),
             }
         }
@@ -410,7 +385,7 @@ impl Control {
             }
         });
         match self.listener.hand_over() {
-            // The asker is waiting.
+            // Who asked listens.
             Ok((_, listener)) => drop(answer.send(Handed { listener, session })),
             Err(error) => tracing::error!("{}: its socket cannot be passed on: {error}", self.name),
         }
@@ -450,15 +425,14 @@ impl Control {
                 }
             }
         }
-        // The previous one may have gone just now, with requests out.
+        // The one before may have gone just now, with requests out.
         if knocked && self.lingering.is_empty() {
             self.accept();
         }
         Ok(())
     }
 
-    /// Waits until a front end connects or sends something, or for another event. Returns whether it was one of the
-    /// first two.
+    /// Waits until a front end connects, sends something, or there is other news. Whether it was one of the first two.
     fn wait(&self, accepts: bool, listens: bool, timeout: Option<Duration>) -> io::Result<(bool, bool)> {
         let timeout = timeout.map(|t| Timespec { tv_sec: t.as_secs() as i64, tv_nsec: t.subsec_nanos().into() });
         let notifier = &self.shared.around.notifier;
@@ -519,13 +493,13 @@ impl Control {
         self.finish_lingering();
     }
 
-    /// Frees the remains of finished sessions. Returns whether all are finished.
+    /// Frees what is left of sessions that are over. Whether all are.
     fn finish_lingering(&mut self) -> bool {
         self.lingering.extract_if(.., |l| l.is_over()).for_each(Lingering::finish);
         self.lingering.is_empty()
     }
 
-    /// Answers the threads that wait for hang-ups to be handled.
+    /// Answers who waits for hang-ups to be handled.
     fn answer_reaps(&mut self) {
         if !self.reaps.is_empty() && self.session.as_ref().is_some_and(Session::has_hung_up) {
             self.hang_up();

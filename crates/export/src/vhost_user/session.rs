@@ -1,13 +1,13 @@
-//! One front end's connection: its messages, and their effects.
+//! One front end's connection: what it says, and what comes of it.
 //!
 //! # Invariants
-//! - Each message is answered or refused before the next is looked at. A refused message ends the connection, unless
-//!   the front end asked for an answer: then the answer is an error.
-//! - A queue runs when features are negotiated, its ring is known, it has an eventfd for notifications (or is to be
-//!   polled), and it is enabled.
+//! - Each message is answered or refused before the next is looked at. One that is refused ends the connection, unless
+//!   the front end asked for an answer: then it is told.
+//! - A queue runs when features are agreed upon, its ring is known, it was given something to ring (or to be polled),
+//!   and it is enabled.
 //! - Features change only while no queue runs. Drivers follow each other on a connection, as firmware and the system
-//!   that it starts do: everything that follows from the features is determined when a queue starts. A feature that was
-//!   offered stays on offer for the whole connection, because front ends ask once.
+//!   that it starts do: what follows from the features is asked for when a queue starts, and what was offered stays on
+//!   offer for as long as the connection lasts, because front ends ask once.
 
 use super::blk::{self, Config, feature};
 use super::inflight::{Inflight, InflightQueue, InflightSpec, part_bytes};
@@ -33,9 +33,9 @@ use std::time::Duration;
 use udm_base::Sectors;
 use udm_io::{BlockDevice, Domain, Nanos, OpFlags};
 
-/// How often a thread that waits for a worker checks whether the front end is still connected.
+/// How often somebody who waits for a worker looks whether the front end is still there.
 const LOOK: Duration = Duration::from_millis(20);
-/// How long a worker may take to look at a command: it never blocks for longer than a turn.
+/// How long a worker may take to look at what it is told: it never blocks for longer than a turn.
 pub(super) const TURN: Duration = Duration::from_secs(10);
 /// Messages that are handled at a time.
 const MESSAGES: usize = 64;
@@ -48,7 +48,7 @@ pub(super) struct Vring {
     pub(super) size: u16,
     pub(super) addresses: Option<RingAddresses>,
     pub(super) base: u16,
-    /// `Some(None)`: it has to be polled.
+    /// `Some(None)`: it is to be polled.
     pub(super) kick: Option<Option<OwnedFd>>,
     pub(super) call: Option<OwnedFd>,
     pub(super) enabled: bool,
@@ -60,13 +60,13 @@ pub(super) struct Vring {
 /// A thread that serves queues: each group has one, which starts when it is needed.
 pub(super) type Workers = group::Workers<Command, Health>;
 
-/// What a server shares with its sessions.
+/// What a server lends its sessions.
 pub(super) struct Surroundings {
     pub(super) domain: Domain,
     pub(super) options: Options,
     /// Notified when a worker has news.
     pub(super) notifier: Arc<Notifier>,
-    /// The server has to end, by this time.
+    /// The server is to end, by then.
     pub(super) stop: OnceLock<Nanos>,
 }
 
@@ -78,22 +78,22 @@ pub(super) struct Session {
     export: OpenExport,
     device: Arc<dyn BlockDevice>,
     read_only: bool,
-    /// The features that the front end was offered, or would be.
+    /// What the front end was offered, or would be.
     pub(super) offered: u64,
-    /// The features that its driver accepted; 0 before that, and after a reset.
+    /// What its driver agreed to; 0 before it did, and after a reset.
     pub(super) features: u64,
     pub(super) protocol: u64,
     pub(super) memory: Arc<GuestMemory>,
     pub(super) vrings: Vec<Vring>,
     pub(super) inflight: Option<Inflight>,
-    /// The back end's own socket to the front end.
+    /// Where the front end hears from us.
     pub(super) backend: Option<OwnedFd>,
     pub(super) workers: Vec<Option<Workers>>,
     /// The size that the front end was told.
     pub(super) told: Sectors,
 }
 
-/// The remains of a session until its last bio is back.
+/// What is left of a session until its last bio is back.
 pub(super) struct Lingering {
     workers: Vec<Workers>,
     _export: OpenExport,
@@ -105,13 +105,13 @@ impl Lingering {
         self.workers.iter().all(Workers::have_ended)
     }
 
-    /// Frees the remains. To be called when it is over.
+    /// Frees what is left. Call it when it is over.
     pub(super) fn finish(self) {
         self.workers.iter().for_each(Workers::join);
     }
 }
 
-/// The answer to a message.
+/// What a message is answered with.
 enum Answer {
     Nothing,
     Body(Vec<u8>, Option<OwnedFd>),
@@ -163,8 +163,8 @@ impl Session {
         self.handles().find_map(|handle| handle.status.broken())
     }
 
-    /// Handles the messages that have arrived, a limited number: a front end that sends without end must not starve
-    /// others. Blocks while a queue is stopped that has requests out. An error ends the connection.
+    /// Handles what has arrived, up to some messages: one that talks without end must not keep others out. Blocks while
+    /// a queue is stopped that has requests out. An error ends the connection.
     pub(super) fn receive(&mut self) -> Result<(), WireError> {
         for _ in 0..MESSAGES {
             let Some(mut message) = self.inbox.receive(&self.socket)? else { return Ok(()) };
@@ -238,7 +238,7 @@ impl Session {
             request::GET_VRING_BASE => return self.get_base(fields.u32()?),
             request::SET_VRING_KICK => self.set_kick(fields.u64()?, fds)?,
             request::SET_VRING_CALL => self.set_call(fields.u64()?, fds)?,
-            // Everything that is reported there is in the log too.
+            // Nothing is told there that the log does not tell.
             request::SET_VRING_ERR => {}
             request::SET_VRING_ENABLE => self.enable(fields.u32()?, fields.u32()?)?,
             request::SET_BACKEND_REQ_FD => self.backend = fds.pop(),
@@ -305,7 +305,7 @@ impl Session {
         Ok(Answer::Body(body, None))
     }
 
-    /// Notifies the front end if the device's size has changed.
+    /// Tells the front end if the device has another size than it was told.
     pub(super) fn look_at_size(&mut self) {
         let now = self.device.sectors();
         if now == self.told || self.protocol & protocol::CONFIG == 0 {
@@ -362,7 +362,7 @@ impl Session {
         let call = if word & NO_FD == 0 { Some(fds.pop().ok_or("no descriptor came along")?) } else { None };
         call.as_ref().map(check_event).transpose()?;
         if let Some(call) = &call {
-            // A full eventfd must not stop the worker.
+            // One that is full must not stop the worker.
             let flags = fcntl_getfl(call).map_err(|e| e.to_string())?;
             fcntl_setfl(call, flags | OFlags::NONBLOCK).map_err(|e| e.to_string())?;
         }
@@ -491,7 +491,7 @@ impl Session {
         Ok(())
     }
 
-    /// A worker's answer. Fails when the front end hangs up meanwhile, or the server has to end.
+    /// What a worker answers. Fails when the front end hangs up meanwhile, or the server is to end.
     fn wait_for<T>(&self, answers: &mpsc::Receiver<T>) -> Result<T, String> {
         loop {
             match answers.recv_timeout(LOOK) {
@@ -551,7 +551,7 @@ impl Session {
         body.extend(0u64.to_ne_bytes());
         body.extend(queues.to_ne_bytes());
         body.extend(size.to_ne_bytes());
-        // The structure has padding that some front ends send and some do not.
+        // The structure has padding that some send and some do not.
         body.resize(len, 0);
         Ok(Answer::Body(body, Some(file)))
     }
@@ -566,7 +566,7 @@ impl Session {
         Ok(())
     }
 
-    /// Ends the session. Its requests go on until they are done; none of them is reported to the front end any more.
+    /// Ends the session. Its requests go on until they are done; nothing of them is shown to the front end any more.
     /// Waits until the workers leave the rings alone, which is after their present turn: the socket closes then, and a
     /// front end that sees it close goes to a server that takes the same rings up.
     pub(super) fn end(mut self) -> Lingering {
@@ -578,8 +578,8 @@ impl Session {
         let workers: Vec<_> = std::mem::take(&mut self.workers).into_iter().flatten().collect();
         let until = Deadline::after(self.around.domain.clock(), TURN);
         let heard: Vec<_> = workers.iter().map(|worker| worker.end(&until)).collect();
-        // A worker that is blocked on an eventfd that its front end has filled does not get the command. It touches no
-        // ring then, and finds the command when it goes on.
+        // One that rings a bell which its front end has filled does not hear. It touches no ring then, and finds out
+        // that it is to end when it goes on.
         for heard in heard {
             let _ = until.receive(&heard);
         }
@@ -596,8 +596,8 @@ const PROTOCOL: u64 = protocol::MQ
     | protocol::RESET_DEVICE
     | protocol::CONFIGURE_MEM_SLOTS;
 
-/// Refuses a descriptor that could block a worker: polling or writing a file may take as long as its file system likes,
-/// and that may be the front end's own.
+/// Refuses a descriptor that a worker could wait for: to poll or to write a file may take as long as its file system
+/// likes, and that may be the front end's own.
 pub(super) fn check_event(fd: &OwnedFd) -> Result<(), String> {
     let kind = fstat(fd).map(|stat| FileType::from_raw_mode(stat.st_mode)).map_err(|e| e.to_string())?;
     match kind {
@@ -616,7 +616,7 @@ fn offered(device: &dyn BlockDevice, read_only: bool) -> u64 {
     always | rings | discard | if read_only { f::RO } else { 0 }
 }
 
-/// A file of zeroes that nobody can truncate.
+/// A file of zeroes that nobody can cut off.
 fn inflight_file(bytes: u64) -> std::io::Result<OwnedFd> {
     let file = memfd_create("udm-inflight", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
     ftruncate(&file, bytes)?;

@@ -1,8 +1,7 @@
 //! Messages of vhost-user and how they go over a socket, for both sides (QEMU's `docs/interop/vhost-user.rst`, 10.0).
 //!
 //! # Invariants
-//! - A message has at most [`MAX_BODY`] bytes and [`MAX_FDS`] descriptors: a larger one is refused before it is
-//!   received.
+//! - A message has at most [`MAX_BODY`] bytes and [`MAX_FDS`] descriptors: more is refused before it is received.
 //! - Nothing here blocks: a message that has arrived in part waits in its [`Inbox`].
 
 use rustix::fd::{AsFd, OwnedFd};
@@ -15,9 +14,9 @@ use serde::{Deserialize, Serialize};
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 
-/// The most bytes of a message's body.
+/// Bytes of a message's body at most.
 pub(super) const MAX_BODY: usize = 4096;
-/// The most descriptors of a message; the largest memory table has 8.
+/// Descriptors that come with a message at most; the largest memory table has 8.
 pub(super) const MAX_FDS: usize = 16;
 
 const HEADER: usize = 12;
@@ -26,7 +25,7 @@ const VERSION_MASK: u32 = 3;
 const REPLY: u32 = 1 << 2;
 const NEED_REPLY: u32 = 1 << 3;
 
-/// A front end's requests.
+/// What a front end asks.
 pub(super) mod request {
     pub(crate) const GET_FEATURES: u32 = 1;
     pub(crate) const SET_FEATURES: u32 = 2;
@@ -55,7 +54,7 @@ pub(super) mod request {
     pub(crate) const REM_MEM_REG: u32 = 38;
 }
 
-/// A back end's message on its own socket: the configuration has changed.
+/// What a back end says on its own socket: the configuration has changed.
 pub(super) const BACKEND_CONFIG_CHANGE: u32 = 2;
 
 /// Features of the protocol, as bits.
@@ -196,7 +195,7 @@ impl From<Errno> for WireError {
     }
 }
 
-/// The received part of the next message.
+/// What has arrived of the next message.
 #[derive(Default)]
 pub(super) struct Inbox {
     bytes: Vec<u8>,
@@ -204,7 +203,7 @@ pub(super) struct Inbox {
 }
 
 impl Inbox {
-    /// Takes the part that another process has received.
+    /// What another process has received of a message.
     pub(super) fn of(bytes: Vec<u8>, fds: Vec<OwnedFd>) -> Result<Self, String> {
         let this = Self { bytes, fds };
         match this.wanted() {
@@ -214,7 +213,7 @@ impl Inbox {
         }
     }
 
-    /// The received part, for another process.
+    /// What has been received, for another process.
     pub(super) fn into_parts(self) -> (Vec<u8>, Vec<OwnedFd>) {
         (self.bytes, self.fds)
     }
@@ -288,7 +287,7 @@ fn receive_some(socket: impl AsFd, into: &mut [u8], fds: &mut Vec<OwnedFd>) -> R
     Ok(received.bytes)
 }
 
-/// A message to be sent: a request, or the reply to one.
+/// What is sent: a request, or the reply to one.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     /// A request that is not answered unless its kind always is.
@@ -299,8 +298,8 @@ pub(super) enum Kind {
     Reply,
 }
 
-/// Sends a message. A message is short, and the other side reads each before it sends the next. So a full socket means
-/// that the other side breaks the protocol: an error, not a wait.
+/// Sends a message. A message is short and the other side reads each before it sends the next, so that a socket that is
+/// full belongs to one that does not follow the protocol: an error, not a wait.
 pub(super) fn send(
     socket: impl AsFd,
     request: u32,

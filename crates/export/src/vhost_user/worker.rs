@@ -1,11 +1,11 @@
-//! A thread that serves queues: it takes available chains, and publishes finished ones.
+//! A thread that serves queues: it takes what their drivers made available, and shows them what is done.
 //!
 //! # Invariants
-//! - Only this thread touches rings and the state of their queues; others send it commands.
+//! - Rings and what belongs to their queues are touched by this thread alone; others tell it what to do.
 //! - A queue that is to stop takes nothing new, and has stopped when its last bio is back.
-//! - Before it sleeps, it asks each driver for notifications and looks once more: one of the two sees the other.
+//! - Before it sleeps, it asks each driver to ring and looks once more: one of the two sees the other.
 
-use super::queue::{Queue, Submitter};
+use super::queue::{Queue, Way};
 use super::ring::Broken;
 use super::{GuestMemory, Mode};
 use crate::worker::mailbox::{self, Notifier, Notify};
@@ -15,28 +15,28 @@ use std::io;
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use udm_io::{Attached, BlockDevice, Channel, Domain, Nanos, Woken};
 
-/// How long an adaptive worker polls before it sleeps, at most and at first. A wake-up across CPUs costs about this
-/// much; polling longer would cost more CPU time than it gains.
+/// How long an adaptive worker looks for news before it sleeps, at most and to begin with. What a wake-up across CPUs
+/// costs is in this order; longer would burn a CPU for less than it gains.
 const SPIN_MOST: u64 = 50_000;
 const SPIN_FIRST: u64 = 10_000;
 /// Looks between two readings of the clock while it spins.
 const LOOKS: u32 = 16;
-/// Unsuccessful polls after which a polling worker yields the CPU once: some 10 microseconds, ten times what a driver
-/// that polls as well needs for its next request. Where both have to share a CPU, each would spin until its time slice
-/// is over.
+/// Looks in vain after which a polling worker lets others have the CPU for once: some 10 microseconds, ten times what a
+/// driver that polls as well needs for its next request. Where both have to share a CPU, each would spin until its time
+/// slice is over.
 const PATIENCE: u32 = 512;
 
-/// Requests after which the driver is notified even if there is more to do. The check whether it wants that costs a
-/// fence; a polling driver has seen them long before.
+/// Requests after which the driver is told that they are done though more is there to do. To find out whether it wants
+/// to be told takes a fence; a driver that looks by itself has seen them long before.
 const TELL: u16 = 16;
 
-/// The commands to a worker.
+/// What a worker is told.
 pub(super) enum Command {
     /// Serve a queue; the answer says whether its ring could be used.
     Start(Box<Start>, mpsc::Sender<Result<(), Broken>>),
     /// Stop serving a queue; the answer, when its last bio is back, is where its available ring goes on.
     Stop(usize, mpsc::Sender<u16>),
-    /// Notify the driver of a queue here from now on.
+    /// Tell the driver of a queue here from now on.
     Call(usize, Option<OwnedFd>),
     /// The memory of the guest changes.
     Memory(Arc<GuestMemory>, mpsc::Sender<Result<(), Broken>>),
@@ -45,16 +45,16 @@ pub(super) enum Command {
 /// A queue to be served.
 pub(super) struct Start {
     pub(super) queue: Queue,
-    /// The driver's notifications; without it the queue is polled.
+    /// Rung by the driver; polled without.
     pub(super) kick: Option<OwnedFd>,
     pub(super) call: Option<OwnedFd>,
 }
 
 /// Whether a worker can go on.
 pub(super) struct Health {
-    /// Why it has given up a queue, for the session.
+    /// Why it has given a queue up, for the one who asks.
     broken: Mutex<Option<String>>,
-    /// The session's notifier: used when a queue broke or the worker has ended.
+    /// Of the one who asks: notified when a queue broke or the worker has ended.
     notifier: Arc<Notifier>,
 }
 
@@ -70,7 +70,7 @@ impl Health {
     }
 }
 
-/// The part of a worker that other threads see.
+/// The side of a worker that other threads see.
 pub(super) type Handle = mailbox::Handle<Command, Health>;
 
 struct Served {
@@ -81,13 +81,13 @@ struct Served {
 }
 
 impl Served {
-    /// Notifies the driver of published requests, if it wants that.
+    /// Tells the driver what it was shown, if it wants to be told.
     #[inline]
     fn tell(&mut self) {
         if self.queue.wants_to_be_told()
             && let Some(call) = &self.call
         {
-            // Full means that it was notified and has not looked yet.
+            // Full means that it was told and has not looked yet.
             let _ = rustix::io::write(call, &1u64.to_ne_bytes());
         }
     }
@@ -104,15 +104,15 @@ pub(super) struct Worker {
     handle: Arc<Handle>,
     /// By number; a place is free when its queue is not served here.
     queues: Vec<Option<Served>>,
-    /// The queues that no driver notifies.
+    /// Of queues that no driver rings for.
     unrung: usize,
     paused: bool,
     ending: bool,
-    /// How long it polls before it sleeps, in ns.
+    /// How long it looks for news before it sleeps, in ns.
     spin: u64,
-    /// Unsuccessful turns since it has done something.
+    /// Turns in vain since it has done something.
     quiet: u32,
-    /// When the unsuccessful polling began.
+    /// When it began to look in vain.
     since: Option<Nanos>,
     /// When it went to sleep.
     asleep_since: Nanos,
@@ -162,7 +162,7 @@ impl Worker {
             }
             return true;
         }
-        // With bios out, their device decides when there is the next event.
+        // With bios out their device decides when there is news.
         if self.mode != Mode::Adaptive || self.spin == 0 || self.channel.outstanding() > 0 {
             return false;
         }
@@ -170,21 +170,21 @@ impl Worker {
         if quiet % LOOKS != 1 {
             return true;
         }
-        // Other threads, above all the driver, get the CPU.
+        // Whoever else wants the CPU, the driver before all, gets it.
         std::thread::yield_now();
         let now = self.channel.now();
         now.since(*self.since.get_or_insert(now)) < self.spin
     }
 
-    /// Takes, completes and publishes requests. Returns how many.
+    /// Takes, completes and publishes what there is. Returns how much that was.
     #[inline]
     fn work(&mut self) -> usize {
         let mut moved = 0;
-        let submitter = Submitter { channel: &self.channel, device: self.device };
+        let way = Way { channel: &self.channel, device: self.device };
         let mut fault = None;
         let takes = !self.paused;
         for served in self.queues.iter_mut().flatten().filter(|served| takes && served.takes()) {
-            match served.queue.take(submitter) {
+            match served.queue.take(way) {
                 Ok(n) => moved += n,
                 Err(broken) => fault = Some(broken),
             }
@@ -197,12 +197,12 @@ impl Worker {
             finished += 1;
             let (index, head) = ((done.token >> 16) as usize, done.token as u16);
             let served = self.queues.get_mut(index).and_then(Option::as_mut).expect("a queue outlives its bios");
-            served.queue.completed(head, done, submitter);
+            served.queue.completed(head, done, way);
         }
         moved += finished;
         if moved > 0 {
             for served in self.queues.iter_mut().flatten() {
-                // No request is acknowledged whose memory was lost.
+                // Nothing is acknowledged whose memory had gone.
                 match served.queue.is_torn() {
                     false => served.queue.publish(),
                     true => fault = Some(torn()),
@@ -235,7 +235,7 @@ impl Worker {
                 continue;
             }
             if let Some(answer) = served.stopping.take() {
-                // The asker may have given up.
+                // Who asked may have given up.
                 let _ = answer.send(served.queue.taken());
             }
             if let Some(kick) = &served.kick {
@@ -263,10 +263,10 @@ impl Worker {
         served.queue.decline_kicks();
         let depth = self.queues.iter().flatten().map(|served| served.queue.depth()).sum();
         self.channel.set_depth(depth);
-        let submitter = Submitter { channel: &self.channel, device: self.device };
+        let way = Way { channel: &self.channel, device: self.device };
         let served = self.queues[index].as_mut().expect("put there above");
-        let result = served.queue.resume(submitter);
-        // An earlier back end may have ended between publishing a request and notifying the driver.
+        let result = served.queue.resume(way);
+        // One before may have ended between showing the driver something and telling it.
         if let Some(call) = &served.call {
             let _ = rustix::io::write(call, &1u64.to_ne_bytes());
         }
@@ -291,7 +291,7 @@ impl Serve for Worker {
     }
 
     fn command(&mut self, command: Command) {
-        // If the asker does not listen, it has gone, and will tell this worker to end.
+        // Whoever asked has gone when it does not listen, and will tell us to end.
         match command {
             Command::Start(start, answer) => drop(answer.send(self.start(*start))),
             Command::Stop(index, answer) => match self.queues.get_mut(index).and_then(Option::as_mut) {
@@ -301,7 +301,7 @@ impl Serve for Worker {
             Command::Call(index, call) => {
                 if let Some(served) = self.queues.get_mut(index).and_then(Option::as_mut) {
                     served.call = call;
-                    // The previous eventfd may never have been signalled.
+                    // The one before may have been rung by nobody.
                     if let Some(call) = &served.call {
                         let _ = rustix::io::write(call, &1u64.to_ne_bytes());
                     }
@@ -338,7 +338,7 @@ impl Serve for Worker {
         (self.quiet, self.since) = (0, None);
         let takes = !self.paused;
         for served in self.queues.iter().flatten().filter(|served| takes && served.takes()) {
-            // An error is found and reported when the queue is looked at next.
+            // What is wrong is found, and told, when the queue is looked at next.
             if !matches!(served.queue.ask_for_kicks(), Ok(false)) {
                 return false;
             }
@@ -350,13 +350,13 @@ impl Serve for Worker {
         true
     }
 
-    /// Learns how long polling is worth while.
+    /// Learns how long it is worth while to look for news.
     fn rested(&mut self, _: Rest, how: Rested, woken: &[Woken]) {
         if how == Rested::Awake {
             return;
         }
         let slept = self.channel.now().since(self.asleep_since);
-        // As KVM's halt polling: longer polling would have found an event that came soon, but not one that came late.
+        // As KVM's halt polling: what came soon would have been found by looking longer, what came late by no looking.
         if woken.iter().any(|w| w.readable) {
             self.spin = match slept < SPIN_MOST {
                 true => (self.spin * 2).clamp(SPIN_FIRST, SPIN_MOST),

@@ -1,11 +1,11 @@
-//! Waiting for the answers of other threads, up to a deadline.
+//! Waiting for the answers of other threads until a time.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::time::Duration;
 use udm_io::{Clock, Nanos};
 
-/// How long to wait for hang-ups: a suspended device may keep requests longer.
+/// How long hang-ups are waited for: a device that is suspended may keep requests longer.
 pub(crate) const REAP: Duration = Duration::from_secs(1);
 
 /// A time until which a thread waits.
@@ -14,7 +14,7 @@ pub(crate) struct Deadline {
     at: Nanos,
 }
 
-/// Answers that are due when a condition holds; `T` says which.
+/// Answers that are due when something has come about, which `T` knows.
 pub(crate) struct Due<T>(Vec<(T, Sender<()>)>);
 
 impl<T> Default for Due<T> {
@@ -33,19 +33,19 @@ impl<T> Due<T> {
         self.0.push((what, answer));
     }
 
-    /// The conditions.
+    /// What is awaited.
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
         self.0.iter_mut().map(|(what, _)| what)
     }
 
-    /// Answers those whose condition holds.
+    /// Answers where it has come about.
     pub(crate) fn answer(&mut self, mut has_come: impl FnMut(&mut T) -> bool) {
-        // The asker may have stopped waiting.
+        // The one that asked may have stopped waiting.
         self.0.extract_if(.., |(what, _)| has_come(what)).for_each(|(_, answer)| _ = answer.send(()));
     }
 }
 
-/// The result of asking several threads.
+/// What came of several that were asked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Answers {
     /// All have answered.
@@ -57,7 +57,7 @@ pub(crate) enum Answers {
 }
 
 impl Deadline {
-    /// A deadline this far from now.
+    /// So much from now on.
     pub(crate) fn after(clock: &Arc<dyn Clock>, patience: Duration) -> Self {
         let at = clock.now().after(u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX));
         Self { clock: clock.clone(), at }

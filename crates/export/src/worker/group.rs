@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, mpsc};
 use std::time::Duration;
 use udm_io::{Domain, Joiner};
 
-/// Workers that start and end together, and through which each may know the others.
+/// Workers that start and end together. Each may know the others by it.
 pub(crate) struct Workers<C, S = ()> {
     domain: Domain,
     /// Set once, before the first of them serves.
@@ -22,8 +22,8 @@ impl<C: Send + 'static, S: Send + Sync + 'static> Workers<C, S> {
         Self { domain: domain.clone(), handles: OnceLock::new(), joiners: Mutex::default() }
     }
 
-    /// Starts a thread for each of `makers`, which makes its worker on that thread. None of them serves before all have
-    /// been made. Blocks until then. To be called at most once.
+    /// Starts a thread for each of `makers`, which makes its worker there. None of them serves before all have been
+    /// made. Blocks until then. Once at most.
     ///
     /// # Errors
     /// Of the first thread that cannot be started, or has no worker. The others end then: see [`join`](Self::join).
@@ -66,7 +66,7 @@ impl<C: Send + 'static, S: Send + Sync + 'static> Workers<C, S> {
         self.joiners.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The domain.
+    /// What they live in.
     pub(crate) fn domain(&self) -> &Domain {
         &self.domain
     }
@@ -80,26 +80,26 @@ impl<C: Send + 'static, S: Send + Sync + 'static> Workers<C, S> {
         self.handles().iter().for_each(|handle| handle.order(order()));
     }
 
-    /// Sends a command to all of them.
+    /// Tells all of them something.
     pub(crate) fn tell(&self, command: impl Fn() -> C) {
         self.handles().iter().for_each(|handle| handle.tell(command()));
     }
 
-    /// Sends a question to all of them. Workers that have ended do not answer.
+    /// Asks all of them something. Those that have ended do not answer.
     pub(crate) fn ask<T>(&self, command: impl Fn(mpsc::Sender<T>) -> C) -> mpsc::Receiver<T> {
         let (answer, answers) = mpsc::channel();
         self.tell(|| command(answer.clone()));
         answers
     }
 
-    /// Makes all of them handle hang-ups, and blocks until they have, at most a second. Returns whether they have; a
-    /// worker that has ended has none to handle.
+    /// Asks all of them to see to hang-ups, and blocks until they have, at most a second. Whether they have; one that
+    /// has ended has nothing to see to.
     pub(crate) fn reap(&self, command: impl Fn(mpsc::Sender<()>) -> C) -> bool {
         let answers = self.ask(command);
         Deadline::after(self.domain.clock(), REAP).answers(&answers, self.handles().len()) != Answers::Late
     }
 
-    /// Makes all of them take nothing new, and blocks until nothing is under way; if that takes too long, they go on.
+    /// Has all of them take nothing new, and blocks until nothing is under way; they go on if that is not so by then.
     pub(crate) fn pause(&self, patience: Duration) -> Answers {
         Self::pause_all([self], &Deadline::after(self.domain.clock(), patience))
     }
@@ -123,13 +123,13 @@ impl<C: Send + 'static, S: Send + Sync + 'static> Workers<C, S> {
         quiet
     }
 
-    /// Makes all of them go on after a pause.
+    /// Has all of them go on after a pause.
     pub(crate) fn resume(&self) {
         self.order(|| Order::Resume);
     }
 
-    /// Tells all of them to finish work under way, and to end, by the deadline. The answer is disconnected when all
-    /// have got the command.
+    /// Tells all of them to finish what is under way, and to end, by then. The answer is disconnected when all have
+    /// heard.
     pub(crate) fn end(&self, deadline: &Deadline) -> mpsc::Receiver<()> {
         let (heard, all_heard) = mpsc::channel();
         self.order(|| Order::End(deadline.time(), heard.clone()));

@@ -1,4 +1,4 @@
-//! The commands from other threads to a thread, and how it is woken for them.
+//! What a thread is told by others, and how it is woken for that.
 
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -30,7 +30,7 @@ impl Notifier {
 
     /// The thread is awake.
     pub(crate) fn drain(&self) {
-        // Empty means that another thread was here.
+        // Empty means that somebody else was here.
         let _ = rustix::io::read(&self.0, &mut [0u8; 8]);
     }
 }
@@ -54,7 +54,7 @@ impl AsFd for Notifier {
     }
 }
 
-/// A thread's mailbox. Any thread may add commands; the thread itself takes them out.
+/// A thread's mailbox. Any thread puts something in; the thread itself takes it out.
 pub(crate) struct Mailbox<C, N> {
     /// `None` once the thread has ended.
     mail: Mutex<Option<VecDeque<C>>>,
@@ -72,8 +72,8 @@ impl<C, N: Notify> Mailbox<C, N> {
         self.mail.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds a command and wakes the thread. If the thread has ended, the command is dropped, and with it the sender of
-    /// its answer.
+    /// Puts something in and wakes the thread. If the thread has ended, what was to be put in is dropped, and the
+    /// sender of an answer with it.
     pub(crate) fn send(&self, mail: C) {
         match &mut *self.lock() {
             Some(all) => all.push_back(mail),
@@ -83,7 +83,7 @@ impl<C, N: Notify> Mailbox<C, N> {
         self.notifier.notify();
     }
 
-    /// Wakes the thread without a command.
+    /// Wakes the thread, which knows why.
     pub(crate) fn wake(&self) {
         self.notifier.notify();
     }
@@ -103,7 +103,7 @@ impl<C, N: Notify> Mailbox<C, N> {
         self.lock().as_mut().map(std::mem::take).unwrap_or_default()
     }
 
-    /// The thread has ended: it gets no more commands.
+    /// The thread has ended: it hears nothing more.
     pub(crate) fn close(&self) {
         let unheard = self.lock().take();
         drop(unheard);
@@ -115,23 +115,23 @@ impl<C, N: Notify> Mailbox<C, N> {
     }
 }
 
-/// A command to a worker.
+/// What a worker is told.
 pub(crate) enum Order<C> {
-    /// A command of its own kind.
+    /// What its kind is.
     Command(C),
-    /// Take nothing new, finish work under way; answer when nothing is left.
+    /// Take nothing new, finish what is under way; answer when nothing is.
     Pause(mpsc::Sender<()>),
     /// Go on after a pause.
     Resume,
-    /// Take nothing new, finish work under way, and end; at the latest at this time. The sender is dropped when the
-    /// worker has got the command.
+    /// Take nothing new, finish what is under way, and end; at the latest at this time. The sender is dropped when it
+    /// has heard.
     End(Nanos, mpsc::Sender<()>),
 }
 
-/// The part of a worker that other threads see.
+/// The side of a worker that other threads see.
 pub(crate) struct Handle<C, S = ()> {
     pub(crate) mailbox: Mailbox<Order<C>, Waker>,
-    /// Its shared state.
+    /// What may be known of it at any time.
     pub(crate) status: S,
 }
 
@@ -141,12 +141,12 @@ impl<C, S> Handle<C, S> {
         Self { mailbox: Mailbox::new(channel.waker()), status }
     }
 
-    /// Sends a command to the worker.
+    /// Tells the worker something.
     pub(crate) fn tell(&self, command: C) {
         self.order(Order::Command(command));
     }
 
-    /// As [`tell`](Self::tell), for the commands that all workers have.
+    /// As [`tell`](Self::tell), of what all workers are told.
     pub(crate) fn order(&self, order: Order<C>) {
         self.mailbox.send(order);
     }

@@ -1,19 +1,19 @@
-//! The skeleton of the threads that serve exports: a thread with a channel, to which others send commands.
+//! The skeleton of the threads that serve exports: a thread with a channel, told by others what to do.
 //!
 //! # Layout
-//! - this file: the interface of a kind of worker ([`Serve`]), and the loop that drives it ([`run`])
-//! - [`mailbox`]: the commands to a worker, and how it is woken for them
+//! - this file: what is particular to a kind of worker ([`Serve`]), and the loop that drives it ([`run`])
+//! - [`mailbox`]: what a worker is told, and how it is woken for that
 //! - [`group`]: the workers of one server: their start, their pause, their end
 //! - [`deadline`]: waiting for answers until a time
 //!
 //! # How it goes
-//! A worker executes its commands, then does a [`turn`](Serve::turn): all the work that there is. If there is none, it
-//! polls a few times ([`Rest::linger`]), and then sleeps in its channel. A command ends the sleep.
+//! A worker does what it was told, then a [`turn`](Serve::turn): all that there is to do. When that is nothing it looks
+//! for news a few times ([`Rest::linger`]), and then sleeps in its channel. A command ends the sleep.
 //!
 //! # Invariants
-//! - Only its own thread touches a worker's state. Others send commands.
-//! - A thread that asks a worker that has ended learns that no answer will come.
-//! - A pause is answered when nothing is under way, and not at all if the worker is told to go on before.
+//! - What belongs to a worker is touched by its thread alone. Others send commands.
+//! - A thread that asks a worker that has ended learns that there will be no answer.
+//! - A pause is answered when nothing is under way, and not at all when the worker is told to go on before.
 
 pub(crate) mod deadline;
 pub(crate) mod group;
@@ -25,34 +25,34 @@ use std::sync::{Arc, mpsc};
 use std::time::Duration;
 use udm_io::{Channel, Nanos, Woken};
 
-/// The interface of a kind of worker.
+/// What is particular to a kind of worker.
 pub(crate) trait Serve {
-    /// Its own commands, beside those of all workers.
+    /// What it is told, beside what all workers are.
     type Command: Send;
-    /// Its shared state.
+    /// What others may know of it at any time.
     type Status: Send + Sync;
-    /// The name of its wait, for the log.
+    /// What it waits for, in the log.
     const CLIENTS: &'static str;
 
-    /// The part of it that other threads see.
+    /// The side of it that other threads see.
     fn handle(&self) -> &Arc<Handle<Self::Command, Self::Status>>;
 
-    /// The channel that it sleeps in.
+    /// What it sleeps in.
     fn channel(&self) -> &Channel;
 
-    /// Executes a command.
+    /// Does what it was told.
     fn command(&mut self, command: Self::Command);
 
-    /// Does the work that there is. Returns what to do next.
+    /// Does what there is to do. What is next.
     fn turn(&mut self) -> io::Result<Turn>;
 
-    /// Whether there is work. Called while it [lingers](Rest::linger); ready descriptors may be added to `woken`.
+    /// Whether there is news. Asked while it [lingers](Rest::linger); what is ready may go to `woken`.
     fn look(&mut self, woken: &mut Vec<Woken>) -> io::Result<bool> {
         self.channel().wait(Some(Duration::ZERO), woken)?;
         Ok(!woken.is_empty())
     }
 
-    /// Asks for a wake-up when there is work. Returns whether it may sleep, because there is no work already.
+    /// Asks for a wake-up when there is work. Returns whether there is none already.
     fn may_sleep(&mut self) -> bool {
         true
     }
@@ -69,15 +69,15 @@ pub(crate) trait Serve {
     /// Goes on after a pause.
     fn resume(&mut self);
 
-    /// Takes nothing new, finishes work under way, and ends; at the latest at this time.
+    /// Takes nothing new, finishes what is under way, and ends; at the latest at this time.
     fn end(&mut self, deadline: Nanos);
 
-    /// It cannot sleep, which was logged. Returns whether it goes on.
+    /// It cannot sleep, which is in the log. Whether it goes on.
     fn cannot_wait(&mut self, _error: &io::Error) -> bool {
         false
     }
 
-    /// Does its last work, with the mailbox still open.
+    /// Does what is to be done last, with the mailbox still open.
     fn finish(&mut self) {}
 }
 
@@ -91,12 +91,12 @@ pub(crate) enum Turn {
     Over,
 }
 
-/// How a worker waits for work.
+/// How a worker waits for news.
 #[derive(Clone, Copy)]
 pub(crate) struct Rest {
-    /// There is more to do: ready descriptors are only collected.
+    /// There is more to do: what is ready is only looked at.
     pub(crate) more: bool,
-    /// How often it polls before it sleeps. Other threads get the CPU in between.
+    /// How often it looks for news before it sleeps. Other threads get the CPU in between.
     pub(crate) linger: u32,
     /// How long it sleeps at most.
     pub(crate) timeout: Option<Duration>,
@@ -109,7 +109,7 @@ pub(crate) enum Rested {
     Awake,
     /// It slept, and was woken.
     Woken,
-    /// It slept, and neither a watched descriptor nor a command has woken it.
+    /// It slept, and nobody has woken it by way of what it watches, nor told it anything.
     InVain,
 }
 
@@ -139,7 +139,7 @@ pub(crate) fn run<W: Serve>(mut worker: W) {
             && worker.is_quiet()
             && let Some(asked) = pausing.take()
         {
-            // The asker may have stopped waiting.
+            // The one that asked may have stopped waiting.
             let _ = asked.send(());
         }
         woken.clear();
@@ -163,7 +163,7 @@ pub(crate) fn run<W: Serve>(mut worker: W) {
     drop(open);
 }
 
-/// Closes the mailbox of a worker that has ended, in whatever way.
+/// Closes the mailbox of a worker that has ended, however that was.
 struct Open<'a, C, S>(&'a Handle<C, S>);
 
 impl<C, S> Drop for Open<'_, C, S> {
@@ -172,7 +172,7 @@ impl<C, S> Drop for Open<'_, C, S> {
     }
 }
 
-/// Waits for work: an event that comes soon is found by polling, which costs less than a wake-up across CPUs.
+/// Waits for news: what came soon is found by looking, for less than it costs to be woken across CPUs.
 fn rest<W: Serve>(
     worker: &mut W,
     handle: &Handle<W::Command, W::Status>,

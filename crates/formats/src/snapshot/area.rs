@@ -41,7 +41,7 @@ impl AreaReader {
         self.entries.len() as u64 == self.geometry.per_area()
     }
 
-    /// The next read; `None` when the area is read, or has ended.
+    /// What to read next; `None` when the area is read, or has ended.
     pub fn want(&self) -> Option<Piece> {
         if self.ended { None } else { self.geometry.piece(self.chunk, self.done) }
     }

@@ -1,4 +1,4 @@
-//! The writes that commit a change of the store.
+//! What to write to make a change of the store true.
 
 use udm_base::{AlignedBuf, Sector, Sectors};
 
@@ -10,7 +10,7 @@ use udm_base::{AlignedBuf, Sector, Sectors};
 #[derive(Debug)]
 #[must_use]
 pub struct Batch {
-    /// Writes to places that no reader looks at yet.
+    /// Writes that nobody looks at yet.
     pub first: Vec<AreaWrite>,
     /// The write that makes it true. Torn, it makes the exceptions up to some one true, which is no harm: what they
     /// point at is there.
@@ -29,7 +29,7 @@ pub struct AreaWrite {
     pub content: Content,
 }
 
-/// The content of a write.
+/// What a write holds.
 pub enum Content {
     /// Zeroes; the range can be as long as a chunk, so let the device make them.
     Zeroes,

@@ -1,4 +1,4 @@
-//! The changes since a snapshot, as ranges of sectors of the origin.
+//! What changed since a snapshot, as ranges of sectors of the origin.
 
 use super::{ChunkSize, Exception};
 use std::ops::Range;

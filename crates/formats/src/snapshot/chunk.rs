@@ -20,8 +20,8 @@ pub struct ChunkSize {
 }
 
 impl ChunkSize {
-    /// The chunk size for a table that says 0: 32 sectors, or a block of the COW device when that is larger.
-    /// `logical_block` is in bytes.
+    /// What a table that says 0 gets: 32 sectors, or a block of the COW device when that is larger. `logical_block` is
+    /// in bytes.
     pub fn default_for(logical_block: u32) -> Self {
         let sectors = DEFAULT_SECTORS.max(logical_block.next_power_of_two() >> udm_base::SECTOR_SHIFT);
         Self { shift: sectors.ilog2() }
@@ -155,13 +155,13 @@ impl Geometry {
         chunk == 0 || chunk % (self.per_area() + 1) == 1
     }
 
-    /// The unit of metadata writes, so that no layer beneath has to read first: a page, or a block of the device when
-    /// that is larger, but at most a chunk.
+    /// Metadata is written in this unit, so that nobody beneath has to read first: a page, or a block of the device
+    /// when that is larger, but at most a chunk.
     pub(super) const fn block(&self) -> Sectors {
         self.block
     }
 
-    /// The next read of chunk `chunk`, of which `done` bytes are read.
+    /// What to read next of the chunk `chunk`, `done` bytes of which are read.
     pub(super) fn piece(&self, chunk: u64, done: u64) -> Option<Piece> {
         let left = self.chunk.sectors().bytes().checked_sub(done).filter(|left| *left > 0)?;
         let sector = self.chunk.start(chunk) + Sectors::in_bytes(done);

@@ -1,14 +1,14 @@
-//! Errors of a store.
+//! What can be wrong with a store.
 
 use std::fmt;
 
-/// The kinds of errors. The texts may change, these do not.
+/// What kind of wrong. The texts may change, these do not.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum ErrorKind {
     /// Chunk 0 holds something else, which must not be overwritten (the kernel: ENXIO).
     Foreign,
-    /// An unknown version (EINVAL).
+    /// A version that nobody here knows (EINVAL).
     Version,
     /// A chunk size that cannot be (EINVAL).
     ChunkSize,
@@ -18,10 +18,10 @@ pub enum ErrorKind {
     Corrupt,
 }
 
-/// An error, and its place.
+/// What is wrong, and where.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Error {
-    /// The kind of the error.
+    /// What kind of wrong.
     pub kind: ErrorKind,
     /// The chunk of the COW device that it was found in.
     pub chunk: u64,

@@ -3,7 +3,7 @@
 use super::layout::RawException;
 use zerocopy::{FromBytes, IntoBytes};
 
-/// Chunk `new` of the COW device has the old content of chunk `old` of the origin.
+/// What `old`, a chunk of the origin, held is in `new`, a chunk of the COW device.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Exception {
     /// The chunk of the origin.

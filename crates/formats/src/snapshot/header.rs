@@ -5,7 +5,7 @@ use super::{ChunkSize, Error, ErrorKind};
 use udm_base::Sectors;
 use zerocopy::{FromBytes, IntoBytes};
 
-/// The content of the header.
+/// What the header says.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Header {
     /// Whether the snapshot holds. Once it does not, it never does again.
@@ -14,7 +14,7 @@ pub struct Header {
     pub chunk: ChunkSize,
 }
 
-/// The beginning of a COW device.
+/// What is at the start of a COW device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Probe {
     /// Nothing: the four bytes of the magic are zero. A snapshot may make its store here.

@@ -1,4 +1,4 @@
-//! The two records on the device, as docs/formats/snapshot.md describes them (`drivers/md/dm-snap-persistent.c`, 6.12:
+//! The two records on the device, as docs/formats/snapshot.md tells (`drivers/md/dm-snap-persistent.c`, 6.12:
 //! `struct disk_header`, `struct disk_exception`). Little-endian.
 
 use std::mem::{offset_of, size_of};

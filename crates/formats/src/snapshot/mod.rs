@@ -1,6 +1,6 @@
 //! The snapshot's persistent exception store (`drivers/md/dm-snap-persistent.c`, 6.12): see docs/formats/snapshot.md.
 //!
-//! Nothing here does I/O. The owner of a device asks what to read ([`Reader`], [`AreaReader`]) or to write ([`Batch`]),
+//! Nothing here does I/O. Who owns a device asks what to read ([`Reader`], [`AreaReader`]) or to write ([`Batch`]),
 //! does it in its own time, and comes back; so one code serves a worker that must not wait, the tools, and the
 //! simulator.
 //!

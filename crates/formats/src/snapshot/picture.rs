@@ -1,4 +1,4 @@
-//! A picture of the changes: their places on the origin, and their order.
+//! What changed, as a picture: where on the origin, and in what order.
 //!
 //! The size of the picture does not depend on the size of the devices: cells stand for as many chunks as they must.
 
@@ -6,7 +6,7 @@ use super::{Changes, ChunkSize, Exception, Usage};
 use std::fmt::Write;
 use udm_base::Sectors;
 
-/// The input of the picture.
+/// What the picture shows.
 #[derive(Clone, Debug)]
 pub struct Picture<'a> {
     /// The COW device's name.
@@ -17,7 +17,7 @@ pub struct Picture<'a> {
     pub origin_is_known: bool,
     /// The chunk size.
     pub chunk: ChunkSize,
-    /// The changes.
+    /// What changed.
     pub changes: &'a Changes,
     /// The exceptions, in the order in which they were made.
     pub exceptions: &'a [Exception],

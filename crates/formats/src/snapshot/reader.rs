@@ -11,7 +11,7 @@ use super::{AreaReader, Error, ErrorKind, Exception, Geometry, Piece, Store};
 pub struct Reader {
     geometry: Geometry,
     area: AreaReader,
-    /// The exceptions of the earlier areas, which are full.
+    /// Of the areas before, which are full.
     exceptions: Vec<Exception>,
 }
 
@@ -31,7 +31,7 @@ impl Reader {
         Self { geometry, area, exceptions: Vec::new() }
     }
 
-    /// The next read; `None` when the end has been seen.
+    /// What to read next; `None` when the end has been seen.
     pub fn want(&self) -> Option<Piece> {
         self.area.want()
     }

@@ -1,9 +1,9 @@
-//! The state of a store: the next free chunk, the next entry, and the writes that commit exceptions.
+//! A store as it is now: which chunk is free, which entry comes next, and what to write when exceptions become true.
 //!
 //! The rules are those of `drivers/md/dm-snap-persistent.c`, 6.12. Two things are done otherwise, and neither can be
 //! seen on a device that is at rest:
 //! - Of an area only the blocks that change are written, not the whole chunk: the rest is known to be there.
-//! - Several areas can be filled at once. Those after the first are written before it, while no reader can reach them
+//! - Several areas can be filled at once. Those after the first are written before it, when nobody can come to them
 //!   yet.
 //!
 //! And one can: the entry that would fill the last area of the device is never given away. The kernel gives it, cannot
@@ -20,7 +20,7 @@ use udm_base::{AlignedBuf, Sector, Sectors};
 #[error("the COW device is full")]
 pub struct Full;
 
-/// The usage in a status, as `<allocated>/<total> <metadata>`.
+/// What a status shows, as `<allocated>/<total> <metadata>`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Usage {
     /// Everything up to the next free chunk.
@@ -48,17 +48,17 @@ pub struct Store {
     entries: Vec<Exception>,
     /// Chunks given away whose exceptions are not true yet, in order.
     pending: VecDeque<u64>,
-    /// The rest of the area after the entries is known to be zeroes.
+    /// What follows the entries in their area is known to be zeroes.
     tail_is_zero: bool,
     merging: bool,
     batches: u64,
     /// A batch is being written.
     out: bool,
-    /// A batch could not be written: the content of the device is unknown.
+    /// A batch could not be written: nobody knows what is on the device.
     poisoned: bool,
 }
 
-/// The next step of a merge.
+/// What to do next to merge.
 #[derive(Debug)]
 pub enum Merge<'a> {
     /// Nothing: there are no exceptions any more.
@@ -105,7 +105,7 @@ impl Store {
         &self.geometry
     }
 
-    /// The usage in a status.
+    /// What a status shows.
     pub fn usage(&self) -> Usage {
         let length = |chunks| self.geometry.chunk().start(chunks) - Sector::ZERO;
         Usage { allocated: length(self.next_free), total: self.geometry.device(), metadata: length(self.area + 2) }
@@ -131,7 +131,7 @@ impl Store {
         self.poisoned
     }
 
-    /// Allocates the next free chunk. Allocated chunks have to be committed in the same order.
+    /// Gives away the next free chunk. What is allocated is to be committed, in the same order.
     ///
     /// # Errors
     /// When there is none.
@@ -217,8 +217,8 @@ impl Store {
         self.out = false;
         self.poisoned |= !written;
         if self.merging && written {
-            // As `persistent_commit_merge` (`drivers/md/dm-snap-persistent.c`, 6.12): the status must not say that all
-            // is merged before that is on the device. Nothing else reads this value during a merge.
+            // As `persistent_commit_merge` (`drivers/md/dm-snap-persistent.c`, 6.12): the status, which alone looks at
+            // it during a merge, must not say that all is merged before that is on the device.
             let area = self.geometry.area(self.area).expect("it was read");
             self.next_free = area + self.entries.len() as u64 + 1;
         }
@@ -237,7 +237,7 @@ impl Store {
         Batch { first, last: header, number: self.batches }
     }
 
-    /// The next exceptions to merge: at most `most` of the latest ones, oldest first, all of one area.
+    /// What to merge next: at most `most` of the latest exceptions, oldest first. They are of one area.
     ///
     /// # Errors
     /// When the area to read is not on the device.

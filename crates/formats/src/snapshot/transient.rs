@@ -34,7 +34,7 @@ impl Transient {
         self.device = self.device.max(device);
     }
 
-    /// The usage in a status.
+    /// What the status shows.
     pub fn usage(&self) -> Usage {
         let allocated = self.chunk.start(self.next_free) - Sector::ZERO;
         Usage { allocated, total: self.device, metadata: Sectors::ZERO }

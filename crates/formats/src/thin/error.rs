@@ -1,4 +1,4 @@
-//! Errors of a pool's metadata.
+//! What can go wrong with a pool's metadata.
 
 use std::fmt;
 
@@ -69,9 +69,9 @@ pub enum Error {
         block: u64,
         /// The field.
         field: Field,
-        /// The value found.
+        /// What stands there.
         found: String,
-        /// The value expected.
+        /// What has to stand there.
         expected: String,
     },
     /// Something beneath: a node, a space map, the device.
@@ -120,7 +120,7 @@ pub enum Error {
     Details {
         /// The device.
         dev: u32,
-        /// The error.
+        /// What is wrong.
         what: String,
     },
     /// A data block that is not there was named by the caller.
@@ -182,7 +182,7 @@ impl Error {
     }
 
     /// Whether the operation was refused before it changed anything: the open transaction goes on as if it had not been
-    /// called.
+    /// asked for.
     pub fn is_refusal(&self) -> bool {
         matches!(
             self,

@@ -1,8 +1,8 @@
 //! The superblock: block 0 of the metadata, and the copy of it that a metadata snapshot is (`struct
-//! thin_disk_superblock`, `drivers/md/dm-thin-metadata.c`, 6.12). docs/formats/thin.md describes the layout.
+//! thin_disk_superblock`, `drivers/md/dm-thin-metadata.c`, 6.12). docs/formats/thin.md tells the layout.
 //!
-//! A [`Superblock`] keeps the whole block that was read, and changes fields in those bytes. So a commit keeps the uuid,
-//! the compat flags and every byte behind the last known field.
+//! A [`Superblock`] keeps the whole block that was read. What udm changes, it changes in those bytes, so that the uuid,
+//! the compat flags and every byte behind the last known field come through a commit as they were.
 
 use std::fmt;
 
@@ -15,11 +15,11 @@ use super::error::{Error, Field};
 
 /// Where the superblock lies.
 pub const LOCATION: u64 = 0;
-/// The magic number of thin metadata (`THIN_SUPERBLOCK_MAGIC`).
+/// What tells thin metadata (`THIN_SUPERBLOCK_MAGIC`).
 pub const MAGIC: u64 = 27_022_010;
 /// The salt of the superblock's checksum (`SUPERBLOCK_CSUM_XOR`).
 pub const SALT: u32 = 160_774;
-/// The version of a new superblock (`THIN_VERSION`).
+/// What a freshly formatted superblock says (`THIN_VERSION`).
 pub const VERSION: u32 = 2;
 /// A failed metadata operation left the metadata in doubt (`THIN_METADATA_NEEDS_CHECK_FLAG`).
 pub const NEEDS_CHECK: u32 = 1;
@@ -64,7 +64,7 @@ pub struct Disk {
     pub metadata_block_size: U32,
     /// The size of the metadata device when it was formatted, in blocks; it does not follow when the device grows.
     pub metadata_nr_blocks: U64,
-    /// Compatible features, which may be ignored.
+    /// Features that nobody needs to know.
     pub compat_flags: U32,
     /// Features that a writer needs to know.
     pub compat_ro_flags: U32,

@@ -1,4 +1,4 @@
-//! The values in the leaves of the two trees: a mapping's block and time in one word, and a device's details (`struct
+//! What the leaves of the two trees hold: a mapping's block and time in one word, and a device's details (`struct
 //! disk_device_details`, `pack_block_time`, `drivers/md/dm-thin-metadata.c`, 6.12).
 
 use udm_pdata::{Ref, Value};

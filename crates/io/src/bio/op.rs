@@ -8,9 +8,9 @@ pub enum Op {
     Read,
     /// Memory to device.
     Write,
-    /// Make all completed writes durable. No range, no payload.
+    /// Make durable everything whose write has completed. No range, no payload.
     Flush,
-    /// Discard the range; its content is undefined until it is written again. No payload.
+    /// Give the range back; what it reads afterwards is undefined until written. No payload.
     Discard,
     /// Make the range read as zeroes. No payload.
     WriteZeroes,
@@ -43,8 +43,8 @@ impl OpFlags {
     pub const HIPRI: Self = Self(2);
     /// Write zeroes must leave the range provisioned (`REQ_NOUNMAP`, NBD's NO_HOLE).
     pub const NO_UNMAP: Self = Self(4);
-    /// The reader may see the old content of this read's memory: a device without data may leave the memory as it is,
-    /// as null_blk does. Without this flag such a device clears the memory. For load generators.
+    /// The memory of this read holds nothing that its reader may not see: a device that has nothing to say may leave it
+    /// as it is, as null_blk does. Without it such a device clears the memory. A load generator's flag.
     pub const SCRATCH: Self = Self(8);
 
     /// Whether all of `flags` are set.
@@ -53,7 +53,7 @@ impl OpFlags {
         self.0 & flags.0 == flags.0
     }
 
-    /// Operation and flags as one number, to be tested with a mask: a bit for the operation below, the flags above.
+    /// Operation and flags as one number, which a mask can be held against: the operation's below, the flags above.
     #[inline]
     pub const fn asked_with(self, op: Op) -> u16 {
         op as u16 | (self.0 as u16) << u8::BITS

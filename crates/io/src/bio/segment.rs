@@ -68,7 +68,7 @@ impl<'a> Segments<'a> {
         Self { next, skip, left, _bio: PhantomData }
     }
 
-    /// The number of bytes that are left.
+    /// Bytes in all that are left.
     #[inline]
     pub const fn bytes(&self) -> usize {
         self.left
@@ -110,7 +110,7 @@ impl<'a> Segments<'a> {
         (self.next, self.skip)
     }
 
-    /// The first remaining segment, without taking it.
+    /// The first segment that is left, without taking it.
     #[inline]
     pub fn peek(&self) -> Option<Segment> {
         if self.left == 0 {

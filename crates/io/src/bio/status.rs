@@ -11,11 +11,11 @@ pub enum Status {
     Ok,
     /// The device could not (`BLK_STS_IOERR`).
     Io,
-    /// Outside the device, misaligned, or invalid in another way.
+    /// Outside the device, misaligned, or otherwise not a request for this device.
     Invalid,
     /// No room left (`BLK_STS_NOSPC`).
     NoSpace,
-    /// The device does not support this operation (`BLK_STS_NOTSUPP`).
+    /// The device does not offer this operation (`BLK_STS_NOTSUPP`).
     NotSupported,
     /// The device is read-only.
     ReadOnly,
@@ -25,8 +25,8 @@ pub enum Status {
     Gone,
     /// Took too long (`BLK_STS_TIMEOUT`).
     TimedOut,
-    /// To be pushed back and submitted again after a suspension with `noflush` (`BLK_STS_DM_REQUEUE`). A mapped device
-    /// that is not in such a suspension turns it into [`Status::Io`]; submitters never see it.
+    /// To be pushed back and submitted again after a suspension with `noflush` (`BLK_STS_DM_REQUEUE`). A mapped
+    /// device that is not being suspended so turns it into [`Status::Io`]; submitters never see it.
     Requeue,
 }
 

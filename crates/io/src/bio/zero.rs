@@ -1,7 +1,8 @@
-//! Whether memory is all zero: a thin volume checks this before it allocates a block for a write.
+//! Whether memory is all zero: what a thin volume asks of a write before it gives it a block.
 //!
-//! Non-zero data mostly shows early, so a few words are tested before everything is read: the first, the middle and the
-//! last word of each segment. The rest is read once, by the widest instructions that the CPU has.
+//! Data that is not zero mostly shows it early, so that a few words are looked at before all is read: the first, the
+//! one in the middle and the last of each segment. What is left is read once, by the widest instructions that the CPU
+//! has.
 
 mod kernels;
 
@@ -17,13 +18,13 @@ fn kernel() -> Kernel {
     *CHOSEN.get_or_init(|| kernels::available().next().expect("the portable one is always there").1)
 }
 
-/// The name of the kernel for this CPU: `avx512`, `avx2`, `neon` or `portable`.
+/// The name of the way in which this CPU compares: `avx512`, `avx2`, `neon` or `portable`.
 pub fn zero_kernel() -> &'static str {
     kernels::available().next().expect("the portable one is always there").0
 }
 
-/// Whether all bytes are zero; true for none. The first, middle and last words are looked at first. Costs a few ns if
-/// these are not zero, else a read of everything.
+/// Whether all bytes are zero; true for none. The first, middle and last words are looked at first. Costs a few ns
+/// where these show it, else a read of all.
 #[inline]
 pub fn is_zero(bytes: &[u8]) -> bool {
     // SAFETY: a slice is readable.
@@ -54,8 +55,8 @@ unsafe fn shows(at: *const u8, len: usize) -> bool {
 }
 
 impl Bio {
-    /// Whether it is a write of nothing but zeroes. False for every operation without a payload to write, also for
-    /// [`Op::WriteZeroes`], which has no memory to look at. Segments may be of any length and alignment.
+    /// Whether it is a write of nothing but zeroes. False for whatever has no payload that is written, also for
+    /// [`Op::WriteZeroes`]: what asks for zeroes has no memory to look at. Segments may be of any length and alignment.
     ///
     /// Costs a few ns when the first, middle or last word of a segment is not zero, else a read of the memory. Never
     /// blocks.
@@ -75,8 +76,8 @@ impl Bio {
 mod tests {
     use super::*;
 
-    /// Every kernel that this CPU has, on every length and alignment near its steps: zeroes and every single non-zero
-    /// byte are found, and bytes before and behind are not looked at.
+    /// Every kernel that this CPU has, on every length and alignment near its steps: zeroes are found, and each byte
+    /// that is not; what lies before and behind is not looked at.
     #[test]
     fn kernels_agree() {
         let lens = (0..200).chain([255, 256, 257, 511, 512, 513, 1023, 1024, 1025, 1087, 4095, 4096, 4097]);
@@ -106,7 +107,7 @@ mod tests {
         }
     }
 
-    /// Over several pages, with prefetching.
+    /// Over several pages, where what comes next is fetched ahead.
     #[test]
     fn kernels_agree_on_pages() {
         let mut memory = vec![0; 40_000];

@@ -1,4 +1,4 @@
-//! A submitter's view of its channel's devices and bios.
+//! What a submitter knows of its channel's devices and bios.
 
 use crate::Status;
 use udm_base::Sectors;
@@ -6,7 +6,7 @@ use udm_base::Sectors;
 /// How deep devices can be stacked, the submitter's level included.
 pub const LEVELS: usize = 32;
 
-/// The completion of a bio, for its submitter.
+/// What a submitter learns of a bio that has completed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Completion {
     /// The token that the bio was submitted with.
@@ -19,7 +19,7 @@ pub struct Completion {
 /// detached, it is refused.
 #[derive(Clone, Copy)]
 pub struct Attached {
-    /// Unique in the process; its low bits are the place in the channel's list.
+    /// Of this attachment and no other of the process; its low bits are the place in the channel's list.
     pub(super) id: u64,
     pub(super) sectors: Sectors,
 }

@@ -11,9 +11,9 @@ use udm_base::{Sector, Sectors};
 
 /// One request on its way: 8 bytes, owned, ended exactly once.
 ///
-/// [`end`](Self::end) consumes it, so that it cannot complete twice. A bio that is dropped without `end` fails with
-/// EIO, and asserts in debug builds. It may be sent to and ended on any thread; it completes on the channel it was
-/// taken from.
+/// [`end`](Self::end) consumes it, so that it cannot complete twice. Dropped without, it fails with
+/// EIO, and asserts in debug builds. It may be sent to and ended on any thread; it completes on
+/// the channel it was taken from.
 pub struct Bio(NonNull<Record>);
 
 // SAFETY: the handle owns its record alone; the record's channel is only reached through its mailbox
@@ -31,7 +31,7 @@ impl Bio {
         ManuallyDrop::new(self).0
     }
 
-    /// Turns the handle into an address, for example as the user data of a ring's request. Without
+    /// Gives up the handle for an address, as the user data of a ring's request. Without
     /// [`from_raw`](Self::from_raw) the bio never ends.
     #[inline]
     pub fn into_raw(self) -> NonNull<()> {
@@ -41,7 +41,7 @@ impl Bio {
     /// The bio of an address.
     ///
     /// # Safety
-    /// The address came from [`into_raw`](Self::into_raw), and is used for this once.
+    /// The address came from [`into_raw`](Self::into_raw), and is given back once.
     #[inline]
     pub const unsafe fn from_raw(raw: NonNull<()>) -> Self {
         Self(raw.cast())
@@ -71,7 +71,7 @@ impl Bio {
         self.record().flags
     }
 
-    /// Changes how it is to be done, for example when a device emulates a flag.
+    /// Changes how it is to be done, as when a device beneath takes over a duty.
     #[inline]
     pub fn set_flags(&mut self, flags: OpFlags) {
         self.record_mut().flags = flags;
@@ -116,14 +116,13 @@ impl Bio {
         }
     }
 
-    /// Shortens the bio to `sectors`, for a device that has served the rest: a read that goes past the end of the
-    /// device beneath.
+    /// Cuts the bio off at `sectors`, for a device that has served the rest: a read that goes past what lies beneath.
     pub fn truncate(&mut self, sectors: Sectors) {
         debug_assert!(sectors <= self.sectors(), "a bio gets shorter only");
         self.record_mut().sectors = sectors;
     }
 
-    /// Replaces the status, for a target that has taken the bio back.
+    /// Replaces the status, as a target may that has taken the bio back.
     pub fn set_status(&mut self, status: Status) {
         self.record_mut().status = status;
     }
@@ -151,7 +150,7 @@ impl Bio {
         record.sectors = Sectors::ZERO;
     }
 
-    /// Resets the status to Ok, for code that has handled the error and submits the bio again.
+    /// Takes the status back to Ok, for who has dealt with the error and submits the bio again.
     pub fn clear_status(&mut self) {
         self.record_mut().status = Status::Ok;
     }
@@ -199,7 +198,7 @@ impl Bio {
         }
     }
 
-    /// The device that the bio is for now; the submitter keeps it alive until the bio has completed.
+    /// The device that the bio is for now, which whoever submitted it keeps until it has completed.
     #[inline]
     pub fn device(&self) -> NonNull<dyn BlockDevice> {
         self.record().dev.expect("a submitted bio has a device")
@@ -271,7 +270,7 @@ impl Bio {
         Some(frame)
     }
 
-    /// A word of the record, for free use by the device or target that has the bio now.
+    /// A free word of the record for the device or target that has the bio now.
     #[inline]
     pub fn word(&self) -> u64 {
         self.record().word
@@ -283,7 +282,7 @@ impl Bio {
         self.record_mut().word = word;
     }
 
-    /// Another half word for free use, beside [`word`](Self::word).
+    /// Half a free word more, for who needs it beside [`word`](Self::word).
     pub fn note(&self) -> u32 {
         self.record().note
     }
@@ -294,7 +293,7 @@ impl Bio {
     }
 }
 
-/// The frame of a context that nobody took.
+/// The frame of a context: nobody took it.
 ///
 /// # Safety
 /// Safe to call with any word.

@@ -1,14 +1,13 @@
 //! The part of a channel that other threads may touch.
 //!
 //! # Memory
-//! Cores belong to their domain and are used again by later channels, never freed before it. A thread that mails a bio
-//! also holds a reference to the core: before it has checked whether to wake the owner, the bio may have been taken out
-//! and the domain have ended.
+//! Cores belong to their domain and are used again by later channels, never freed before it; who mails a bio holds the
+//! core beside, because the bio may be taken out, and the domain end, before it has looked whether someone is to be
+//! woken.
 //!
 //! # Orphans
-//! A channel that is dropped while bios are out leaves its core as an orphan. The thread that brings a bio home takes
-//! it in. An orphan submits nothing any more: a bio that would go on, or that waits for a time, ends with EIO, since
-//! nobody polls for it.
+//! A channel that is gone while bios are out leaves its core as an orphan. Whoever brings a bio home takes it in. An
+//! orphan submits nothing any more: what would go on, or waits for its time, ends with EIO, since nobody polls for it.
 
 use super::attached::{Attached, Completion, LEVELS};
 use super::bio::Bio;
@@ -37,17 +36,17 @@ use std::sync::Arc;
 pub(crate) struct ChannelCore {
     pub(crate) lock: BiasedLock,
     orphan: AtomicBool,
-    /// The channel has no owner any more, and ends when its internal bios are home.
+    /// It is nobody's channel any more, and ends when its internal bios are home.
     left: AtomicBool,
-    /// A small type, because indexing arrays of [`MAX_CHANNELS`](crate::MAX_CHANNELS) then needs no bounds check.
+    /// So small a type, because arrays of [`MAX_CHANNELS`](crate::MAX_CHANNELS) then need no check of it.
     number: u8,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) policy: Arc<Policy>,
-    /// Statistics of the channel's polls. Written inside.
+    /// What the channel's polls came to. Written inside.
     pub(crate) polls: PollCounts,
     /// Only touched inside.
     inner: UnsafeCell<Inner>,
-    /// The number of internal bios that are out, to be read from outside. Written inside.
+    /// Internal bios that are out, for who looks from outside. Written inside.
     pub(super) internal_out: std::sync::atomic::AtomicUsize,
     mailbox: Mailbox,
     wake: Option<OwnedFd>,
@@ -60,9 +59,9 @@ pub(crate) struct Inner {
     pub(crate) slabs: [Slab; LEVELS],
     pub(crate) parked: [VecDeque<Parked>; LEVELS],
     pub(crate) parked_count: usize,
-    /// A bit for each level of which slots have become free for parked bios.
+    /// Levels, a bit each, of which slots have come free for those who are parked.
     pub(crate) freed: u32,
-    /// A call further up the stack is resuming parked bios.
+    /// Somebody lets those who are parked go on.
     pub(crate) unparking: bool,
     pub(super) internal: Reserves,
     pub(crate) pending_head: *mut Record,
@@ -71,8 +70,8 @@ pub(crate) struct Inner {
     pub(crate) completions: VecDeque<Completion>,
     pub(crate) timers: Timers,
     pub(crate) sources: Vec<(TypeId, Box<dyn Source>)>,
-    /// The one of `sources` that polls device queues, once there is one: every polled bio needs it. `polling::source`
-    /// knows its type.
+    /// The one of `sources` that polls device queues, once there is one: every polled bio asks for it. What it is,
+    /// `polling::source` knows.
     pub(crate) polls: Option<NonNull<()>>,
     pub(crate) attached: Vec<Option<Holding>>,
     /// Keeps the domain while bios of a channel that is gone are still out.
@@ -147,8 +146,8 @@ impl ChannelCore {
     /// The channel's own state.
     ///
     /// # Safety
-    /// The thread is inside, and no reference from an earlier call is alive: callers keep the reference for one
-    /// expression, or one block that calls no device, frame or source.
+    /// The thread is inside, and no reference from an earlier call is alive: callers keep it for one
+    /// expression or one block that calls nothing of a device, frame or source.
     #[allow(clippy::mut_from_ref)]
     #[inline]
     pub(crate) unsafe fn inner(&self) -> &mut Inner {
@@ -157,15 +156,15 @@ impl ChannelCore {
         unsafe { &mut *self.inner.get() }
     }
 
-    /// Polls in the owner's place, if the owner is outside, and wakes the owner if it sleeps and something moved.
-    /// Returns whether something moved.
+    /// Polls in the owner's place, if it is outside, and wakes it if it sleeps and something moved. Whether something
+    /// has.
     pub(crate) fn poll_remotely(&self) -> bool {
         let moved = self.lock.enter_remotely(|| self.poll()).is_some_and(|n| n > 0);
         self.after_visit(moved);
         moved
     }
 
-    /// Outside again, after work in the owner's place: wakes the owner if needed, and ends a channel that is done.
+    /// Outside again, after something was done in the owner's place: what follows from it.
     fn after_visit(&self, moved: bool) {
         if moved && self.mailbox.is_sleeping() {
             self.wake();
@@ -205,8 +204,7 @@ impl ChannelCore {
 
     /// Sends a bio home, from any thread.
     pub(crate) fn mail(this: NonNull<Self>, bio: Bio) {
-        // SAFETY: records have the pointer from Arc::as_ptr, and the core exists as long as the bio is out, which it
-        // is.
+        // SAFETY: records have the pointer from Arc::as_ptr, and the core is there as long as the bio is out: now.
         let core = unsafe {
             Arc::increment_strong_count(this.as_ptr());
             Arc::from_raw(this.as_ptr())
@@ -254,7 +252,7 @@ impl ChannelCore {
         self.mailbox.awake();
     }
 
-    /// Inside: takes in the mail, polls the sources, runs the timers that are due. Returns how many bios moved.
+    /// Inside: takes in the mail, asks the sources, runs the timers that are due. Returns how many bios moved.
     pub(crate) fn poll(&self) -> usize {
         let mut moved = 0;
         if self.has_mail() {
@@ -303,7 +301,7 @@ impl ChannelCore {
         moved
     }
 
-    /// Runs an owner's timers, due or not. Waits while another thread is inside. Not from inside a channel.
+    /// Runs an owner's timers, due or not. Waits while somebody is inside. Not from inside a channel.
     pub(crate) fn expire(&self, owner: usize) {
         let run = || {
             let cx = Cx::new(self);
@@ -322,13 +320,13 @@ impl ChannelCore {
         self.after_visit(moved > 0);
     }
 
-    /// Whether it waits for its internal bios and has no owner.
+    /// Whether it waits for its internal bios, and nobody has it.
     pub(crate) fn is_left(&self) -> bool {
         self.left.load(Ordering::SeqCst)
     }
 
-    /// Outside: marks a channel without an owner that has internal bios out. The domain's background work serves it
-    /// until the last of them is home; then it ends. Until then its number stays taken and the domain exists.
+    /// Outside: nobody's channel any more, but internal bios are out on it. The domain's background work serves it as
+    /// long as they are, and with the last it ends. Until then the number stays taken, and the domain there.
     #[cold]
     pub(super) fn leave_behind(&self, keep: Arc<Shared>) {
         let shared = keep.clone();
@@ -342,8 +340,8 @@ impl ChannelCore {
         self.end_left();
     }
 
-    /// Ends a channel without an owner, if nothing is under way on it. A thread that finds another one inside leaves
-    /// this to that thread, which calls this function after it has left.
+    /// Ends a channel that was left, if nothing is under way on it. Who finds someone inside leaves that to the one,
+    /// who comes here after it has left.
     #[cold]
     fn end_left(&self) {
         let ended = self.lock.enter_remotely(|| {
@@ -360,8 +358,8 @@ impl ChannelCore {
         }
     }
 
-    /// Inside: whether something is out that only a poll of this channel can complete: in a ring, on a queue, or with a
-    /// timer. Bios that targets delay do not count.
+    /// Inside: whether something is to come that only who looks after the channel brings: of a ring, a queue, or at its
+    /// time. What targets delay does not count.
     pub(super) fn is_under_way(&self) -> bool {
         // SAFETY: inside; a source's flag does not reach the channel.
         let inner = unsafe { self.inner() };
@@ -374,7 +372,7 @@ impl ChannelCore {
         unsafe { self.inner() }.internal.out() > 0
     }
 
-    /// Inside, with nothing under way: the last act on the channel. Bios that are still out are kept by devices
+    /// Inside, with nothing under way, as the last deed of who has the channel. What of its bios is out, devices keep
     /// elsewhere.
     pub(super) fn take_apart(&self, keep: &Arc<Shared>) -> Remains {
         // SAFETY: inside; the reference ends with the function.
@@ -386,14 +384,14 @@ impl ChannelCore {
         let sources = inner.take_sources();
         if !home {
             inner.keep = Some(keep.clone());
-            // A bio that is submitted while another one is being submitted is queued; here it stays queued.
+            // What is submitted while something is being submitted waits in line; here for good.
             inner.submitting = true;
         }
         Remains { home, sources, attached }
     }
 
-    /// Outside, since a device's drop may wait for grace periods: gives the number back, or leaves that to the last bio
-    /// to come home.
+    /// Outside, since a device's drop may wait for grace periods: gives the number back, or leaves that to the last
+    /// bio.
     pub(super) fn give_back(&self, remains: Remains, shared: &Shared) {
         drop((remains.sources, remains.attached));
         if remains.home { shared.free(self.id()) } else { self.abandon() }
@@ -405,9 +403,8 @@ impl ChannelCore {
         self.settle();
     }
 
-    /// Takes in an orphan's mail, and gives its core back to the domain once the last bio is home. A thread that finds
-    /// another one inside (or itself, further up its stack) leaves this to that one, which calls this function after it
-    /// has left.
+    /// Takes in an orphan's mail, and gives its core back to the domain once the last bio is home. Who finds someone
+    /// inside, be it itself further up its stack, leaves that to the one, who comes here after it has left.
     #[cold]
     fn settle(&self) {
         in_total_order();
@@ -424,7 +421,7 @@ impl ChannelCore {
         }
     }
 
-    /// Inside an orphan: ends the bios that can be ended. Returns the rest of the channel when the last bio is home.
+    /// Inside an orphan: ends what can be ended. Gives what is left of the channel when the last bio is home.
     fn bring_home(&self) -> Option<Rest> {
         if !self.orphan.load(Ordering::SeqCst) {
             return None;
@@ -449,7 +446,7 @@ impl ChannelCore {
     }
 }
 
-/// The remains of a channel that ends.
+/// What a channel leaves that ends.
 pub(super) struct Remains {
     /// None of its bios is out.
     home: bool,
@@ -457,14 +454,14 @@ pub(super) struct Remains {
     attached: Vec<Option<Holding>>,
 }
 
-/// The remains of an orphan.
+/// What an orphan leaves.
 struct Rest {
     sources: Vec<(TypeId, Box<dyn Source>)>,
     attached: Vec<Option<Holding>>,
     shared: Arc<Shared>,
 }
 
-/// The mark of a bio in a mailbox that is to be submitted again instead of completed.
+/// The mark of a bio in a mailbox that wants to be submitted again rather than completed.
 pub(crate) const RESUBMIT: u32 = u32::MAX;
 
 /// An attachment that holds its device.
@@ -485,7 +482,7 @@ impl Holding {
 }
 
 impl Inner {
-    /// Removes the sources, none of which is used any more.
+    /// Takes out the sources, none of which is used any more.
     fn take_sources(&mut self) -> Vec<(TypeId, Box<dyn Source>)> {
         self.polls = None;
         std::mem::take(&mut self.sources)
@@ -496,7 +493,7 @@ impl Inner {
         self.slabs.iter().map(Slab::out).sum()
     }
 
-    /// The device, if `dev` is still an attachment of this channel.
+    /// The device, if `dev` is an attachment of this channel, and still is.
     #[inline]
     pub(super) fn device(&self, dev: Attached) -> Option<NonNull<dyn BlockDevice>> {
         match self.attached.get(dev.index()) {
@@ -505,13 +502,13 @@ impl Inner {
         }
     }
 
-    /// Removes the reference to a device.
+    /// Takes out what holds a device.
     pub(super) fn let_go(&mut self, dev: Attached) -> Option<Holding> {
         assert!(self.device(dev).is_some(), "a device is detached that the channel does not hold");
         self.attached[dev.index()].take()
     }
 
-    /// The next parent that waits for a clone and for which a slot is free.
+    /// The next parent that waits for a clone, and for which there is one.
     pub(super) fn next_parked(&mut self) -> Option<Parked> {
         const { assert!(LEVELS <= u32::BITS as usize, "a bit for each level") };
         while self.freed != 0 {
@@ -538,7 +535,7 @@ impl Inner {
     }
 }
 
-/// Whether the bio's list of segments covers its length.
+/// Whether the payload that a bio's list holds covers its length.
 pub(crate) fn covers(op: Op, segs: &[crate::Segment], bytes: u64) -> bool {
     !op.has_payload() || segs.iter().map(|s| s.len() as u64).sum::<u64>() >= bytes
 }

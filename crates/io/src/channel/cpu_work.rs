@@ -10,7 +10,7 @@ use crate::job_pool::{JobPool, JobPoolOptions};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-/// Work on a bio. The function ends the bio; the word is the caller's.
+/// What is done with a bio, which it ends; the word is the caller's.
 ///
 /// # Safety
 /// Called once, outside of channels, with the word that was given along.
@@ -28,7 +28,7 @@ pub(crate) struct CpuWork {
     word: *const (),
 }
 
-// SAFETY: the caller that queues it promises that the word may be used where the function is called.
+// SAFETY: whoever queues it promises that the word may be used where the function is called.
 unsafe impl Send for CpuWork {}
 
 /// The threads of a domain for such work.
@@ -41,10 +41,10 @@ pub(crate) fn cpu_pool(executor: Arc<dyn Executor>) -> JobPool<CpuWork> {
 }
 
 impl Domain {
-    /// Calls `func` with the bio and `word` on a thread of the domain, outside of channels: for CPU work that takes
-    /// longer than a section may. `func` ends the bio. Threads are started as they are needed, at most one for each
-    /// CPU, and end when there is nothing to do. If none can be started at all, `func` is called at once. May be called
-    /// from inside a channel.
+    /// Has `func` called with the bio and `word` on a thread of the domain's own, outside of channels: for what takes
+    /// the CPU longer than a section may. `func` ends the bio. Threads are started as they are needed, at most one for
+    /// each CPU, and end when there is nothing to do; where none can be started at all, `func` is called at once. May
+    /// be called from inside a channel.
     ///
     /// # Safety
     /// `word` is what `func` expects, and stays valid until that has ended the bio.

@@ -1,4 +1,4 @@
-//! The channel as devices and frames see it when they run in it.
+//! What devices and frames see of the channel that they run in.
 
 use super::attached::LEVELS;
 use super::bio::Bio;
@@ -13,7 +13,7 @@ use std::marker::PhantomData;
 use std::ptr::NonNull;
 use udm_base::{Sector, Sectors};
 
-/// Proof that the thread is inside a channel, with the channel's services. It cannot leave the thread.
+/// Proof that the thread is inside a channel, and the way to its services. It does not leave the thread.
 ///
 /// A bio of this channel that is ended now completes now.
 pub struct Cx<'a>(&'a ChannelCore, PhantomData<*const ()>);
@@ -36,25 +36,25 @@ impl<'a> Cx<'a> {
         self.0.id()
     }
 
-    /// A number for the section that the thread is in: no other of this channel has had it. For workers that limit the
-    /// work that they do in one section.
+    /// A number for the section that the thread is in: no other of this channel has had it. For workers that bound what
+    /// they do in one.
     pub fn section(&self) -> u64 {
         self.0.lock.section()
     }
 
-    /// Whether the thread is the channel's owner, not one that serves it in the owner's place.
+    /// Whether the thread is the channel's own, and none that serves it in its owner's place.
     #[inline]
     pub(crate) fn is_owner(&self) -> bool {
         self.0.lock.is_owner()
     }
 
-    /// The domain's polling policy.
+    /// How the domain polls.
     #[inline]
     pub(crate) fn policy(&self) -> &'a Policy {
         &self.0.policy
     }
 
-    /// Statistics of the channel's polls.
+    /// What the channel's polls came to.
     #[inline]
     pub(crate) fn poll_counts(&self) -> &'a PollCounts {
         &self.0.polls
@@ -65,13 +65,7 @@ impl<'a> Cx<'a> {
         self.0.clock.now()
     }
 
-    /// The time some milliseconds ago at most, cheaper: see [`Clock::coarse`](crate::Clock::coarse).
-    #[inline]
-    pub fn coarse_now(&self) -> Nanos {
-        self.0.clock.coarse()
-    }
-
-    /// Submits a bio to its device: at once, or if another bio is being submitted, after that one, in order.
+    /// Submits a bio to its device: at once, or after the one that is being submitted, in order.
     #[inline]
     pub fn submit(&self, bio: Bio) {
         // SAFETY: inside; the reference ends before a device is called.
@@ -90,16 +84,16 @@ impl<'a> Cx<'a> {
         }
     }
 
-    /// Submits a bio of any channel to its device: here if it is of this channel, else on its own channel, which gets
-    /// it by mail. For a worker that sends a bio on to a device beneath. To a device where it has been, a bio goes only
-    /// by [`Bio::resubmit`]; otherwise a section could go on for as long as a worker and a bio disagree.
+    /// Submits a bio of any channel to the device it is for: here if it is of this channel, else on its own, which gets
+    /// it by mail. For a worker that sends a bio on to a device beneath; where it has been, it goes again by
+    /// [`Bio::resubmit`] only, so that no section goes on for as long as a worker and a bio disagree.
     pub fn forward(&self, bio: Bio) {
         if self.is_home(&bio) { self.submit(bio) } else { bio.resubmit() }
     }
 
     /// Whether a bio is of this channel.
     #[inline]
-    pub fn is_home(&self, bio: &Bio) -> bool {
+    pub(crate) fn is_home(&self, bio: &Bio) -> bool {
         std::ptr::eq(bio.record().channel.as_ptr(), self.0)
     }
 
@@ -110,7 +104,7 @@ impl<'a> Cx<'a> {
             while let Some(bio) = next {
                 #[cfg(debug_assertions)]
                 let bio = self.counted(bio);
-                // SAFETY: the submitter keeps the device until the bio has completed.
+                // SAFETY: who submitted the bio keeps its device until it has completed.
                 next = unsafe { bio.device().as_ref() }.submit(self, bio);
             }
             // SAFETY: inside; the reference ends with the block.
@@ -123,11 +117,11 @@ impl<'a> Cx<'a> {
         }
     }
 
-    /// Counts that a bio reaches its device: see [`rounds`](super::rounds).
+    /// Counts that a bio comes to its device: see [`rounds`](super::rounds).
     #[cfg(debug_assertions)]
     fn counted(&self, mut bio: Bio) -> Bio {
         if !bio.record_mut().rounds.count(self.section()) {
-            // SAFETY: the submitter keeps the device until the bio has completed.
+            // SAFETY: who submitted the bio keeps its device until it has completed.
             let name = unsafe { bio.device().as_ref() }.name();
             panic!("a bio goes round within one section, by way of {name}: have it look again by mail");
         }
@@ -140,8 +134,8 @@ impl<'a> Cx<'a> {
         unsafe { self.0.inner() }.timers.set(at, 0, bio, func);
     }
 
-    /// As [`at`](Self::at), for an owner that can run all of its timers early, by
-    /// [`Domain::expire`](crate::Domain::expire). An owner is identified by an address of its own.
+    /// As [`at`](Self::at), for an owner that may have all of its timers run early, by
+    /// [`Domain::expire`](crate::Domain::expire). Owners are told apart by an address of theirs.
     pub fn at_for(&self, owner: usize, at: Nanos, bio: Bio, func: fn(&Cx<'_>, Bio)) {
         // SAFETY: inside; the reference ends with the expression.
         unsafe { self.0.inner() }.timers.set(at, owner, bio, func);
@@ -197,8 +191,8 @@ impl<'a> Cx<'a> {
         Some(clone)
     }
 
-    /// As [`clone_part`](Self::clone_part), but another operation, on memory of the caller's that lives for ever: for a
-    /// device that writes zeroes for a device beneath without write zeroes, or that sends a flush of its own.
+    /// As [`clone_part`](Self::clone_part), but another operation, on memory of the caller's that lives for ever: how
+    /// a device writes zeroes that the one beneath cannot make itself, or sends a flush of its own.
     ///
     /// # Safety
     /// As [`clone_part`](Self::clone_part), and the memory covers the range and allows what the operation does with it.
@@ -246,11 +240,11 @@ impl<'a> Cx<'a> {
         if requeued { Self::take_back(parent) } else { Some(parent) }
     }
 
-    /// Before its frames run: these belong to the devices above, which must not see this.
+    /// Before its frames run: they are those of the devices above, which have nothing to do with it.
     #[cold]
     fn take_back(parent: Bio) -> Option<Bio> {
         let dev = parent.device();
-        // SAFETY: the submitter keeps the device until the bio has completed.
+        // SAFETY: who submitted the bio keeps its device until it has completed.
         unsafe { dev.as_ref() }.take_back(parent)
     }
 
@@ -265,7 +259,7 @@ impl<'a> Cx<'a> {
         inner.parked_count += 1;
     }
 
-    /// Releases a clone's slot.
+    /// Gives a clone's slot back.
     fn release(&self, clone: Bio) {
         let level = clone.record().level as usize;
         // SAFETY: inside; the reference ends with the block.
@@ -276,8 +270,8 @@ impl<'a> Cx<'a> {
         }
     }
 
-    /// A slot of `level` is free: parents that wait for one go on. Their clones may end at once, which frees slots
-    /// again. The outermost call handles that too, so that many waiting parents do not cause deep recursion.
+    /// A slot of `level` is free: those go on that wait for one. Their clones may end at once, which frees slots again.
+    /// That is left to the call that is at it, so that no number of those who wait makes calls within calls.
     #[cold]
     fn unpark(&self, level: usize) {
         // SAFETY: inside; the reference ends with the block.
@@ -297,14 +291,19 @@ impl<'a> Cx<'a> {
         unsafe { self.0.inner() }.unparking = false;
     }
 
-    /// Ends a bio of any channel with the status that it has noted: as [`Bio::end`], but quicker for a bio of this
-    /// channel.
+    /// How many clones of `level` are out.
+    pub fn clones_out(&self, level: usize) -> usize {
+        // SAFETY: inside; the reference ends with the expression.
+        unsafe { self.0.inner() }.slabs[level].out()
+    }
+
+    /// Ends a bio of any channel with the status that it has noted: as [`Bio::end`], quicker for one of this channel.
     #[inline]
     pub(crate) fn end_noted(&self, bio: Bio) {
         if self.is_home(&bio) { self.0.complete(bio) } else { bio.end(Status::Ok) }
     }
 
-    /// Ends a bio of this channel: as [`Bio::end`], without checking which channel it belongs to.
+    /// Ends a bio of this channel: as [`Bio::end`], without looking where it belongs.
     ///
     /// # Panics
     /// In debug builds, when it is of another channel.
@@ -329,7 +328,7 @@ unsafe fn child_done(cx: &Cx<'_>, clone: Bio, _: *const ()) -> Option<Bio> {
     if !status.is_ok() {
         // SAFETY: the parent is held by its clones, all of this channel.
         let record = unsafe { parent.as_mut() };
-        // A later error replaces Requeue, as in the kernel (`dm_io_set_error`, `drivers/md/dm.c`, 6.12).
+        // An error waits for the next time, as in the kernel (`dm_io_set_error`, `drivers/md/dm.c`, 6.12).
         if record.status.is_ok() || status == Status::Requeue {
             record.status = status;
         }
@@ -340,9 +339,8 @@ unsafe fn child_done(cx: &Cx<'_>, clone: Bio, _: *const ()) -> Option<Bio> {
 }
 
 impl Bio {
-    /// Sends the bio to its own channel to be submitted again to the device it is for now, from any thread: for a
-    /// device that releases bios that it had queued. Even if this is called inside the bio's channel, a later section
-    /// submits it.
+    /// Sends the bio to its own channel to be submitted again to the device it is for now, from any thread: how a
+    /// device lets go of bios that it queued. Also from inside its channel it is a later section that submits it.
     pub fn resubmit(mut self) {
         let record = self.record_mut();
         record.children = RESUBMIT;

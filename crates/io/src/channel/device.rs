@@ -1,4 +1,4 @@
-//! A block device as the layers above see it.
+//! What a block device is to the layers above.
 
 use super::bio::Bio;
 use super::cx::Cx;
@@ -8,7 +8,7 @@ use std::any::Any;
 use std::time::Duration;
 use udm_base::{DevT, Sector, Sectors};
 
-/// The identity of a device: two names with the same identity are the same device.
+/// What makes two names the same device.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
 pub enum DeviceId {
     /// A block device, of udm's or of the host's.
@@ -19,7 +19,7 @@ pub enum DeviceId {
     Anonymous(usize),
 }
 
-/// Requests of a device to another machine or process that are not answered yet.
+/// What a device has asked of others and not been answered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Outstanding {
     /// Requests that are under way.
@@ -28,27 +28,27 @@ pub struct Outstanding {
     pub queued: usize,
     /// For how long the oldest has been waiting, in nanoseconds.
     pub oldest_ns: u64,
-    /// For how long no expected data has come, in nanoseconds.
+    /// For how long nothing has come while something was expected, in nanoseconds.
     pub silent_ns: u64,
-    /// The connection to the other side is lost for good.
+    /// The other side is gone for good.
     pub lost: bool,
 }
 
 /// A block device: a file, memory, a remote export, or a mapped device.
 ///
-/// A submitter holds the device (by `Arc`, in its channel or in its table) until every bio that it has submitted there
-/// has completed.
+/// Who submits to a device holds it (by `Arc`, in its channel or in its table) until every bio it
+/// submitted there has completed.
 pub trait BlockDevice: Send + Sync + 'static {
     /// Takes a bio. The device ends it, keeps it until its I/O is done, or returns it redirected to a
     /// device beneath. The range lies within the device as it was when the submitter attached it; a
     /// device that can shrink checks again.
     ///
-    /// Must not block and must not wait for a lock that is held during I/O.
+    /// Must not block and must not wait for a lock that I/O is done under.
     fn submit(&self, cx: &Cx<'_>, bio: Bio) -> Option<Bio>;
 
-    /// All clones of a bio that this device serves have come back, at least one of them with
-    /// [`Status::Requeue`](crate::Status::Requeue). The device keeps the bio, to serve it as a whole once more, or
-    /// returns it, to complete with that status.
+    /// A bio that this device serves by clones has all of them back, and one of them with
+    /// [`Status::Requeue`](crate::Status::Requeue), whatever became of the others. The device keeps the bio, to serve
+    /// it as a whole once more, or gives it back to complete so.
     fn take_back(&self, bio: Bio) -> Option<Bio> {
         Some(bio)
     }
@@ -62,7 +62,7 @@ pub trait BlockDevice: Send + Sync + 'static {
     /// Which device it is.
     fn id(&self) -> DeviceId;
 
-    /// Its name as a table prints it: `M:m`, a path or a URI. A table with this name can be loaded again.
+    /// Its name as a table prints it: `M:m`, a path or a URI. What it gives loads again.
     fn name(&self) -> String;
 
     /// Whether writes are refused.
@@ -76,7 +76,7 @@ pub trait BlockDevice: Send + Sync + 'static {
         0
     }
 
-    /// The memory that holds its data, if the data is nowhere else and so ends with the process.
+    /// The memory that its data is in and nowhere else: what is there ends with the process.
     fn memory(&self) -> Option<&Memory> {
         None
     }
@@ -86,35 +86,35 @@ pub trait BlockDevice: Send + Sync + 'static {
         false
     }
 
-    /// How long an adaptive channel that holds it polls before it sleeps; `None`: as the channel's domain says.
+    /// How long an adaptive channel that holds it polls before it sleeps; `None`: as its domain says.
     fn poll_budget(&self) -> Option<Duration> {
         None
     }
 
-    /// Changes how many poll queues are in use; with 0 the device cannot be polled any more. Bios in flight complete
-    /// all the same. False if the device's number of queues cannot be chosen.
+    /// Changes how many queues that are polled are in use; 0: it cannot be polled any more. Bios in flight complete all
+    /// the same. False where the number is not to be chosen.
     fn set_poll_queues(&self, n: u32) -> bool {
         let _ = n;
         false
     }
 
-    /// Says what the `sectors` from `sector` hold, through `reply`, at once or later: see
-    /// [`Questions`](crate::Questions). A device that does not know drops the reply: then the range counts as data.
+    /// What the `sectors` from `sector` hold, left in `reply` at once or later: see [`Questions`](crate::Questions).
+    /// Who knows nothing drops the reply: then the range counts as data.
     ///
-    /// Like [`submit`](Self::submit), must not block and must not wait for a lock that is held during I/O.
+    /// As [`submit`](Self::submit), must not block and must not wait for a lock that I/O is done under.
     fn extents(&self, cx: &Cx<'_>, sector: Sector, sectors: Sectors, reply: ExtentsReply) {
         let _ = (cx, sector, sectors, reply);
     }
 
-    /// The requests to another process or machine that it waits for, for people who ask why a bio does not complete.
-    /// May block for a fraction of a second, not longer.
+    /// What it waits for, if that is somebody else's answer: for people who ask why a bio is not done. May block for a
+    /// fraction of a second, not longer.
     fn outstanding(&self) -> Option<Outstanding> {
         None
     }
 
-    /// Direct access to the memory of a range, to read or write it without a bio, for devices whose reads and writes do
-    /// nothing else: a bio of that range would end at once and successfully. The access is valid during the section of
-    /// `cx`.
+    /// The memory that a range of it is, to be read or written without a bio, if that is all that reads and writes do
+    /// here. Then a bio of that range would end at once and well. It may be lent for as long as the section that `cx`
+    /// is.
     fn direct_access<'a>(
         &'a self,
         cx: &'a Cx<'_>,
@@ -126,12 +126,12 @@ pub trait BlockDevice: Send + Sync + 'static {
         None
     }
 
-    /// Whether channels of `domain` may use it: a device that changes under grace periods belongs to one domain.
+    /// Whether channels of `domain` may use it: a device that is changed under grace periods is of one domain.
     fn is_for(&self, domain: &Domain) -> bool {
         let _ = domain;
         true
     }
 
-    /// Itself, for code that looks for a device of its own type.
+    /// Itself, for those who look for a device of their own kind.
     fn as_any(&self) -> &dyn Any;
 }

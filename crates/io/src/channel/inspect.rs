@@ -1,5 +1,5 @@
-//! The content of a channel, for people who ask why something waits. It adds no cost to the path of a bio: the
-//! inspecting thread enters each channel as a remote poller, and looks which records are in use.
+//! What lies in a channel, for people who ask why something waits. Nothing on a bio's way is done for it: who asks
+//! enters each channel as who drains does, and looks which records are in use.
 
 use super::attached::LEVELS;
 use super::core::ChannelCore;
@@ -11,22 +11,22 @@ use std::collections::HashSet;
 use std::ptr::NonNull;
 use udm_base::{Sector, Sectors};
 
-/// A channel's state at the time of a look.
+/// A channel's state as one who came by found it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ChannelReport {
     /// Its number in its domain.
     pub number: usize,
-    /// `None`: its thread or another one was inside at every attempt.
+    /// `None`: its thread, or another, was inside whenever it was looked at.
     pub content: Option<ChannelContent>,
     /// Its thread sleeps until something wakes it.
     pub sleeping: bool,
     /// Its thread has dropped it; it stays until its bios are home.
     pub orphan: bool,
-    /// There are bios in its mailbox that ended on other threads.
+    /// Bios that were ended elsewhere lie in its mailbox.
     pub mail: bool,
 }
 
-/// The content of a channel.
+/// What lies in a channel.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ChannelContent {
     /// Bios that are out.
@@ -44,24 +44,24 @@ pub struct ChannelContent {
 pub struct BioReport {
     /// What it does.
     pub op: Op,
-    /// Its sector, on the device that it was sent to last.
+    /// Where, on the device that it was sent to last.
     pub sector: Sector,
-    /// Its length.
+    /// How much.
     pub sectors: Sectors,
     /// 0: a submitter's; else a clone of that level of a stack, or an internal bio.
     pub level: usize,
     /// An internal bio.
     pub internal: bool,
-    /// The address of the device that it was sent to last, to be compared with the addresses of known devices. That
-    /// device may be gone.
+    /// The address of the device that it was sent to last, to be compared with those of devices that are known. It may
+    /// be one that is gone.
     pub device: usize,
 }
 
-/// How often to try a channel whose thread is inside.
+/// How often a channel is tried whose thread is inside.
 const TRIES: usize = 64;
 
 impl ChannelCore {
-    /// Looks, unless another thread is inside at every attempt. Does not block. Not from inside a channel.
+    /// Looks, unless somebody is inside all the time. Does not block. Not from inside a channel.
     pub(crate) fn inspect(&self) -> ChannelReport {
         let content = (0..TRIES).find_map(|_| {
             let found = self.lock.enter_remotely(|| self.content());
@@ -98,12 +98,12 @@ impl Slab {
     }
 }
 
-/// The report of a record that is out.
+/// What a record says that is out.
 fn report(record: NonNull<Record>, internal: bool) -> BioReport {
     let at = record.as_ptr();
-    // SAFETY: the record is initialised and stays as long as its slab. Another thread may be working on the bio, but
-    // these fields are only written inside the bio's own channel, where this thread is. They are read one by one,
-    // without a reference to the record as a whole.
+    // SAFETY: the record is initialised and stays as long as its slab. Who has the bio may be at work on it on another
+    // thread; these fields are only written inside the bio's own channel, where this thread is. They are read one by
+    // one, without a reference to the record as a whole.
     let (op, sector, sectors, level, dev) = unsafe {
         (
             (&raw const (*at).op).read_volatile(),

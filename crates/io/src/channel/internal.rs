@@ -1,14 +1,14 @@
-//! Internal bios: the reads and writes of a worker that are not part of a client's bio.
+//! Internal bios: what a worker reads and writes that is no part of any bio it was given.
 //!
 //! # Why they cannot deadlock
 //! They come from a reserve for each level of a stack, apart from the clones'. One that goes to a device of level `n`
-//! is taken from the reserve of `n + 1`, and waits only for levels up to `n`. When the reserve is empty, a worker is
-//! refused, and can ask to be called when a slot has come home ([`Cx::when_internal`]).
+//! is taken from the reserve of `n + 1`, and waits for nothing but levels up to `n`. Who finds the reserve empty is
+//! refused, and called when something of it has come home ([`Cx::when_internal`]).
 //!
 //! # When the channel ends
-//! A channel that is being dropped gives no more of them, calls those that wait, and stays until the last one has come
-//! home. If a device beneath keeps some for long, the background work takes the channel over. So a worker's I/O never
-//! fails because the thread that happened to run it went away. A worker that is refused for this reason
+//! A channel that is being dropped gives no more of them, tells those who wait, and stays until the last has come home;
+//! or, when a device beneath keeps some for long, leaves its place to the background work. So a worker's I/O never
+//! fails because the thread that happened to run it went away; who is refused for this reason
 //! ([`Cx::can_submit_internal`]) leaves its work to another channel.
 
 use super::attached::LEVELS;
@@ -32,26 +32,26 @@ const PATIENCE_NS: u64 = 5_000_000_000;
 /// Internal bios that each level of a channel can have out.
 pub const INTERNAL_MAX: usize = 256;
 
-/// Called when an internal bio has ended and its slot is free again, with its status and the word that was given with
-/// it. It may take the next one.
+/// What is called when an internal bio has ended and its slot is free again: with how it went, and the word that was
+/// given along. It may take the next one.
 ///
 /// # Safety
-/// Called once for each bio, inside its channel, with the word that was given with it.
+/// Called once for each bio, inside its channel, with the word that was given along with it.
 pub type InternalDone = unsafe fn(&Cx<'_>, Status, *const ());
 
-/// A waiter that was refused an internal bio.
+/// Someone who was refused an internal bio.
 pub trait InternalWaiter: Send + Sync {
     /// Some have come home, or the channel gives no more: see [`Cx::can_submit_internal`]. Called once for each
     /// [`Cx::when_internal`] that was true, inside the channel. Must not block.
     fn again(self: Arc<Self>, cx: &Cx<'_>);
 }
 
-/// The reserves of a channel, and the waiters for them.
+/// The reserves of a channel, and who waits for them.
 pub(crate) struct Reserves {
-    /// One for each level; on the heap, because the core is moved as a whole when it is made.
+    /// One for each level; not within the core, which is moved about as a whole when it is made.
     slabs: Box<[Slab]>,
     waiting: Box<[VecDeque<Arc<dyn InternalWaiter>>]>,
-    /// The core, for the records. Dangling until the first channel opens.
+    /// The core as records know it. Dangling until the first channel opens.
     channel: NonNull<ChannelCore>,
     /// The channel is being dropped.
     closed: bool,
@@ -76,7 +76,7 @@ impl Reserves {
         &self.slabs
     }
 
-    /// For the next owner of the core; `channel` is the reference-counted pointer to the core.
+    /// For the next owner of the core, which `channel` leads to with what it needs to be held by.
     pub(super) fn open(&mut self, channel: NonNull<ChannelCore>) {
         debug_assert_eq!(self.out(), 0, "a channel outlives its own bios");
         self.channel = channel;
@@ -98,8 +98,7 @@ impl ChannelCore {
         this.lock.exit();
     }
 
-    /// Whether internal bios were out a moment ago, or the channel lost its owner with some out and has not ended.
-    /// Callable from anywhere.
+    /// Whether internal bios were out a moment ago, or the channel was left with some and has not ended. From anywhere.
     pub(crate) fn has_internal(&self) -> bool {
         self.internal_out.load(Ordering::Relaxed) > 0 || self.is_left()
     }
@@ -116,7 +115,7 @@ impl ChannelCore {
         self.clock.now().since(began) > PATIENCE_NS
     }
 
-    /// Inside, before the channel ends: stops giving internal bios, and calls the waiters.
+    /// Inside, before the channel ends: gives no more internal bios, and tells those who wait for some.
     pub(super) fn close_internal(&self) {
         let cx = Cx::new(self);
         // SAFETY: inside; the reference ends with the expression.
@@ -131,8 +130,8 @@ impl ChannelCore {
 }
 
 impl Cx<'_> {
-    /// Whether the channel gives internal bios at all. A channel that is being dropped, or an orphan, does not: a
-    /// worker has to do its work on another channel.
+    /// Whether the channel gives internal bios at all. One that is being dropped, or whose last bios are brought home
+    /// after that, does not: what a worker would do here is for another channel to do.
     #[inline]
     pub fn can_submit_internal(&self) -> bool {
         // SAFETY: inside; the reference ends with the expression.
@@ -177,7 +176,7 @@ impl Cx<'_> {
         core.count_internal(1);
         let record = bio.record_mut();
         record.op = op;
-        // Nobody polls for it, and its parent field is no bio.
+        // Nobody polls for it, and what it has as its parent is no bio.
         record.flags = flags.without(OpFlags::HIPRI);
         record.sector = sector;
         record.sectors = sectors;
@@ -185,7 +184,7 @@ impl Cx<'_> {
         record.skip = 0;
         record.children = 0;
         record.token = 0;
-        // Not a clone: the field of a clone's parent holds the word here.
+        // Not a clone: what a clone has as its parent is the word here.
         record.parent = word.cast_mut().cast::<Record>();
         // SAFETY: internal_done gets what it expects: the function.
         let pushed = unsafe { bio.push_frame(internal_done, done as *const ()) };
@@ -202,8 +201,8 @@ impl Cx<'_> {
         true
     }
 
-    /// Calls `waiter` once when the reserve of `level`, which has refused it, may serve it again; waiters are called in
-    /// the order of asking. False when the channel gives no more at all: then `waiter` is not called.
+    /// Has `waiter` called once when the reserve of `level`, by which it was refused, may serve it again, in the order
+    /// of asking. False when the channel gives no more at all: it will not be called.
     #[must_use]
     pub fn when_internal(&self, level: usize, waiter: Arc<dyn InternalWaiter>) -> bool {
         // SAFETY: inside; the reference ends with the block.
@@ -223,7 +222,7 @@ impl Cx<'_> {
         unsafe { self.core().inner() }.internal.slabs[level].out()
     }
 
-    /// Calls the waiters, as long as there are free slots.
+    /// Calls those who wait, as long as there is something for them.
     fn call_waiting(&self, level: usize) {
         // SAFETY: inside; the reference ends with the expression.
         while let Some(waiter) = unsafe { self.core().inner() }.internal.next_waiter(level) {
@@ -232,7 +231,7 @@ impl Cx<'_> {
     }
 }
 
-/// The last frame of an internal bio: first its slot is released, then its owner is called, then the waiters.
+/// The last frame of an internal bio: its slot goes home, then its owner learns of it, then those who wait.
 ///
 /// # Safety
 /// The bio came from [`Cx::submit_internal`], `func` is its function, and this runs inside its channel.

@@ -5,13 +5,13 @@
 //! pass a barrier, and only then looks whether the owner is inside. Either the owner sees the remote poller or the
 //! remote poller sees the owner.
 //!
-//! Both seats also serve as read-side sections: what a thread has found inside through a lock-free pointer stays until
-//! the [`grace_period`] of the thread that replaced the pointer is over.
+//! Both seats also serve as read-side sections: what was found inside through a lock-free pointer stays until the
+//! [`grace_period`] of who replaced the pointer is over.
 
 use crate::sync::{AtomicU64, AtomicUsize, Ordering, fence, heavy_barrier, light_barrier, thread_token, yield_now};
 use std::ops::Deref;
 
-/// Whether a thread is inside, and how often one has left. Only written by the thread that takes the seat.
+/// Who is inside, and how often someone has left. Only written by who takes the seat.
 struct Seat {
     taken_by: AtomicUsize,
     left: AtomicU64,
@@ -28,7 +28,7 @@ impl Seat {
         self.taken_by.store(0, Ordering::Release);
     }
 
-    /// The value that a grace period has to see change, or `None` if no thread is inside.
+    /// What a grace period has to see change, or `None` if nobody is inside.
     fn section(&self) -> Option<u64> {
         let left = self.left.load(Ordering::Acquire);
         (self.taken_by.load(Ordering::Acquire) != 0).then_some(left)
@@ -45,7 +45,7 @@ pub(crate) struct BiasedLock {
     owner: Seat,
     remote: Seat,
     asymmetric: bool,
-    /// The model checker watches this in place of the locked data.
+    /// What the model checker watches in place of that which is locked.
     #[cfg(loom)]
     watched: loom::cell::UnsafeCell<()>,
 }
@@ -114,8 +114,8 @@ impl BiasedLock {
     /// Runs `work` inside in the owner's place; not if the owner or another remote poller is inside, or this thread
     /// itself.
     ///
-    /// A thread that finds a remote poller inside may leave its work to that one: the remote poller sees everything
-    /// that was stored before, if it looks again after its own `enter_remotely`.
+    /// Who finds a remote poller inside may leave its work to that one, which sees everything that was stored before
+    /// when it looks again after its own `enter_remotely`.
     #[cold]
     pub(crate) fn enter_remotely<T>(&self, work: impl FnOnce() -> T) -> Option<T> {
         fence(Ordering::SeqCst);
@@ -153,9 +153,8 @@ fn inside_already() -> ! {
 /// `L` is what keeps the locks: references while somebody waits, counted ones while nobody does.
 pub(crate) struct Sections<L> {
     seen: Vec<(L, Role, u64)>,
-    /// How many of `seen`, from the front, have ended. A section that was once seen to have ended is not looked at
-    /// again: a thread may take its seat for a moment and give it up because it sees a remote poller, and that does not
-    /// count as leaving.
+    /// How many of `seen`, from the front, have ended. Looked at once, an ended section is not looked at again: its
+    /// seat may have been taken for a moment by who then saw a remote poller, which counts as no leaving.
     ended: AtomicUsize,
 }
 
@@ -181,7 +180,7 @@ impl AsRef<Self> for BiasedLock {
 }
 
 impl<L: Clone + Deref<Target: AsRef<BiasedLock>>> Sections<L> {
-    /// The sections that are open now. A thread that enters later sees what this thread stored before.
+    /// Who is inside now. Whoever enters later sees what this thread stored before.
     pub(crate) fn now(asymmetric: bool, locks: impl Iterator<Item = L>) -> Self {
         heavy_barrier(asymmetric);
         let mut seen = Vec::new();
@@ -195,7 +194,7 @@ impl<L: Clone + Deref<Target: AsRef<BiasedLock>>> Sections<L> {
         Self { seen, ended: AtomicUsize::new(0) }
     }
 
-    /// Whether all have ended. After `true`, the caller sees everything that was done in them. Never waits.
+    /// Whether all have ended. What was done in them is seen by who is told so. Never waits.
     pub(crate) fn are_over(&self) -> bool {
         let mut ended = self.ended.load(Ordering::Acquire);
         while let Some((lock, role, section)) = self.seen.get(ended) {
@@ -210,7 +209,7 @@ impl<L: Clone + Deref<Target: AsRef<BiasedLock>>> Sections<L> {
     }
 }
 
-/// Waits until every thread has left the section of `locks` that it is in now. Must not be called from inside.
+/// Waits until everybody has left the sections of `locks` that they are in now. Must not be called from inside.
 pub(crate) fn grace_period<'a>(asymmetric: bool, locks: impl Iterator<Item = &'a BiasedLock>) {
     let sections = Sections::now(asymmetric, locks);
     while !sections.are_over() {

@@ -17,7 +17,7 @@ impl Mailbox {
         Self { head: AtomicPtr::new(ptr::null_mut()), sleeping: AtomicBool::new(false) }
     }
 
-    /// Adds a record that this thread owns. Returns whether the channel's owner has to be woken.
+    /// Puts a record in that this thread owns. Returns whether the owner has to be woken.
     pub(super) fn push(&self, mut record: NonNull<Record>) -> bool {
         let mut head = self.head.load(Ordering::Relaxed);
         loop {
@@ -51,7 +51,7 @@ impl Mailbox {
     }
 
     /// Announces that the owner is about to sleep. From here on mail, and a remote poller that moved something, wake
-    /// it. The owner has to look once more for anything that came before.
+    /// it; what came before is for the owner to look at once more.
     pub(super) fn prepare_sleep(&self) {
         self.sleeping.store(true, Ordering::SeqCst);
         crate::sync::fence(Ordering::SeqCst);

@@ -1,8 +1,8 @@
 //! Channels: where a thread's bios live, are submitted and complete.
 //!
-//! This folder also has what cannot be separated from channels: the bio, which lies in a channel's slab; the device,
-//! which gets both; and the state that a domain's channels share. These files import each other; nothing else of the
-//! crate is in a circle.
+//! What cannot be had without a channel lies in this folder too: the bio, which is of a channel's slab; the device,
+//! which gets both; and what a domain's channels share. These files import each other; nothing else of the crate is in
+//! a circle.
 
 mod attached;
 mod background;
@@ -54,17 +54,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use udm_base::{Sector, Sectors};
 
-/// A thread's object for submitting bios. It cannot leave its thread.
+/// One thread's way to submit bios. It cannot leave its thread.
 ///
-/// Dropping it waits for the bios in its own rings and timers, and for internal bios ([`Cx::submit_internal`]),
-/// wherever they are. If internal bios do not come back within seconds, because a device beneath is suspended, the
-/// domain's [`Background`](crate::Background) takes the channel over and ends it later. The submitter's bios that a
-/// device keeps elsewhere are left behind safely, and are forgotten when they come home.
+/// Dropping it waits for what its own rings and timers still hold, and for bios that a worker submitted on it for
+/// itself ([`Cx::submit_internal`]), wherever they are: those that do not come within seconds, because a device beneath
+/// is suspended, are left to the domain's [`Background`](crate::Background), with whom the channel ends. The
+/// submitter's bios that a device keeps elsewhere are left behind safely, and are forgotten when they come home.
 pub struct Channel {
     core: NonNull<ChannelCore>,
     shared: Arc<Shared>,
     waiter: RefCell<wait::Waiter>,
-    /// Polls in a row that found nothing while polled bios were out.
+    /// Polls in a row that brought nothing while polled bios were out.
     empty: Cell<u32>,
     adaptive: wait::Adaptive,
     _not_send: PhantomData<*const ()>,
@@ -107,7 +107,7 @@ impl Channel {
     /// Holds `dev`, so that bios can be submitted to it.
     ///
     /// # Panics
-    /// When the device belongs to another domain, whose grace periods do not cover this channel.
+    /// When the device is of another domain, whose grace periods know nothing of this channel.
     pub fn attach(&self, dev: Arc<dyn BlockDevice>) -> Attached {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         assert!(dev.is_for(&Domain::of(&self.shared)), "{} is of another domain", dev.name());
@@ -126,7 +126,7 @@ impl Channel {
         })
     }
 
-    /// Releases a device. Every bio that was submitted to it must have completed.
+    /// Lets go of a device. Every bio that was submitted to it must have completed.
     ///
     /// # Panics
     /// When bios that were submitted are out (then the device could vanish beneath them), or the channel does not hold
@@ -135,8 +135,8 @@ impl Channel {
         let held = self.inside(|core, _| {
             // SAFETY: inside; the reference ends with the block.
             let inner = unsafe { core.inner() };
-            // Clones are not counted: those of a submitted bio are home before the bio is, and those of a worker's
-            // internal bio are not the caller's.
+            // Not the clones: those of a submitted bio are home before it is, and those of a worker's internal bio are
+            // not the caller's.
             assert_eq!(inner.slabs[0].out(), 0, "a device is detached while bios are out");
             inner.let_go(dev)
         });
@@ -155,13 +155,13 @@ impl Channel {
         drop(held);
     }
 
-    /// Sets how many bios the submitter may have out at a time; the default is 256.
+    /// How many bios the submitter may have out at a time; 256 unless set.
     pub fn set_depth(&self, depth: usize) {
         // SAFETY: inside; the reference ends with the expression.
         self.inside(|core, _| unsafe { core.inner() }.slabs[0].set_limit(depth));
     }
 
-    /// Submits one bio with one segment. False when the channel has no free slot: poll first.
+    /// Submits one bio with one segment. False when as many are out as the channel has slots for: poll first.
     ///
     /// # Safety
     /// As [`Segment::new`]: the memory is the device's until the completion with `token` has been taken.
@@ -183,7 +183,7 @@ impl Channel {
         })
     }
 
-    /// As [`submit`](Self::submit), with the memory given by its address, for memory that another process shares.
+    /// As [`submit`](Self::submit), with memory that is named by its address, as another process's is.
     ///
     /// # Safety
     /// As [`Segment::new`], until the completion with `token` has been taken.
@@ -206,8 +206,8 @@ impl Channel {
         })
     }
 
-    /// As [`submit`](Self::submit), polled for: returns the cookie by which [`poll_for`](Self::poll_for) finds the bio.
-    /// `None` when the channel has no free slot.
+    /// As [`submit`](Self::submit), polled for: gives the cookie by which [`poll_for`](Self::poll_for) finds it. `None`
+    /// when as many bios are out as the channel has slots for.
     ///
     /// # Safety
     /// As [`submit`](Self::submit).
@@ -230,8 +230,8 @@ impl Channel {
             record.seg0 = seg;
             &raw const record.seg0
         });
-        // SAFETY: inside. Slots stay as long as the channel, and only the thread inside writes this field; a bio that
-        // has completed meanwhile has left a cookie that names no bio.
+        // SAFETY: inside. Slots stay as long as the channel, and only who is inside writes this field; a bio that has
+        // completed meanwhile has left what names no bio any more.
         let cookie = || self.inside(|_, _| (!at.is_null()).then(|| unsafe { (&raw const (*at).polled.cookie).read() }));
         taken.then(|| cookie().unwrap_or_default())
     }
@@ -282,9 +282,9 @@ impl Channel {
         true
     }
 
-    // Inlined, so that the segment is written from registers. A segment passed by memory is written as two words and
-    // read as one of sixteen bytes, for which the CPU has no store forwarding. The load then waits until every earlier
-    // store has reached the cache, also those of the previous copy, and two copies never overlap.
+    // Inlined, so that what it writes comes from registers: a segment passed by memory is written as two words and read
+    // as one of sixteen bytes, which the CPU forwards from no store. The load then waits until every store before has
+    // reached the cache, those of the copy before too, and two copies never overlap.
     #[allow(clippy::too_many_arguments)]
     #[inline(always)]
     fn start(
@@ -297,7 +297,7 @@ impl Channel {
         token: u64,
         segs: impl FnOnce(&mut Record) -> *const Segment,
     ) -> bool {
-        // Not through `inside`: a closure's captures are passed by memory.
+        // Not by `inside`: what a closure captures goes by memory.
         let core = self.core();
         core.lock.enter();
         let started = self.start_inside(core, &Cx::new(core), dev, op, flags, sector, sectors, token, segs);
@@ -362,18 +362,18 @@ impl Channel {
         self.inside(|core, _| unsafe { core.inner() }.completions.pop_front())
     }
 
-    /// Starts queued I/O and takes in completions. Returns how many bios moved. Never blocks.
+    /// Starts what is queued and takes in what is done. Returns how many bios moved. Never blocks.
     ///
-    /// While polled bios are out, it looks into the queues that their cookies ask for. When it finds nothing, it now
-    /// and then yields the CPU to other threads ([`PollPolicy::yield_after`](crate::PollPolicy::yield_after)).
+    /// While polled bios are out, it looks into the queues that their cookies ask for, and now and then gives the CPU
+    /// to other threads when nothing is done ([`PollPolicy::yield_after`](crate::PollPolicy::yield_after)).
     pub fn poll(&self) -> usize {
         self.polled(ChannelCore::poll)
     }
 
-    /// As [`poll`](Self::poll), for a caller that waits for one polled bio. It looks at the mailbox and into the queues
-    /// that the bio's cookie asks for: one queue, or this channel's, or all. Rings and timers are left alone, unless
-    /// the cookie says that no queue has the bio. With a cookie that is stale or of another channel, it looks into
-    /// everything.
+    /// As [`poll`](Self::poll), for who waits for one polled bio: looks at what was handed over to this channel, and
+    /// into the queues that the bio's cookie asks for: its one, or this channel's, or all. Rings and timers are left
+    /// alone, unless the cookie says that no queue has it. A cookie that is stale or of another channel makes it look
+    /// into all.
     pub fn poll_for(&self, cookie: Cookie) -> usize {
         self.polled(|core| core.poll_for(cookie))
     }
@@ -427,15 +427,14 @@ impl Drop for Channel {
     fn drop(&mut self) {
         self.inside(|core, cx| {
             core.close_internal();
-            // Bios that targets delay go on at once. If a target delays one again, it ends with EIO.
-            // SAFETY: inside;
-            // the reference ends with the expression.
+            // What targets delay goes on at once. If one delays it again, it ends with EIO.
+            // SAFETY: inside; the reference ends with the expression.
             let delayed = unsafe { core.inner() }.timers.take_owned();
             delayed.into_iter().for_each(|(bio, func)| func(cx, bio));
         });
         let began = self.now();
-        // Bios in rings and on other timers come back by themselves, soon. The check and the end are in one section;
-        // otherwise a remote poller could start something new on a ring in between.
+        // What rings and other timers hold comes back by itself, soon. Looked at and left in one go: else a remote
+        // poller could start something new on a ring in between.
         let mut rounds = 0u32;
         let remains = loop {
             let left = self.inside(|core, _| {
@@ -450,7 +449,7 @@ impl Drop for Channel {
             });
             match left {
                 Some(Some(remains)) => break remains,
-                // A device keeps them, perhaps for as long as it is suspended.
+                // A device keeps them, maybe for as long as it is suspended.
                 Some(None) => return self.core().leave_behind(self.shared.clone()),
                 None => self.shared.idle_or(|| pause(rounds)),
             }

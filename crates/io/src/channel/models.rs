@@ -19,7 +19,7 @@ use std::sync::{Arc, Mutex};
 
 fn check(model: impl Fn() + Send + Sync + 'static) {
     let mut builder = loom::model::Builder::new();
-    // Known faults need few preemptions; with more, a run takes minutes.
+    // Faults need few; more take minutes.
     builder.preemption_bound = Some(2);
     builder.check(model);
 }
@@ -39,7 +39,7 @@ fn owner_and_remote_pollers_exclude_each_other() {
     });
 }
 
-/// An object that was found inside is not freed before the section is over, whether the owner's or a remote poller's.
+/// What was found inside is not freed before the section is over, be it the owner's or a remote poller's.
 #[test]
 fn a_grace_period_waits_for_owners_and_remote_pollers() {
     for by_remote_poller in [false, true] {
@@ -69,7 +69,7 @@ fn a_grace_period_waits_for_owners_and_remote_pollers() {
     }
 }
 
-/// A grace period that two threads ask about instead of waiting: its answer is true for both, and stays true.
+/// Asked instead of waited for, by two threads: what either is told holds, and stays so.
 #[test]
 fn a_grace_period_that_is_asked_ends_once() {
     check(|| {
@@ -129,7 +129,7 @@ fn completed(core: &ChannelCore) -> usize {
     n
 }
 
-/// The checks of `Channel::wait` after it has announced its sleep.
+/// What `Channel::wait` looks at once it has announced its sleep.
 fn is_ready(core: &ChannelCore) -> bool {
     core.lock.enter();
     // SAFETY: inside; the reference ends with the expression.
@@ -138,7 +138,7 @@ fn is_ready(core: &ChannelCore) -> bool {
     ready
 }
 
-/// An owner that has announced its sleep and found nothing is woken by a thread that mails.
+/// An owner that has announced its sleep and found nothing is woken by who mails.
 #[test]
 fn mail_wakes_who_sleeps() {
     check(|| {
@@ -172,7 +172,7 @@ impl Source for Ring {
     }
 }
 
-/// A remote poller that has taken the completion that would have woken the owner wakes the owner.
+/// A remote poller that has taken what would have woken the owner wakes it.
 #[test]
 fn a_remote_poller_wakes_who_sleeps() {
     check(|| {
@@ -195,7 +195,7 @@ fn a_remote_poller_wakes_who_sleeps() {
     });
 }
 
-/// Every bio of an orphan comes home, its core is given back once, and no thread is inside it any more.
+/// Every bio of an orphan comes home, its core is given back once, and no one is in it any more.
 #[test]
 fn orphans_come_home_once() {
     for with_drain in [false, true] {
@@ -227,7 +227,7 @@ fn leave(core: &ChannelCore, domain: &Domain) {
     core.give_back(remains, &shared);
 }
 
-/// A frame of an orphan's bio that resubmits it is refused, and does not wait for itself.
+/// A frame of an orphan's bio that asks for another round gets none, and does not wait for itself.
 #[test]
 fn an_orphan_submits_nothing() {
     unsafe fn again(_: &Cx<'_>, bio: Bio, _: *const ()) -> Option<Bio> {

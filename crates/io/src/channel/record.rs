@@ -28,7 +28,7 @@ pub(crate) struct Frame {
 
 #[repr(C, align(64))]
 pub(crate) struct Record {
-    // The fields that a device reads.
+    // What a device reads.
     pub(crate) dev: Option<NonNull<dyn BlockDevice>>,
     pub(crate) sector: Sector,
     pub(crate) sectors: Sectors,
@@ -38,7 +38,7 @@ pub(crate) struct Record {
     pub(crate) flags: OpFlags,
     pub(crate) status: Status,
     pub(crate) frames: u8,
-    /// A half word for free use, beside `word`.
+    /// What goes with `word`.
     pub(crate) note: u32,
     pub(crate) token: u64,
     // Where it belongs, and the list it waits in: free, pending, parked or mailbox.
@@ -52,7 +52,7 @@ pub(crate) struct Record {
     pub(crate) word: u64,
     pub(crate) polled: Polled,
     pub(crate) stack: [std::mem::MaybeUninit<Frame>; FRAMES],
-    /// Behind all fields of release builds, so that the layout of these is the same in every build.
+    /// Behind all that release builds have, so that every build sees what the rest of it takes.
     #[cfg(debug_assertions)]
     pub(crate) rounds: super::rounds::Rounds,
 }

@@ -1,16 +1,16 @@
 //! In one section a bio goes down and never round: the rule that lets sections end, checked in debug builds.
 //!
-//! A thread that waits for sections relies on each being short. A device may send a bio on to a device beneath it, as
-//! often as a stack is deep. To a device where the bio has already been, it is sent by mail
+//! Whoever waits for sections relies on each being short. A device may send a bio on to a device beneath it, as often
+//! as a stack is deep. One that has a bio look again at a device where it has been sends it by mail
 //! ([`Bio::resubmit`](crate::Bio::resubmit)), so that the section ends in between. Otherwise a bio could go round until
-//! something changes, while the thread that has to make the change waits for that very section.
+//! something changes, and who is to change it could be waiting for that very section.
 
 use super::attached::LEVELS;
 
-/// More devices than a bio reaches on its way down, counting devices twice that changed meanwhile.
+/// More devices than a bio comes to on its way down, those included that it asks twice because they changed meanwhile.
 const MOST: u32 = 8 * LEVELS as u32;
 
-/// How many devices a bio has reached in one section.
+/// To how many devices a bio came in one section.
 #[derive(Clone, Copy)]
 pub(crate) struct Rounds {
     section: u64,

@@ -1,4 +1,4 @@
-//! The state that all channels of a domain share.
+//! What all channels of a domain share.
 
 use super::background::Background;
 use super::core::ChannelCore;
@@ -17,7 +17,7 @@ use std::time::Duration;
 pub const MAX_CHANNELS: usize = 1 << u8::BITS;
 
 /// How many channels a domain can give to threads at a time. The other numbers are for control: a client that takes the
-/// last channel must not prevent a suspension.
+/// last channel must not keep anybody from suspending a device.
 pub const CHANNELS: usize = MAX_CHANNELS - 1 - BACKGROUND;
 
 /// For background work; two, because a thread of it that ends may still have bios out when the next one begins.
@@ -77,7 +77,8 @@ impl Shared {
         }
     }
 
-    /// In a simulated domain: runs background work. Returns when the next work is due. Not from inside a channel.
+    /// In a simulated domain: background work has its turn. Gives the time of what is due next. Not from inside a
+    /// channel.
     pub(crate) fn simulate_background(self: &Arc<Self>) -> Option<Nanos> {
         self.idle()?;
         if self.cpu_work.run_queued() {
@@ -110,8 +111,8 @@ impl Shared {
         Arc::new(ChannelCore::new(id, clock, policy, self.asymmetric, wake))
     }
 
-    /// The core that control threads share. It has no owner, and is served like a channel whose thread is elsewhere. No
-    /// thread sleeps on it, so it needs no descriptor for waking.
+    /// The core that control threads share: nobody's channel, served as one whose thread is elsewhere. Nobody sleeps on
+    /// it, so it needs no descriptor to be woken by.
     pub(crate) fn control(&self) -> &ChannelCore {
         self.cores[CONTROL].get_or_init(|| {
             let core = self.new_core(CONTROL, None);
@@ -159,12 +160,12 @@ impl Shared {
     }
 }
 
-/// Rounds of waiting that only yield the CPU.
+/// Rounds of waiting that only let others have the CPU.
 pub(crate) const SOON: u32 = 64;
 
-/// Yields or sleeps after so many rounds of waiting for other threads. What does not happen soon may not happen for
-/// hours, and each look makes every thread pass a barrier. So the longer the wait has been, the longer the pause before
-/// the next look.
+/// Lets others have the CPU after so many rounds of waiting for what they are to bring about. What does not come soon
+/// may not come for hours, and each look makes every thread pass a barrier: so the longer it has taken, the longer the
+/// next look can wait.
 pub(crate) fn pause(rounds: u32) {
     match rounds.checked_sub(SOON) {
         None => std::thread::yield_now(),

@@ -41,7 +41,7 @@ impl Slab {
         self.limit = limit;
     }
 
-    /// Takes a slot; its fields are those of its last use, except for frames, status and links.
+    /// Takes a slot; its fields are those of its last use, but for frames, status and links.
     #[inline]
     pub(crate) fn take(&mut self, channel: NonNull<ChannelCore>) -> Option<Bio> {
         if self.free.is_null() {

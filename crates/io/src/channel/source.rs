@@ -1,4 +1,4 @@
-//! Sources of completions that have to be polled.
+//! What completes bios of a channel and has to be asked.
 
 use super::cx::Cx;
 use rustix::fd::{BorrowedFd, RawFd};
@@ -6,17 +6,17 @@ use std::any::Any;
 use std::io;
 use std::time::Duration;
 
-/// Something that completes bios of a channel and has to be polled: a ring, a poll queue.
+/// Something that completes bios of a channel and has to be asked: a ring, a queue that is polled.
 ///
-/// Threads that serve the channel in its owner's place use it too, one at a time.
+/// Threads that look after the channel in its owner's place use it too, one at a time.
 pub trait Source: Any + Send {
-    /// Starts queued I/O, and completes finished bios. Returns how many bios moved. Must not block.
+    /// Starts what has been queued, and completes what is done. Returns how many bios moved. Must not block.
     fn poll(&self, cx: &Cx<'_>) -> usize;
 
-    /// A descriptor that becomes readable when `poll` has something to do; `None` when it has to be polled repeatedly.
+    /// A descriptor that becomes readable when `poll` has something to do; `None` when it has to be asked in turns.
     fn fd(&self) -> Option<BorrowedFd<'_>>;
 
-    /// Whether bios are out in the source.
+    /// Whether bios are out there.
     fn is_busy(&self) -> bool;
 
     /// Whether the channel must not sleep now, because no descriptor would wake it.
@@ -24,8 +24,8 @@ pub trait Source: Any + Send {
         false
     }
 
-    /// A sleep in the kernel that ends when the source has something to complete, or when `others` is readable, which
-    /// stands for everything else that the channel waits for. For a busy source; a source with such a sleep has no
+    /// A way to sleep in the kernel that ends when the source has something to complete or `others`, which stands for
+    /// all else that the channel waits for, is readable. For a source that is busy; one that has it gives no
     /// [`fd`](Self::fd). Saves the system calls of sleeping elsewhere.
     fn prepare_sleep(&self, others: BorrowedFd<'_>) -> Option<Sleep> {
         let _ = others;
@@ -45,6 +45,6 @@ pub struct Sleep {
     pub fd: RawFd,
     /// Requests that are queued and not started, which the call starts before it sleeps.
     pub queued: u32,
-    /// The call: gets both and a timeout, and blocks for at most that long. When interrupted, it returns.
+    /// Given both and a timeout, blocks for that long at most; interrupted, it returns.
     pub sleep: fn(RawFd, u32, Option<Duration>) -> io::Result<()>,
 }

@@ -1,12 +1,12 @@
-//! The timers of a channel: actions on bios at a later time.
+//! The timers of a channel: bios that something is to be done with at a later time.
 
 use super::bio::Bio;
 use super::cx::Cx;
 use crate::Nanos;
 use std::cmp::{Ordering, Reverse};
-use std::collections::{BinaryHeap, VecDeque};
+use std::collections::BinaryHeap;
 
-/// The action on a bio when its time has come.
+/// What is done with a bio when its time has come.
 pub(crate) type TimerFn = fn(&Cx<'_>, Bio);
 
 struct Timer {
@@ -34,27 +34,18 @@ impl Ord for Timer {
     }
 }
 
-/// The timers of a channel; equal times run in the order they were set.
+/// A heap of timers; equal times run in the order they were set.
 #[derive(Default)]
 pub(crate) struct Timers {
-    /// Those that were each set for later than the one before: who delays all by the same time sets only such, and
-    /// neither setting nor taking one looks at the others.
-    line: VecDeque<Timer>,
-    /// The others.
     heap: BinaryHeap<Reverse<Timer>>,
     seq: u64,
 }
 
 impl Timers {
-    /// Sets a timer. `owner` can have all of its timers run early; 0 for no owner.
+    /// Sets one. `owner` is whoever may want all of its timers run early; 0 for nobody.
     pub(crate) fn set(&mut self, at: Nanos, owner: usize, bio: Bio, func: TimerFn) {
         self.seq += 1;
-        let timer = Timer { at, seq: self.seq, owner, bio, func };
-        if self.line.back().is_none_or(|last| last.at <= at) {
-            self.line.push_back(timer);
-        } else {
-            self.heap.push(Reverse(timer));
-        }
+        self.heap.push(Reverse(Timer { at, seq: self.seq, owner, bio, func }));
     }
 
     /// Takes out all timers of an owner, in the order in which they would have run. Costs a look at every timer.
@@ -67,30 +58,21 @@ impl Timers {
         self.take_if(|timer| timer.owner != 0)
     }
 
-    /// Whether there are timers without an owner.
+    /// Whether there are some that nobody owns.
     pub(super) fn has_others(&self) -> bool {
-        self.line.iter().chain(self.heap.iter().map(|timer| &timer.0)).any(|timer| timer.owner == 0)
+        self.heap.iter().any(|timer| timer.0.owner == 0)
     }
 
     fn take_if(&mut self, which: impl Fn(&Timer) -> bool) -> Vec<(Bio, TimerFn)> {
-        let heap = std::mem::take(&mut self.heap).into_iter().map(|Reverse(timer)| timer);
-        let (mut taken, others): (Vec<_>, Vec<_>) = heap.partition(&which);
-        self.heap = others.into_iter().map(Reverse).collect();
-        for timer in std::mem::take(&mut self.line) {
-            if which(&timer) { taken.push(timer) } else { self.line.push_back(timer) }
-        }
-        taken.sort_unstable();
-        taken.into_iter().map(|timer| (timer.bio, timer.func)).collect()
+        let all = std::mem::take(&mut self.heap).into_vec();
+        let (mut taken, others): (Vec<_>, Vec<_>) = all.into_iter().partition(|timer| which(&timer.0));
+        self.heap = others.into();
+        taken.sort_unstable_by(|a, b| a.0.cmp(&b.0));
+        taken.into_iter().map(|Reverse(timer)| (timer.bio, timer.func)).collect()
     }
 
-    /// When the first one is due.
-    #[inline]
     pub(crate) fn next(&self) -> Option<Nanos> {
-        match (self.line.front(), self.heap.peek()) {
-            (Some(one), Some(Reverse(other))) => Some(one.at.min(other.at)),
-            (Some(one), None) => Some(one.at),
-            (None, other) => other.map(|timer| timer.0.at),
-        }
+        self.heap.peek().map(|t| t.0.at)
     }
 
     /// The first timer whose time has come.
@@ -98,11 +80,6 @@ impl Timers {
         if self.next()? > now {
             return None;
         }
-        let from_line = match (self.line.front(), self.heap.peek()) {
-            (Some(one), Some(Reverse(other))) => one < other,
-            (one, _) => one.is_some(),
-        };
-        let timer = if from_line { self.line.pop_front() } else { self.heap.pop().map(|Reverse(timer)| timer) };
-        timer.map(|timer| (timer.bio, timer.func))
+        self.heap.pop().map(|Reverse(t)| (t.bio, t.func))
     }
 }

@@ -1,4 +1,4 @@
-//! Sleeping until a channel, or another descriptor that its thread watches, has work.
+//! Sleeping until a channel, or something its thread watches beside, has work.
 
 use super::{Channel, Sleep};
 use crate::Nanos;
@@ -16,7 +16,7 @@ const OWN: u64 = u64::MAX;
 pub struct Woken {
     /// The key it was watched with.
     pub key: u64,
-    /// It can be read, or has an error to report.
+    /// It can be read, or has an error to tell.
     pub readable: bool,
     /// It can be written.
     pub writable: bool,
@@ -26,18 +26,18 @@ pub struct Woken {
     pub gone: bool,
 }
 
-/// The highest number of polls before a sleep: when a clock stands still, a budget never ends.
+/// Polls before it sleeps, at most: where a clock stands still, a budget never ends.
 const LOOKS_MAX: u32 = 1 << 14;
-/// Looks between two yields of the CPU.
+/// Looks between two at which others may have the CPU.
 const LOOKS: u32 = 32;
-/// The highest number of sleeps in a row without polling first, after polling has found nothing.
+/// Sleeps that a budget is not spent before, at most, when it brought nothing lately.
 const LET_BE_MAX: u32 = 32;
 
-/// Whether a channel polls before it sleeps, and how successful that was.
+/// Whether a channel polls before it sleeps, and how that went.
 #[derive(Default)]
 pub(super) struct Adaptive {
     on: Cell<bool>,
-    /// The number of coming sleeps without polling, and the number after the next failure.
+    /// Sleeps before which it is not polled now, and before which it is not polled after the next failure.
     let_be: Cell<u32>,
     failures: Cell<u32>,
 }
@@ -99,8 +99,8 @@ impl Channel {
         Ok(epoll::add(waiter.epoll(self)?, fd, epoll::EventData::new_u64(key), flags(read, write))?)
     }
 
-    /// Watches a descriptor that nobody reads: each new readiness is reported once (EPOLLET). So an eventfd that
-    /// another process signals wakes the channel without a system call to read its count.
+    /// Watches a descriptor that nobody reads: each time that it becomes readable anew is told once (EPOLLET). So an
+    /// eventfd that another process rings wakes the channel without a system call for taking its count.
     pub fn watch_edges(&self, fd: impl AsFd, key: u64) -> io::Result<()> {
         debug_assert_ne!(key, OWN, "that key is the channel's own");
         let mut waiter = self.waiter.borrow_mut();
@@ -108,9 +108,9 @@ impl Channel {
         Ok(epoll::add(waiter.epoll(self)?, fd, epoll::EventData::new_u64(key), flags)?)
     }
 
-    /// Watches a descriptor that several channels watch, each with its own thread: when it becomes readable, one
-    /// sleeping thread is woken, not all (EPOLLEXCLUSIVE). A thread that is woken and takes nothing must make sure that
-    /// another one does.
+    /// Watches a descriptor that several channels watch, each with its own thread: when it becomes readable one of
+    /// those that sleep is woken, not all (EPOLLEXCLUSIVE). Who is woken and takes nothing must see to it that another
+    /// does.
     pub fn watch_shared(&self, fd: impl AsFd, key: u64) -> io::Result<()> {
         debug_assert_ne!(key, OWN, "that key is the channel's own");
         let mut waiter = self.waiter.borrow_mut();
@@ -119,7 +119,7 @@ impl Channel {
         Ok(epoll::add(waiter.epoll(self)?, fd, epoll::EventData::new_u64(key), flags)?)
     }
 
-    /// Changes which readiness is watched for.
+    /// Changes what is watched for.
     pub fn rewatch(&self, fd: impl AsFd, key: u64, read: bool, write: bool) -> io::Result<()> {
         let mut waiter = self.waiter.borrow_mut();
         Ok(epoll::modify(waiter.epoll(self)?, fd, epoll::EventData::new_u64(key), flags(read, write))?)
@@ -131,19 +131,19 @@ impl Channel {
         Ok(epoll::delete(waiter.epoll(self)?, fd)?)
     }
 
-    /// A handle with which any thread can end this channel's [`wait`](Self::wait).
+    /// A handle by which any thread ends this channel's [`wait`](Self::wait).
     pub fn waker(&self) -> Waker {
         Waker { core: self.core, _shared: self.shared.clone() }
     }
 
-    /// Sets whether the channel polls before it sleeps. If so, while bios are out, [`wait`](Self::wait) polls for as
-    /// long as the devices' budgets say, or else the domain's ([`PollPolicy::budget`](crate::PollPolicy::budget)), and
-    /// only then sleeps. When polling has found nothing several times in a row, it is left out for some sleeps.
+    /// Polls before it sleeps from now on, or not: while bios are out, [`wait`](Self::wait) polls for as long as the
+    /// devices' budgets say, or else the domain's ([`PollPolicy::budget`](crate::PollPolicy::budget)), and sleeps only
+    /// then. When that brought nothing several times in a row it is left out for some sleeps.
     pub fn set_adaptive(&self, on: bool) {
         self.adaptive.on.set(on);
     }
 
-    /// Polls for as long as the budget lasts. Returns whether something moved.
+    /// Polls for as long as the budget lasts. Whether something moved.
     fn poll_briefly(&self) -> bool {
         let budget = self.inside(|core, _| {
             // SAFETY: inside; a device's budget does not reach the channel.
@@ -255,7 +255,7 @@ impl Channel {
             let epoll = waiter.epoll.as_ref().expect("made before");
             for (_, source) in &sources[waiter.sources..] {
                 if let Some(fd) = source.fd() {
-                    // Only the fact of readiness matters; poll() looks at every source.
+                    // Its own readiness is all that is asked for; poll() looks at every source.
                     epoll::add(epoll, fd, epoll::EventData::new_u64(OWN), epoll::EventFlags::IN)?;
                 }
             }
@@ -272,8 +272,8 @@ impl Channel {
     }
 }
 
-/// Sleeps the part of a timeout that is not whole milliseconds. Before epoll_pwait2 (5.11), epoll_wait takes
-/// milliseconds only; ppoll has always taken nanoseconds. Returns the timeout that is left for epoll_wait.
+/// Sleeps out a timeout that is not whole milliseconds, which is all that epoll_wait knows before epoll_pwait2 (5.11);
+/// ppoll has always known nanoseconds. Returns what is left for epoll_wait to sleep.
 fn sleep(epoll: &OwnedFd, timeout: Option<Timespec>) -> rustix::io::Result<Option<Timespec>> {
     match timeout {
         Some(t) if t.tv_nsec % 1_000_000 != 0 => {
@@ -284,12 +284,12 @@ fn sleep(epoll: &OwnedFd, timeout: Option<Timespec>) -> rustix::io::Result<Optio
     }
 }
 
-/// Makes the kernel end this thread's sleeps when they are due, and not up to 50 µs later, which is long beside a
-/// device's latency.
+/// Has the kernel end this thread's sleeps when they are due, and not up to 50 µs later: a device's latency is a few of
+/// these.
 fn wake_on_time() {
     thread_local!(static ASKED: Cell<bool> = const { Cell::new(false) });
     if !ASKED.replace(true) {
-        // If this is refused, sleeps are late, which is harmless.
+        // Refused, sleeps are late and nothing is wrong.
         let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
     }
 }

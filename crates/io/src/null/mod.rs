@@ -1,11 +1,11 @@
-//! The null device, as the kernel's null_blk: it completes I/O after a given time and does nothing else, so that the
-//! layers above can be measured.
+//! The null device, as the kernel's null_blk: it completes I/O after a given time and does nothing else, so that
+//! what lies above can be measured.
 //!
-//! With `memory=1` it keeps written data, and unwritten sectors read as zeroes. Without, reads return zeroes, or leave
-//! the memory as it is if the submitter allows that ([`OpFlags::SCRATCH`]), as null_blk always does (`null_handle_rq`,
-//! `drivers/block/null_blk/main.c`, 6.12): an export's buffers may hold what another client read. A bio is served when
-//! it is submitted and completes after the latency: by a timer of its channel, or, submitted HIPRI on a device with
-//! poll queues, when a poller finds it.
+//! With `memory=1` it keeps what is written, and reads zeroes before. Without, reads give zeroes, or leave the memory
+//! as it is when the submitter says that nobody minds ([`OpFlags::SCRATCH`]), as null_blk always does
+//! (`null_handle_rq`, `drivers/block/null_blk/main.c`, 6.12): an export's buffers may hold what another client read. A
+//! bio is served when it is submitted and completes after the latency: by a timer of its channel, or, submitted HIPRI
+//! on a device with poll queues, when a poller finds it.
 
 mod queue;
 mod spec;
@@ -53,7 +53,7 @@ impl BlockDevice for NullDevice {
             }
         }
         if self.memory.is_none() && bio.op() == Op::Read && !bio.flags().contains(OpFlags::SCRATCH) {
-            // The memory may hold another client's data: an export reuses its buffers.
+            // What the memory held last may be somebody else's: an export reuses its buffers.
             bio.fill(0);
         }
         if bio.flags().contains(OpFlags::HIPRI) && !self.queues.is_empty() {

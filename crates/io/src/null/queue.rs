@@ -1,4 +1,4 @@
-//! What a null device does with polled bios: each is done at the first poll after its time has come.
+//! What a null device does with polled bios: each is done when its time has come, and not before somebody asks.
 
 use crate::Bio;
 use crate::Nanos;

@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 use udm_base::{SECTOR_SIZE, Sectors};
 
-/// The parameters of a null device. Every key may be left out.
+/// What a null device is like. Every key may be left out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NullSpec {
     /// `size`: bytes, or with a suffix K, M, G or T of 1024; whole sectors. 250G unless given, as null_blk's `gb`.
@@ -15,12 +15,12 @@ pub struct NullSpec {
     pub poll_queues: u32,
     /// `latency_us`: how long after its submission an I/O completes, up to a minute; 0 completes it at once.
     pub latency_us: u32,
-    /// `memory`: 1 keeps written data. Otherwise writes are dropped and reads return zeroes.
+    /// `memory`: 1 keeps what is written. Otherwise writes go nowhere and reads give zeroes.
     pub memory: bool,
 }
 
 impl NullSpec {
-    /// The prefix of every spec of a null device.
+    /// What every spec of a null device begins with.
     pub const SCHEME: &str = "null:";
 }
 

@@ -1,6 +1,6 @@
-//! Cookies: where to look for a polled bio.
+//! Cookies: where a polled bio is to be looked for.
 
-/// Which queues the submitter of a polled bio looks into. As numbers they count from 0.
+/// Which queues a polled bio makes its submitter look into. As numbers they count from 0.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum PollPath {
@@ -12,8 +12,8 @@ pub enum PollPath {
     Default,
 }
 
-/// Says where to look for a polled bio. Small, freely copied, never dangling: a cookie that is stale, or of another
-/// channel or device, only makes a poll look in the wrong place.
+/// Where a bio that was submitted to be polled for is to be looked for. Small, copied at will, never dangling: one that
+/// is stale, or of another channel or device, only makes a poll look where the bio is not.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Cookie(u64);
 
@@ -32,7 +32,7 @@ impl Cookie {
         Self(serial << 2 | FAST)
     }
 
-    /// On queues of its channel. `place` is the number of its channel, so that cookies can be compared.
+    /// On queues of its channel. `place` is the number of its channel, for who compares cookies.
     #[inline]
     pub(super) const fn channel(place: usize) -> Self {
         Self((place as u64) << 2 | SUB)
@@ -41,10 +41,10 @@ impl Cookie {
     /// Anywhere.
     pub(super) const ANYWHERE: Self = Self(ALL);
 
-    /// Which queues to look into; `None` for a bio that is on none.
+    /// Which queues it asks for; `None` for a bio that is on none.
     #[inline]
     pub const fn path(self) -> Option<PollPath> {
-        // A table, since this runs for every polled bio, and the compiler would make jumps of a match.
+        // A table, since this is asked for every polled bio: the compiler makes jumps of a match.
         const PATHS: [Option<PollPath>; KIND as usize + 1] = {
             let mut paths = [None; KIND as usize + 1];
             paths[FAST as usize] = Some(PollPath::Fast);
@@ -62,7 +62,7 @@ impl Cookie {
     }
 }
 
-/// The polling state of a submitted bio; unused in clones.
+/// What a bio as it was submitted knows of its polling; of clones it is not used.
 #[derive(Clone, Copy)]
 pub(crate) struct Polled {
     pub(crate) cookie: Cookie,

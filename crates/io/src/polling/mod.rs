@@ -3,21 +3,21 @@
 //! # How a polled bio goes
 //! A device that can be polled has a [`QueueSet`]; each channel maps to one of its queues, several perhaps to the same.
 //! Submitted HIPRI, a bio is pushed to that queue without a lock. The submitter polls: it tries the queue's lock, takes
-//! in the pushed bios, and ends finished ones. Bios of other channels go home by their mailboxes.
+//! in what was pushed, and ends what is done. What it finds of other channels goes home by their mailboxes.
 //!
 //! # Which queues are polled
-//! The submitted bio, not its clones, has the [`Cookie`]. If the bio reached one queue, the cookie names it, and only
-//! that queue is polled (fast path). If it was split and reached several, those queues are polled that have bios of
-//! this channel (sub-fast path). If another thread submitted a part in the owner's place, or the queues of a device
-//! were changed in between, all queues of the devices are polled (default path).
+//! The bio as it was submitted, not its clones, has the [`Cookie`]. One that reached one queue names it: that queue is
+//! polled and no other (fast path). One that was split and reached several has this channel's queues polled, those that
+//! bios of the channel are on (sub-fast path). If somebody else submitted a part in the owner's place, or the queues of
+//! a device were changed in between, all queues of the devices are polled (default path).
 //!
 //! # Invariants
 //! - A poller never waits for a lock, unless it was told to ([`PollPolicy::skip_busy`]).
-//! - No bio is ended while a queue is held, because a completion may submit and poll.
-//! - A queue that is out of use is polled until its last bio has left it. Queues are only freed with their set, and a
-//!   channel's entry keeps the set while bios of the channel are on it.
-//! - A cookie is advice where to look first. After [`EVERYWHERE`] rounds without success, every queue is looked into,
-//!   so a stale or foreign cookie costs time and loses nothing.
+//! - No bio is ended while a queue is held: what completes may submit, and poll.
+//! - A queue that is out of use is polled until its last bio has left it. Queues are freed with their set only, and an
+//!   entry of a channel keeps the set while bios of the channel are on it.
+//! - A cookie is advice where to look first. What is not found there is looked for everywhere after [`EVERYWHERE`]
+//!   rounds, so that a stale or foreign one costs time and loses nothing.
 
 mod cookie;
 #[cfg(all(test, loom))]

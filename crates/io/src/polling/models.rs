@@ -1,5 +1,5 @@
-//! The queue, and the hand-over of bios that are found for other channels, run in every order that the memory model
-//! allows. See `channel/models.rs` for how.
+//! The queue and the hand-over of what is found for others, run in every order that the memory model allows. See
+//! `channel/models.rs` for how.
 
 use super::queue::{Batch, DeviceQueue, Driver, Polled};
 use super::{Cookie, PollPath, Polls, QueueSet};
@@ -17,7 +17,7 @@ fn check(model: impl Fn() + Send + Sync + 'static) {
     builder.check(model);
 }
 
-/// A device whose bios are all done when it is polled.
+/// A device that has done everything when it is asked.
 #[derive(Default)]
 struct Done(VecDeque<Bio>);
 
@@ -60,7 +60,7 @@ fn take(core: &Arc<ChannelCore>) -> Bio {
     })
 }
 
-/// Submits a polled bio and polls until it has completed; returns the number of completions.
+/// Submits a polled bio and polls until it is there; how often something completed in all.
 fn submit_and_poll(core: &Arc<ChannelCore>, set: &Arc<QueueSet>, bio: Bio) -> usize {
     inside(core, |cx| {
         assert!(Polls::of(cx).push(cx, set, bio).is_ok());
@@ -71,7 +71,7 @@ fn submit_and_poll(core: &Arc<ChannelCore>, set: &Arc<QueueSet>, bio: Bio) -> us
         if done > 0 {
             return done;
         }
-        // The other thread holds the queue, and ends finished bios.
+        // Held by the other, who ends what is done.
         thread::yield_now();
     }
 }
@@ -84,14 +84,14 @@ fn completed(core: &Arc<ChannelCore>) -> usize {
     })
 }
 
-/// Two channels on one queue: each bio completes once, on its own channel, whichever thread finds it, and no thread
-/// waits for a lock.
+/// Two channels on one queue: each bio completes once, on its own channel, whoever finds it, and nobody waits for a
+/// lock.
 #[test]
 fn bios_are_handed_over_and_complete_once() {
     for skip in [true, false] {
         check(move || {
             let set = QueueSet::new(1, || Ok(Done::default()));
-            // Made before the threads: the model does not know about the one-time initialisation.
+            // Before the threads: of what makes it once the model knows nothing.
             assert!(set.queue(0).is_some());
             let cores = [core(0), core(1)];
             cores.iter().for_each(|core| {
@@ -118,8 +118,7 @@ fn bios_are_handed_over_and_complete_once() {
     }
 }
 
-/// The queue is held by one poller at a time, whether it tries or waits for the lock, and each holder sees what the
-/// previous one did.
+/// The queue is held by one poller at a time, whether tried or waited for, and what one did with it the next one sees.
 #[test]
 fn a_queue_is_held_by_one_at_a_time() {
     check(|| {

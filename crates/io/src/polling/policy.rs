@@ -1,20 +1,18 @@
-//! How the channels of a domain poll: switches, budgets and statistics.
+//! How the channels of a domain poll: switches and budgets, and what came of them.
 
 use std::ops::AddAssign;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// How the channels of a domain poll. May be changed at any time ([`Domain::poll_as`](crate::Domain::poll_as)); the
-/// switches exist to measure the benefit of each mechanism.
+/// How the channels of a domain poll. May be changed at any time ([`Domain::poll_as`](crate::Domain::poll_as)); what is
+/// off serves to measure what it is worth.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PollPolicy {
-    /// For a bio that was not split, only the queue that its cookie names is polled. If off, it is treated as a split
-    /// bio.
+    /// A bio that was not split polls the one queue that its cookie names; else it is treated as one that was split.
     pub fast_path: bool,
-    /// A poller that finds a queue held by another goes on to the next queue. If off, pollers wait for the queue in
-    /// turn.
+    /// A poller that finds a queue held by another goes on to the next; else pollers wait for it in turn.
     pub skip_busy: bool,
-    /// After this many polls in a row that found nothing, the poller yields its CPU. 0: never.
+    /// After so many polls in a row that brought nothing, the poller lets other threads have its CPU. 0: never.
     pub yield_after: u32,
     /// How long an adaptive channel polls before it sleeps ([`Channel::set_adaptive`](crate::Channel::set_adaptive)),
     /// where no device says otherwise.
@@ -27,7 +25,7 @@ impl Default for PollPolicy {
     }
 }
 
-/// The policy of a domain, shared with its channels.
+/// The policy of a domain, where its channels see it.
 pub(crate) struct Policy {
     fast_path: AtomicBool,
     skip_busy: AtomicBool,
@@ -85,19 +83,19 @@ impl Policy {
     }
 }
 
-/// Totals of polling in all channels of a domain since it was made
+/// What polling came to, in all channels of a domain since it was made
 /// ([`Domain::poll_totals`](crate::Domain::poll_totals)).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct PollTotals {
     /// Bios that a poller found, its own and others'.
     pub found: u64,
-    /// Of these, bios that were handed over to their own channels.
+    /// Those of them that were handed over to the channel they belong to.
     pub handed_over: u64,
     /// Queues that were skipped because another poller held them.
     pub skipped: u64,
     /// Queues that were waited for, which happens only with `skip_busy` off.
     pub waited: u64,
-    /// How often a poller yielded its CPU.
+    /// Times that a poller let others have its CPU.
     pub yielded: u64,
 }
 
@@ -111,7 +109,7 @@ impl AddAssign for PollTotals {
     }
 }
 
-/// A channel's share of the [`PollTotals`]: written by the thread inside it, read by any thread.
+/// A channel's share of the [`PollTotals`]: written by who is inside it, read by anybody.
 #[derive(Default)]
 pub(crate) struct PollCounts {
     pub(crate) found: Count,

@@ -1,4 +1,4 @@
-//! A device queue: the submitted bios to be polled for, and the try-lock of the pollers.
+//! A device queue: what was submitted to be polled for, and the try-lock of those who poll.
 
 use crate::Bio;
 use crate::channel::Record;
@@ -8,16 +8,16 @@ use std::cell::UnsafeCell;
 use std::mem::MaybeUninit;
 use std::ptr::{self, NonNull};
 
-/// The most bios that are ended for one hold of the queue.
+/// Bios that one hold of the queue ends at most.
 const BATCH: usize = 32;
-/// Looks at a held queue before the CPU is yielded, when pollers wait in turn.
+/// Looks at a queue that is held before the CPU is given away, where pollers wait in turn.
 const LOOKS: u32 = 32;
 
-/// Finished bios, to be ended when the queue is not held any more. Their array is not cleared first, since that would
-/// dominate polls that find little.
+/// Bios that are done, to be ended when the queue is not held any more. Room for them is not cleared before: polls that
+/// bring little would spend their time on that.
 pub struct Batch {
     bios: [MaybeUninit<Bio>; BATCH],
-    /// The number of initialised entries, from the front.
+    /// So many from the front are there.
     len: usize,
 }
 
@@ -43,7 +43,7 @@ impl Batch {
         self.len == BATCH
     }
 
-    /// Adds a finished bio, which has its status. Must not be full.
+    /// Takes a bio, whose status is what it has noted. Not when full.
     #[inline]
     pub fn push(&mut self, bio: Bio) {
         self.bios[self.len].write(bio);
@@ -51,15 +51,15 @@ impl Batch {
     }
 }
 
-/// The bios that were pushed to a queue, in order. The iterator has to be run to its end.
+/// What was pushed to a queue, in the order in which it came. To be taken to its end.
 pub struct Incoming(*mut Record);
 
 impl Incoming {
-    /// Reverses the list that begins with `last`, in which each record leads to the previous one.
+    /// Turns the list around that ends with `last`, each of which leads to the one before.
     fn until(mut last: *mut Record) -> Self {
         let mut first: *mut Record = ptr::null_mut();
         while let Some(mut record) = NonNull::new(last) {
-            // SAFETY: the list belongs to the caller, which took it out.
+            // SAFETY: the list is the caller's, who took it out.
             let r = unsafe { record.as_mut() };
             last = std::mem::replace(&mut r.next, first);
             first = record.as_ptr();
@@ -80,22 +80,22 @@ impl Iterator for Incoming {
     }
 }
 
-/// A device's handling of the bios of a queue. Called by the thread that holds the queue.
+/// What a kind of device does with the bios of a queue. Called by who holds it.
 pub trait Driver: Send + 'static {
     /// Takes a bio that was submitted, in order. Must not end it.
     fn take_in(&mut self, bio: Bio);
 
-    /// Takes all bios that were submitted since the last call: one call through the trait object for all of them.
+    /// Takes all that were submitted since it was asked last: one call through the trait object for all of them.
     #[inline]
     fn take_in_all(&mut self, bios: Incoming) {
         bios.for_each(|bio| self.take_in(bio));
     }
 
-    /// Starts the bios that were taken in, and returns finished ones as far as there is room. Must not block.
+    /// Starts what was taken in and gives what is done, as far as there is room. Must not block.
     fn reap(&mut self, now: Nanos, batch: &mut Batch);
 }
 
-/// The lock of the driver, which can be tried, or waited for in turn.
+/// Who may touch the driver: a lock that is tried, or waited for in turn.
 struct Turns {
     next: AtomicU32,
     serving: AtomicU32,
@@ -106,7 +106,7 @@ impl Turns {
         Self { next: AtomicU32::new(0), serving: AtomicU32::new(0) }
     }
 
-    /// Takes the lock if no thread has it or waits for it.
+    /// Takes it if nobody has it or waits for it.
     #[inline]
     fn try_take(&self) -> bool {
         let serving = self.serving.load(Ordering::Acquire);
@@ -117,7 +117,7 @@ impl Turns {
                 .is_ok()
     }
 
-    /// Waits for this thread's turn.
+    /// Waits for one's turn.
     #[cold]
     fn wait(&self) {
         let mine = self.next.fetch_add(1, Ordering::Relaxed);
@@ -134,30 +134,30 @@ impl Turns {
     }
 }
 
-/// The result of an attempt to poll a queue.
+/// How an attempt to poll a queue went.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Polled {
-    /// The number of bios ended, and whether another poller had to be waited for.
+    /// So many bios were ended; whether another poller had to be waited for.
     Done { found: usize, waited: bool },
-    /// Another poller holds the queue, and ends finished bios.
+    /// Another poller holds it, and ends what is done.
     Skipped,
 }
 
 /// A queue of a device that is polled. Several channels may share it.
 #[repr(align(128))]
 pub(crate) struct DeviceQueue<D: ?Sized = dyn Driver> {
-    /// Bios that were pushed and not yet seen by a poller, last first.
+    /// What was pushed and not yet seen by a poller, last first.
     incoming: AtomicPtr<Record>,
     turns: Turns,
-    /// Unique in the process.
+    /// Of this queue and no other of the process.
     pub(super) serial: u64,
     #[cfg(loom)]
     watched: loom::cell::UnsafeCell<()>,
-    /// Only touched by the thread that has the turn.
+    /// Only touched by who has the turn.
     driver: UnsafeCell<D>,
 }
 
-// SAFETY: `driver` is only touched by the thread that has the turn; the rest is atomic or never changes.
+// SAFETY: `driver` is only touched by who has the turn; the rest is atomic or never changes.
 unsafe impl<D: Driver + ?Sized> Sync for DeviceQueue<D> {}
 // SAFETY: bios may be sent to any thread, and `incoming` owns the records that it leads to.
 unsafe impl<D: Driver + ?Sized> Send for DeviceQueue<D> {}
@@ -192,7 +192,7 @@ impl<D: Driver + ?Sized> DeviceQueue<D> {
         }
     }
 
-    /// Ends finished bios. With `skip`, a queue that another poller holds is left to that poller.
+    /// Ends what is done. With `skip` a queue that another poller holds is left to that one.
     #[inline]
     pub(super) fn poll(&self, cx: &Cx<'_>, now: Nanos, skip: bool) -> Polled {
         let (mut found, mut waited) = (0, false);
@@ -215,7 +215,7 @@ impl<D: Driver + ?Sized> DeviceQueue<D> {
         }
     }
 
-    /// Polls, with the turn held.
+    /// What is done by who has the turn.
     #[inline]
     fn held(&self, now: Nanos, batch: &mut Batch) {
         #[cfg(loom)]

@@ -12,8 +12,8 @@ pub(crate) const QUEUES_MAX: u32 = 1024;
 /// How often queues of any device were changed.
 static CHANGES: AtomicU32 = AtomicU32::new(0);
 
-/// How often queues of any device of the process were changed: for a bio whose parts were queued before and after a
-/// change, all queues are looked into.
+/// How often queues of any device of the process were changed: a bio whose parts were queued before and after is looked
+/// for everywhere.
 #[inline]
 pub(super) fn changes() -> u32 {
     CHANGES.load(Ordering::Relaxed)
@@ -32,7 +32,8 @@ pub struct QueueSet {
 }
 
 impl QueueSet {
-    /// A set of `len` queues, each made at its first use. If a queue cannot be made, its channels use interrupts.
+    /// A set of `len` queues, each of which is made when it is first used. One that cannot be made leaves its channels
+    /// to interrupts.
     pub fn new<D: Driver>(len: u32, make: impl Fn() -> io::Result<D> + Send + Sync + 'static) -> Arc<Self> {
         let make = move || -> io::Result<Arc<DeviceQueue>> { Ok(Arc::new(DeviceQueue::new(make()?))) };
         Arc::new(Self { len: AtomicU32::new(len.min(QUEUES_MAX)), slots: OnceLock::new(), make: Box::new(make) })
@@ -44,7 +45,7 @@ impl QueueSet {
         self.len.load(Ordering::Relaxed)
     }
 
-    /// Whether none is in use: then the device cannot be polled.
+    /// Whether none is in use: then it cannot be polled for.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.len() == 0

@@ -12,10 +12,9 @@ use std::convert::Infallible;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// Entries that are kept without a bio of this channel, so that a steady load allocates nothing.
+/// Queues that are kept without a bio of this channel, so that a steady load allocates nothing.
 const IDLE: usize = 16;
-/// The size of the table that is tried before a search of all entries; its index is the low bits of a queue's serial
-/// number.
+/// Places where a queue's entry is looked for before all of them are: by the low bits of its serial number.
 const NEAR: usize = 16;
 
 /// A queue, and how many bios of this channel are on it.
@@ -28,7 +27,7 @@ struct Entry {
     polls: *const Polls,
 }
 
-// SAFETY: the pointer leads to the source that owns the entry, and the two move together.
+// SAFETY: the pointer leads to the source that owns the entry, which goes where it goes.
 unsafe impl Send for Entry {}
 
 /// The source that polls the queues.
@@ -36,19 +35,19 @@ unsafe impl Send for Entry {}
 pub struct Polls {
     #[expect(clippy::vec_box, reason = "completion frames point at the entries")]
     entries: RefCell<Vec<Box<Entry>>>,
-    /// The index of most entries; a stale value is past the end, or the index of another entry.
+    /// Where entries are, for most of them; anything else is a number past their end, or another's.
     near: [Cell<usize>; NEAR],
     /// Bios on queues, clones counted one by one.
     out: Cell<usize>,
-    /// Submitted bios that are on queues, by the path that they ask for.
+    /// Bios as they were submitted that are on queues, by the path that they ask for.
     by_path: [Cell<usize>; 3],
     /// Bios that have come home from queues since the channel was made.
     home: Cell<usize>,
-    /// The entry to be polled next.
+    /// The entry whose turn it is.
     turn: Cell<usize>,
     /// Rounds in a row that found nothing.
     empty: Cell<u32>,
-    /// A caller further up the stack uses entries, so none may be removed.
+    /// Somebody further up the stack uses entries: none is taken out.
     in_use: Cell<u32>,
 }
 
@@ -70,14 +69,13 @@ impl Polls {
         self.counter(path).get() > 0
     }
 
-    /// Puts a bio on the queue of `set` that the channel maps to. Returns the bio when there is none, or the bio has no
-    /// room for a frame: then it has to complete by interrupt.
+    /// Puts a bio on the queue of `set` that the channel maps to. Gives it back when there is none, or the bio has no
+    /// room for a frame: then it is to complete by interrupt.
     #[inline]
     pub fn push(&self, cx: &Cx<'_>, set: &Arc<QueueSet>, mut bio: Bio) -> Result<(), Bio> {
         let Some(queue) = set.index_of(cx).and_then(|index| set.queue(index)) else { return Err(bio) };
         let mut entries = self.entries.borrow_mut();
-        // Without a search: which of several queues a bio reaches is random, so the branches of a search would be
-        // mispredicted.
+        // Not by a search: which of several queues a bio meets is by chance, and a search's steps are guessed wrong.
         let near = self.near[queue.serial as usize % NEAR].get();
         let entry = match entries.get(near) {
             Some(entry) if entry.queue.serial == queue.serial => &**entry,
@@ -94,7 +92,7 @@ impl Polls {
         Ok(())
     }
 
-    /// Notes in the submitted bio where this part of it is.
+    /// Notes in the bio as it was submitted where this part of it is.
     #[inline]
     fn note(&self, cx: &Cx<'_>, bio: &mut Bio, serial: u64) {
         let place = changes() << 1 | cx.is_owner() as u32;
@@ -113,7 +111,7 @@ impl Polls {
                     let count = self.counter(before);
                     count.set(count.get() - 1);
                 }
-                // It was in one place until now, and is here too: the rest of a split bio.
+                // In one place until now and here too: the rest of a split.
                 let moved = before == PollPath::Default || polled.place != place;
                 polled.cookie = if moved { Cookie::ANYWHERE } else { Cookie::channel(cx.id()) };
                 if moved { PollPath::Default } else { PollPath::Sub }
@@ -139,7 +137,7 @@ impl Polls {
                 self.look(cx, i, cx.now());
                 self.round(before)
             }
-            // This channel's queues. If it has no such bios, the cookie is stale or of another channel.
+            // This channel's, unless there are none such: then it is not this channel's cookie, or stale.
             (None, Some(PollPath::Sub)) if self.has(PollPath::Sub) => self.poll(cx),
             _ => {
                 self.all(cx, cx.now());
@@ -154,11 +152,11 @@ impl Polls {
         entries.iter().position(|e| e.queue.serial == serial && e.out.get() > 0)
     }
 
-    /// Calls `work` with an entry, which stays meanwhile. The list is not borrowed, since completions may submit and so
-    /// change it.
+    /// Gives `work` an entry, which stays as long: completions may submit, and so change the list, so that it is not
+    /// borrowed meanwhile.
     #[inline]
     fn with_entry(&self, i: usize, work: impl FnOnce(&Entry)) {
-        // By a function, so that the borrow ends before the call.
+        // By a function: what is borrowed in a `let` stays borrowed as long as it.
         let entry: *const Entry = std::ptr::from_ref(&self.entries.borrow()[i]);
         self.in_use.set(self.in_use.get() + 1);
         // SAFETY: in its box, which is not taken out while `in_use` is not 0.
@@ -213,7 +211,7 @@ impl Polls {
         }
     }
 
-    /// Every queue of every device that this channel has bios on, or has had lately.
+    /// Every queue of every device that this channel has bios on, or had lately.
     #[cold]
     fn all(&self, cx: &Cx<'_>, now: Nanos) {
         let n = self.entries.borrow().len();
@@ -251,7 +249,7 @@ impl Polls {
     }
 }
 
-/// The mark, in a bio's free word, that its queue cannot serve it: the bio goes to its device again, to complete by
+/// The mark, as a bio's free word, of one that its queue cannot serve: it goes to its device again, to complete by
 /// interrupt.
 const AGAIN: u64 = u64::MAX;
 
@@ -283,7 +281,7 @@ unsafe fn came_home(cx: &Cx<'_>, mut bio: Bio, word: *const ()) -> Option<Bio> {
     if bio.word() == AGAIN { once_more(cx, bio) } else { Some(bio) }
 }
 
-/// Sends a bio again to the device whose queue it was on, with the sector that it had there.
+/// Sends a bio to its device again, which is the one whose queue it was on, and to the sector that it had there.
 #[cold]
 fn once_more(cx: &Cx<'_>, mut bio: Bio) -> Option<Bio> {
     bio.set_word(0);
@@ -293,14 +291,13 @@ fn once_more(cx: &Cx<'_>, mut bio: Bio) -> Option<Bio> {
     None
 }
 
-/// The record of the submitted polled bio; `bio` is that bio or a clone of it.
+/// The record of a polled bio as it was submitted, of which `bio` is that itself or a clone.
 #[inline]
 fn top(bio: &mut Bio) -> &mut Record {
     let mut record: *mut Record = bio.record_mut();
     loop {
-        // SAFETY: the bio's own record, or the parent of a clone. The parent is held by its clones, of which this is
-        // one; all are of the channel that the thread is inside. Internal bios, whose parent is something else, are
-        // never polled.
+        // SAFETY: the bio's own record, or the parent of a clone: held by its clones, of which this is one, all of one
+        // channel, which the thread is inside. Internal bios, whose parent is something else, are never polled.
         let at = unsafe { &mut *record };
         if at.level == 0 {
             return at;
@@ -310,7 +307,7 @@ fn top(bio: &mut Bio) -> &mut Record {
 }
 
 impl Bio {
-    /// How the bio, or the bio that it is a clone of, was polled for; `None` when it completes by interrupt. Inside its
+    /// How the bio, or the one that it is a clone of, was polled for; `None` when it completes by interrupt. Inside its
     /// channel only, as frames are.
     #[inline]
     pub fn poll_path(&self) -> Option<PollPath> {
@@ -352,7 +349,7 @@ impl<'a> Cx<'a> {
 }
 
 impl ChannelCore {
-    /// As [`poll`](Self::poll), for one polled bio: looks at the mail, and at the queues that its cookie asks for.
+    /// As [`poll`](Self::poll), for one polled bio: the mail, and the queues that its cookie asks for.
     pub(crate) fn poll_for(&self, cookie: Cookie) -> usize {
         let cx = Cx::new(self);
         match cx.find_polls().filter(|polls| polls.is_polled() && cookie != Cookie::NONE) {

@@ -230,7 +230,7 @@ fn no_more_jobs_wait_than_may() {
     let rig = Rig::new(7, 1, Limits::default(), CopyOptions { jobs: 3, ..CopyOptions::default() });
     (0..3).for_each(|i| rig.add(rig.job(i, false, 0, 64 * i, CHUNK)));
     let back = rig.copier.add(rig.job(9, false, 0, 0, CHUNK), rig.done.clone());
-    assert_eq!(back.err().map(|(job, _)| job.token), Some(9));
+    assert_eq!(back.err().map(|job| job.token), Some(9));
     rig.finish(3);
     rig.add(rig.job(9, false, 0, 0, CHUNK));
     rig.add(rig.job(10, false, 0, 0, 0));

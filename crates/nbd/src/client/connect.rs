@@ -1,5 +1,5 @@
-//! Connecting to a server: everything up to the last byte of the handshake has one deadline, and ends at once when the
-//! connection is no longer wanted. A server that sends a byte now and then gets no more time.
+//! Getting to a server: everything up to the last byte of the handshake is done by one deadline, and given up at once
+//! when nobody wants it any more. A server that sends a byte now and then gets no more time for it.
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, OwnedFd};
@@ -13,10 +13,10 @@ use std::sync::mpsc;
 use std::time::Duration;
 use udm_io::{Clock, Executor, Nanos};
 
-/// How often to check whether the connection is still wanted.
+/// How often it is asked whether anybody still wants the connection.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// The deadline of a connection.
+/// Until when a connection has to be there.
 pub(super) struct Deadline<'a> {
     clock: &'a dyn Clock,
     end: Nanos,
@@ -30,14 +30,14 @@ impl<'a> Deadline<'a> {
         Self { clock, end, timeout, cancel }
     }
 
-    /// The deadline of one of `parts` equal parts of the remaining time.
+    /// The same for one of `parts` equal parts of what is left.
     fn part(&self, parts: usize) -> Self {
         let now = self.clock.now();
         let end = now.after(self.end.since(now) / parts.max(1) as u64);
         Self { clock: self.clock, end, timeout: self.timeout, cancel: self.cancel }
     }
 
-    /// The remaining time, at most until the next check.
+    /// What is left, at most as long as one may look away.
     fn left(&self) -> io::Result<Duration> {
         if (self.cancel)() {
             return Err(io::Error::new(io::ErrorKind::ConnectionAborted, "given up: who asked for it has gone"));
@@ -64,7 +64,7 @@ impl<'a> Deadline<'a> {
         }
     }
 
-    /// Waits for a moment.
+    /// Lets a moment pass.
     fn pause(&self) -> io::Result<()> {
         std::thread::sleep(self.left()?.min(Duration::from_millis(10)));
         Ok(())
@@ -80,7 +80,7 @@ pub(super) struct Timed<'a> {
 impl Read for Timed<'_> {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         loop {
-            // Also when there is something to read: a server that sends byte after byte must not gain time.
+            // Also when there is something to read: who sends byte after byte must not win time.
             self.deadline.left()?;
             match rustix::net::recv(self.socket, &mut *buf, RecvFlags::empty()) {
                 Ok((_, n)) => return Ok(n),
@@ -126,7 +126,7 @@ pub(super) fn unix(path: &Path, deadline: &Deadline<'_>) -> io::Result<OwnedFd> 
     loop {
         match rustix::net::connect(&socket, &address) {
             Ok(()) => return Ok(socket),
-            // The server's backlog is full, and nothing signals when there is room.
+            // So many wait to be accepted already. Nothing tells when there is room.
             Err(Errno::AGAIN) => deadline.pause()?,
             Err(Errno::INTR) => {}
             Err(errno) => return Err(errno.into()),
@@ -134,7 +134,7 @@ pub(super) fn unix(path: &Path, deadline: &Deadline<'_>) -> io::Result<OwnedFd> 
     }
 }
 
-/// Tries each address of a host in turn. An address that does not answer leaves time for the others.
+/// Tries each address of a host in turn. One that does not answer leaves time for the others.
 pub(super) fn tcp(host: &str, port: u16, deadline: &Deadline<'_>, executor: &dyn Executor) -> io::Result<OwnedFd> {
     let mut last = io::Error::new(io::ErrorKind::NotFound, "the host has no address");
     let addresses = resolve(host, port, deadline, executor)?;
@@ -164,7 +164,8 @@ fn one(address: &SocketAddr, deadline: &Deadline<'_>) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// The addresses of a host. A name is looked up on a thread of its own, since a look-up cannot be interrupted.
+/// The addresses of a host. A name is looked up on a thread of its own, since nothing ends a look-up but its own
+/// patience.
 fn resolve(host: &str, port: u16, deadline: &Deadline<'_>, executor: &dyn Executor) -> io::Result<Vec<SocketAddr>> {
     if let Ok(ip) = host.parse::<IpAddr>() {
         return Ok(vec![SocketAddr::new(ip, port)]);
@@ -173,7 +174,7 @@ fn resolve(host: &str, port: u16, deadline: &Deadline<'_>, executor: &dyn Execut
     let name = host.to_owned();
     let work = move || {
         let found = (name.as_str(), port).to_socket_addrs().map(Iterator::collect);
-        // The asker may have given up.
+        // Who asked may have given up.
         let _ = answer.send(found);
     };
     // Not waited for.

@@ -18,14 +18,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use udm_base::{Sector, Sectors};
 use udm_io::{Bio, Clock, Extent, ExtentsReply, Nanos, Op, OpFlags, Outstanding, Segments, Status};
 
-/// The most requests for bios under way; more wait here.
+/// Requests for bios that are under way at most; more wait here.
 const DEPTH: usize = 1024;
-/// The most block status requests under way, counted apart from bios: a server may take long to answer them, and bios
-/// must not wait for that.
+/// Questions that are under way at most, beside bios: a server may take long to answer them, and bios do not wait for
+/// that.
 const QUESTIONS: usize = 16;
-/// The most pieces in one send.
+/// Pieces in one send.
 const GATHER: usize = 128;
-/// The most receives before the next send.
+/// Receives before it is the senders' turn again.
 const TURNS: usize = 4;
 
 /// What the device hands to its driver.
@@ -33,7 +33,7 @@ pub(super) enum Item {
     Bio(Bio),
     /// The extents of a range are asked for.
     Status(Sector, Sectors, ExtentsReply),
-    /// A question about the driver's state. Nothing is sent for it.
+    /// How the driver stands. Nothing is sent for it.
     Report(mpsc::Sender<Outstanding>),
 }
 
@@ -45,7 +45,7 @@ impl Item {
             Self::Status(..) => {}
             Self::Report(answer) => {
                 let lost = Outstanding { requests: 0, queued: 0, oldest_ns: 0, silent_ns: 0, lost: true };
-                // The asker may have stopped waiting.
+                // Who asked may have stopped waiting.
                 let _ = answer.send(lost);
             }
         }
@@ -56,14 +56,14 @@ impl Item {
 struct Waiting {
     items: VecDeque<Item>,
     questions: VecDeque<Item>,
-    /// The items that are answered before all others.
+    /// Of the items, those that are answered before all others.
     reports: usize,
     stop: bool,
     /// The connection is lost.
     dead: bool,
 }
 
-/// The queue from the device to its driver.
+/// The way from the device to its driver.
 pub(super) struct Queue {
     waiting: Mutex<Waiting>,
     /// The driver is about to sleep, or sleeps.
@@ -81,7 +81,8 @@ impl Queue {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Hands over an item, or fails it when the connection is lost. The lock is held briefly, never during I/O.
+    /// Hands over an item; fails it when the connection is lost. The lock is held for a moment only: no I/O is done
+    /// under it.
     pub(super) fn push(&self, item: Item) {
         let mut waiting = self.lock();
         if waiting.dead {
@@ -114,17 +115,17 @@ impl Queue {
 /// A request under way.
 struct InFlight {
     item: Item,
-    /// The cookie of its reply: its slot, and a number, so that a second answer matches no request.
+    /// What its reply is known by: its slot, and a number that makes an answer which comes twice nobody's.
     cookie: u64,
     /// What was sent last for it.
     command: Command,
     /// When the driver took it.
     begun: Nanos,
-    /// It has not been sent completely.
+    /// It has not been sent whole.
     unsent: bool,
     /// Data received.
     received: Received,
-    /// The first error that the server reported.
+    /// The first error that the server told.
     error: Option<NbdError>,
     extents: Vec<Extent>,
 }
@@ -154,16 +155,16 @@ pub(super) struct Driver {
     name: String,
     slots: Vec<Option<InFlight>>,
     free: Vec<usize>,
-    /// How many of the requests under way are block status requests.
+    /// Of the requests under way, so many are questions.
     questions: usize,
-    /// The number of the last request.
+    /// Of the last request that was made.
     serial: u32,
     outgoing: VecDeque<Outgoing>,
     /// How much of the first one has been sent.
     sent: usize,
     receiver: Receiver,
     clock: Arc<dyn Clock>,
-    /// When something came last, or the first request after an idle time was made.
+    /// When something came last, or was asked for after nothing had been.
     heard: Nanos,
 }
 
@@ -207,8 +208,8 @@ impl Driver {
         in_flight.chain(items.into_iter().flatten()).for_each(Item::fail);
     }
 
-    /// One round: takes in new items, sends, receives, and sleeps if there was nothing to do. False when it was told to
-    /// stop and is done.
+    /// One round: takes in what is new, sends, receives, and sleeps if there was nothing of it. False when it was
+    /// told to stop and is done.
     fn turn(&mut self) -> Result<bool, Lost> {
         let stop = self.take_items();
         let mut moved = self.send()?;
@@ -220,7 +221,7 @@ impl Driver {
             heard = true;
         }
         if heard {
-            // Once for all replies that have come: reading the clock costs more than handling a reply.
+            // Once for all that has come: a clock costs more than to look at a reply.
             self.heard = self.clock.now();
             moved = true;
         }
@@ -255,7 +256,7 @@ impl Driver {
                 Err(errno) => return Err(errno.into()),
             }
             if !fds[1].revents().is_empty() {
-                // Empty means that the wake-up was for something else.
+                // Empty means that somebody else's wake-up came first.
                 let _ = rustix::io::read(&self.queue.wake, &mut [0u8; 8]);
             }
         }
@@ -267,7 +268,7 @@ impl Driver {
         self.slots.len() - self.free.len()
     }
 
-    /// Whether no bio is under way. Block status requests do not count: their asker then assumes that nothing is known.
+    /// Whether no bio is under way. A question is not waited for: who asked it takes it that nothing is known.
     fn may_stop(&self) -> bool {
         self.under_way() == self.questions
     }
@@ -276,7 +277,7 @@ impl Driver {
         self.under_way() - self.questions < DEPTH
     }
 
-    /// Answers questions about its state, before anything else: these must not wait for a server that does not answer.
+    /// Answers who asks how it stands, before anything else: they must not wait for a server that does not answer.
     #[cold]
     fn report(&self, waiting: &mut Waiting) {
         let (mut asked, mut others) = (Vec::new(), VecDeque::new());
@@ -299,13 +300,13 @@ impl Driver {
             silent_ns,
             lost: false,
         };
-        // The asker may have stopped waiting.
+        // Who asked may have stopped waiting.
         for answer in asked {
             let _ = answer.send(report);
         }
     }
 
-    /// Makes requests of waiting items. Returns whether the driver has to stop.
+    /// Makes requests of what waits. Returns whether the driver is to stop.
     fn take_items(&mut self) -> bool {
         let queue = self.queue.clone();
         let mut waiting = queue.lock();
@@ -381,7 +382,7 @@ impl Driver {
         self.outgoing.push_back(Outgoing { slot, header, payload });
     }
 
-    /// Sends as much as the socket takes. True when something was sent.
+    /// Sends what the socket takes. True when something went out.
     fn send(&mut self) -> Result<bool, Lost> {
         let mut moved = false;
         while !self.outgoing.is_empty() {
@@ -440,7 +441,7 @@ impl Driver {
         count
     }
 
-    /// Receives once and handles the replies. True when something came.
+    /// Receives once and handles what came. True when something came.
     fn receive(&mut self) -> Result<bool, Lost> {
         let slots = &self.slots;
         if !self.receiver.fill(self.socket.as_fd(), |cookie| payload_target(slots, cookie))? {
@@ -485,7 +486,7 @@ impl Driver {
         let knows_fua = has(self.agreed.flags, transmission::SEND_FUA);
         let flushes = has(self.agreed.flags, transmission::SEND_FLUSH);
         let (slot, request) = self.slot(cookie)?;
-        // The memory of a write is in use until it has been sent.
+        // The memory of a write belongs to its sending until that is over.
         if request.unsent {
             return Err(Lost::Protocol("a reply to a request that was not sent whole"));
         }
@@ -516,24 +517,24 @@ impl Driver {
         Ok(())
     }
 
-    /// Tells the server that the client is leaving.
+    /// Tells the server that nothing more comes.
     fn say_goodbye(&self) {
         if self.sent > 0 {
-            // It would be taken for a part of the half-sent request.
+            // It would be taken for a part of the request that is half sent.
             return;
         }
         let header = Request { flags: 0, kind: Command::Disc as u16, cookie: 0, offset: 0, length: 0 }.encode();
-        // A server that has gone need not be told.
+        // A server that has gone needs no goodbye.
         let _ = rustix::net::send(&self.socket, &header, SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
     }
 }
 
-/// The slot of the request with a cookie, if there is one.
+/// The slot of the request that a cookie is of, if it is of any.
 fn slot_of(cookie: u64) -> usize {
     cookie as u32 as usize
 }
 
-/// The memory for the data of a read, and the byte range of the request; `None` if the cookie is not of a read.
+/// Where the data of a read goes, and the byte range that it was asked for; `None` if the cookie is no read's.
 fn payload_target(slots: &[Option<InFlight>], cookie: u64) -> Option<(Segments<'_>, u64, u64)> {
     let request = slots.get(slot_of(cookie))?.as_ref().filter(|request| request.cookie == cookie)?;
     let (offset, length) = request.range();

@@ -11,7 +11,7 @@ use udm_io::{Segment, Segments};
 /// Bytes of the one read that the server may answer, by cookies 0 to 3.
 const LENGTH: usize = 8192;
 
-/// Reads from the server, and ignores writes to it.
+/// Reads from the server, and forgets what it is told.
 struct Deaf<'a>(&'a [u8]);
 
 impl Read for Deaf<'_> {

@@ -9,17 +9,17 @@ use crate::wire::option::{
 };
 use std::io::{self, Read, Write};
 
-/// The most replies to one option before the connection is given up: far more contexts than any export has.
+/// Replies to one option that are read before the server is given up: far more than any export has contexts.
 const MAX_REPLIES: usize = 1024;
 
-/// The result of the handshake.
+/// What was agreed on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Agreed {
     /// Bytes of the export.
     pub(super) size: u64,
     /// Transmission flags.
     pub(super) flags: u16,
-    /// The server's size constraints for requests; `None` when it sent none.
+    /// What the server asks requests to keep to; `None` when it did not say.
     pub(super) block_sizes: Option<BlockSizes>,
     /// Replies to reads are structured.
     pub(super) structured: bool,
@@ -27,7 +27,7 @@ pub(super) struct Agreed {
     pub(super) allocation: Option<u32>,
 }
 
-/// Why the handshake failed.
+/// Why there is no agreement.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum HandshakeError {
     #[error("{0}")]
@@ -64,7 +64,7 @@ pub(super) fn negotiate(stream: &mut (impl Read + Write), name: &str) -> Result<
     if structured {
         let mut data = Vec::new();
         MetaRequest::put(&mut data, name, &[base_allocation::NAME]);
-        // A refusal only means that there is no such context; GO will report an error of the name.
+        // A refusal only means that there is no such context; what is wrong with the name, GO will say.
         let _ = ask(stream, opt::SET_META_CONTEXT, &data, |kind, data| {
             if kind == rep::META_CONTEXT {
                 let (id, name) = decode_meta_context(data)?;
@@ -166,7 +166,7 @@ fn ask(
     Err(HandshakeError::Protocol("an option without an end of replies"))
 }
 
-/// Checks the size constraints against the protocol's rules, and returns what is wrong.
+/// Checks the size constraints against what the protocol demands of them, and says what is wrong.
 fn check(sizes: BlockSizes) -> Result<(), String> {
     let BlockSizes { minimum, preferred, maximum } = sizes;
     if !minimum.is_power_of_two() || minimum > 65536 {
@@ -182,9 +182,9 @@ fn check(sizes: BlockSizes) -> Result<(), String> {
     Ok(())
 }
 
-/// Flags that are only hints, or are not used here, are ignored.
+/// Flags that stand for no more than a hint, or are not used here, are not looked at.
 pub(super) fn has(flags: u16, flag: u16) -> bool {
-    // Without HAS_FLAGS the other flags mean nothing.
+    // A server that does not set HAS_FLAGS says nothing at all.
     flags & transmission::HAS_FLAGS != 0 && flags & flag != 0
 }
 

@@ -1,8 +1,8 @@
 //! A remote export as a block device.
 //!
-//! One socket, one thread that drives it. Bios of any channel are handed over through a queue and an eventfd. Many are
-//! under way at once. The driver's thread ends each of them, so it completes on its own channel through the mailbox. A
-//! lost connection stays lost: bios under way and later ones fail with EIO, and the log says why.
+//! One socket, one thread that drives it. Bios of any channel are handed over by a queue and an eventfd; many are
+//! under way at once, and each is ended from the driver's thread, so that it completes on its own channel by mailbox.
+//! A connection that is lost stays lost: what was under way and what comes later fails with EIO, and the log says why.
 
 mod connect;
 mod driver;
@@ -30,7 +30,7 @@ const REPORT_TIMEOUT: Duration = Duration::from_millis(100);
 /// Why a remote export cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
-    /// No server listens, or the host name is unknown.
+    /// Nobody listens, or the name means nothing.
     #[error("{uri}: cannot connect: {source}")]
     Connect {
         /// The export.
@@ -38,7 +38,7 @@ pub enum ConnectError {
         /// The system's error.
         source: io::Error,
     },
-    /// The handshake failed.
+    /// The server and udm do not agree.
     #[error("{uri}: {message}")]
     Handshake {
         /// The export.
@@ -46,7 +46,7 @@ pub enum ConnectError {
         /// What went wrong.
         message: String,
     },
-    /// The export cannot be a block device.
+    /// The export is not one that a block device can be made of.
     #[error("{uri}: {message}")]
     Unusable {
         /// The export.
@@ -76,7 +76,7 @@ pub struct NbdDevice {
 
 impl NbdDevice {
     /// Connects and negotiates, within `timeout` for all of it, and starts the thread that drives the connection.
-    /// Blocks meanwhile, but not for long once `cancel` returns true, which is checked now and then.
+    /// Blocks meanwhile, but not for long once `cancel` holds, which is asked now and then.
     pub fn connect(
         uri: &Uri,
         domain: &Domain,
@@ -113,12 +113,12 @@ impl NbdDevice {
         }))
     }
 
-    /// The export's URI.
+    /// What it names.
     pub fn uri(&self) -> &Uri {
         &self.uri
     }
 
-    /// The error of a bio that this export cannot serve.
+    /// What is wrong with a bio for this export, if anything is.
     fn refusal(&self, bio: &Bio) -> Option<Status> {
         let can = |flag| has(self.agreed.flags, flag);
         if bio.op().is_write() && self.read_only() {
@@ -126,7 +126,7 @@ impl NbdDevice {
         }
         let (supported, most) = match bio.op() {
             Op::Read | Op::Write => (true, self.limits.max_sectors),
-            // Without a flush command there is no cache to flush.
+            // Without a flush command there is no cache that the client could have flushed.
             Op::Flush if !can(transmission::SEND_FLUSH) => return Some(Status::Ok),
             Op::Flush => return None,
             Op::Discard => (can(transmission::SEND_TRIM), self.limits.max_discard),
@@ -180,7 +180,7 @@ impl BlockDevice for NbdDevice {
     fn outstanding(&self) -> Option<Outstanding> {
         let (answer, answers) = mpsc::channel();
         self.queue.push(Item::Report(answer));
-        // The driver never waits for its server, so it answers soon.
+        // The driver never waits for its server, so that it answers soon.
         answers.recv_timeout(REPORT_TIMEOUT).ok()
     }
 
@@ -198,13 +198,13 @@ impl Drop for NbdDevice {
     }
 }
 
-/// The meaning of the end of a stream here.
+/// What a stream's end means here.
 fn hung_up(error: &HandshakeError) -> Option<String> {
     let HandshakeError::Io(e) = error else { return None };
     (e.kind() == io::ErrorKind::UnexpectedEof).then(|| "the server hung up during the handshake".to_owned())
 }
 
-/// The limits that follow from an export's size constraints and flags.
+/// The limits that an export's size constraints and flags amount to.
 fn limits(agreed: &Agreed) -> Result<Limits, String> {
     let can = |flag| has(agreed.flags, flag);
     let sizes = agreed.block_sizes;

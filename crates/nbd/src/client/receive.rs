@@ -1,5 +1,5 @@
-//! Parses the reply stream of a server. Data of reads goes to the bios' memory: short pieces are copied out of the
-//! buffer, long ones are received in place.
+//! The reply stream of a server, taken apart. Data of reads goes to the bios' memory: short pieces are copied out of
+//! the buffer, long ones are received in place.
 
 use super::lost::Lost;
 use crate::wire::consts::{MAX_STRING, base_allocation, chunk};
@@ -23,10 +23,10 @@ const PIECES: usize = 15;
 
 const _: () = assert!(LONGEST + CHUNK_LEN <= BUFFER && MAX_STRING + 64 <= LONGEST);
 
-/// An event in the reply stream.
+/// What the server has said.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Event {
-    /// Data of a read has arrived in its memory, at this offset from its start.
+    /// Data of a read has arrived in its memory, so many bytes from its start.
     Data { cookie: u64, at: u64, bytes: u64 },
     /// A request has failed; its end may come later.
     Error { cookie: u64, error: NbdError },
@@ -39,7 +39,7 @@ pub(super) enum Event {
 /// Data that is under way.
 struct Data {
     cookie: u64,
-    /// Its place, in bytes from the start of the read.
+    /// Where it goes, in bytes from the start of the read.
     at: usize,
     left: usize,
     /// How long it is.
@@ -53,7 +53,7 @@ pub(super) struct Receiver {
     start: usize,
     end: usize,
     data: Option<Data>,
-    /// A reply whose end has not been reported yet.
+    /// A reply whose end is still to be told.
     done: Option<u64>,
 }
 
@@ -75,7 +75,7 @@ impl Receiver {
         let (mut count, mut direct) = (0, 0);
         let mut whole = true;
         if let Some(data) = &self.data {
-            // The buffer has been copied out completely: the next bytes belong to the data.
+            // Everything that was in the buffer has been copied out: what comes next belongs to the data.
             debug_assert_eq!(self.end, 0, "data is taken from the buffer first");
             let (segments, ..) = target(data.cookie).ok_or(Lost::Protocol("data for no read"))?;
             for (slice, segment) in slices[..PIECES].iter_mut().zip(segments.skip_bytes(data.at)) {
@@ -154,7 +154,7 @@ impl Receiver {
     ) -> Result<Option<Event>, Lost> {
         let ChunkHeader { flags, kind, cookie, length } = header;
         let last = flags & chunk::FLAG_DONE != 0;
-        // The data need not be in the buffer as a whole, only the offset before it.
+        // Data need not be in the buffer as a whole, only the offset before it.
         let need = if kind == chunk::OFFSET_DATA { 8 } else { length as usize };
         if need > LONGEST {
             return Err(Lost::Protocol("a chunk that is too long"));
@@ -270,7 +270,7 @@ fn in_sectors(found: impl Iterator<Item = StatusExtent>) -> Vec<Extent> {
     runs
 }
 
-/// The place of the range in a read, in bytes from its start.
+/// Where in a read the range lies, in bytes from its start.
 fn place(read: Option<(Segments<'_>, u64, u64)>, offset: u64, len: u64) -> Result<usize, Lost> {
     let (_, start, length) = read.ok_or(Lost::Protocol("data for no read"))?;
     let at = offset.checked_sub(start).filter(|at| at.checked_add(len).is_some_and(|end| end <= length));

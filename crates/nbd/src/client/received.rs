@@ -1,16 +1,16 @@
-//! Records which bytes of a read have come. Chunks may come in any order, but each byte may come only once; otherwise a
-//! count would not prove that all have come.
+//! Which bytes of a read have come. Chunks may come in any order; each byte comes once, or what is counted is not what
+//! is there.
 
 use super::lost::Lost;
 use std::ops::Range;
 
-/// The most separate parts. A server that sends in order has one.
+/// Parts that lie apart from each other at most. Of a server that sends them in order there is one.
 const APART: usize = 4096;
 
-/// The parts of a read that have come.
+/// What of a read has come.
 #[derive(Default)]
 pub(super) struct Received {
-    /// The first part, with all parts that touch it. Most reads have no other, so they allocate nothing.
+    /// What came first, with all that touches it. Most reads have nothing else, and need no memory for this.
     first: Range<u64>,
     /// Parts that do not touch it, nor each other, in order.
     others: Vec<Range<u64>>,
@@ -52,7 +52,7 @@ impl Received {
         Ok(())
     }
 
-    /// Joins the part at `i` with its neighbours if they touch.
+    /// Makes one part of the one at `i` and its neighbours, as far as they touch.
     fn join(&mut self, i: usize) {
         for i in [i, i.wrapping_sub(1)] {
             if let Some([a, b]) = self.others.get(i..i.saturating_add(2))
@@ -64,7 +64,7 @@ impl Received {
         }
     }
 
-    /// Whether a read of `bytes` is complete.
+    /// Whether all of a read of `bytes` has come.
     pub(super) fn is_whole(&self, bytes: u64) -> bool {
         self.first == (0..bytes)
     }

@@ -1,4 +1,4 @@
-//! The limits and flags that follow from an export's handshake.
+//! Limits and flags that an export's handshake amounts to.
 
 use super::driver::request_flags;
 use super::*;

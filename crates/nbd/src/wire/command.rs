@@ -24,16 +24,20 @@ pub enum Command {
     BlockStatus = 7,
 }
 
-/// By their numbers.
-const ALL: [Command; 8] = {
-    use Command::*;
-    [Read, Write, Disc, Flush, Trim, Cache, WriteZeroes, BlockStatus]
-};
-
 impl Command {
     /// Decodes the `type` field of a request; `None` for a type that this codec does not know.
     pub fn from_wire(value: u16) -> Option<Self> {
-        ALL.get(usize::from(value)).copied()
+        Some(match value {
+            0 => Self::Read,
+            1 => Self::Write,
+            2 => Self::Disc,
+            3 => Self::Flush,
+            4 => Self::Trim,
+            5 => Self::Cache,
+            6 => Self::WriteZeroes,
+            7 => Self::BlockStatus,
+            _ => return None,
+        })
     }
 
     /// The flags that the protocol documents for this command. `FUA` is valid everywhere, as clients are known to

@@ -73,7 +73,7 @@ pub mod rep {
     pub const ERR_POLICY: u32 = ERROR_BIT | 2;
     /// The option's data is malformed.
     pub const ERR_INVALID: u32 = ERROR_BIT | 3;
-    /// The option needs a feature that this build lacks.
+    /// The option needs what this build lacks.
     pub const ERR_PLATFORM: u32 = ERROR_BIT | 4;
     /// TLS must come first.
     pub const ERR_TLS_REQD: u32 = ERROR_BIT | 5;
@@ -127,7 +127,7 @@ pub mod transmission {
 
 /// Flags of a request (`CMD_FLAG_*`).
 pub mod cmd_flag {
-    /// Answer only when this request's data is durable.
+    /// Answer only when what this request wrote is durable.
     pub const FUA: u16 = 1 << 0;
     /// Zeroes must stay provisioned.
     pub const NO_HOLE: u16 = 1 << 1;

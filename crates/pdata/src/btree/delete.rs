@@ -24,14 +24,14 @@ impl<V: Value> Deletion<V> {
         Self { root, next: Some(0), done: false, value: PhantomData }
     }
 
-    /// The present root; meaningless when all is done.
+    /// The root as it is now; of no meaning when all is done.
     #[must_use]
     pub fn root(&self) -> u64 {
         self.root
     }
 
-    /// Deletes about `budget` leaves; returns whether nothing is left. A part shared with other trees costs one step,
-    /// however big it is.
+    /// Deletes about `budget` leaves; whether nothing is left. What is shared with other trees costs one step however
+    /// big it is.
     ///
     /// # Errors
     /// As [`super::insert()`].

@@ -90,8 +90,8 @@ pub async fn lookup_ge<V: Value>(store: &mut Store, root: u64, key: u64) -> Resu
     }
 }
 
-/// Appends all entries of the leaf that holds `key` or would hold it to `into`, in order. In the returned range of
-/// keys, which contains `key`, the tree has these entries and no others.
+/// Appends all entries of the leaf that holds `key` or would hold it to `into`, in order. Of the keys in the range that
+/// is returned, which `key` is in, the tree has these and no others.
 ///
 /// # Errors
 /// As [`lookup`].
@@ -111,8 +111,8 @@ pub async fn leaf<V: Value>(
     Ok(span.low..=span.high)
 }
 
-/// A walk over the entries of a range of keys, leaf by leaf. The tree may change between two steps: the walk sees later
-/// entries as they are then.
+/// A walk over the entries of a range of keys, leaf by leaf. The tree may change between two steps: what is ahead of
+/// the walk is seen as it is then.
 #[derive(Debug)]
 pub struct Walk<V> {
     root: u64,

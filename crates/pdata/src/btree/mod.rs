@@ -45,7 +45,7 @@ pub(crate) struct Span {
 impl Span {
     pub(crate) const ALL: Self = Self { low: 0, high: u64::MAX };
 
-    /// The span of entry `i` of an internal node with this span.
+    /// What entry `i` of an internal node covers, whose span this is.
     pub(crate) fn child(self, node: Node<'_>, i: usize) -> Self {
         Self {
             low: if i == 0 { self.low } else { node.key(i) },

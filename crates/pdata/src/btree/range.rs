@@ -1,4 +1,4 @@
-//! Removing ranges of keys: whole leaves at a time, and whole subtrees if the number of their entries is not needed.
+//! Removing ranges of keys: whole leaves at a time, and whole subtrees where nobody asks how many entries they had.
 
 use super::lookup::find_leaf;
 use super::remove::{mend, own_leaf};
@@ -10,7 +10,7 @@ use crate::store::Store;
 use crate::transaction::Transaction;
 use crate::value::{Ref, Value};
 
-/// The result of [`remove_range`].
+/// What [`remove_range`] did.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Removed {
     /// How many entries were removed.
@@ -20,8 +20,8 @@ pub struct Removed {
 }
 
 /// Removes the entries with keys from `from` to `to`, both included, and drops the references of their values, but does
-/// no more than about `budget` leaves' worth of work (a leaf: about 5 µs when it is in memory and not shared). The tree
-/// is whole afterwards and can be committed.
+/// no more than about `budget` leaves' worth of work (a leaf: about 5 µs when it is in memory and nobody else's). The
+/// tree is whole afterwards and can be committed.
 ///
 /// Values may refer to data or to nothing: who removes values that refer to other trees has to see to those.
 ///

@@ -1,6 +1,6 @@
-//! Removing. After a removal a leaf has fewer entries; [`mend`] then makes sure that no node on the path except the
-//! root is less than a third full: it merges neighbours, or evens them out (`dm-btree-remove.c`; the kernel does it on
-//! the way down).
+//! Removing. What is removed leaves a leaf with fewer entries; [`mend`] sees to it afterwards that no node on the way
+//! there but the root has fewer than a third: it merges neighbours, or evens them out (`dm-btree-remove.c`; the kernel
+//! does it on the way down).
 
 use super::insert::{check_sibling, spread};
 use super::lookup::find_leaf;

@@ -7,8 +7,8 @@ use crate::support::world::{Op, World, op};
 use crate::support::{Chance, Cut, Disk, Fat, check, read_super};
 use udm_pdata::{Block, Error, block_on};
 
-/// The possible contents of the disk after a power cut: depending on `way`, none, all, or some of the unflushed writes,
-/// in any order, torn at sectors.
+/// What may be on the disk after the power was cut: by `way`, none, all, or some of what was not flushed, in any order,
+/// torn at sectors.
 fn after_cut(cut: &Cut, way: u64, chance: &mut Chance) -> BTreeMap<u64, Box<Block>> {
     let mut disk = cut.durable.clone();
     let mut writes: Vec<_> = cut.pending.iter().collect();

@@ -358,7 +358,7 @@ fn a_metadata_device_that_is_full() {
 }
 
 /// To make room for what it reads, a read may have to write blocks of the open transaction. When that fails they are
-/// gone, and what the disk has in their places is older, and whole: no read may return it.
+/// gone, and what the disk has in their places is older, and whole: nobody may see it.
 #[test]
 fn a_read_that_could_not_make_room_is_the_last_before_an_abort() {
     const KEYS: u64 = 600;

@@ -1,5 +1,4 @@
-//! Measures operations: `cargo test --release -p udm-pdata --test all speed -- --ignored --nocapture`. Nothing is
-//! judged.
+//! What things cost: `cargo test --release -p udm-pdata --test all speed -- --ignored --nocapture`. Nothing is judged.
 
 use std::sync::Arc;
 

@@ -4,9 +4,8 @@ use std::collections::{BTreeMap, VecDeque};
 use udm_base::{Sector, Sectors};
 use udm_io::{Bio, Op};
 
-/// Requests that wait for the disk. Reads and writes each have `most` places (`nr_requests` of the kernel); a request
-/// that finds none waits outside, in order. Inside, the next request is the one that lies at or after the head, else
-/// the first.
+/// Requests that wait for the disk. Reads and writes each have `most` places (`nr_requests` of the kernel); who finds
+/// none waits outside, in order. Inside, the next request is the one that lies at or after the head, else the first.
 #[derive(Default)]
 pub(super) struct Elevator {
     /// By first sector; a number sets those at one place apart.

@@ -30,8 +30,8 @@ pub struct DiskModel {
     pub seek_full_ns: u64,
     /// Tracks.
     pub tracks: u64,
-    /// The time before the head moves: the command, and the interrupt of the previous request. A disk of that time took
-    /// one command after the other.
+    /// What a request costs before the head moves: the command, and the interrupt of the one before. A disk of the time
+    /// took one command after the other.
     pub command_ns: u64,
 }
 
@@ -39,7 +39,7 @@ pub struct DiskModel {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Head(pub Sector);
 
-/// The cost of a request.
+/// What a request cost.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Service {
     /// Whether the head had to go elsewhere, on the same track or on another.
@@ -101,7 +101,7 @@ impl DiskModel {
         self.seek_min_ns + (((self.seek_full_ns - self.seek_min_ns) * root) >> 16)
     }
 
-    /// The cost of a request that begins at `now`, and the head's position after it. Not empty.
+    /// What a request costs that begins at `now`, and where it leaves the head. Not empty.
     pub fn service(&self, head: Head, now: u64, sector: Sector, sectors: Sectors) -> (Service, Head) {
         let (from, to) = (head.0.get() / self.track, sector.get() / self.track);
         let end = sector + sectors;

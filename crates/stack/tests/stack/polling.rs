@@ -32,13 +32,13 @@ fn polls(fast: u64, sub: u64, default: u64) -> Polls {
 }
 
 /// One thread's way to a device, with a page of memory for each of some bios.
-struct Client {
+struct Way {
     channel: Channel,
     on: Attached,
     memory: AlignedBuf,
 }
 
-impl Client {
+impl Way {
     fn new(domain: &Domain, dev: &Arc<MappedDevice>) -> Self {
         let channel = domain.channel().unwrap();
         let on = channel.attach(dev.clone());
@@ -100,10 +100,10 @@ fn each_device_counts_by_how_its_bios_were_split() {
             md.set_compile(compile);
             md.set_clone_always(clone);
             let before = md.totals().polls;
-            let mut client = Client::new(&domain, &md);
-            (0..10).for_each(|token| client.submit(Op::Read, at, bytes, token));
-            assert_eq!(client.channel.outstanding(), 10, "{top}: only a poll completes them");
-            client.finish(10);
+            let mut way = Way::new(&domain, &md);
+            (0..10).for_each(|token| way.submit(Op::Read, at, bytes, token));
+            assert_eq!(way.channel.outstanding(), 10, "{top}: only a poll completes them");
+            way.finish(10);
             let after = md.totals().polls;
             let found = polls(after.fast - before.fast, after.sub - before.sub, after.default - before.default);
             let times = polls(expect.fast * 10, expect.sub * 10, expect.default * 10);
@@ -120,9 +120,9 @@ fn without_the_fast_path_bios_count_as_split() {
     let stack = stack(&domain, "a,,,,0 131072 linear {null} 0");
     domain.poll_as(PollPolicy { fast_path: false, ..PollPolicy::default() });
     let md = stack.device("a").unwrap();
-    let mut client = Client::new(&domain, &md);
-    client.submit(Op::Read, 0, 4096, 0);
-    client.finish(1);
+    let mut way = Way::new(&domain, &md);
+    way.submit(Op::Read, 0, 4096, 0);
+    way.finish(1);
     assert_eq!(md.totals().polls, polls(0, 1, 0));
 }
 
@@ -131,11 +131,11 @@ fn parts_that_meet_other_queues_are_looked_for_everywhere() {
     let domain = Domain::default();
     let stack = stack(&domain, "s,,,,0 131072 striped 2 8 {null} 0 {null} 0");
     let md = stack.device("s").unwrap();
-    let mut client = Client::new(&domain, &md);
+    let mut way = Way::new(&domain, &md);
     // More parts than a channel has clones: the rest is submitted when some have come home.
-    client.submit(Op::Write, 0, 2 << 20, 0);
+    way.submit(Op::Write, 0, 2 << 20, 0);
     assert!(md.set_poll_queues(3));
-    client.finish(1);
+    way.finish(1);
     assert_eq!(md.totals().polls, polls(0, 0, 1));
 }
 
@@ -151,10 +151,10 @@ fn what_cannot_be_polled_completes_by_interrupt() {
     for name in ["i", "m", "off", "above"] {
         let md = stack.device(name).unwrap();
         assert!(!md.can_poll(), "{name}");
-        let mut client = Client::new(&domain, &md);
-        client.submit(Op::Read, 32 << 10, 4096, 7);
-        assert!(!client.channel.is_polled(), "{name}: it may sleep");
-        client.finish(1);
+        let mut way = Way::new(&domain, &md);
+        way.submit(Op::Read, 32 << 10, 4096, 7);
+        assert!(!way.channel.is_polled(), "{name}: it may sleep");
+        way.finish(1);
         assert_eq!(md.totals().polls, Polls::default(), "{name}");
     }
 }
@@ -199,9 +199,9 @@ fn polling_that_ends_beneath_completes_what_is_in_flight() {
         "a,,,,0 131072 linear null:size=64M:poll_queues=2:latency_us=50:memory=1 0;b,,,,0 131072 linear /dev/mapper/a 0",
     );
     let (a, b) = (stack.device("a").unwrap(), stack.device("b").unwrap());
-    let mut client = Client::new(&domain, &b);
+    let mut way = Way::new(&domain, &b);
     for off in [0, 1, 2] {
-        (0..8).for_each(|token| client.submit(Op::Read, token * 4096, 4096, token));
+        (0..8).for_each(|token| way.submit(Op::Read, token * 4096, 4096, token));
         let switch = |on: bool| match off {
             0 => a.set_io_poll(on).unwrap(),
             1 => b.set_io_poll(on).unwrap(),
@@ -209,8 +209,8 @@ fn polling_that_ends_beneath_completes_what_is_in_flight() {
         };
         switch(false);
         assert!(!b.can_poll());
-        (8..16).for_each(|token| client.submit(Op::Read, token * 4096, 4096, token));
-        client.finish(16);
+        (8..16).for_each(|token| way.submit(Op::Read, token * 4096, 4096, token));
+        way.finish(16);
         switch(true);
         assert!(b.can_poll());
     }
@@ -225,7 +225,7 @@ fn stale_and_foreign_cookies_lose_nothing() {
         "a,,,,0 131072 linear {null} 0;b,,,,0 131072 linear {null} 0;i,,,,0 8 linear null:size=4K:latency_us=20 0",
     );
     let (a, b) = (stack.device("a").unwrap(), stack.device("b").unwrap());
-    let (mut one, mut two) = (Client::new(&domain, &a), Client::new(&domain, &b));
+    let (mut one, mut two) = (Way::new(&domain, &a), Way::new(&domain, &b));
     let stale = one.submit_for(0, 0);
     assert_eq!(stale.path(), Some(PollPath::Fast));
     one.finish(1);
@@ -233,9 +233,9 @@ fn stale_and_foreign_cookies_lose_nothing() {
     let of_a_stack_that_is_gone = {
         let domain = Domain::default();
         let stack = Stack::new(&domain, &format!("x,,,,0 8 linear {NULL} 0")).unwrap();
-        let mut client = Client::new(&domain, &stack.device("x").unwrap());
-        let cookie = client.submit_for(0, 0);
-        client.finish(1);
+        let mut way = Way::new(&domain, &stack.device("x").unwrap());
+        let cookie = way.submit_for(0, 0);
+        way.finish(1);
         cookie
     };
     let cookies = [stale, foreign, of_a_stack_that_is_gone, Cookie::NONE];
@@ -256,7 +256,7 @@ fn stale_and_foreign_cookies_lose_nothing() {
     two.finish(1);
     // One that completes by interrupt has no queue, and is found all the same.
     let i = stack.device("i").unwrap();
-    let mut three = Client::new(&domain, &i);
+    let mut three = Way::new(&domain, &i);
     let none = three.submit_for(0, 3);
     assert_eq!(none.path(), None);
     while three.channel.completed().is_none() {
@@ -280,22 +280,22 @@ fn a_thin_volume_a_snapshot_and_its_origin_are_polled() {
         [(&thin, "thin"), (&stack.device("snap").unwrap(), "snap"), (&stack.device("origin").unwrap(), "origin")];
     for (md, name) in data {
         assert!(md.can_poll(), "{name}");
-        let mut client = Client::new(&domain, md);
+        let mut way = Way::new(&domain, md);
         // The first write allocates or copies: some of it by interrupt.
-        client.memory.fill(7);
-        client.submit(Op::Write, 0, 65536, 0);
-        client.finish(1);
-        client.submit(Op::Write, 8192, 4096, 0);
-        client.finish(1);
+        way.memory.fill(7);
+        way.submit(Op::Write, 0, 65536, 0);
+        way.finish(1);
+        way.submit(Op::Write, 8192, 4096, 0);
+        way.finish(1);
         let before = md.totals().polls;
-        (0..10).for_each(|token| client.submit(Op::Read, token * 4096, 4096, token));
-        client.finish(10);
+        (0..10).for_each(|token| way.submit(Op::Read, token * 4096, 4096, token));
+        way.finish(10);
         let after = md.totals().polls;
         let found = (after.fast - before.fast, after.sub - before.sub, after.default - before.default);
         assert_eq!(found, (10, 0, 0), "{name}: reads of what is mapped");
-        assert!(client.memory[..4096].iter().all(|b| *b == 7), "{name}");
-        (0..10).for_each(|token| client.submit(Op::Write, token * 4096, 4096, token));
-        client.finish(10);
+        assert!(way.memory[..4096].iter().all(|b| *b == 7), "{name}");
+        (0..10).for_each(|token| way.submit(Op::Write, token * 4096, 4096, token));
+        way.finish(10);
         assert_eq!(md.totals().polls.fast - after.fast, 10, "{name}: writes to what is mapped");
     }
 }
@@ -305,12 +305,12 @@ fn ram_beneath_has_nothing_to_poll_for() {
     let domain = Domain::default();
     let stack = stack(&domain, "r,,,,0 8192 ram;s,,,,0 16384 striped 2 8 /dev/mapper/r 0 {null} 0");
     let (r, s) = (stack.device("r").unwrap(), stack.device("s").unwrap());
-    let mut client = Client::new(&domain, &r);
-    client.submit(Op::Read, 0, 4096, 0);
-    assert!(client.channel.completed().is_some(), "done at once");
-    let mut client = Client::new(&domain, &s);
-    client.submit(Op::Read, 0, 8192, 0);
-    client.finish(1);
+    let mut way = Way::new(&domain, &r);
+    way.submit(Op::Read, 0, 4096, 0);
+    assert!(way.channel.completed().is_some(), "done at once");
+    let mut way = Way::new(&domain, &s);
+    way.submit(Op::Read, 0, 8192, 0);
+    way.finish(1);
     assert_eq!((r.totals().polls, s.totals().polls), (polls(0, 0, 0), polls(1, 0, 0)), "one part was on a queue");
 }
 
@@ -325,15 +325,15 @@ fn three_channels_on_one_queue_skip_and_hand_over() {
         std::thread::scope(|scope| {
             for _ in 0..3 {
                 scope.spawn(|| {
-                    let mut client = Client::new(&domain, &md);
+                    let mut way = Way::new(&domain, &md);
                     let (mut started, mut seen) = (0, vec![0u8; BIOS as usize]);
                     while seen.contains(&0) {
-                        while started < BIOS && client.channel.outstanding() < 16 {
-                            client.submit(Op::Read, started % 1000 * 4096, 4096, started);
+                        while started < BIOS && way.channel.outstanding() < 16 {
+                            way.submit(Op::Read, started % 1000 * 4096, 4096, started);
                             started += 1;
                         }
-                        client.channel.poll();
-                        while let Some(done) = client.channel.completed() {
+                        way.channel.poll();
+                        while let Some(done) = way.channel.completed() {
                             assert_eq!(done.status, Status::Ok);
                             seen[done.token as usize] += 1;
                         }

@@ -1,29 +1,30 @@
-//! The changing state of a snapshot: its store, and its exceptions in the making.
+//! A snapshot, as far as it changes: its store, and its exceptions in the making.
 
 use super::commit::Commit;
 use super::merge::Merging;
 use super::shared::{COPIES, Snapshot};
+use super::slab::Slab;
 use super::table::Entry;
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, Weak};
-use udm_base::{Sector, Sectors, Slots};
+use udm_base::{Sector, Sectors};
 use udm_core::MappedDevice;
 use udm_formats::snapshot::{Exception, Full, Store, Transient, Usage};
 use udm_io::Bio;
 
-/// A run ends at a multiple of this on the origin. So the runs of all snapshots end at the same places, and the first
-/// chunks of a long write need not wait for the last ones.
+/// A run ends where the origin's sectors come to a multiple of this, so that the runs of all snapshots end at the same
+/// places, and a long write does not wait for all its chunks before the first becomes true.
 const RUN: Sectors = Sectors::in_bytes(1 << 20);
 
 /// The store of a snapshot.
-pub(super) enum CowStore {
+pub(super) enum Keep {
     Persistent(Store),
     Transient(Transient),
 }
 
-impl CowStore {
+impl Keep {
     fn allocate(&mut self) -> Result<u64, Full> {
         match self {
             Self::Persistent(store) => store.allocate(),
@@ -31,7 +32,7 @@ impl CowStore {
         }
     }
 
-    /// The distance between the chunk that was allocated last and the next one.
+    /// How much lies between the chunk that was given away last and the next.
     fn gap(&self) -> Sectors {
         match self {
             Self::Persistent(store) => store.area_behind().unwrap_or(Sectors::ZERO),
@@ -54,24 +55,25 @@ impl CowStore {
     }
 }
 
-/// Exceptions in the making that one copy fills: their chunks are neighbours on the origin and on the COW device.
+/// Exceptions in the making, that are brought by one copy: of chunks that are neighbours on the origin and on the COW
+/// device.
 #[derive(Default)]
 pub(super) struct Run {
     /// The first chunk.
     pub(super) chunk: u64,
-    /// The first chunk's place on the COW device.
+    /// Its place.
     pub(super) new: u64,
     pub(super) count: u64,
-    /// The gap between its places and those of the next run: an area of metadata, or nothing.
+    /// Between its places and those of the next run: an area, if not nothing.
     pub(super) gap: Sectors,
-    /// Its data has been copied.
+    /// Its data is at its new place.
     pub(super) copied: bool,
     /// Writes to the snapshot's chunks that wait, in order.
     pub(super) bios: Vec<Bio>,
-    /// The write that filled a whole chunk, done.
+    /// The write that brought a whole chunk, done.
     pub(super) full: Option<Bio>,
-    /// The waits of writers to the origin's chunks.
-    pub(super) holds: Vec<u32>,
+    /// Who waits to write the origin's chunks.
+    pub(super) holds: Vec<usize>,
 }
 
 impl Run {
@@ -89,19 +91,19 @@ impl Run {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Dropped {
     No,
-    /// The header is to say so.
+    /// It is to.
     Wanted,
-    /// The header says so, or could not be written.
+    /// It does, or it could not be written.
     Done,
 }
 
-/// The result of [`Body::wait_for`].
+/// What came of [`Body::wait_for`].
 #[derive(Default)]
 pub(super) struct Waits {
     /// How many runs are waited for.
     pub(super) waits: usize,
-    /// The runs that have to be copied.
-    pub(super) begun: Vec<u32>,
+    /// Those that are to be sent for.
+    pub(super) begun: Vec<usize>,
     /// There is no room for more.
     pub(super) full: bool,
 }
@@ -113,11 +115,11 @@ fn percent(usage: Usage) -> u64 {
 /// A snapshot, as far as it changes.
 pub(super) struct Body {
     pub(super) snapshot: Arc<Snapshot>,
-    pub(super) cow_store: CowStore,
-    /// The table of exceptions says which run a chunk belongs to.
-    pub(super) pending: Slots<Run>,
+    pub(super) keep: Keep,
+    /// Its table of exceptions says of a chunk which run has it.
+    pub(super) pending: Slab<Run>,
     /// Runs of a persistent store that are in no batch yet, in the order of their places.
-    order: VecDeque<u32>,
+    order: VecDeque<usize>,
     /// How many of them from the first on have been copied, and how many chunks these are.
     ready: usize,
     ready_chunks: u64,
@@ -125,12 +127,12 @@ pub(super) struct Body {
     pub(super) copies: u64,
     pub(super) commit: Option<Commit>,
     pub(super) dropped: Dropped,
-    /// The waits for the header to say that the snapshot is invalid.
-    pub(super) drop_holds: Vec<u32>,
-    /// Runs that are committed, and wait for reads of the origin's chunks.
+    /// Who waits for the header to say that the snapshot is invalid.
+    pub(super) drop_holds: Vec<usize>,
+    /// Runs that are true, and wait for reads of the origin's chunks.
     pub(super) unsettled: Vec<Run>,
     pub(super) merging: Merging,
-    /// The device of the target that owns it.
+    /// The device of the target that has it.
     pub(super) md: Weak<MappedDevice>,
     /// Percentages of use at which there is an event, and how many of them have been passed.
     levels: Vec<u64>,
@@ -140,12 +142,12 @@ pub(super) struct Body {
 }
 
 impl Body {
-    /// The state for a store. `exceptions` are committed.
-    pub(super) fn new(snapshot: Arc<Snapshot>, cow_store: CowStore, exceptions: &[Exception]) -> Self {
+    /// With what a store has. `exceptions` are true.
+    pub(super) fn new(snapshot: Arc<Snapshot>, keep: Keep, exceptions: &[Exception]) -> Self {
         let mut body = Self {
             snapshot,
-            cow_store,
-            pending: Slots::default(),
+            keep,
+            pending: Slab::default(),
             order: VecDeque::new(),
             ready: 0,
             ready_chunks: 0,
@@ -165,7 +167,7 @@ impl Body {
         body
     }
 
-    /// The snapshot, or the origin, has grown to `end`.
+    /// The snapshot goes as far as `end` now, or the origin does.
     pub(super) fn reach(&mut self, end: Sector) {
         let it = self.snapshot.clone();
         let end = end.max(it.origin.dev.sectors().from_start());
@@ -175,57 +177,57 @@ impl Body {
         }
     }
 
-    /// Removes an exception that is merged.
+    /// An exception is merged, and gone.
     pub(super) fn forget(&mut self, old: u64) {
         self.beyond.remove(&old);
         self.snapshot.exceptions.set(old, None);
     }
 
-    /// The merge is over: the snapshot gets exceptions again, if it is valid.
+    /// It is merged no further: it gets exceptions again, if it is valid.
     pub(super) fn stop_merging(&mut self) {
         if !self.snapshot.valid.load(SeqCst) {
             return;
         }
         let highest = self.beyond.values().copied().max().unwrap_or(0).max(self.snapshot.exceptions.highest());
-        if let CowStore::Persistent(store) = &mut self.cow_store {
+        if let Keep::Persistent(store) = &mut self.keep {
             store.stop_merging(highest);
         }
     }
 
-    /// How full the COW device is, at its present size.
+    /// How full the COW device is, of whatever size it is now.
     pub(super) fn usage(&mut self) -> Usage {
         self.grow();
-        self.cow_store.usage()
+        self.keep.usage()
     }
 
-    /// Sets the percentages of use at which there is an event, lowest first.
+    /// Percentages of use at which there is to be an event, lowest first.
     pub(super) fn set_levels(&mut self, levels: Vec<u64>) {
         self.levels = levels;
         self.passed = self.count_passed();
     }
 
     fn count_passed(&self) -> usize {
-        let percent = percent(self.cow_store.usage());
+        let percent = percent(self.keep.usage());
         self.levels.iter().filter(|level| percent >= **level).count()
     }
 
-    /// Checks whether the COW device has grown. May ask the system.
+    /// Looks whether the COW device has grown. May ask the system.
     fn grow(&mut self) -> bool {
-        let (before, now) = (self.cow_store.usage().total, self.snapshot.cow.sectors());
+        let (before, now) = (self.keep.usage().total, self.snapshot.cow.sectors());
         if now <= before {
             return false;
         }
-        self.cow_store.grow(now);
+        self.keep.grow(now);
         self.passed = self.passed.min(self.count_passed());
         true
     }
 
-    /// Counts an event of the device that owns it.
+    /// Counts an event of the device that has it.
     pub(super) fn event(&self) {
         self.md.upgrade().into_iter().for_each(|md| md.event());
     }
 
-    /// Whether an operation is out or something waits.
+    /// Whether something is out or waits.
     pub(super) fn is_busy(&self) -> bool {
         let dropping = self.dropped == Dropped::Wanted;
         self.copies > 0
@@ -237,13 +239,13 @@ impl Body {
     }
 
     fn allocate(&mut self) -> Result<u64, Full> {
-        let new = match self.cow_store.allocate() {
-            Err(Full) if self.grow() => self.cow_store.allocate()?,
+        let new = match self.keep.allocate() {
+            Err(Full) if self.grow() => self.keep.allocate()?,
             given => given?,
         };
         let is_passed =
-            |body: &Self| body.levels.get(body.passed).is_some_and(|level| percent(body.cow_store.usage()) >= *level);
-        // The device's size is asked only when it matters.
+            |body: &Self| body.levels.get(body.passed).is_some_and(|level| percent(body.keep.usage()) >= *level);
+        // Only when it matters it is asked how large the device is.
         while is_passed(self) && (!self.grow() || is_passed(self)) {
             self.passed += 1;
             self.event();
@@ -251,9 +253,9 @@ impl Body {
         Ok(new)
     }
 
-    /// Allocates a place for a chunk whose data will be copied: in the run `last`, whose copy has not begun, if the
-    /// chunk continues it, else in a new run. Returns the run.
-    pub(super) fn begin(&mut self, chunk: u64, last: Option<u32>) -> Result<u32, Full> {
+    /// Makes a place for a chunk, whose data is on the way: in the run `last`, which has not been sent for yet, if it
+    /// goes on with that, else in one of its own. Says in which.
+    pub(super) fn begin(&mut self, chunk: u64, last: Option<usize>) -> Result<usize, Full> {
         let is_edge = self.snapshot.chunk.start(chunk).get().is_multiple_of(RUN.get());
         let alone = is_edge || !self.snapshot.origin.copier(COPIES).merges();
         let new = self.allocate()?;
@@ -265,14 +267,14 @@ impl Body {
                 at
             }
             _ => {
-                let at = self.pending.insert(Run { chunk, new, count: 1, ..Run::default() });
-                if matches!(self.cow_store, CowStore::Persistent(_)) {
+                let at = self.pending.put(Run { chunk, new, count: 1, ..Run::default() });
+                if matches!(self.keep, Keep::Persistent(_)) {
                     self.order.push_back(at);
                 }
                 at
             }
         };
-        let gap = self.cow_store.gap();
+        let gap = self.keep.gap();
         if let Some(run) = self.pending.get_mut(at) {
             run.gap = gap;
         }
@@ -280,8 +282,9 @@ impl Body {
         Ok(at)
     }
 
-    /// Makes `hold` wait for all unsettled exceptions of `chunks` of the origin, and begins the missing ones.
-    pub(super) fn wait_for(&mut self, chunks: Range<u64>, hold: u32) -> Waits {
+    /// Has `hold` wait for all exceptions of `chunks` of the origin that are not settled, and begins those that there
+    /// are not.
+    pub(super) fn wait_for(&mut self, chunks: Range<u64>, hold: usize) -> Waits {
         let mut found = Waits::default();
         let mut chunk = chunks.start;
         while chunk < chunks.end {
@@ -312,24 +315,24 @@ impl Body {
         found
     }
 
-    /// The data of a run has been copied. False when it can be committed at once.
-    pub(super) fn has_copied(&mut self, at: u32) -> bool {
+    /// The data of a run is at its place. False when it can become true at once.
+    pub(super) fn has_copied(&mut self, at: usize) -> bool {
         let Some(run) = self.pending.get_mut(at) else { return true };
         run.copied = true;
         while let Some(run) = self.order.get(self.ready).and_then(|at| self.pending.get(*at)).filter(|run| run.copied) {
             self.ready += 1;
             self.ready_chunks += run.count;
         }
-        matches!(self.cow_store, CowStore::Persistent(_))
+        matches!(self.keep, Keep::Persistent(_))
     }
 
-    /// How many chunks could be committed now.
+    /// How many chunks could become true now.
     pub(super) fn ready_chunks(&self) -> u64 {
         self.ready_chunks
     }
 
-    /// The runs that can be committed now.
-    pub(super) fn take_ready(&mut self) -> Vec<u32> {
+    /// The runs that can become true now.
+    pub(super) fn take_ready(&mut self) -> Vec<usize> {
         let ready = std::mem::take(&mut self.ready);
         self.ready_chunks = 0;
         self.order.drain(..ready).collect()
@@ -345,15 +348,10 @@ impl Body {
         })
     }
 
-    /// Makes exceptions of a run. Reads of the origin's chunks may be on their way.
-    pub(super) fn set(&self, run: &Run) {
+    /// Makes exceptions of a run. `settled`: no read of the origin's chunks is on its way.
+    pub(super) fn set(&self, run: &Run, settled: bool) {
         for chunk in run.chunks() {
-            self.snapshot.exceptions.set(chunk, Some(Entry { new: run.place(chunk), settled: false }));
+            self.snapshot.exceptions.set(chunk, Some(Entry { new: run.place(chunk), settled }));
         }
-    }
-
-    /// No reads of the origin's chunks are any more.
-    pub(super) fn settle(&self, run: &Run) {
-        run.chunks().for_each(|chunk| self.snapshot.exceptions.settle(chunk, run.place(chunk)));
     }
 }

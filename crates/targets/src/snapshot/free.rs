@@ -1,23 +1,22 @@
-//! Which parts of an origin no snapshot needs any more. A write to the origin looks here first, and mostly nowhere
-//! else.
+//! Which parts of an origin no snapshot needs any more: what a write to the origin looks at first, and most often last.
 //!
-//! There is a bit for each 4 KiB. It is set after every snapshot has been asked, and holds until the next snapshot
-//! joins: an exception stays, and a snapshot that goes away needs less. So a set bit is true; when it is not set, the
-//! snapshots have to be asked. Reading takes no lock and no atomic read-modify-write, which would wait for the stores
-//! of the copy before.
+//! A bit says it of 4 KiB. It is set by who has asked every snapshot, and holds until the next snapshot joins: an
+//! exception stays, and a snapshot that goes away needs less. So a bit that is set is true, and one that is not has
+//! whoever reads it ask the snapshots. Reading takes no lock and no atomic read-modify-write, which would wait for the
+//! stores of the copy before.
 //!
-//! It takes 32 KiB for each GiB of the origin that was written while there were snapshots, and 32 MiB at most: for an
-//! origin past the first TiB of such writes, the snapshots are asked each time.
+//! It takes 32 KiB for each GiB of the origin that was written with snapshots there, and 32 MiB at most: for an origin
+//! past the first TiB of such writes, the snapshots are asked each time.
 
 use super::radix::{Radix, WIDTH};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use udm_base::{Sector, Sectors};
 
-/// The sectors that a bit stands for, as a power of two.
+/// What a bit stands for, as a power of two of sectors.
 const GRAIN_BITS: u32 = 3;
 pub(super) const GRAIN: Sectors = Sectors::new(1 << GRAIN_BITS);
-/// The highest number of leaves, of 8 KiB each.
+/// Leaves at most, of 8 KiB each.
 const LEAVES: u64 = 4096;
 
 pub(super) struct Free {
@@ -37,13 +36,13 @@ fn words(grains: Range<u64>) -> impl Iterator<Item = (u64, u64)> {
 }
 
 impl Free {
-    /// For an origin of that size, without snapshots. It may grow.
+    /// Of an origin of that size, without snapshots. It may grow.
     pub(super) fn new(sectors: Sectors) -> Self {
         let bits = Radix::new(sectors.get().div_ceil(GRAIN.get()).div_ceil(64));
         Self { all: AtomicBool::new(true), bits, leaves: AtomicU64::new(0) }
     }
 
-    /// Whether the bits of a whole range are set. The range is not empty.
+    /// Whether it is known of a whole range, which is not empty.
     #[inline]
     pub(super) fn has(&self, sector: Sector, sectors: Sectors) -> bool {
         if self.all.load(Ordering::Acquire) {
@@ -54,25 +53,22 @@ impl Free {
         grains.all(|(word, mask)| self.bits.get(word).is_some_and(|w| w.load(Ordering::Acquire) & mask == mask))
     }
 
-    /// Sets the bits of a range of whole grains. By the worker.
+    /// Notes it of a range of whole grains. By the worker.
     pub(super) fn note(&self, sector: Sector, sectors: Sectors) {
         for (word, mask) in words(sector.get() >> GRAIN_BITS..(sector + sectors).get() >> GRAIN_BITS) {
             if self.may_take(word) {
-                // The worker alone writes it.
-                let word = self.bits.get_or_make(word);
-                word.store(word.load(Ordering::Relaxed) | mask, Ordering::Release);
+                self.bits.get_or_make(word).fetch_or(mask, Ordering::Release);
             }
         }
     }
 
-    /// Whether a word exists, or one more leaf is allowed.
+    /// Whether a word is there, or there may be one more leaf.
     fn may_take(&self, word: u64) -> bool {
         let is_there = self.bits.get(word).is_some();
         is_there || self.leaves.fetch_add(1, Ordering::Relaxed) < LEAVES
     }
 
-    /// A snapshot joins, or needs places again that it did not need. By the worker, when no write to the origin is on
-    /// its way.
+    /// A snapshot joins, or needs again what it did not need. By the worker, when no write to the origin is on its way.
     pub(super) fn forget(&self) {
         self.bits.for_each(|word| word.store(0, Ordering::Release));
         self.all.store(false, Ordering::Release);
@@ -93,7 +89,7 @@ mod tests {
     #[test]
     fn what_is_known_is_what_was_noted() {
         const SIZE: u64 = 1 << 24;
-        /// Ranges whose bits were set, and one that is tested.
+        /// Ranges that were noted, and one that is asked for.
         type Row = (&'static [(u64, u64)], (u64, u64), bool);
         const ROWS: &[Row] = &[
             (&[], (0, 1), false),
@@ -111,7 +107,7 @@ mod tests {
             (&[(504, 16)], (511, 2), true),
             (&[(504, 8), (520, 8)], (505, 20), false),
             (&[(SIZE - 8, 8)], (SIZE - 1, 1), true),
-            // In the part by which the origin has grown, near its old end and far from it.
+            // Where the origin has grown, near its old end and far from it.
             (&[(SIZE + 8, 8)], (SIZE + 8, 8), true),
             (&[(SIZE + 8, 8)], (SIZE + 16, 8), false),
             (&[(SIZE - 8, 16)], (SIZE - 8, 16), true),

@@ -1,11 +1,11 @@
-//! One target's hold on a snapshot: how it is opened, handed over from table to table, and released.
+//! One target's hold on a snapshot: how it is opened, handed over from table to table, and let go of.
 
-use super::body::{Body, CowStore, Dropped};
-use super::last_chunk::LastChunk;
+use super::body::{Body, Dropped, Keep};
+use super::hurry::Hurrying;
 use super::load::{self, Found};
 use super::shared::{COPIES, Origin, Snapshot, lock, serial};
 use super::state::{Claim, State};
-use super::unthrottled::Unthrottling;
+use super::tail::Tail;
 use std::fmt::Write;
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, Weak};
@@ -14,7 +14,7 @@ use udm_core::{Ctr, Error, MappedDevice, StatusKind};
 use udm_formats::snapshot::{ChunkSize, Transient};
 use udm_io::{BlockDevice, Limits};
 
-/// The arguments of a table besides devices and chunk size.
+/// What a table says besides devices and chunk size.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Features {
     pub(super) discard_zeroes_cow: bool,
@@ -25,13 +25,13 @@ pub(super) struct Features {
 pub(super) struct Holding {
     pub(super) snapshot: Arc<Snapshot>,
     pub(super) features: Features,
-    takeover: Takeover,
-    unthrottled: Unthrottling,
+    heir: Heir,
+    hurry: Hurrying,
 }
 
-/// The changes that a target makes to its snapshot when it is resumed.
+/// What a target makes of its snapshot when it is resumed.
 #[derive(Clone)]
-struct Takeover {
+struct Heir {
     /// The target.
     id: u64,
     snapshot: Arc<Snapshot>,
@@ -47,7 +47,7 @@ struct Parsed {
     origin: Arg,
     cow: Arg,
     store: &'static str,
-    /// `None`: the header's, or the default.
+    /// `None`: the default, or what the header says.
     chunk: Option<ChunkSize>,
     chunk_arg: Arg,
     features: Features,
@@ -61,7 +61,7 @@ fn parse(ctr: &mut Ctr<'_>) -> Result<Parsed, ArgError> {
     let no_store = "Couldn't create exception store";
     let kind = ctr.args.need(no_store, "a store: P, PO or N")?;
     let wrong = |hint: String| ArgError::new(no_store).errno(Errno::EINVAL).hint(hint);
-    // The first letter is significant, and for a persistent store the second (`dm_exception_store_create`, 6.12).
+    // The first letter counts, and of a persistent store the second (`dm_exception_store_create`, 6.12).
     let upper = kind.text.to_ascii_uppercase();
     let store = match upper.as_bytes() {
         [b'P'] => "P",
@@ -119,7 +119,7 @@ fn parse_features(ctr: &mut Ctr<'_>) -> Result<Features, ArgError> {
     Ok(features)
 }
 
-/// Opens a device for writing, even for a read-only table, or for reading if it cannot be written.
+/// Opens a device to be written, though the table may be for a read-only one, or if it cannot be written, to be read.
 fn open_both<T>(ctr: &mut Ctr<'_>, mut open: impl FnMut(&mut Ctr<'_>) -> Result<T, ArgError>) -> Result<T, ArgError> {
     let was = std::mem::replace(&mut ctr.read_only, false);
     let mut opened = open(ctr);
@@ -134,7 +134,7 @@ fn open_both<T>(ctr: &mut Ctr<'_>, mut open: impl FnMut(&mut Ctr<'_>) -> Result<
 /// A COW device, and the snapshot that has it already.
 type Cow = (Arc<dyn BlockDevice>, Option<Arc<Snapshot>>);
 
-/// The COW device, with the snapshot that has it already, if that is a snapshot of the same origin.
+/// The COW device; with the snapshot that has it already, if that is one of the origin's.
 fn open_cow(ctr: &mut Ctr<'_>, arg: &Arg, known: &[Arc<Snapshot>]) -> Result<Cow, ArgError> {
     let message = "Cannot get COW device";
     let mut opened = match known {
@@ -152,12 +152,11 @@ fn open_cow(ctr: &mut Ctr<'_>, arg: &Arg, known: &[Arc<Snapshot>]) -> Result<Cow
 }
 
 impl Holding {
-    /// Opens the devices of a table line. Blocks: it reads the store.
+    /// Opens what a table line names. Blocks: it reads the store.
     pub(super) fn open(ctr: &mut Ctr<'_>, merge: bool) -> Result<Self, ArgError> {
         let Parsed { origin, cow, store, chunk, chunk_arg, features } = parse(ctr)?;
         let dev = open_both(ctr, |ctr| ctr.device(&origin, "Cannot get origin device"))?;
-        // One without a table yet is taken: it has its size when this table is resumed.
-        if !dev.sectors().is_zero() && dev.sectors() < ctr.len {
+        if dev.sectors() < ctr.len {
             let hint = format!("expected at least the {} sectors of the target, found {}", ctr.len, dev.sectors());
             return Err(ArgError::new("Cannot get origin device").errno(Errno::EINVAL).hint(hint).at(&origin));
         }
@@ -176,7 +175,7 @@ impl Holding {
         if shared.is(cow_dev.id()) {
             return Err(same());
         }
-        // A store is read only once: a second load finds the snapshot that the first has made.
+        // A store is read once, whoever loads: who comes second finds the snapshot that the first has made.
         let _alone = ctr.alone_with(&cow_dev, &cow, "Cannot get COW device")?;
         let cow_id = cow_dev.id();
         let made = move |s: &mut State| Some(s.bodies.iter().find(|b| b.snapshot.cow.id() == cow_id)?.snapshot.clone());
@@ -212,10 +211,10 @@ impl Holding {
             state.claims.push(claim);
             Ok::<_, ArgError>(())
         })?;
-        // A new snapshot belongs to this target from the beginning.
+        // One that nobody has handed over is this target's from the beginning.
         let _ = snapshot.owner.compare_exchange(0, id, SeqCst, SeqCst);
-        let takeover = Takeover { id, snapshot: snapshot.clone(), merge, store, len: ctr.len, md };
-        Ok(Self { snapshot, features, takeover, unthrottled: Unthrottling::default() })
+        let heir = Heir { id, snapshot: snapshot.clone(), merge, store, len: ctr.len, md };
+        Ok(Self { snapshot, features, heir, hurry: Hurrying::default() })
     }
 
     fn load(
@@ -228,13 +227,13 @@ impl Holding {
         let persistent = store != "N";
         let found = match chunk {
             Some(chunk) if !persistent => {
-                let cow_store = CowStore::Transient(Transient::new(chunk, cow.sectors()));
-                Found { chunk, cow_store, exceptions: Vec::new(), valid: true }
+                let keep = Keep::Transient(Transient::new(chunk, cow.sectors()));
+                Found { chunk, keep, exceptions: Vec::new(), valid: true }
             }
             chunk => load::persistent(ctr.domain, &cow, chunk)?,
         };
         let snapshot = Arc::new(Snapshot::new(origin.clone(), cow, found.chunk, persistent, ctr.len));
-        let mut body = Body::new(snapshot.clone(), found.cow_store, &found.exceptions);
+        let mut body = Body::new(snapshot.clone(), found.keep, &found.exceptions);
         if !found.valid {
             snapshot.valid.store(false, SeqCst);
             snapshot.dropped.store(true, SeqCst);
@@ -244,10 +243,10 @@ impl Holding {
         Ok(snapshot)
     }
 
-    /// Whether this target owns the snapshot.
+    /// Whether bios of this target are the snapshot's.
     #[inline]
     pub(super) fn is_owner(&self) -> bool {
-        self.snapshot.owner.load(SeqCst) == self.takeover.id
+        self.snapshot.owner.load(SeqCst) == self.heir.id
     }
 
     /// Whether bios of this target can be served from the snapshot.
@@ -261,15 +260,15 @@ impl Holding {
         self.snapshot.origin.with(move |state| {
             let mine = |c: &&Claim| c.snapshot == id;
             let source = state.claims.iter().filter(mine).rfind(|c| c.active).cloned();
-            let successor = state.claims.iter().filter(mine).rfind(|c| !c.active).cloned();
-            (source, successor)
+            let heir = state.claims.iter().filter(mine).rfind(|c| !c.active).cloned();
+            (source, heir)
         })
     }
 
     /// `snapshot_preresume`, `drivers/md/dm-snap.c`, 6.12.
     pub(super) fn preresume(&self) -> Result<(), Error> {
         let (Some(source), Some(_)) = self.claims() else { return Ok(()) };
-        if source.target == self.takeover.id {
+        if source.target == self.heir.id {
             let message =
                 "Unable to resume snapshot source until handover completes: resume the new table's device first";
             return Err(Error::new(Errno::EINVAL, message));
@@ -281,94 +280,89 @@ impl Holding {
                 format!("Unable to perform snapshot handover until source is suspended: suspend {name} first");
             return Err(Error::new(Errno::EINVAL, message));
         }
-        if !self.takeover.merge && self.snapshot.merge_failed.load(SeqCst) {
-            // The content of its list on the device is unknown.
+        if !self.heir.merge && self.snapshot.merge_failed.load(SeqCst) {
+            // Nobody knows what its list on the device says.
             let message =
                 "Unable to take a snapshot back whose merge has failed: remove what has it, and make it again";
             return Err(Error::new(Errno::EINVAL, message));
         }
-        // The devices that the resume will hold.
-        LastChunk::of(&self.snapshot, self.takeover.len).map(drop).map_err(|e| {
-            let message = format!("the snapshot cannot grow to {} sectors: {e}", self.takeover.len);
+        // What the resume will want.
+        Tail::of(&self.snapshot, self.heir.len).map(drop).map_err(|e| {
+            let message = format!("the snapshot cannot grow to {} sectors: {e}", self.heir.len);
             Error::new(Errno::of(&e), message)
         })
     }
 
-    /// `snapshot_resume`, ibid. Blocks until the origin's writes in flight have ended, on every device that maps it; a
-    /// merge holds no device, and waits for none.
+    /// `snapshot_resume`, ibid. Blocks while the origin's writes in flight end, on every device that shows it; a merge
+    /// freezes nothing, and waits for nobody.
     ///
-    /// Devices are held in the order of their numbers, and the origin's `switching` lock after that: a thread that
-    /// resumes a merge holds its device already when it takes that lock.
+    /// Devices are held in the order of their numbers, and the origin's switching within: whoever resumes a merge holds
+    /// its device already when it comes to the switching.
     pub(super) fn resume(&self) {
-        // Also after a suspension that was interrupted.
-        self.unthrottled.end();
-        let _unthrottled = self.snapshot.origin.copier(COPIES).unthrottle();
-        let mut last_chunk = LastChunk::of(&self.snapshot, self.takeover.len);
-        // It could be allocated a moment ago.
+        // After a suspension that was interrupted, too.
+        self.hurry.end();
+        let _hurry = self.snapshot.origin.copier(COPIES).hurry();
+        let mut tail = Tail::of(&self.snapshot, self.heir.len);
+        // It could be had a moment ago.
         self.snapshot.origin.domain().drain(|| {
-            if last_chunk.is_err() {
-                last_chunk = LastChunk::of(&self.snapshot, self.takeover.len);
+            if tail.is_err() {
+                tail = Tail::of(&self.snapshot, self.heir.len);
             }
-            last_chunk.is_ok()
+            tail.is_ok()
         });
-        let last_chunk = last_chunk.ok().flatten();
+        let tail = tail.ok().flatten();
         loop {
-            let takeover = self.takeover.clone();
-            let above = self.snapshot.origin.with(move |state| takeover.above(state));
-            if self.switch_over(&above, &above, last_chunk.as_ref()) {
+            let heir = self.heir.clone();
+            let above = self.snapshot.origin.with(move |state| heir.above(state));
+            if self.switch_over(&above, &above, tail.as_ref()) {
                 return;
             }
         }
     }
 
-    /// Gives the snapshot to this target while nothing is in flight in any of the devices `above`; all but `rest` are
-    /// held already. False when the set of devices has changed.
-    fn switch_over(
-        &self,
-        above: &[Arc<MappedDevice>],
-        rest: &[Arc<MappedDevice>],
-        last_chunk: Option<&LastChunk>,
-    ) -> bool {
+    /// Makes the snapshot this target's while nothing is in flight in any of the devices `above`, of which the first
+    /// are held already but for `rest`. False when there are others by now.
+    fn switch_over(&self, above: &[Arc<MappedDevice>], rest: &[Arc<MappedDevice>], tail: Option<&Tail>) -> bool {
         if let Some((md, rest)) = rest.split_first() {
-            let held = md.while_suspended(|| self.switch_over(above, rest, last_chunk));
-            // In a device that is being removed, nothing is in flight.
-            return held.unwrap_or_else(|_| self.switch_over(above, rest, last_chunk));
+            let held = md.while_suspended(|| self.switch_over(above, rest, tail));
+            // In one that is being removed nothing is in flight.
+            return held.unwrap_or_else(|_| self.switch_over(above, rest, tail));
         }
         let origin = self.snapshot.origin.clone();
         let _switching = lock(&origin.switching);
         let merges = origin.with(stop_merges);
         origin.domain().drain(|| !origin.with(|state| is_merging(state)));
-        let filled = last_chunk.map_or(Ok(()), |last_chunk| last_chunk.fill(&self.snapshot));
-        // A device that comes later finds the snapshot in the list before its first write.
-        let takeover = self.takeover.clone();
+        let filled = tail.map_or(Ok(()), |tail| tail.fill(&self.snapshot));
+        // One that comes later finds the snapshot in the list before its first write.
+        let heir = self.heir.clone();
         let held: Vec<_> = above.iter().map(|md| md.devt()).collect();
         origin.with(move |state| {
-            let same = takeover.above(state).iter().map(|md| md.devt()).eq(held);
+            let same = heir.above(state).iter().map(|md| md.devt()).eq(held);
             if same {
-                takeover.activate(state);
+                heir.activate(state);
             }
             if let Err(status) = filled {
                 tracing::error!("snapshot: the end of the snapshot cannot grow: {status:?}");
-                state.invalidate(takeover.snapshot.id);
+                state.invalidate(heir.snapshot.id);
             }
             merges.into_iter().for_each(|id| state.start_merge(id));
             same
         })
     }
 
-    /// From here on the throttle delays no copy, until the suspension is over.
+    /// What is waited for from here on waits for no throttle, until the suspension is over.
     pub(super) fn presuspend(&self) {
-        self.unthrottled.begin(&self.snapshot.origin);
-        if self.takeover.merge {
+        self.hurry.begin(&self.snapshot.origin);
+        if self.heir.merge {
             self.stop_merge();
         }
     }
 
     pub(super) fn postsuspend(&self) {
-        self.unthrottled.end();
+        self.hurry.end();
     }
 
-    /// Stops the merge, and waits until it has stopped.
+    /// Has the merge stop, and waits until it has.
     fn stop_merge(&self) {
         if !self.is_owner() {
             return;
@@ -379,7 +373,7 @@ impl Holding {
         origin.domain().drain(|| origin.with(is_over));
     }
 
-    /// Lets the merge go on.
+    /// Has the merge go on.
     pub(super) fn start_merge(&self) {
         if self.is_owner() {
             let id = self.snapshot.id;
@@ -392,7 +386,7 @@ impl Holding {
         let it = &self.snapshot;
         match kind {
             StatusKind::Info { .. } if !self.has_a_hold() || !it.valid.load(SeqCst) => "Invalid".into(),
-            // A target that waits to take over has an empty store, whose chunk size is not even known.
+            // One that waits for its exceptions has an empty store, of which not even the chunk is known.
             StatusKind::Info { .. } if !self.is_owner() => format!("0/{} 0", it.cow.sectors()),
             StatusKind::Info { .. } if it.merge_failed.load(SeqCst) => "Merge failed".into(),
             StatusKind::Info { .. } if it.overflowed.load(SeqCst) => "Overflow".into(),
@@ -403,7 +397,7 @@ impl Holding {
             }
             StatusKind::Table => {
                 let (origin, cow) = (it.origin.dev.name(), it.cow.name());
-                let mut out = format!("{origin} {cow} {} {}", self.takeover.store, it.chunk.sectors());
+                let mut out = format!("{origin} {cow} {} {}", self.heir.store, it.chunk.sectors());
                 let Features { discard_zeroes_cow, discard_passdown_origin } = self.features;
                 let count = u8::from(discard_zeroes_cow) + u8::from(discard_passdown_origin);
                 if count > 0 {
@@ -417,9 +411,9 @@ impl Holding {
         }
     }
 
-    /// Whether the snapshot belongs to this target, or will.
+    /// Whether the snapshot is this target's, or will be.
     fn has_a_hold(&self) -> bool {
-        let id = self.takeover.id;
+        let id = self.heir.id;
         let active = self.snapshot.origin.with(move |s| s.claims.iter().any(|c| c.target == id && c.active));
         self.is_owner() || (!active && self.snapshot.owner.load(SeqCst) != 0)
     }
@@ -485,11 +479,11 @@ impl Holding {
         }
     }
 
-    /// Narrows the limits: reads may come from the origin too.
+    /// Narrows the limits: what is read comes from the origin too.
     pub(super) fn limits(&self, limits: &mut Limits) {
         let (write_cache, fua) = (limits.write_cache, limits.fua);
         limits.stack(&self.snapshot.origin.dev.limits(), Sector::ZERO);
-        if !self.takeover.merge {
+        if !self.heir.merge {
             // Flushes are for the COW device only.
             (limits.write_cache, limits.fua) = (write_cache, fua);
         }
@@ -503,7 +497,7 @@ impl Holding {
     }
 }
 
-impl Takeover {
+impl Heir {
     /// Devices that may have writes to the origin in flight.
     fn above(&self, state: &State) -> Vec<Arc<MappedDevice>> {
         if self.merge {
@@ -549,12 +543,12 @@ impl Takeover {
 impl Drop for Holding {
     fn drop(&mut self) {
         let it = self.snapshot.clone();
-        let _unthrottled = it.origin.copier(COPIES).unthrottle();
-        let (origin, id, target) = (it.origin.clone(), it.id, self.takeover.id);
+        let _hurry = it.origin.copier(COPIES).hurry();
+        let (origin, id, target) = (it.origin.clone(), it.id, self.heir.id);
         if !self.is_owner() {
             return origin.with(move |state| state.claims.retain(|c| c.target != target));
         }
-        if self.takeover.merge {
+        if self.heir.merge {
             self.stop_merge();
         }
         // From here on writes to the origin make no exceptions for it.
@@ -564,7 +558,7 @@ impl Drop for Holding {
         origin.domain().drain(|| origin.with(is_still));
         origin.with(move |state| {
             state.claims.retain(|c| c.target != target);
-            // A target that waits to take over gets nothing: it is invalid.
+            // An heir that waits is left with nothing: it is invalid.
             it.owner.store(0, SeqCst);
             state.bodies.retain(|body| body.snapshot.id != id);
         });
@@ -587,7 +581,7 @@ fn may_take_over(state: &State, snapshot: &Snapshot, merge: bool) -> Result<(), 
     Ok(())
 }
 
-/// Stops all merges. Returns the targets whose merges were running.
+/// Has all merges stop. Returns whose were running.
 fn stop_merges(state: &mut State) -> Vec<u64> {
     let running = state.bodies.iter_mut().filter(|body| body.merging.is_running());
     running

@@ -1,6 +1,6 @@
-//! Reads a snapshot's store when a table is loaded, and makes one if there is none. Blocks.
+//! Reads a snapshot's store when a table is loaded, and makes one where there is none. Blocks.
 
-use super::body::CowStore;
+use super::body::Keep;
 use udm_base::{AlignedBuf, ArgError, Errno, Sector};
 use udm_formats::snapshot::{
     Batch, ChunkSize, Content, Error, Exception, Geometry, HEADER_BYTES, Header, Loaded, Probe, Reader, Store,
@@ -10,7 +10,7 @@ use udm_io::{BlockDevice, BlockingIo, Domain, OpFlags, Status};
 /// What was found on a COW device.
 pub(super) struct Found {
     pub(super) chunk: ChunkSize,
-    pub(super) cow_store: CowStore,
+    pub(super) keep: Keep,
     pub(super) exceptions: Vec<Exception>,
     pub(super) valid: bool,
 }
@@ -24,7 +24,7 @@ fn io_failed(what: &str, sector: Sector, status: Status) -> ArgError {
     failed(format!("{what} sector {sector} of the COW device: {errno}")).errno(errno)
 }
 
-/// The store on `cow`. `table` is the table's chunk size; the header's has precedence.
+/// The store on `cow`; `table` is the chunk size that the table says, of which the header's has precedence.
 pub(super) fn persistent(
     domain: &Domain,
     cow: &std::sync::Arc<dyn BlockDevice>,
@@ -46,17 +46,17 @@ pub(super) fn persistent(
             let (mut store, batch) = Store::format(geometry);
             write(&io, &batch).map_err(|(sector, s)| io_failed("cannot write", sector, s))?;
             store.finish(&batch, true);
-            Ok(Found { chunk, cow_store: CowStore::Persistent(store), exceptions: Vec::new(), valid: true })
+            Ok(Found { chunk, keep: Keep::Persistent(store), exceptions: Vec::new(), valid: true })
         }
         Probe::Store(header) => {
             let geometry = Geometry::new(header.chunk, cow.sectors(), block).map_err(failed)?;
             if !header.valid {
-                // Its content is not read; an unused store takes its place.
-                let cow_store = CowStore::Transient(udm_formats::snapshot::Transient::new(header.chunk, cow.sectors()));
-                return Ok(Found { chunk: header.chunk, cow_store, exceptions: Vec::new(), valid: false });
+                // Nothing of it is looked at; a store that is never used stands for it.
+                let keep = Keep::Transient(udm_formats::snapshot::Transient::new(header.chunk, cow.sectors()));
+                return Ok(Found { chunk: header.chunk, keep, exceptions: Vec::new(), valid: false });
             }
             let Loaded { exceptions, store } = read(&io, geometry)?;
-            Ok(Found { chunk: header.chunk, cow_store: CowStore::Persistent(store), exceptions, valid: true })
+            Ok(Found { chunk: header.chunk, keep: Keep::Persistent(store), exceptions, valid: true })
         }
     }
 }
@@ -76,7 +76,7 @@ fn read(io: &BlockingIo, geometry: Geometry) -> Result<Loaded, ArgError> {
     reader.finish().map_err(wrong)
 }
 
-/// The bytes of zeroes that are written at a time.
+/// Zeroes that are written at a time.
 const ZEROES: usize = 1 << 20;
 
 fn write(io: &BlockingIo, batch: &Batch) -> Result<(), (Sector, Status)> {

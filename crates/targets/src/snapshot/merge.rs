@@ -1,11 +1,11 @@
 //! Merging a snapshot back into its origin, in the background.
 //!
-//! A round takes the latest exceptions, many at a time. From its beginning on, writes into these chunks queue. Other
-//! snapshots get their exceptions of the chunks. Writes on their way to the chunks' places end. The chunks are copied
-//! to the origin, which is flushed. The exceptions are removed on the device, then in memory. Then the queued writes go
-//! to the origin. At any power cut the chunk is whole in one place or both, so that the next merge goes on.
+//! A round takes the latest exceptions, many at a time. Writes into their chunks queue from its beginning; other
+//! snapshots get their exceptions of these chunks; writes on their way to the chunks' places end; the chunks are copied
+//! to the origin, which is flushed; the exceptions are taken away on the device, then here; and what queued goes to the
+//! origin. At any power cut the chunk is whole in one place or both, so that the next merge goes on.
 
-use super::body::CowStore;
+use super::body::Keep;
 use super::flight;
 use super::shared::{Event, Shared, Snapshot};
 use super::state::{Held, State, to_cow};
@@ -18,7 +18,7 @@ use udm_io::{Bio, BlockDevice, Op, Status};
 use udm_kcopyd::{CopyFrom, CopyTo};
 use udm_worker::{Memory, Operation, Worker};
 
-/// The most chunks of a round, and the most bytes, unless one chunk is longer.
+/// Chunks of a round at most, and their bytes unless one is more.
 const ROUND: usize = 256;
 const ROUND_BYTES: u64 = 8 << 20;
 
@@ -40,7 +40,7 @@ enum Phase {
 /// A merge.
 #[derive(Default)]
 pub(super) struct Merging {
-    /// It may go on.
+    /// It is to go on.
     on: bool,
     phase: Phase,
     round: Vec<Exception>,
@@ -53,7 +53,7 @@ pub(super) struct Merging {
 }
 
 impl Merging {
-    /// Whether a round is under way, or another one is to follow.
+    /// Whether a round is under way, or another is to follow.
     pub(super) fn is_running(&self) -> bool {
         self.on || self.phase != Phase::Idle
     }
@@ -61,15 +61,6 @@ impl Merging {
     /// Lets the round be the last.
     pub(super) fn stop(&mut self) {
         self.on = false;
-    }
-
-    /// The round's runs of neighbours, each of which has an end to come: where it lies on the COW device, in chunks,
-    /// and on the origin.
-    fn begin_runs(&mut self, it: &Snapshot) -> Vec<(u64, Sector, Sectors)> {
-        let runs = runs(&mut self.round.clone());
-        self.left = runs.len();
-        let at = runs.iter().map(|run| (run.new, it.chunk.start(run.old), run.len));
-        at.map(|(new, sector, chunks)| (new, sector, within(it, sector, chunks))).collect()
     }
 }
 
@@ -80,7 +71,7 @@ impl State {
         self.merge_on(id);
     }
 
-    /// Continues a merge as far as possible now.
+    /// Goes on with a merge as far as that is possible now.
     pub(super) fn merge_on(&mut self, id: u64) {
         let Some(body) = self.body(id) else { return };
         match body.merging.phase {
@@ -100,7 +91,7 @@ impl State {
         if !body.pending.is_empty() || body.commit.is_some() || body.copies > 0 {
             return;
         }
-        let CowStore::Persistent(store) = &mut body.cow_store else { return };
+        let Keep::Persistent(store) = &mut body.keep else { return };
         let most = ROUND.min((ROUND_BYTES / it.chunk.sectors().bytes()).max(1) as usize);
         match store.merge(most) {
             Err(_) => self.merge_fails(id),
@@ -117,17 +108,22 @@ impl State {
                 body.merging.round = round.to_vec();
                 body.merging.chunks = round.iter().map(|e| e.old).collect();
                 body.merging.phase = Phase::Holding;
-                for (_, sector, sectors) in body.merging.begin_runs(&it) {
+                let mut sorted = body.merging.round.clone();
+                let runs = runs(&mut sorted);
+                body.merging.left = runs.len();
+                for run in runs {
+                    let sector = it.chunk.start(run.old);
+                    let sectors = within(&it, sector, run.len);
                     self.require(sector, sectors, Held::Merge(id));
                 }
             }
         }
     }
 
-    /// An area has been read, or cannot be read.
+    /// An area has been read, or cannot be.
     pub(super) fn merge_loaded(&mut self, id: u64, area: Option<AreaReader>) {
         let Some(body) = self.body(id) else { return };
-        let CowStore::Persistent(store) = &mut body.cow_store else { return };
+        let Keep::Persistent(store) = &mut body.keep else { return };
         body.merging.phase = Phase::Idle;
         if area.is_none_or(|area| store.merge_loaded(area).is_err()) {
             self.merge_fails(id);
@@ -153,8 +149,13 @@ impl State {
         }
         merging.phase = Phase::Copying;
         let it = body.snapshot.clone();
-        for (new, sector, sectors) in body.merging.begin_runs(&it) {
-            let from = CopyFrom::Device(it.cow.clone(), it.chunk.start(new));
+        let mut sorted = body.merging.round.clone();
+        let runs = runs(&mut sorted);
+        body.merging.left = runs.len();
+        for run in runs {
+            let sector = it.chunk.start(run.old);
+            let sectors = within(&it, sector, run.len);
+            let from = CopyFrom::Device(it.cow.clone(), it.chunk.start(run.new));
             let to = CopyTo::new(it.origin.dev.clone(), sector);
             self.copy_back(id, from, sectors, to);
         }
@@ -186,7 +187,7 @@ impl State {
         self.commit_merge(id, count);
     }
 
-    /// The data copied to the origin is durable, or cannot be made durable.
+    /// What has been copied to the origin is durable, or cannot be made so.
     pub(super) fn merge_flushed(&mut self, id: u64, status: Status) {
         if status.is_ok() {
             self.take_away(id)
@@ -207,9 +208,8 @@ impl State {
         }
         body.merging.chunks.clear();
         body.merging.phase = Phase::Idle;
-        if matches!(&body.cow_store, CowStore::Persistent(store) if store.committed() == 0) {
-            // Reported now: a program that has seen it in the status may suspend the device at once, and there is no
-            // next round.
+        if matches!(&body.keep, Keep::Persistent(store) if store.committed() == 0) {
+            // Told now: who has seen it in the status may suspend the device at once, and there is no next round.
             body.merging.on = false;
             body.event();
         }
@@ -217,7 +217,7 @@ impl State {
         queued.into_iter().for_each(|bio| self.origin_write(bio));
     }
 
-    /// The merge stops for good. Waiting bios fail; others are served as before.
+    /// The merge stops for good. Bios are served as before, but for those that wait.
     fn merge_fails(&mut self, id: u64) {
         let Some(body) = self.body(id) else { return };
         body.snapshot.merge_failed.store(true, SeqCst);
@@ -259,7 +259,7 @@ impl State {
     }
 }
 
-/// Reads an area. `None` when it cannot be read, or is no valid area.
+/// Reads an area. None when it cannot be read, or cannot be one.
 async fn load(worker: &Worker<Shared>, cow: &Arc<dyn BlockDevice>, mut area: AreaReader) -> Option<AreaReader> {
     while let Some(piece) = area.want() {
         let read = Operation::new(cow, Op::Read, (piece.sector, piece.sectors));
@@ -270,9 +270,9 @@ async fn load(worker: &Worker<Shared>, cow: &Arc<dyn BlockDevice>, mut area: Are
     Some(area)
 }
 
-/// The length of a run of chunks that belongs to the snapshot and lies on the origin. The snapshot's last chunk may
-/// have been copied when the origin ended there, too: the rest of its place is undefined, and on the origin it may
-/// belong to something else by now.
+/// How much of so many chunks is the snapshot's, and lies on the origin. The chunk in which it ends may have been
+/// copied when the origin ended there, too: what lies in its place after that is nobody's, and on the origin somebody
+/// else's by now.
 fn within(it: &Snapshot, sector: Sector, chunks: u64) -> Sectors {
     let end = sector + Sectors::new(it.chunk.sectors().get() * chunks);
     let size = Sector::new(it.sectors.load(SeqCst));

@@ -1,6 +1,5 @@
 //! # Purpose
-//! Merges a snapshot into its origin: its chunks are copied to the origin in the background, while reads and writes see
-//! the snapshot.
+//! Takes a snapshot back: its chunks go to the origin in the background, while reads and writes see the snapshot.
 //! # Table
 //! `<start> <length> snapshot-merge <origin> <COW device> P|PO <chunk sectors> [<n> <features>]`, as a snapshot's
 //! # Status
@@ -8,7 +7,7 @@
 //! # Messages
 //! As a snapshot's.
 //! # Differences from the kernel
-//! Up to 256 chunks are merged at a time, and the origin is flushed before their exceptions are removed.
+//! Up to 256 chunks go at a time, and the origin is flushed before their exceptions are taken away.
 
 use super::holding::Holding;
 use super::shared::Event;
@@ -37,7 +36,7 @@ impl Target for MergeTarget {
         }
         bio.set_sector(at.from_start());
         match bio.op() {
-            // They do not change anything any more.
+            // They change nothing any more.
             Op::Discard => Map::Ended(bio, Status::Ok),
             op if op.is_write() => {
                 it.origin.post(cx, Event::MergeWrite(it.id, bio));

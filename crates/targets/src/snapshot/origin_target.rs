@@ -1,5 +1,5 @@
 //! # Purpose
-//! A device with snapshots: before a write, the snapshots get their copies.
+//! A device with snapshots: what is written goes to them first.
 //! # Table
 //! `<start> <length> snapshot-origin <device>`
 //! # Status
@@ -7,10 +7,10 @@
 //! # Messages
 //! None.
 //! # Differences from the kernel
-//! Writes are not split at chunks: a write that covers many waits for all of them, and they are copied at once.
+//! Writes are not split at chunks: one that covers many waits for all of them, and they are copied at once.
 
+use super::hurry::Hurrying;
 use super::shared::{Origin, serial};
-use super::unthrottled::Unthrottling;
 use std::sync::{Arc, Weak};
 use udm_base::{ArgError, Sector, Sectors};
 use udm_core::{Ctr, Map, MappedDevice, NewTarget, StatusKind, Target, TargetDevice, TargetType};
@@ -23,7 +23,7 @@ struct OriginTarget {
     origin: Arc<Origin>,
     dev: Arc<dyn BlockDevice>,
     md: Weak<MappedDevice>,
-    unthrottled: Unthrottling,
+    hurry: Hurrying,
 }
 
 fn ctr(ctr: &mut Ctr<'_>) -> Result<NewTarget, ArgError> {
@@ -34,7 +34,7 @@ fn ctr(ctr: &mut Ctr<'_>) -> Result<NewTarget, ArgError> {
     let origin = Origin::of(ctr.domain, dev.clone()).map_err(no_origin)?;
     let device = TargetDevice { dev: dev.clone(), start: Sector::ZERO, len: ctr.len };
     let md = Arc::downgrade(ctr.owner);
-    let target = OriginTarget { id: serial(), origin, dev, md, unthrottled: Unthrottling::default() };
+    let target = OriginTarget { id: serial(), origin, dev, md, hurry: Hurrying::default() };
     Ok(NewTarget::new(target).maps_to([device]).in_place())
 }
 
@@ -66,16 +66,16 @@ impl Target for OriginTarget {
     }
 
     fn presuspend(&self, _: bool) {
-        self.unthrottled.begin(&self.origin);
+        self.hurry.begin(&self.origin);
     }
 
     fn postsuspend(&self) {
-        self.unthrottled.end();
+        self.hurry.end();
         self.leave();
     }
 
     fn preresume(&self) -> Result<(), udm_core::Error> {
-        // Before the first write: a snapshot that is made from now on waits for bios in flight here.
+        // Before the first write: a snapshot that is made from now on waits for what is in flight here.
         let (id, md) = (self.id, self.md.clone());
         self.origin.with(move |state| {
             state.origins.retain(|(other, _)| *other != id);
@@ -86,7 +86,7 @@ impl Target for OriginTarget {
 
     fn resume(&self) {
         // After a suspension that was interrupted.
-        self.unthrottled.end();
+        self.hurry.end();
     }
 }
 

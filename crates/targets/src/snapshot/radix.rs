@@ -1,4 +1,4 @@
-//! Words by number: read without locks, and allocated only where they are used.
+//! Words by number: read without locks, and there only where they have been asked for.
 
 use std::sync::OnceLock;
 use std::sync::atomic::AtomicU64;
@@ -8,11 +8,11 @@ pub(super) const WIDTH: u64 = 1024;
 const BITS: u32 = WIDTH.ilog2();
 
 /// A tree of words that are zero at first. Takes 8 bytes for each word of those thousands of which one was made; nodes
-/// are never freed before the tree. Its depth is chosen for the expected numbers, but it can hold all others too.
+/// are never freed before the tree. It is as deep as the numbers that are expected, and has all others too.
 pub(super) struct Radix {
     depth: u32,
     root: Node,
-    /// A deeper tree, for numbers past the range of this one; made for the first of them.
+    /// A deeper one, for numbers past what this one can hold; made with the first of them.
     beyond: OnceLock<Box<Radix>>,
 }
 
@@ -39,7 +39,7 @@ impl Node {
 }
 
 impl Radix {
-    /// A tree that is quickest for numbers below `count`.
+    /// Quickest for numbers below `count`.
     pub(super) fn new(count: u64) -> Self {
         let mut depth = 0;
         while (count.max(1) - 1).checked_shr(BITS * (depth + 1)).unwrap_or(0) != 0 {
@@ -58,7 +58,7 @@ impl Radix {
         self.find(number, false)
     }
 
-    /// A word. Allocates if it has not been made.
+    /// A word, made if need be. Allocates then.
     pub(super) fn get_or_make(&self, number: u64) -> &AtomicU64 {
         self.find(number, true).expect("a node that is made has all its words")
     }

@@ -1,19 +1,16 @@
-//! State that tables share: an origin, and its snapshots.
+//! What tables share: an origin, and the snapshots of it.
 //!
-//! # Ordering
-//! A snapshot's read of the origin counts itself, and then looks again whether the chunk has an exception. The worker
-//! puts an exception into the table first, and then looks whether reads are counted. So either the read sees the
-//! exception, or the worker sees the read, and makes the origin's writers wait.
+//! # Who sees what first
+//! A snapshot's read of the origin counts itself, and then looks again whether the chunk has an exception. An exception
+//! is put into the table first, and then it is looked whether reads are counted. So either the read sees the exception,
+//! or the exception's maker sees the read, and keeps the origin's writers waiting.
 
 use super::flight;
 use super::free::Free;
 use super::state::{Part, State};
 use super::table::Exceptions;
 use std::ops::Deref;
-use std::sync::atomic::{
-    AtomicBool, AtomicU32, AtomicU64, AtomicUsize,
-    Ordering::{Acquire, SeqCst},
-};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use udm_base::{Sector, Sectors};
 use udm_formats::snapshot::{AreaReader, ChunkSize};
@@ -21,19 +18,19 @@ use udm_io::{Bio, BlockDevice, Cx, DeviceId, Domain, Status};
 use udm_kcopyd::{CopyJob, CopyOptions};
 use udm_worker::{Copies, Service, Worker};
 
-/// Counters of reads under way to the origin; several chunks share a counter.
+/// Counters of reads on their way to the origin, which chunks share.
 const COUNTERS: usize = 1024;
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A number that is unique in the process.
+/// A number that nothing else of the process has.
 pub(super) fn serial() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     NEXT.fetch_add(1, SeqCst)
 }
 
-/// A snapshot, independent of the target that has it now.
+/// A snapshot, whichever target has it now.
 pub(super) struct Snapshot {
     pub(super) id: u64,
     pub(super) origin: Arc<Origin>,
@@ -43,7 +40,7 @@ pub(super) struct Snapshot {
     pub(super) exceptions: Exceptions,
     /// The target that bios come through.
     pub(super) owner: AtomicU64,
-    /// Its size: writes to the origin past it do not concern the snapshot.
+    /// Its size: writes to the origin past it do not matter.
     pub(super) sectors: AtomicU64,
     pub(super) valid: AtomicBool,
     pub(super) overflowed: AtomicBool,
@@ -91,7 +88,7 @@ impl Snapshot {
         }
     }
 
-    /// The place of `sector` on the COW device, if its chunk is chunk `new` there.
+    /// Where `sector` lies on the COW device, if its chunk is chunk `new` there.
     pub(super) fn place(&self, new: u64, sector: Sector) -> Sector {
         self.chunk.start(new) + self.chunk.within(sector)
     }
@@ -100,13 +97,13 @@ impl Snapshot {
         &self.reads[chunk as usize % COUNTERS]
     }
 
-    /// Counts a read that is to go to the origin. False when the chunk has an exception by now: the read goes there.
+    /// Counts a read that is to go to the origin. False when the chunk has an exception by now: it goes there.
     pub(super) fn track(&self, bio: &mut Bio) -> bool {
         let chunk = self.chunk.of(bio.sector());
         self.counter(chunk).fetch_add(1, SeqCst);
         if self.exceptions.get(chunk).is_some() {
             self.counter(chunk).fetch_sub(1, SeqCst);
-            // The worker may have seen this read, which does not go to the origin after all.
+            // Who made the exception may have seen the read that was none.
             return false;
         }
         flight::track(bio, self);
@@ -125,7 +122,7 @@ impl Snapshot {
         bio
     }
 
-    /// Checks whether exceptions that waited for reads can go on.
+    /// Looks whether exceptions that waited for reads need to wait no longer.
     pub(super) fn settle(&self, cx: &Cx<'_>) {
         if self.unsettled.load(SeqCst) > 0 {
             self.origin.post(cx, Event::Read(self.id));
@@ -136,7 +133,7 @@ impl Snapshot {
         self.counter(chunk).load(SeqCst) > 0
     }
 
-    /// Whether this snapshot no longer reads the range of a write to the origin there.
+    /// Whether a write to the origin changes nothing that this snapshot still reads there.
     pub(super) fn is_past(&self, sector: Sector, sectors: Sectors) -> bool {
         if self.merging.load(SeqCst) || self.dropped.load(SeqCst) {
             return true;
@@ -154,9 +151,9 @@ impl Snapshot {
     }
 }
 
-/// The events of an origin's worker.
+/// What an origin's worker is left.
 pub(super) enum Event {
-    /// A write to the origin that the snapshots have to be asked about. It points at the origin.
+    /// A write to the origin, at which it points, that snapshots have to be asked about.
     Write(Bio),
     /// A write to a snapshot, whose chunk had no exception a moment ago.
     SnapshotWrite(u64, Bio),
@@ -182,15 +179,15 @@ pub(super) enum Event {
     Control(Box<dyn FnOnce(&mut State) + Send>),
 }
 
-/// The copier of chunks.
+/// Of an origin's copiers, that of chunks.
 pub(super) const COPIES: usize = 0;
-/// The copier of zeroes in areas, which must not wait behind copies.
+/// That of zeroes in areas, which must not wait behind copies.
 pub(super) const ZEROES: usize = 1;
 
-/// The state that an origin's worker shares with bios.
+/// What an origin's worker shares with bios on their way.
 pub(super) struct Shared {
     pub(super) dev: Arc<dyn BlockDevice>,
-    /// The places about which writes need not ask the snapshots.
+    /// What writes need not ask the snapshots about.
     pub(super) free: Free,
     /// Exceptions are in the making, or a merge is under way.
     pub(super) busy: AtomicBool,
@@ -201,8 +198,8 @@ impl Service for Shared {
     const NAME: &'static str = "origin";
 
     fn waits_for_others(&self) -> bool {
-        // Exceptions wait for clients' writes of whole chunks and for reads of the origin, which may be on any channel.
-        self.busy.load(Acquire)
+        // Exceptions wait for clients' writes of whole chunks and for reads of the origin, whoever has sent them.
+        self.busy.load(SeqCst)
     }
 }
 
@@ -212,7 +209,7 @@ impl Copies for Shared {
     }
 }
 
-/// An origin, with its snapshots. Its worker ends with it.
+/// An origin, with the snapshots of it. Its worker ends with it.
 pub(super) struct Origin {
     worker: Arc<Worker<Shared>>,
     /// Serialises the switching of snapshots.
@@ -232,11 +229,11 @@ impl Drop for Origin {
     }
 }
 
-/// Every origin that a target has. Domains share nothing.
+/// Every origin that a target has. In different domains nothing is shared.
 static ORIGINS: Mutex<Vec<Weak<Origin>>> = Mutex::new(Vec::new());
 
 impl Origin {
-    /// The origin for `dev`. May block briefly.
+    /// The origin that `dev` is. May block briefly.
     pub(super) fn of(domain: &Domain, dev: Arc<dyn BlockDevice>) -> std::io::Result<Arc<Self>> {
         let mut origins = lock(&ORIGINS);
         origins.retain(|o| o.strong_count() > 0);
@@ -252,7 +249,7 @@ impl Origin {
         let origin = Arc::new(Self { worker, switching: Mutex::new(()) });
         origins.push(Arc::downgrade(&origin));
         drop(origins);
-        // Outside the lock: dropping an origin takes it.
+        // Outside the lock: an origin's end takes it.
         drop(known);
         Ok(origin)
     }
@@ -261,14 +258,13 @@ impl Origin {
         self.dev.id() == id
     }
 
-    /// Makes the worker call a function, and waits for the result. Blocks. Not from inside a channel.
+    /// Has the worker do something, and waits for it. Blocks. Not from inside a channel.
     pub(super) fn with<T: Send + 'static>(&self, work: impl FnOnce(&mut State) -> T + Send + 'static) -> T {
         let answer = self.call(|reply| Event::Control(Box::new(move |state| reply.give(work(state)))));
         answer.expect("the worker of an origin that is there has not ended")
     }
 
-    /// Takes a write whose sector is one of the origin's already: returns it if it may go on, else keeps it until it
-    /// may.
+    /// A write to the origin, whose sector is there already: gives it back if it may go, else keeps it until it may.
     #[inline]
     pub(super) fn write(&self, cx: &Cx<'_>, mut bio: Bio) -> Option<Bio> {
         if self.free.has(bio.sector(), bio.sectors()) {

@@ -1,15 +1,15 @@
 //! # Purpose
-//! Shows an origin as it was when the snapshot was made. Differences from writes to either are kept on a COW device.
+//! Shows an origin as it was when the snapshot was made: what is written, to either, is kept apart on a COW device.
 //! # Table
 //! `<start> <length> snapshot <origin> <COW device> P|PO|N <chunk sectors> [<n> discard_zeroes_cow discard_passdown_origin]`
 //!
-//! `P` survives a restart, `PO` does too and supports overflow, `N` does not survive. A chunk size of 0 is that of the
-//! header, or 32 sectors.
+//! `P` survives a restart, `PO` too and its users know of overflows, `N` does not survive. A chunk size of 0 is that of
+//! the header, or 32 sectors.
 //! # Status
 //! `<allocated>/<total> <metadata>` in sectors of the COW device, or `Invalid`, `Overflow`, `Merge failed`.
 //! # Messages
-//! `fill_levels <percent>…`: an event each time the COW device is that full; default 80 and 95. `copy_stats`,
-//! `copy_throttle <percent>`: of the copies to all snapshots of the origin.
+//! `fill_levels <percent>…`: an event each time the COW device is that full; 80 and 95 unless set.
+//! `copy_stats`, `copy_throttle <percent>`: of the copies to all snapshots of the origin.
 //! # Differences from the kernel
 //! One read of the origin serves all snapshots with the same chunk size. A write to the origin that makes a snapshot
 //! invalid waits until the header says so. A read that was on its way to the origin when the snapshot became invalid
@@ -103,9 +103,9 @@ impl Target for SnapshotTarget {
 }
 
 impl SnapshotTarget {
-    /// A discard of a whole chunk with an exception zeroes its place; a discard of a part is passed down to the place.
-    /// A chunk without exception is left alone. With `discard_passdown_origin` the discard then goes to the origin,
-    /// without making exceptions there.
+    /// A discard zeroes the place of a whole chunk that has one, and is passed down to that of part of one. A chunk
+    /// without exception is left alone. With `discard_passdown_origin` it then goes to the origin, without exceptions
+    /// there.
     fn discard(&self, cx: &Cx<'_>, mut bio: Bio) -> Map<'_> {
         let it = &*self.0.snapshot;
         let pass = self.0.features.discard_passdown_origin && !it.origin.dev.limits().max_discard.is_zero();

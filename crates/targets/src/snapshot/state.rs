@@ -1,46 +1,47 @@
-//! The private state of an origin's worker: exceptions in the making, and waits for them.
+//! What an origin's worker has to itself: exceptions in the making, and who waits for them.
 
-use super::body::{Body, CowStore, Dropped, Run};
+use super::body::{Body, Dropped, Keep, Run};
 use super::flight;
 use super::free::GRAIN;
 use super::shared::{COPIES, Event, Shared, Snapshot, ZEROES};
-use std::sync::atomic::Ordering::{Release, SeqCst};
+use super::slab::Slab;
+use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, Weak};
-use udm_base::{Sector, Sectors, Slots};
+use udm_base::{Sector, Sectors};
 use udm_core::MappedDevice;
 use udm_io::{Bio, BlockDevice, Op, Status};
 use udm_kcopyd::{CopyFrom, CopyJob, CopyTo};
 use udm_worker::{Events, Worker};
 
-/// What may wait until no snapshot needs the origin's chunks any more.
+/// What waits until no snapshot needs the origin's chunks any more.
 pub(super) enum Held {
     /// A write.
     Bio(Bio),
-    /// A snapshot that is merged into these chunks.
+    /// A snapshot that is merged into them.
     Merge(u64),
 }
 
-/// A wait, and the number of events that it waits for.
+/// A wait, and for how many things.
 struct Hold {
     held: Held,
     waits: usize,
 }
 
-/// A run of exceptions that a copy fills.
+/// A run of exceptions that a copy brings.
 #[derive(Clone, Copy)]
 pub(super) struct Part {
     snapshot: u64,
-    run: u32,
+    run: usize,
     chunks: u64,
 }
 
-/// The purpose of a copy.
+/// What a copy is for.
 enum CopyOf {
     /// Exceptions, for each place.
     Exceptions(Vec<Part>),
     /// Part of a merge.
     Merge(u64),
-    /// A discard of a whole chunk, and whether it goes on to the origin. It points at the origin.
+    /// A discard of a whole chunk, and whether it goes on to the origin, to which it points.
     Discard(Bio, bool),
 }
 
@@ -62,25 +63,25 @@ pub(super) struct State {
     pub(super) claims: Vec<Claim>,
     /// Devices with a snapshot-origin target of it that are resumed, by target.
     pub(super) origins: Vec<(u64, Weak<MappedDevice>)>,
-    holds: Slots<Hold>,
-    copies: Slots<CopyOf>,
+    holds: Slab<Hold>,
+    copies: Slab<CopyOf>,
 }
 
 /// A range of the origin to be copied to a snapshot.
 struct Need {
     sector: Sector,
     sectors: Sectors,
-    /// The destination.
+    /// Where to.
     place: Sector,
-    /// The area behind it that may be zeroed.
+    /// What may be zeroed behind that.
     gap: Sectors,
     cow: Arc<dyn BlockDevice>,
     part: Part,
 }
 
 impl Need {
-    /// The range to be copied for a run, up to the origin's end.
-    fn of(body: &Body, at: u32) -> Option<Self> {
+    /// What has to be copied for a run: as far as the origin goes.
+    fn of(body: &Body, at: usize) -> Option<Self> {
         let (it, run) = (&body.snapshot, body.pending.get(at)?);
         let sector = it.chunk.start(run.chunk);
         let left = it.origin.dev.sectors().from_start().checked_since(sector).unwrap_or(Sectors::ZERO);
@@ -99,16 +100,16 @@ impl Need {
 impl State {
     pub(super) fn new(worker: Arc<Worker<Shared>>) -> Self {
         let (bodies, claims, origins) = Default::default();
-        Self { worker, bodies, claims, origins, holds: Slots::default(), copies: Slots::default() }
+        Self { worker, bodies, claims, origins, holds: Slab::default(), copies: Slab::default() }
     }
 
-    /// Serves the origin until the last target has released it.
+    /// Serves the origin until the last target has let go of it.
     pub(super) async fn run(mut self, mut events: Events<Event>) {
         loop {
             while let Some(event) = events.next() {
                 self.handle(event);
             }
-            self.worker.busy.store(self.bodies.iter().any(Body::is_busy), Release);
+            self.worker.busy.store(self.bodies.iter().any(Body::is_busy), SeqCst);
             events.idle(None).await;
         }
     }
@@ -140,7 +141,7 @@ impl State {
         self.merge_on(id);
     }
 
-    /// Whether no snapshot needs the origin's content of a range. If so, that is noted for the finest chunks around it.
+    /// Whether no snapshot needs what the origin has in a range: then that is noted of the finest chunks around it.
     pub(super) fn free_up(&self, sector: Sector, sectors: Sectors) -> bool {
         let active = || self.bodies.iter().map(|body| &*body.snapshot).filter(|it| it.active.load(SeqCst));
         let is_past = |sector, sectors| active().all(|it| it.is_past(sector, sectors));
@@ -156,7 +157,7 @@ impl State {
         is_past(sector, sectors)
     }
 
-    /// Writes to the origin have to ask about a snapshot that has joined, or has another owner now.
+    /// Writes to the origin are to ask about a snapshot that has joined, or is another's now.
     pub(super) fn joined(&self) {
         self.worker.free.forget();
         self.left();
@@ -169,7 +170,7 @@ impl State {
         }
     }
 
-    /// A write to the origin that the snapshots have to be asked about. It points at the origin.
+    /// A write to the origin that some snapshot has to be asked about. It points there.
     pub(super) fn origin_write(&mut self, bio: Bio) {
         let (sector, sectors) = (bio.sector(), bio.sectors());
         if self.free_up(sector, sectors) {
@@ -178,15 +179,15 @@ impl State {
         self.require(sector, sectors, Held::Bio(bio));
     }
 
-    /// Lets `held` go on when every snapshot that is not being merged has its exceptions for the range of the origin.
+    /// Lets `held` go when every snapshot has its exceptions for the range of the origin, but those that are merged.
     pub(super) fn require(&mut self, sector: Sector, sectors: Sectors, held: Held) {
-        // One count for itself, so that it does not go before all are asked.
-        let hold = self.holds.insert(Hold { held, waits: 1 });
+        // One for itself, so that it does not go before all are asked.
+        let hold = self.holds.put(Hold { held, waits: 1 });
         let mut needs = Vec::new();
         let mut broken = Vec::new();
         let mut waits = 0;
         for body in &mut self.bodies {
-            let it = &body.snapshot;
+            let it = body.snapshot.clone();
             if it.merging.load(SeqCst) || !it.active.load(SeqCst) {
                 continue;
             }
@@ -201,12 +202,12 @@ impl State {
             if sector >= end {
                 continue;
             }
-            let (id, chunks) = (it.id, it.chunk.of(sector)..it.chunk.of(end - Sectors::new(1)) + 1);
-            let found = body.wait_for(chunks, hold);
+            let first = it.chunk.of(sector);
+            let found = body.wait_for(first..it.chunk.of(end - Sectors::new(1)) + 1, hold);
             waits += found.waits;
             needs.extend(found.begun.into_iter().filter_map(|run| Need::of(body, run)));
             if found.full {
-                broken.push(id);
+                broken.push(it.id);
             }
         }
         if let Some(hold) = self.holds.get_mut(hold) {
@@ -225,7 +226,7 @@ impl State {
         self.release(hold);
     }
 
-    /// Requests copies: one read for all snapshots that need parts of the same range.
+    /// Asks for copies: one read for all snapshots that need something of the same range.
     fn copy(&mut self, mut needs: Vec<Need>) {
         needs.sort_by_key(|need| need.sector);
         let mut needs = needs.into_iter().peekable();
@@ -245,8 +246,7 @@ impl State {
         }
     }
 
-    /// The common read failed: each snapshot reads for itself, so that none suffers from an error in sectors that it
-    /// does not need.
+    /// One read could not serve all: each reads for itself, so that nobody suffers from what it does not need.
     fn copy_apart(&mut self, job: &CopyJob, of: &[Part]) {
         let CopyFrom::Device(dev, sector) = &job.from else { return };
         for (to, part) in job.to.iter().zip(of) {
@@ -258,17 +258,17 @@ impl State {
 
     fn send(&mut self, mut job: Box<CopyJob>, of: CopyOf) {
         let by = if matches!(job.from, CopyFrom::Zeroes) { ZEROES } else { COPIES };
-        job.token = self.copies.insert(of).into();
+        job.token = self.copies.put(of) as u64;
         self.worker.copy(by, job);
     }
 
-    /// Chunks of a snapshot are to be copied to the origin.
+    /// Chunks of a snapshot are to go back to the origin.
     pub(super) fn copy_back(&mut self, id: u64, from: CopyFrom, sectors: Sectors, to: CopyTo) {
         let job = CopyJob::new(from, sectors, vec![to]);
         self.send(job, CopyOf::Merge(id));
     }
 
-    /// A discard of a whole chunk of a snapshot with an exception: its place is zeroed.
+    /// A discard of a whole chunk of a snapshot, that has its place: that is zeroed.
     pub(super) fn discard(&mut self, id: u64, new: u64, bio: Bio, pass: bool) {
         let Some(body) = self.body(id) else { return bio.end(Status::Io) };
         let it = &body.snapshot;
@@ -280,13 +280,13 @@ impl State {
     /// A copy is done.
     pub(super) fn copied(&mut self, job: &CopyJob) {
         let status = job.status();
-        match self.copies.remove(job.token as u32) {
+        match self.copies.take(job.token as usize) {
             Some(CopyOf::Exceptions(of)) if !job.read.is_ok() && !job.is_whole() => self.copy_apart(job, &of),
             Some(CopyOf::Exceptions(of)) => {
                 for (part, to) in of.iter().zip(&job.to) {
                     self.brought(*part, job.read.is_ok() && to.status.is_ok(), None);
                 }
-                // After all of them have been noted, so that they can be committed together.
+                // Once all have been noted: so they can go together.
                 of.iter().for_each(|part| self.advance(part.snapshot));
             }
             Some(CopyOf::Merge(id)) => self.merge_copied(id, status),
@@ -303,7 +303,7 @@ impl State {
         self.advance(part.snapshot);
     }
 
-    /// A run's data has been copied to its place, or could not be.
+    /// A run's data has been brought to its place, or could not be.
     fn brought(&mut self, part: Part, good: bool, full: Option<Bio>) {
         let Part { snapshot: id, run: at, chunks } = part;
         let Some(body) = self.body(id) else {
@@ -316,34 +316,30 @@ impl State {
         };
         run.full = full;
         if !good {
-            // The content of the new place is unknown, and the chunks after it cannot be committed before it.
+            // Nobody knows what is at the new place, and the chunks after it cannot become true before it.
             self.invalidate(id);
         } else if !body.has_copied(at) {
             self.complete(id, at);
         }
     }
 
-    /// Exceptions are committed: reads and writes of the snapshot go to their places from now on, waiting ones first.
-    pub(super) fn complete(&mut self, id: u64, at: u32) {
+    /// Exceptions are true: reads and writes of the snapshot go to their places from now on, those first that wait.
+    pub(super) fn complete(&mut self, id: u64, at: usize) {
         let Some(body) = self.body(id) else { return };
-        let Some(mut run) = body.pending.remove(at) else { return };
-        let it = &body.snapshot;
-        body.set(&run);
+        let Some(mut run) = body.pending.take(at) else { return };
+        let it = body.snapshot.clone();
+        body.set(&run, false);
         run.full.take().into_iter().for_each(|bio| bio.end(Status::Ok));
         let bios = std::mem::take(&mut run.bios);
         for bio in bios {
-            it.origin.forward(to_cow(it, run.place(it.chunk.of(bio.sector())), bio));
+            it.origin.forward(to_cow(&it, run.place(it.chunk.of(bio.sector())), bio));
         }
-        let is_read = || run.chunks().any(|chunk| it.is_read(chunk));
-        if is_read() {
-            // First it is said that somebody waits, then it is looked again.
-            it.unsettled.fetch_add(1, SeqCst);
-            if is_read() {
-                return body.unsettled.push(run);
-            }
-            it.unsettled.fetch_sub(1, SeqCst);
+        // First it is said that somebody waits, then it is looked.
+        it.unsettled.fetch_add(1, SeqCst);
+        match run.chunks().any(|chunk| it.is_read(chunk)) {
+            true => body.unsettled.push(run),
+            false => self.settle_run(id, run),
         }
-        self.settle_run(id, run);
     }
 
     /// Looks at all exceptions of a snapshot that wait for reads.
@@ -352,25 +348,25 @@ impl State {
         let it = body.snapshot.clone();
         let free = |run: &mut Run| !run.chunks().any(|chunk| it.is_read(chunk));
         let runs: Vec<Run> = body.unsettled.extract_if(.., free).collect();
-        it.unsettled.fetch_sub(runs.len(), SeqCst);
         runs.into_iter().for_each(|run| self.settle_run(id, run));
     }
 
-    /// No read of the origin's chunks is under way any more: they may be written.
+    /// No read of the origin's chunks is on its way any more: they may be written.
     fn settle_run(&mut self, id: u64, run: Run) {
         let Some(body) = self.body(id) else { return };
-        body.settle(&run);
+        body.set(&run, true);
+        body.snapshot.unsettled.fetch_sub(1, SeqCst);
         run.holds.into_iter().for_each(|hold| self.release(hold));
     }
 
-    /// A hold waits for one event less.
-    fn release(&mut self, number: u32) {
+    /// One thing less that a hold waits for.
+    fn release(&mut self, number: usize) {
         let Some(hold) = self.holds.get_mut(number) else { return };
         hold.waits -= 1;
         if hold.waits > 0 {
             return;
         }
-        match self.holds.remove(number).map(|hold| hold.held) {
+        match self.holds.take(number).map(|hold| hold.held) {
             Some(Held::Bio(bio)) => {
                 self.free_up(bio.sector(), bio.sectors());
                 self.worker.forward(bio);
@@ -383,7 +379,7 @@ impl State {
     /// Makes a snapshot invalid, for ever. The origin's writers wait until its header says so.
     pub(super) fn invalidate(&mut self, id: u64) {
         let Some(body) = self.body(id) else { return };
-        let persistent = matches!(body.cow_store, CowStore::Persistent(_));
+        let persistent = matches!(body.keep, Keep::Persistent(_));
         if body.snapshot.valid.swap(false, SeqCst) {
             body.event();
             body.dropped = if persistent { Dropped::Wanted } else { Dropped::Done };
@@ -402,7 +398,7 @@ impl State {
         self.start_commit(id);
     }
 
-    /// The header says that a snapshot is invalid, or could not be written.
+    /// The header says that a snapshot is invalid, or cannot.
     pub(super) fn has_dropped(&mut self, id: u64) {
         let Some(body) = self.body(id) else { return };
         body.dropped = Dropped::Done;

@@ -3,19 +3,19 @@
 use super::radix::Radix;
 use std::sync::atomic::Ordering;
 
-/// The exception of a chunk.
+/// What is known of a chunk that has an exception.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Entry {
     /// The chunk of the COW device.
     pub(super) new: u64,
-    /// Whether no read of the snapshot is under way to the origin's chunk any more: the origin may be written.
+    /// Whether no read of the snapshot's is on its way to the origin's chunk any more: the origin may be written.
     pub(super) settled: bool,
 }
 
-/// A map from chunks of the origin. Takes 8 bytes for each chunk of those groups of a thousand with an exception.
+/// A map from chunks of the origin. Takes 8 bytes for each chunk of those thousands in which there is an exception.
 pub(super) struct Exceptions(Radix);
 
-/// The low bits of a packed number: its kind.
+/// Below a packed number: what it is the number of.
 const TAG_BITS: u32 = 2;
 const SETTLED: u64 = 1;
 const PENDING: u64 = 2;
@@ -36,24 +36,25 @@ const fn unpack(word: u64) -> Option<Entry> {
 }
 
 impl Exceptions {
-    /// A table that is quickest for chunks below `chunks`.
+    /// Quickest for chunks below `chunks`.
     pub(super) fn new(chunks: u64) -> Self {
         Self(Radix::new(chunks))
     }
 
-    /// The exception of a chunk. In one total order with [`set`](Self::set) and with other `SeqCst` accesses.
+    /// The exception of a chunk. In one order, which all threads agree on, with [`set`](Self::set) and with other
+    /// accesses that are `SeqCst`.
     #[inline]
     pub(super) fn get(&self, chunk: u64) -> Option<Entry> {
         unpack(self.0.get(chunk)?.load(Ordering::SeqCst))
     }
 
-    /// The run of the chunk's exception in the making, if there is one.
-    pub(super) fn pending(&self, chunk: u64) -> Option<u32> {
+    /// The run that is to bring the chunk's exception, if there is one.
+    pub(super) fn pending(&self, chunk: u64) -> Option<usize> {
         let word = self.0.get(chunk)?.load(Ordering::SeqCst);
-        (word & PENDING != 0).then_some((word >> TAG_BITS) as u32)
+        (word & PENDING != 0).then_some((word >> TAG_BITS) as usize)
     }
 
-    /// The highest chunk of the COW device that an exception has. Looks at all of them.
+    /// The highest chunk of the COW device that an exception has. Looks at all.
     pub(super) fn highest(&self) -> u64 {
         let mut highest = 0;
         self.0.for_each(|word| {
@@ -62,21 +63,14 @@ impl Exceptions {
         highest
     }
 
-    /// Notes the run of the chunk's exception in the making. The chunk has no exception yet.
-    pub(super) fn set_pending(&self, chunk: u64, run: u32) {
-        let word = u64::from(run) << TAG_BITS | PENDING;
-        // To others than the worker it says what was said before.
-        self.0.get_or_make(chunk).store(word, Ordering::Release);
+    /// Notes which run is to bring the chunk's exception. Until then it has none.
+    pub(super) fn set_pending(&self, chunk: u64, run: usize) {
+        let word = (run as u64) << TAG_BITS | PENDING;
+        self.0.get_or_make(chunk).store(word, Ordering::SeqCst);
     }
 
-    /// Says of an exception that is there that no read is on its way to the origin's chunk any more.
-    pub(super) fn settle(&self, chunk: u64, new: u64) {
-        // Only the worker asks for that; to others it says what was said before.
-        self.0.get_or_make(chunk).store(pack(Some(Entry { new, settled: true })), Ordering::Release);
-    }
-
-    /// Changes a chunk's exception. Allocates, 160 KiB at worst for one far from all others: chunks are limited by a
-    /// device, not by input.
+    /// Changes a chunk's exception. Allocates, 160 KiB at worst for one far from all others: chunks are those of a
+    /// device, not of a list that somebody wrote.
     pub(super) fn set(&self, chunk: u64, entry: Option<Entry>) {
         let slot = if entry.is_some() { Some(self.0.get_or_make(chunk)) } else { self.0.get(chunk) };
         if let Some(slot) = slot {
@@ -111,12 +105,10 @@ mod tests {
             }
             table.set(0, Some(Entry { new: 3, settled: false }));
             assert_eq!((table.get(0), table.pending(0)), (Some(Entry { new: 3, settled: false }), None));
-            table.settle(0, 3);
-            assert_eq!((table.get(0), table.pending(0)), (Some(Entry { new: 3, settled: true }), None));
-            // In an origin that has grown.
+            // Of an origin that has grown.
             table.set(chunks * 2000, Some(Entry { new: 1, settled: true }));
             assert_eq!(table.get(chunks * 2000), Some(Entry { new: 1, settled: true }));
-            assert_eq!(table.get(0), Some(Entry { new: 3, settled: true }));
+            assert_eq!(table.get(0), Some(Entry { new: 3, settled: false }));
         }
     }
 }

@@ -1,18 +1,18 @@
-//! The devices that belong to a pool, so that no other pool takes them. Files and the host's devices are opened
-//! exclusively, mapped devices are not.
+//! Which devices are a pool's, so that no other pool takes them. Files and the host's devices are opened exclusively,
+//! mapped devices are not.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use udm_io::BlockDevice;
 
-/// The devices of every pool that is open, being opened or being closed, by their addresses: each registry has numbers
-/// of its own.
+/// The devices of every pool that is open, being opened or being closed, by their addresses: the numbers of mapped
+/// devices are given by each registry anew.
 static CLAIMED: Mutex<Vec<usize>> = Mutex::new(Vec::new());
 
-/// A pool's claim on its metadata and data device, until it is dropped. Its owner holds the devices, too.
+/// A pool's metadata and data device are its own until this is dropped. Who has it holds the devices, too.
 pub(super) struct Claim([usize; 2]);
 
 impl Claim {
-    /// Claims devices, or returns the index of the one that another pool has already.
+    /// Claims devices, or tells which of them is another's already: by its place.
     pub(super) fn new(devices: [&Arc<dyn BlockDevice>; 2]) -> Result<Self, usize> {
         let devices = devices.map(|dev| Arc::as_ptr(dev).addr());
         let mut claimed = CLAIMED.lock().unwrap_or_else(PoisonError::into_inner);

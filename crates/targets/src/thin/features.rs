@@ -2,25 +2,25 @@
 
 use udm_base::{ArgError, Args};
 
-/// The most words that there can be: the kernel's five, and udm's.
+/// How many words there are at most: the kernel's five, and udm's.
 const MOST: u64 = 8;
 
-/// The features of a pool's table (`struct pool_features`, `drivers/md/dm-thin.c`, 6.12, and udm's own).
+/// What a pool's table asks for (`struct pool_features`, `drivers/md/dm-thin.c`, 6.12, and udm's own).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Features {
-    /// New blocks are zeroed where their first write does not cover them.
+    /// New blocks are zeroed where the write that they are for does not reach.
     pub(super) zero_new_blocks: bool,
-    /// Volumes take discards.
+    /// Discards are taken at all.
     pub(super) discard: bool,
     /// Discards of whole blocks go on to the data device.
     pub(super) passdown: bool,
     /// The metadata are never changed.
     pub(super) read_only: bool,
-    /// Without space, writes fail at once.
+    /// Without space writes fail at once.
     pub(super) error_if_no_space: bool,
-    /// Zeroes written to unprovisioned blocks are dropped.
+    /// Zeroes written to unprovisioned blocks are forgotten.
     pub(super) skip_zero_writes: bool,
-    /// Whether a word said so, so that the table line repeats it.
+    /// Whether a word said so, that the table line says it again.
     said_skip: bool,
     /// Zeroes written over a whole provisioned block unmap it.
     pub(super) unmap_zero_writes: bool,
@@ -42,9 +42,9 @@ impl Default for Features {
 }
 
 impl Features {
-    /// Reads `[<n> <word>…]` (`parse_pool_features`). `as_kernel`: nothing is done that no word asks for.
-    pub(super) fn parse(args: &mut Args, as_kernel: bool) -> Result<Self, ArgError> {
-        let mut features = Self { skip_zero_writes: !as_kernel, ..Self::default() };
+    /// Reads `[<n> <word>…]` (`parse_pool_features`).
+    pub(super) fn parse(args: &mut Args) -> Result<Self, ArgError> {
+        let mut features = Self::default();
         if args.left() == 0 {
             return Ok(features);
         }
@@ -78,24 +78,15 @@ impl Features {
         Ok(features)
     }
 
-    /// The count and the words for a table line; they can be loaded again.
+    /// The count and the words of a table line, as they load again.
     pub(super) fn words(&self) -> String {
-        self.words_of(!self.skip_zero_writes)
-    }
-
-    /// The same for who knows the kernel's only: that zero writes are not skipped goes without saying.
-    pub(super) fn kernel_words(&self) -> String {
-        self.words_of(false)
-    }
-
-    fn words_of(&self, enable_zero_writes: bool) -> String {
         let words = [
             (!self.zero_new_blocks, "skip_block_zeroing"),
             (!self.discard, "ignore_discard"),
             (!self.passdown, "no_discard_passdown"),
             (self.read_only, "read_only"),
             (self.error_if_no_space, "error_if_no_space"),
-            (enable_zero_writes, "enable_zero_writes"),
+            (!self.skip_zero_writes, "enable_zero_writes"),
             (self.skip_zero_writes && self.said_skip, "skip_zero_writes"),
             (self.unmap_zero_writes, "unmap_zero_writes"),
         ];
@@ -103,13 +94,13 @@ impl Features {
         std::iter::once(said.len().to_string()).chain(said.into_iter().map(str::to_owned)).collect::<Vec<_>>().join(" ")
     }
 
-    /// Whether zeroes to unprovisioned blocks are in fact dropped. If new blocks are not zeroed, such a block could
-    /// later show old data, so it has to be written.
+    /// Whether zeroes to unprovisioned blocks are in fact forgotten. Where new blocks are not zeroed, such a block
+    /// could later show what lay there before, so that it has to be written.
     pub(super) const fn skips(&self) -> bool {
         self.skip_zero_writes && self.zero_new_blocks
     }
 
-    /// Whether zeroes over a whole block do in fact unmap it.
+    /// Whether zeroes over a whole block in fact unmap it.
     pub(super) const fn unmaps(&self) -> bool {
         self.unmap_zero_writes && self.zero_new_blocks
     }
@@ -154,9 +145,8 @@ mod tests {
             ),
             ("2 read_only", Err("not enough arguments: expected 2 feature words after it, found 1")),
         ] {
-            let got = Features::parse(&mut Args::parse(input), false);
-            let again =
-                got.as_ref().map(|f| Features::parse(&mut Args::parse(&f.words()), false).as_ref().ok() == Some(f));
+            let got = Features::parse(&mut Args::parse(input));
+            let again = got.as_ref().map(|f| Features::parse(&mut Args::parse(&f.words())).as_ref().ok() == Some(f));
             assert!(again.unwrap_or(true), "{input:?} loads again");
             let got = got.map(|f| f.words()).map_err(|e| e.to_string());
             assert_eq!(got, expect.map(str::to_owned).map_err(str::to_owned), "{input:?}");
@@ -171,7 +161,7 @@ mod tests {
             ("1 enable_zero_writes", false, false),
             ("3 skip_block_zeroing skip_zero_writes unmap_zero_writes", false, false),
         ] {
-            let features = Features::parse(&mut Args::parse(words), false).unwrap();
+            let features = Features::parse(&mut Args::parse(words)).unwrap();
             assert_eq!((features.skips(), features.unmaps()), (skips, unmaps), "{words}");
         }
     }

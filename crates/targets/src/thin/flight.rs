@@ -1,17 +1,17 @@
-//! Frames and redirections of the bios of thin volumes: the part of the targets with `unsafe` pointers.
+//! Frames and redirections of the bios of thin volumes: the part of the targets that has to vouch for pointers.
 
 use super::pool::Pool;
 use udm_base::Sector;
 use udm_io::{Bio, BlockDevice};
 use udm_worker::Epoch;
 
-/// Makes a bio that goes to a data block leave its epoch when it comes back.
+/// A bio that goes to a data block: it leaves its epoch when it has come back.
 ///
 /// The pool outlives the bio: the volume that maps it holds the pool, and its table holds the volume while the bio is
 /// in flight.
 #[inline]
 pub(super) fn enter(bio: &mut Bio, pool: &Pool, epoch: Epoch) {
-    // SAFETY: the pool outlives the bio: see above.
+    // SAFETY: the pool stays: see above.
     unsafe { pool.carry(bio, epoch) };
 }
 

@@ -1,25 +1,23 @@
-//! The mapping cache: the known part of volumes' mappings, read without a lock.
+//! The mapping cache: what a volume's blocks are mapped to, as far as it is known, read without a lock.
 //!
 //! Each volume has a tree over its blocks: a directory of *nodes* (512 leaves each), a node of *slots*, and *leaves*
-//! (512 blocks each). The first nodes (for many volumes, all of them) are in the directory itself, others in *tops* of
-//! 512. A leaf has a default for its blocks, *unmapped* or *unknown*, and an entry for each block that differs from it.
-//! So a hole costs its slot, and a leaf with few entries a few cache lines. 4 million blocks, scattered over 16 TiB,
-//! take less than 64 MiB. All volumes of a pool share one budget; parts that were not used lately make room for new
-//! ones (second chance, page by page).
+//! (512 blocks each). The first nodes, of many a volume all, stand in the directory itself, others in *tops* of 512. A
+//! leaf holds an entry for each block that differs from what it says of all others, *unmapped* or *unknown*: a hole
+//! costs its slot, and a leaf with few entries a few cache lines. 4 million blocks, scattered over 16 TiB, take less
+//! than 64 MiB. All volumes of a pool share one budget; what was not used lately makes room for what is (second chance,
+//! page by page).
 //!
 //! # Invariants
-//! - Forgetting is always allowed, and may happen at once: a bio that finds nothing asks the worker, which reads the
-//!   metadata. So nothing here fails.
-//! - Words only change under the pool's lock, except for the mark of use.
-//! - No memory is freed while the cache exists; it is only reused. A reader looks at its slots again after it has read
+//! - Forgetting is always allowed, and may come at once: who finds nothing asks the metadata, and uses what they say.
+//!   So nothing here fails.
+//! - Words only change under the pool's lock, but for the mark that something was used.
+//! - No memory is freed while the cache is there, only used anew. A reader looks at its slots again after it has read
 //!   the entry: each slot has a *stamp* that no other has, and it is changed before the memory behind it is.
-//! - The answer of a lookup was true within the caller's section. Code that changes a mapping drains the epochs
-//!   ([`drain`](udm_worker::Worker::drain)) before it relies on the old mapping not being used any more.
+//! - What a lookup says was true within the caller's section. Who changes a mapping lets the epochs drain
+//!   ([`drain`](udm_worker::Worker::drain)) before relying on that nobody uses the old one.
 
 mod arena;
-mod entry;
 mod image;
-mod slot;
 #[cfg(test)]
 mod tests;
 
@@ -29,49 +27,95 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-/// The place of a block's data.
+/// Where a block's data is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Place {
     /// The block of the data device; below 2^40, as the metadata format has it.
     pub(super) data: u64,
-    /// Whether it is shared, so that a write has to break sharing.
+    /// Whether others refer to it too, so that a write has to break sharing.
     pub(super) shared: bool,
 }
 
 /// What is known of a block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Known {
-    /// Nothing: ask the metadata.
+    /// Nothing: the metadata says.
     Unknown,
     /// It has no data of its own.
     Unmapped,
-    /// It is mapped there.
+    /// Its data is there.
     At(Place),
 }
 
 /// Blocks that a node covers: 2^18.
 const NODE_BLOCKS: u64 = (FAN * FAN) as u64;
-/// Nodes in the directory itself: enough for 1 to 16 TiB in blocks of 64 KiB.
+/// Nodes in a directory itself: of a terabyte to 16 in blocks of 64 KiB.
 const NEAR: std::ops::RangeInclusive<u64> = 64..=1024;
 /// Blocks that a top covers: 2^27.
 const TOP_BLOCKS: u64 = NODE_BLOCKS * FAN as u64;
-/// Tops of a directory. Blocks beyond are never cached, which is only slower.
+/// Tops of a directory. What lies beyond is never known, and only slower.
 const TOPS: std::ops::RangeInclusive<u64> = 64..=4096;
-/// The most leaves that one [`Mappings::fill`] writes.
+/// Leaves that one [`Mappings::fill`] writes at most.
 const FILL: u64 = 64;
-/// How often a lookup is repeated when memory was reused beneath it.
+/// How often a lookup looks again when something moved beneath it.
 const TRIES: usize = 3;
 
-/// The directory of one volume. Some hundred bytes to 8 KiB (40 KiB for the largest volumes), for as long as the volume
-/// exists.
+/// The bits of a slot: where a leaf or node is. 0 is nothing.
+mod slot {
+    /// Set in slots and in no entry.
+    pub(super) const TAG: u64 = 1;
+    const CLASS: u32 = 1;
+    pub(super) const UNMAPPED: u64 = 1 << 5;
+    pub(super) const USED: u64 = 1 << 6;
+    const UNIT: u32 = 7;
+    const STAMP: u32 = 35;
+    pub(super) const UNITS: usize = 1 << (STAMP - UNIT);
+
+    pub(super) const fn new(class: usize, unit: usize, stamp: u64, unmapped: bool) -> u64 {
+        let unmapped = if unmapped { UNMAPPED } else { 0 };
+        TAG | (class as u64) << CLASS | unmapped | (unit as u64) << UNIT | stamp << STAMP
+    }
+
+    pub(super) const fn class(slot: u64) -> usize {
+        (slot >> CLASS & 15) as usize
+    }
+
+    pub(super) const fn unit(slot: u64) -> usize {
+        (slot >> UNIT) as usize & (UNITS - 1)
+    }
+}
+
+/// The bits of an entry. 0 is none: the leaf's own word counts.
+mod entry {
+    use super::FAN;
+
+    pub(super) const UNMAPPED: u64 = 1 << 1;
+    pub(super) const MAPPED: u64 = 2 << 1;
+    pub(super) const UNKNOWN: u64 = 3 << 1;
+    pub(super) const STATE: u64 = 3 << 1;
+    const INDEX: u32 = 3;
+    pub(super) const ERA: u32 = 12;
+    pub(super) const ERAS: u64 = 1 << 12;
+    pub(super) const DATA: u32 = 24;
+
+    pub(super) const fn at(index: usize) -> u64 {
+        (index as u64) << INDEX
+    }
+
+    pub(super) const fn index(entry: u64) -> usize {
+        (entry >> INDEX) as usize & (FAN - 1)
+    }
+}
+
+/// The directory of one volume. Some hundred bytes to 8 KiB (40 for the greatest), for as long as the volume is there.
 struct Directory {
     near: Box<[AtomicU64]>,
     /// Made when it is first needed.
     tops: OnceLock<Box<[AtomicU64]>>,
     tops_len: usize,
-    /// Entries of an earlier era that say exclusive mean shared.
+    /// Blocks that were exclusive in an earlier era are shared.
     era: AtomicU64,
-    /// How often a mapping has changed, or may have.
+    /// How often something that was mapped has changed, or may have.
     changes: AtomicU64,
 }
 
@@ -86,7 +130,7 @@ impl Directory {
         self.tops.get()?.get(usize::try_from(block / TOP_BLOCKS).ok()?)
     }
 
-    /// The slot of a block's node, if it has a place now. Under the lock.
+    /// The slot of a block's node, if there is a place for it now. Under the lock.
     fn node<'a>(&'a self, words: &'a Words, block: u64) -> Option<&'a AtomicU64> {
         let near = self.near.get(node_of(block));
         near.or_else(|| {
@@ -107,12 +151,12 @@ pub(super) struct MappingCache {
 struct Inner {
     arena: Arena,
     volumes: Vec<Option<Arc<Directory>>>,
-    /// Free numbers of volumes.
+    /// Numbers of volumes that nobody has.
     free: Vec<usize>,
     stamp: u64,
 }
 
-/// The cached mappings of one volume.
+/// What is known of the mappings of one volume.
 pub(super) struct Mappings {
     cache: Arc<MappingCache>,
     directory: Arc<Directory>,
@@ -120,7 +164,7 @@ pub(super) struct Mappings {
 }
 
 impl MappingCache {
-    /// A cache of at most `budget` bytes; nothing is allocated yet. With a budget of 0 nothing is cached.
+    /// A cache of at most `budget` bytes; nothing is allocated yet. A budget of 0 knows nothing.
     pub(super) fn new(budget: usize) -> Arc<Self> {
         let budget = budget.min(slot::UNITS * arena::UNIT * 8);
         Arc::new(Self { words: Words::new(budget), budget, inner: Mutex::default() })
@@ -158,8 +202,8 @@ impl MappingCache {
 }
 
 impl Mappings {
-    /// What is known of a block. No lock, no allocation; a few loads. The answer is valid within this section, and
-    /// while the bio is counted in its epoch.
+    /// What is known of a block. No lock, no allocation; a few loads. To be relied on within the section that it was
+    /// asked in, and while the bio is counted in its epoch.
     #[inline]
     pub(super) fn lookup(&self, block: u64) -> Known {
         let found = match self.directory.near.get(node_of(block)) {
@@ -172,7 +216,7 @@ impl Mappings {
         }
     }
 
-    /// Repeats a lookup beneath which memory was reused.
+    /// After something moved beneath a lookup.
     #[cold]
     #[inline(never)]
     fn look_again(&self, block: u64) -> Known {
@@ -194,16 +238,16 @@ impl Mappings {
         #[cfg(test)]
         tests::linger(tests::Step::Top);
         let known = self.look(self.cache.words.word(slot::unit(up), node_of(block) % FAN), block)?;
-        // The words were loaded with acquire, as in `look`.
+        // What was found was acquired: as in `look`.
         unchanged(top, up).then_some(known)
     }
 
-    /// What is known of a block; `None` if memory is reused meanwhile.
+    /// What is known of a block, unless something moves meanwhile.
     #[inline]
     fn look(&self, node: &AtomicU64, block: u64) -> Option<Known> {
         let words = &self.cache.words;
         let up = look(node);
-        // Empty; or not a slot, in a top that has changed meanwhile.
+        // Nothing; or no slot, in a top that has changed meanwhile.
         if up & slot::TAG == 0 {
             return Some(Known::Unknown);
         }
@@ -220,14 +264,14 @@ impl Mappings {
         };
         #[cfg(test)]
         tests::linger(tests::Step::Entry);
-        // The entry was loaded with acquire: if it is from another use of the memory, the changed slots are seen too.
+        // Acquired what was found: if it is from another use of the memory, the slots are seen to have changed.
         fence(Ordering::Acquire);
         (unchanged(leaf, down) && unchanged(node, up)).then(|| self.meaning(down, found))
     }
 
     #[inline]
     fn meaning(&self, leaf: u64, found: u64) -> Known {
-        // By branches, the most frequent case first: a jump table is predicted badly.
+        // By branches: what is asked most often is told first, and a table of jumps is foretold badly.
         let state = found & entry::STATE;
         if state == entry::MAPPED {
             let era = found >> entry::ERA & (entry::ERAS - 1);
@@ -253,9 +297,9 @@ impl Mappings {
             }
     }
 
-    /// How often a mapping has changed, not counting blocks that had none: older look-ups may be out of date. Counted
-    /// before the drain that waits for users of the old mapping, so a bio that has entered an epoch and finds the
-    /// number unchanged may use what was found.
+    /// How often a mapping has changed, but for those of blocks that had none: what was found before may be true no
+    /// more. Counted before the drain that waits for whoever uses what was, so that who enters an epoch and finds the
+    /// number unchanged may use it.
     #[inline]
     pub(super) fn changes(&self) -> u64 {
         self.directory.changes.load(Ordering::Acquire)
@@ -265,14 +309,14 @@ impl Mappings {
         self.directory.changes.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Notes the new mapping of a mapped block.
+    /// Notes what a mapped block is from now on.
     pub(super) fn replace(&self, block: u64, known: Known) {
         self.count_change();
         self.set(block, known);
     }
 
-    /// Notes what the metadata say of a block. Takes the cache's lock, which is held for microseconds and never over
-    /// I/O. It may be forgotten at once.
+    /// Notes what a block is: what the metadata say, or said nothing of. Takes the cache's lock, which is held for
+    /// microseconds and never over I/O. It may be forgotten at once.
     pub(super) fn set(&self, block: u64, known: Known) {
         let mut inner = self.cache.lock();
         let entry = self.entry(block, known);
@@ -281,7 +325,7 @@ impl Mappings {
         }
     }
 
-    /// Sets an entry that exists, or for which there is room.
+    /// Sets an entry that is there, or for which there is room.
     fn set_in_place(&self, block: u64, entry: u64) -> bool {
         let Some(leaf) = self.leaf(block) else { return false };
         let slot = leaf.load(Ordering::Relaxed);
@@ -302,7 +346,7 @@ impl Mappings {
     }
 
     /// Notes everything that the metadata says of the blocks of `range`: those of `mapped`, in ascending order, and no
-    /// others. For a long range, only the part around `block` is noted.
+    /// others. Of a range that is long, only what lies around `block` is noted.
     pub(super) fn fill(&self, block: u64, range: Range<u64>, mapped: &[(u64, Place)]) {
         if range.is_empty() {
             return;
@@ -327,8 +371,7 @@ impl Mappings {
         }
     }
 
-    /// Forgets what is known of the blocks of `range`, which change. The cost grows with the number of known blocks
-    /// there.
+    /// Forgets what is known of the blocks of `range`, which change. Costs the more the more is known there.
     pub(super) fn clear(&self, range: Range<u64>) {
         self.count_change();
         let mut inner = self.cache.lock();
@@ -345,7 +388,7 @@ impl Mappings {
             at = match place {
                 Some(_) => node_end,
                 None if self.directory.top(at).is_some() => (at / TOP_BLOCKS + 1) * TOP_BLOCKS,
-                // Beyond all tops, or there is no top.
+                // Beyond all tops, or there are none.
                 None => return,
             };
         }
@@ -366,7 +409,7 @@ impl Mappings {
         }
     }
 
-    /// From now on every mapped block is shared, as after a snapshot. One step, however much is cached.
+    /// From now on every block that is mapped is shared, as when a snapshot is taken. One step, whatever is known.
     pub(super) fn share_all(&self) {
         self.count_change();
         let mut inner = self.cache.lock();
@@ -407,7 +450,7 @@ impl Mappings {
         drop_node(&self.cache.words, inner, &self.directory, block);
     }
 
-    /// Rewrites the block's leaf, changed by `change`, into a piece that fits it. Without room, the leaf is forgotten.
+    /// Makes the block's leaf anew, changed by `change`, in a piece that fits it. Without room for it, it is forgotten.
     fn rebuild(&self, inner: &mut Inner, block: u64, change: impl FnOnce(&mut Image)) {
         let words = &self.cache.words;
         let old = self.leaf(block).map_or(0, |leaf| leaf.load(Ordering::Relaxed));
@@ -453,12 +496,12 @@ impl Mappings {
             inner.arena.give(piece, NODE);
             return false;
         };
-        // So that it is not reclaimed at once for its own leaf.
+        // Not to go at once for what it is made for.
         node.store(slot::new(NODE, piece, inner.stamp(), false) | slot::USED, Ordering::Release);
         true
     }
 
-    /// A piece for the leaf, node or top of `block`; others are reclaimed if necessary.
+    /// A piece for the leaf, node or top of `block`; others go if they must.
     fn take(&self, inner: &mut Inner, class: usize, block: u64) -> Option<usize> {
         let owner = ((self.id as u64) << OWNER_LEAF) | (block / FAN as u64);
         loop {
@@ -481,18 +524,18 @@ impl Drop for Mappings {
     }
 }
 
-/// An owner is a volume's number above a leaf's number, which has 38 bits for the largest volumes.
+/// Owners are a volume's number above a leaf's, which has 38 bits for the greatest of volumes.
 const OWNER_LEAF: u32 = 40;
 
 impl Inner {
-    /// A stamp that no recent slot has had. It repeats after 2^29 times; no section stays open that long.
+    /// What no slot of late has had. It repeats after 2^29 times, in which no section is still open.
     const fn stamp(&mut self) -> u64 {
         self.stamp += 1;
         self.stamp
     }
 }
 
-/// Empties a page that was not used since the last look at it. False if there is none.
+/// Empties a page that was not used since it was last looked at. False if there is none.
 #[cold]
 fn make_room(words: &Words, inner: &mut Inner) -> bool {
     for _ in 0..=2 * inner.arena.pages() {
@@ -563,7 +606,7 @@ fn drop_top(words: &Words, inner: &mut Inner, directory: &Directory, block: u64)
     if old != 0 {
         let first = block / TOP_BLOCKS * TOP_BLOCKS;
         let nodes = (0..FAN as u64).map(|node| first + node * NODE_BLOCKS);
-        // Nodes that the directory has itself are not in the top.
+        // Those that the directory has itself are not in the top.
         let nodes = nodes.filter(|block| node_of(*block) >= directory.near.len());
         nodes.for_each(|block| drop_node(words, inner, directory, block));
         top.store(0, Ordering::Release);
@@ -571,13 +614,13 @@ fn drop_top(words: &Words, inner: &mut Inner, directory: &Directory, block: u64)
     }
 }
 
-/// Whether a slot is unchanged, except for the mark.
+/// Whether a slot is as it was, but for the mark.
 #[inline]
 fn unchanged(slot: &AtomicU64, then: u64) -> bool {
     (slot.load(Ordering::Acquire) ^ then) & !slot::USED == 0
 }
 
-/// A slot's value; sets the mark of use.
+/// A slot's value; marks that it was used.
 #[inline]
 fn look(slot: &AtomicU64) -> u64 {
     let found = slot.load(Ordering::Acquire);
@@ -589,7 +632,7 @@ fn look(slot: &AtomicU64) -> u64 {
 
 #[cold]
 fn mark(slot: &AtomicU64, found: u64) {
-    // If the word has changed by now, it is left alone.
+    // Should the word be another by now, then it stays.
     let _ = slot.compare_exchange(found, found | slot::USED, Ordering::Relaxed, Ordering::Relaxed);
 }
 
@@ -609,13 +652,13 @@ const fn index_of(block: u64) -> usize {
     block as usize % FAN
 }
 
-/// A block's entry in a leaf that is not dense. If the word is no slot, the node has changed.
+/// What is in a leaf that is no dense one. A word that is no slot leads nowhere: then the node has changed.
 #[inline(never)]
 fn find_sparse(words: &Words, slot: u64, index: usize) -> u64 {
     if slot & slot::TAG == 0 { 0 } else { find(words, slot, index).1 }
 }
 
-/// A block's word in its leaf, or the free place for it, and the word's value.
+/// A block's word in its leaf, or where it could be put, and what is there.
 #[inline]
 fn find(words: &Words, slot: u64, index: usize) -> (Option<usize>, u64) {
     let class = slot::class(slot);

@@ -1,7 +1,7 @@
-//! A pool: the state that its tables, its volumes and its worker share.
+//! A pool: what its tables, its volumes and its worker share.
 
-use super::event::{Command, Event};
 use super::mapping::MappingCache;
+use super::worker::{Command, Event};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use udm_base::{Divisor, Sector, Sectors};
@@ -10,7 +10,7 @@ use udm_io::{BlockDevice, Cx, Domain};
 use udm_kcopyd::{CopyJob, CopyOptions};
 use udm_worker::{Copies, Service, Worker};
 
-/// The budget of a pool's mapping cache, in bytes.
+/// What the mapping cache of a pool may use, in bytes.
 const MAPPING_BYTES: usize = 64 << 20;
 
 /// What a pool can do, from everything to nothing (`enum pool_mode`, `drivers/md/dm-thin.c`, 6.12).
@@ -19,9 +19,9 @@ const MAPPING_BYTES: usize = 64 << 20;
 pub(super) enum PoolMode {
     /// Metadata may be changed.
     Write,
-    /// Metadata may be changed, but no data block is free.
+    /// Metadata may be changed, but no data block can be had.
     OutOfDataSpace,
-    /// Metadata may not be changed, because metadata blocks have run out.
+    /// Metadata may not be changed for want of metadata blocks.
     OutOfMetadataSpace,
     /// Metadata may not be changed.
     ReadOnly,
@@ -33,7 +33,7 @@ impl PoolMode {
     const ALL: [Self; 5] = [Self::Write, Self::OutOfDataSpace, Self::OutOfMetadataSpace, Self::ReadOnly, Self::Fail];
 }
 
-/// Whether volumes may map bios without asking the worker.
+/// Whether volumes may use what they know without asking.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Gate {
     Open,
@@ -43,24 +43,24 @@ pub(super) enum Gate {
     Failed,
 }
 
-/// The reasons why a gate is not open. With both, the worse one counts.
+/// Why a gate is not open. Of both, the worse counts.
 const SUSPENDED: u8 = 1;
 const FAILED: u8 = 2;
 
 /// A pool that is open.
 pub(super) type Pool = Worker<Shared>;
 
-/// The state that volumes' bios read.
+/// What is read by its volumes' bios on their way.
 pub(super) struct Shared {
-    /// The mapped device of the pool.
+    /// The mapped device whose table makes the pool.
     pub(super) owner: Weak<MappedDevice>,
     pub(super) metadata: Arc<dyn BlockDevice>,
     pub(super) data: Arc<dyn BlockDevice>,
     /// The size of a data block in sectors.
     pub(super) block: Divisor,
-    /// Whether the pool takes discards, which is fixed when it is made.
+    /// Whether the pool takes discards, which is settled when it is made.
     pub(super) discards: bool,
-    /// Whether zeroes over a whole block go to the worker, which unmaps it.
+    /// Whether zeroes over a whole block are the worker's, who unmaps it.
     pub(super) unmaps: AtomicBool,
     pub(super) cache: Arc<MappingCache>,
     mode: AtomicU8,
@@ -80,7 +80,7 @@ impl Copies for Shared {
     }
 }
 
-/// A pool whose worker has not been started yet.
+/// A pool whose worker has not begun yet.
 pub(super) fn new_pool(
     domain: &Domain,
     owner: Weak<MappedDevice>,
@@ -104,7 +104,7 @@ pub(super) fn new_pool(
 }
 
 impl Shared {
-    /// The pool's mode now.
+    /// What the pool can do now.
     #[inline]
     pub(super) fn mode(&self) -> PoolMode {
         PoolMode::ALL[usize::from(self.mode.load(Ordering::Relaxed)).min(4)]
@@ -123,8 +123,8 @@ impl Shared {
         }
     }
 
-    /// From here on bios are kept. To wait for sections afterwards is to wait for all bios that passed the gate before:
-    /// they are counted in flight, or left to the worker, which looks at the same gate.
+    /// From here on bios are kept. Who waits for sections afterwards has waited for all that passed the gate before:
+    /// they are counted in flight, or left to the worker, who sees the gate as they do.
     pub(super) fn suspend_gate(&self) {
         self.gate.fetch_or(SUSPENDED, Ordering::AcqRel);
     }
@@ -139,7 +139,7 @@ impl Shared {
         self.gate.fetch_or(FAILED, Ordering::AcqRel);
     }
 
-    /// The first sector of a data block on the data device.
+    /// Where a data block begins on the data device.
     #[inline]
     pub(super) fn sector_of(&self, data: u64) -> Sector {
         Sector::new(data * self.block.get())
@@ -158,16 +158,16 @@ impl Shared {
     }
 }
 
-/// Asks the worker, which answers later. Does not block.
+/// Asks the worker, whose answer comes by itself. Does not block.
 pub(super) fn ask(pool: &Pool, cx: &Cx<'_>, command: Command) {
     pool.post(cx, Event::Command(command));
     if pool.has_ended() {
-        // The asker is answered that nothing is known.
+        // Who asked is told that nothing is known.
         pool.forget(|e| matches!(e, Event::Command(Command::Extent { .. })));
     }
 }
 
-/// A pool's work under way, for people.
+/// What a pool has under way, for people.
 pub(super) fn inspect(pool: &Pool) -> Vec<(&'static str, String)> {
     let gate = match pool.gate() {
         Gate::Open => "open",

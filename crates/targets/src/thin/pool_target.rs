@@ -1,11 +1,11 @@
 //! # Purpose
-//! A pool of data blocks for `thin` targets, and the metadata that say which thin volume has which block.
+//! A pool of data blocks and the metadata that say which thin volume has which: what `thin` targets draw from.
 //! # Table
 //! `<start> <length> thin-pool <metadata device> <data device> <block sectors> <low water blocks> [<n> <feature>…]`
 //!
 //! Features: `skip_block_zeroing`, `ignore_discard`, `no_discard_passdown`, `read_only`, `error_if_no_space`; udm's
-//! own: `enable_zero_writes` (zeroes written to unprovisioned blocks provision them), `skip_zero_writes` (they do not;
-//! the default), `unmap_zero_writes` (zeroes over a whole provisioned block unmap it).
+//! own: `enable_zero_writes` (zeroes written to unprovisioned blocks provision them), `skip_zero_writes` (they do not,
+//! which is so unless said), `unmap_zero_writes` (zeroes over a whole provisioned block unmap it).
 //! # Status
 //! `<transaction> <used>/<all metadata blocks> <used>/<all data blocks> <metadata snapshot or ->
 //! rw|ro|out_of_data_space
@@ -15,14 +15,13 @@
 //! `create_thin <id>`, `create_snap <id> <origin id>`, `delete <id>`, `set_transaction_id <now> <new>`,
 //! `reserve_metadata_snap`, `release_metadata_snap`.
 //! # Differences from the kernel
-//! The last word of the status and three feature words are udm's own. A discard does not wait for I/O in flight; a
+//! The last word of the status and three feature words are udm's own. A discard does not wait for I/O in flight, a
 //! commit does (`drivers/md/dm-thin.c`, 6.12).
 
 use super::claims::Claim;
-use super::event::{Command, MetadataOf, PoolStatus};
 use super::features::Features;
 use super::pool::{Pool, PoolMode, inspect, new_pool};
-use super::worker::{OUT_OF_METADATA_SPACE, open as open_metadata};
+use super::worker::{Command, MetadataOf, OUT_OF_METADATA_SPACE, PoolStatus, open as open_metadata};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use udm_base::{Arg, ArgError, Errno, Sector, Sectors};
@@ -42,7 +41,7 @@ pub(super) struct PoolTarget {
     len: Sectors,
 }
 
-/// Keeps a pool open; its tables and volumes share this. Its devices stay claimed until it is closed.
+/// Keeps a pool open: its tables and volumes have it together. Its devices are its own until it is closed.
 pub(super) struct PoolHandle(pub(super) Arc<Pool>, #[expect(dead_code, reason = "dropped with it")] Claim);
 
 fn ctr(ctr: &mut Ctr<'_>) -> Result<NewTarget, ArgError> {
@@ -56,7 +55,7 @@ fn ctr(ctr: &mut Ctr<'_>) -> Result<NewTarget, ArgError> {
     }
     let (block, block_arg) = ctr.args.number("Invalid block size", "a block size in sectors")?;
     let (low_water, _) = ctr.args.number("Invalid low water mark", "a number of blocks")?;
-    let features = Features::parse(&mut ctr.args, ctr.as_kernel)?;
+    let features = Features::parse(&mut ctr.args)?;
     let block = Sectors::new(block);
     if !is_data_block_size(block) {
         let hint = format!("expected a multiple of 128 sectors from 128 to 2097152, found {block}");
@@ -70,14 +69,14 @@ fn ctr(ctr: &mut Ctr<'_>) -> Result<NewTarget, ArgError> {
         let hint = format!("expected two devices, found one by two names: {}", data.name());
         return Err(ArgError::new("Error setting metadata or data device").hint(hint).at(&data_arg));
     }
-    if before.is_none() && !data.sectors().is_zero() && data.sectors() < ctr.len {
+    if data.sectors() < ctr.len {
         // Core would find it, but after the metadata have been opened, or made.
         let hint =
             format!("expected {} sectors, as the table has, found a device of {} sectors", ctr.len, data.sectors());
         return Err(ArgError::new("data device too small for target").hint(hint).at(&data_arg));
     }
     let handle = match before {
-        Some(handle) => same_pool(handle, &metadata, &data, &features, &data_arg)?,
+        Some(handle) => same_pool(handle, &metadata, &data, block, &features, &data_arg)?,
         None => open(ctr, metadata, data, block, &features, &metadata_arg)?,
     };
     let (metadata, dev) = (handle.0.metadata.clone(), handle.0.data.clone());
@@ -91,27 +90,20 @@ impl Target for PoolTarget {
     }
 
     fn status(&self, kind: StatusKind) -> String {
+        let pool = self.pool();
         match kind {
-            StatusKind::Table => self.line(&self.features.words()),
+            StatusKind::Table => {
+                let (metadata, data) = (pool.metadata.name(), pool.data.name());
+                // The kernel's line ends with a space, too.
+                format!("{metadata} {data} {} {} {} ", pool.block.get(), self.low_water, self.features.words())
+            }
             StatusKind::Info { noflush } => self.ask(!noflush),
             StatusKind::Measurement => String::new(),
         }
     }
 
-    fn kernel_status(&self, kind: StatusKind) -> String {
-        match kind {
-            StatusKind::Table => self.line(&self.features.kernel_words()),
-            // The last word is udm's own.
-            StatusKind::Info { .. } => {
-                let status = self.status(kind);
-                status.rsplit_once(' ').map_or_else(|| status.clone(), |(kernels, _)| kernels.to_owned())
-            }
-            StatusKind::Measurement => self.status(kind),
-        }
-    }
-
     fn limits(&self, limits: &mut Limits) {
-        // So that tools send I/O that fits the blocks (`pool_io_hints`).
+        // So that tools send I/O that suits the blocks (`pool_io_hints`).
         let block = u32::try_from(self.pool().block_len().bytes()).unwrap_or(u32::MAX);
         if limits.io_opt == 0 || !limits.io_opt.is_multiple_of(block) {
             limits.io_min = block;
@@ -185,7 +177,7 @@ impl Attributes for PoolTarget {
     }
 }
 
-/// What to do about metadata that may not change before a check.
+/// What is to be done about metadata that nobody may change before they have been looked at.
 fn how_to_check(pool: &Pool) -> String {
     let metadata = pool.metadata.name();
     format!(
@@ -204,7 +196,7 @@ impl PoolTarget {
         &self.features
     }
 
-    /// The length of the data device in whole blocks.
+    /// How much of the data device is whole blocks.
     pub(super) fn whole_blocks(&self) -> Sectors {
         let block = self.pool().block.get();
         Sectors::new(self.len.get() / block * block)
@@ -214,18 +206,12 @@ impl PoolTarget {
         &self.handle.0
     }
 
-    /// There is an event when fewer metadata blocks than this are free (`calc_metadata_threshold`).
+    /// Fewer free metadata blocks than this are an event (`calc_metadata_threshold`).
     fn metadata_low_water(&self) -> u64 {
         (self.pool().metadata.sectors().get() / METADATA_BLOCK.get() / 4).min(1024)
     }
 
     /// The status, with a commit before unless the pool is suspended: what was freed is free after one only.
-    fn line(&self, features: &str) -> String {
-        let pool = self.pool();
-        // The kernel's line ends with a space, too.
-        format!("{} {} {} {} {features} ", pool.metadata.name(), pool.data.name(), pool.block.get(), self.low_water)
-    }
-
     fn ask(&self, commit: bool) -> String {
         if self.pool().mode() == PoolMode::Fail {
             return "Fail".into();
@@ -244,9 +230,7 @@ impl PoolTarget {
             PoolMode::ReadOnly | PoolMode::OutOfMetadataSpace => "ro",
             PoolMode::Write => "rw",
         };
-        // `disable_discard_passdown_if_not_supported`.
-        let passes = features.passdown && self.pool().data.limits().max_discard >= self.pool().block_len();
-        let discard = match (features.discard, passes) {
+        let discard = match (features.discard, features.passdown) {
             (false, _) => "ignore_discard",
             (true, true) => "discard_passdown",
             (true, false) => "no_discard_passdown",
@@ -266,17 +250,17 @@ impl PoolTarget {
 
 impl Drop for PoolHandle {
     fn drop(&mut self) {
-        // The last table and the last volume are gone. If this commit fails, its error has been reported before.
+        // The last table and the last volume are gone. What cannot be committed now was told before.
         let _ = self.0.call(Command::Close);
     }
 }
 
-/// The pool of a device's active or inactive table.
+/// The pool that a device has by one of its tables.
 pub(super) fn pool_of(md: &udm_core::MappedDevice) -> Option<Arc<PoolHandle>> {
     with_target(md, |target| target.handle.clone())
 }
 
-/// Calls a function with the pool target of a device's active table, or else of its inactive one.
+/// Does something with the pool target of a device's active table, or else of its inactive one.
 pub(super) fn with_target<T>(md: &udm_core::MappedDevice, work: impl Fn(&PoolTarget) -> T) -> Option<T> {
     let tables = [TableSlot::Active, TableSlot::Inactive].into_iter().filter_map(|slot| md.table(slot));
     let mut found = None;
@@ -290,14 +274,18 @@ fn same_pool(
     handle: Arc<PoolHandle>,
     metadata: &Arc<dyn BlockDevice>,
     data: &Arc<dyn BlockDevice>,
+    block: Sectors,
     features: &Features,
     arg: &Arg,
 ) -> Result<Arc<PoolHandle>, ArgError> {
     let pool = &handle.0;
-    // Another block size is no other pool, and is not used: as `__pool_find` has it, and the pool's table line shows.
-    if metadata.id() != pool.metadata.id() || data.id() != pool.data.id() {
-        let hint =
-            format!("expected {} {}, which the device has until it is removed", pool.metadata.name(), pool.data.name());
+    if metadata.id() != pool.metadata.id() || data.id() != pool.data.id() || block != pool.block_len() {
+        let hint = format!(
+            "expected {} {} {}, which the device has until it is removed",
+            pool.metadata.name(),
+            pool.data.name(),
+            pool.block.get()
+        );
         return Err(ArgError::new("different pool cannot replace a pool").hint(hint).at(arg));
     }
     if features.discard != pool.discards {

@@ -3,20 +3,19 @@
 //! # Table
 //! `<start> <length> thin <pool device> <device id> [<external origin>]`
 //!
-//! Unwritten blocks read as zeroes, or as the external origin, which is never written.
+//! Blocks that were never written to read as zeroes, or as the external origin, which is never written to.
 //! # Status
 //! `<mapped sectors> <highest mapped sector or ->`; `Fail` when the pool has failed.
 //! # Messages
 //! None; they go to the pool.
 //! # Differences from the kernel
-//! WRITE ZEROES is supported (`drivers/md/dm-thin.c`, 6.12, has zeroes written as data): an unmapped block is left
-//! unmapped, and a mapped whole block is unmapped unless NO_UNMAP asks to keep it. A snapshot of a volume in use needs
-//! no suspension.
+//! WRITE ZEROES is served: an unmapped block is left so, a mapped whole block is unmapped unless NO_UNMAP asks to keep
+//! it (`drivers/md/dm-thin.c`, 6.12, has it written out). A snapshot of a volume in use needs no suspension.
 
-use super::event::Command;
 use super::pool::{Gate, PoolMode, ask};
 use super::pool_target::{PoolHandle, PoolTarget, with_target};
 use super::volume::Volume;
+use super::worker::Command;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use udm_base::{Arg, ArgError, Errno, Sector, Sectors};
@@ -28,7 +27,7 @@ use udm_io::{Bio, BlockDevice, Cx, ExtentsReply, Limits};
 
 pub(crate) static TYPE: TargetType = TargetType::new("thin", [1, 23, 0], ctr);
 
-/// The most blocks of one discard (`BIO_PRISON_MAX_RANGE`).
+/// Blocks that one discard covers at most (`BIO_PRISON_MAX_RANGE`).
 const MAX_DISCARD_BLOCKS: u64 = 1024;
 
 /// One table's volume.
@@ -98,7 +97,7 @@ impl Target for Thin {
 
     fn limits(&self, limits: &mut Limits) {
         let block = self.pool.0.block_len();
-        // A flush is a commit here, and a write with FUA is followed by one.
+        // Commits are made here for whoever flushes, and before a write with FUA is.
         limits.write_cache = true;
         limits.fua = true;
         limits.max_write_zeroes = Sectors::MAX;
@@ -170,7 +169,7 @@ fn id_of(arg: &Arg) -> Result<u32, ArgError> {
     })
 }
 
-/// The pool has to run before its volumes are made.
+/// A pool has to work before volumes are made of it.
 fn check_pool(pool: &PoolHandle, md: &MappedDevice, arg: &Arg) -> Result<(), ArgError> {
     let message = match (pool.0.mode(), pool.0.gate()) {
         (PoolMode::Fail, _) => "Couldn't open thin device, Pool is in fail mode",

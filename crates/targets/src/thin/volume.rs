@@ -1,18 +1,17 @@
-//! A volume: how its bios find their data blocks, if the mapping cache knows them.
+//! A volume: how its bios find their data block, as long as the mapping cache knows it.
 
-use super::event::Event;
 use super::flight;
 use super::mapping::{Known, Mappings, Place};
 use super::pool::{Gate, Pool};
+use super::worker::Event;
 use std::any::Any;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use udm_base::{Sector, Sectors};
 use udm_core::{Map, ZeroSkips};
 use udm_io::{Bio, BlockDevice, Cx, DeviceId, Limits, Op, OpFlags, Status};
-use udm_worker::SendOn;
 
-/// Whether the changes of a device of the pool are durable.
+/// Whether what a device of the pool was told is durable.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub(super) enum Durability {
@@ -20,11 +19,11 @@ pub(super) enum Durability {
     Committed,
     /// They have changed since.
     Changed,
-    /// They had changed, and the changes are lost. This stays until nobody has the device open.
+    /// They had changed, and the changes are lost. It stays so until nobody has the device open.
     Lost,
 }
 
-/// An open device of the pool; all tables with it share this.
+/// A device of the pool that is open: what all tables with it share.
 pub(super) struct ThinDevice {
     pub(super) pool: Arc<Pool>,
     pub(super) id: u32,
@@ -57,7 +56,7 @@ impl ThinDevice {
 
 impl Drop for ThinDevice {
     fn drop(&mut self) {
-        // The worker sees it with its next event.
+        // The worker hears of it with its next event.
         self.pool.leave(Event::Closed(self.id));
     }
 }
@@ -75,16 +74,16 @@ impl Origin {
     }
 }
 
-/// The result of the worker's look-up for a bio. The bio carries it to its volume, so a mapping can be used without
-/// being cached.
+/// What the worker has found out for a bio, which carries it to its volume: what is known need not be in the mapping
+/// cache to be used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Found {
-    /// The mapping of its block, or that it has none.
+    /// Where its block lies, or that it lies nowhere.
     pub(super) known: Known,
-    /// A commit was made after the bio had come and its block was mapped.
+    /// A commit was made since the bio came, when its block was there already.
     pub(super) committed: bool,
-    /// [`Mappings::changes`] at that time: if the number has changed, the result may be out of date. Below 2^52, which
-    /// a million changes a second reach after 140 years.
+    /// [`Mappings::changes`] at that time: later, what was found may be so no more. Below 2^52, which a million changes
+    /// a second reach after 140 years.
     pub(super) changes: u64,
 }
 
@@ -97,7 +96,7 @@ impl Found {
     /// Where the upper bits of the changes begin: blocks are below 2^40.
     const CHANGES: u32 = Self::DATA + 40;
 
-    /// Encoded as the words of a bio.
+    /// As the words of a bio.
     fn words(self) -> (u64, u32) {
         let known = match self.known {
             Known::Unknown => 0,
@@ -138,11 +137,11 @@ impl Found {
 pub(super) struct Volume {
     this: Weak<Volume>,
     pub(super) device: Arc<ThinDevice>,
-    /// The pool's mapped device: core emulates there what the data device lacks.
+    /// The pool's mapped device: for what core has to emulate where the data device lacks it.
     pub(super) pool_device: Arc<dyn BlockDevice>,
     pub(super) origin: Option<Origin>,
     skipped: (AtomicU64, AtomicU64),
-    /// Waiting bios are given back: the device is being suspended with `noflush`.
+    /// Bios that wait are given back: the device is being suspended with `noflush`.
     pub(super) requeue: std::sync::atomic::AtomicBool,
 }
 
@@ -169,16 +168,16 @@ impl Volume {
         &self.device.pool
     }
 
-    /// Maps a bio that begins `at` sectors into the volume, if that can be decided here; else leaves it to the worker.
+    /// Maps a bio that begins `at` sectors into the volume, as far as it can be told here; else it is the worker's.
     #[inline]
     pub(super) fn map(&self, cx: &Cx<'_>, bio: Bio, at: Sectors) -> Map<'_> {
         self.map_knowing(cx, bio, at, None)
     }
 
-    /// As [`map`](Self::map), with the worker's result.
-    // Inlined, so that the returned device stays in registers: in memory it would be written as two words and read as
-    // one of sixteen bytes, for which the CPU has no store forwarding. The load would then wait for all earlier stores,
-    // those of copies too.
+    /// As [`map`](Self::map), with what the worker has found.
+    // Inlined, so that a device that is answered stays in registers: by memory it is written as two words and read as
+    // one of sixteen bytes, which the CPU forwards from no store. The load then waits for all stores before, those of
+    // copies too.
     #[inline(always)]
     fn map_knowing(&self, cx: &Cx<'_>, mut bio: Bio, at: Sectors, found: Option<Found>) -> Map<'_> {
         let pool = &*self.device.pool;
@@ -189,44 +188,28 @@ impl Volume {
         if !op.has_payload() {
             return self.without_payload(cx, bio, at, found);
         }
-        match self.block_of(cx, &mut bio, at, found) {
-            Ok(to) => Map::Remapped(bio, to),
-            Err(Known::Unmapped) if op == Op::Read => self.read_nothing(bio, at),
-            Err(_) => self.defer(cx, bio, at),
-        }
-    }
-
-    /// Points a bio at its data block, on the device that is returned, if it may go there; else says what is known of
-    /// the block.
-    // Inlined: see `map_knowing`.
-    #[inline(always)]
-    fn block_of(
-        &self,
-        cx: &Cx<'_>,
-        bio: &mut Bio,
-        at: Sectors,
-        found: Option<Found>,
-    ) -> Result<&dyn BlockDevice, Known> {
-        let pool = &*self.device.pool;
         let (block, into) = pool.block.split(at.get());
         // Before the look-up: see the module.
         let epoch = pool.enter(cx);
         let known = self.known(block, found);
         if let Known::At(place) = known
-            && (bio.op() == Op::Read || !place.shared)
-            && let Some(to) = self.way(bio, place.data, found)
+            && (op == Op::Read || !place.shared)
+            && let Some(to) = self.way(&bio, place.data, found)
         {
-            flight::enter(bio, pool, epoch);
+            flight::enter(&mut bio, pool, epoch);
             bio.set_sector(pool.sector_of(place.data) + Sectors::new(into));
-            return Ok(to);
+            return Map::Remapped(bio, to);
         }
         pool.leave_epoch(cx, epoch);
-        Err(known)
+        match known {
+            Known::Unmapped if op == Op::Read => self.read_nothing(bio, at),
+            _ => self.defer(cx, bio, at),
+        }
     }
 
-    /// What is known of a block, for a bio that has entered an epoch: from the mapping cache, or else from the worker's
-    /// result if no mapping has changed since. A change is counted before the drain that would wait for this bio, had
-    /// it entered before.
+    /// What is known of a block, by a bio that has entered an epoch: what the mapping cache says, or else what the
+    /// worker has found, as long as nothing that was mapped has changed since. Who changes it counts that before the
+    /// drain that would wait for this bio, had it entered before.
     #[inline]
     fn known(&self, block: u64, found: Option<Found>) -> Known {
         match (self.device.mappings.lookup(block), found) {
@@ -235,7 +218,7 @@ impl Volume {
         }
     }
 
-    /// The device to which a bio for its data block goes; `None` when a commit has to come first.
+    /// Which device takes a bio to its data block; none, when a commit has to come first.
     #[inline]
     fn way(&self, bio: &Bio, data: u64, found: Option<Found>) -> Option<&dyn BlockDevice> {
         if bio.op() == Op::Read {
@@ -251,7 +234,7 @@ impl Volume {
         durable.then_some(&*self.pool_device)
     }
 
-    /// Whether the worker has made the mapping of the bio's block durable.
+    /// Whether the worker has seen to it that the bio's block lies there durably.
     #[cold]
     fn was_committed_at(&self, data: u64, found: Option<Found>) -> bool {
         found.is_some_and(|found| {
@@ -260,7 +243,7 @@ impl Volume {
         })
     }
 
-    /// Whether a write goes to the worker because it is zeroes over a whole block.
+    /// Whether a write is for the worker, because it is zeroes over a whole block.
     #[cold]
     fn may_unmap(&self, bio: &Bio) -> bool {
         bio.sectors() == self.pool().block_len() && bio.is_zero()
@@ -271,10 +254,10 @@ impl Volume {
     fn without_payload(&self, cx: &Cx<'_>, mut bio: Bio, at: Sectors, found: Option<Found>) -> Map<'_> {
         let pool = &*self.device.pool;
         match bio.op() {
-            // A commit would flush the data device, too; without a commit, only that flush is needed.
+            // A commit would flush the data device, too; without one that is all there is to do.
             Op::Flush if self.device.durability() == Durability::Committed => Map::Remapped(bio, &*self.pool_device),
             Op::WriteZeroes => {
-                // A bio that the worker has sent back is to be written, within the block that the worker has looked up.
+                // One that the worker has sent back is to be written, within the block that it has looked up.
                 let (block, into) = pool.block.split(at.get());
                 let epoch = pool.enter(cx);
                 let place = match self.known(block, found) {
@@ -316,7 +299,7 @@ impl Volume {
         }
     }
 
-    /// Leaves a bio to the worker. From here on its sector counts from the volume's start; its frames restore it.
+    /// Leaves a bio to the worker. Its sector counts from the volume's start from here on; its frames put it back.
     fn defer(&self, cx: &Cx<'_>, mut bio: Bio, at: Sectors) -> Map<'_> {
         let Some(me) = self.this.upgrade() else { return Map::Ended(bio, Status::Gone) };
         bio.set_sector(at.from_start());
@@ -324,19 +307,19 @@ impl Volume {
         Map::Kept
     }
 
-    /// A result of the worker's look-up, as of now.
+    /// What was found out just now, by the worker.
     pub(super) fn found(&self, known: Known, committed: bool) -> Found {
         Found { known, committed, changes: self.device.mappings.changes() }
     }
 
-    /// What a deferred bio needs to go on, once it is back on its own channel.
+    /// Has a bio that was deferred mapped again on its own channel, with what was found.
     pub(super) fn again(&self, mut bio: Bio, found: Found) -> Bio {
         found.write(&mut bio);
         flight::point(&mut bio, self);
         bio
     }
 
-    /// Counts a write of zeroes that was dropped.
+    /// Counts a write that was forgotten.
     pub(super) fn skipped(&self, bytes: u64) {
         self.skipped.0.fetch_add(1, Ordering::Relaxed);
         self.skipped.1.fetch_add(bytes, Ordering::Relaxed);
@@ -347,25 +330,7 @@ impl Volume {
     }
 }
 
-/// Where deferred bios come back to while their own channel runs the worker: most know their block by now.
-impl SendOn for Volume {
-    fn send_on(&self, cx: &Cx<'_>, mut bio: Bio) -> Option<Bio> {
-        if self.pool().gate() != Gate::Open || !bio.op().has_payload() {
-            return Some(bio);
-        }
-        let (at, found) = (bio.sector() - Sector::ZERO, Found::read(&bio));
-        match self.block_of(cx, &mut bio, at, Some(found)) {
-            Ok(to) => {
-                flight::point(&mut bio, to);
-                cx.submit(bio);
-                None
-            }
-            Err(_) => Some(bio),
-        }
-    }
-}
-
-/// Where deferred bios come back to otherwise: their own channel calls it, and so maps them as it would have at first.
+/// Where deferred bios come back to: their own channel calls it, and so maps them as it would have at first.
 impl BlockDevice for Volume {
     fn submit(&self, cx: &Cx<'_>, bio: Bio) -> Option<Bio> {
         let at = bio.sector() - Sector::ZERO;

@@ -1,8 +1,8 @@
 //! `control.sock`: the DM ioctls.
 
 use super::Daemon;
-use super::conversation::{Done, encoded};
-use super::devices::Devices;
+use super::clients::encoded;
+use super::conversation::Done;
 use super::secret::Loading;
 use super::socket::Peer;
 use super::state::What;
@@ -15,47 +15,46 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use tracing::{debug, info};
 use udm_base::Errno;
-use udm_control::codec::{Command, DeviceKey, Flags, Request};
-use udm_control::handler::{BlockNodes, Caller, Changed, Outcome, changes, handle};
-use udm_control::wire::{Hello, WireAnswer, WireRequest, wipe};
-use udm_core::{Error, Registry};
+use udm_control::codec::{Command, DeviceKey, Request};
+use udm_control::handler::{Caller, Changed, Outcome, changes, handle};
+use udm_control::wire::{WireAnswer, WireRequest, wipe};
+use udm_core::Error;
 
-/// Executes a command.
+/// Does a command.
 pub(super) fn perform(
     daemon: &Daemon,
     stream: &UnixStream,
     peer: Peer,
-    hello: Hello,
+    cwd: Vec<u8>,
     mut request: WireRequest,
 ) -> Done {
     let answered = |answer: &WireAnswer, ends| Done::Answer { bytes: encoded(answer), ends, greeted: true };
     if !peer.is_allowed() {
         return answered(&refused(Errno::EACCES, refusal(peer.uid)), true);
     }
-    let cwd = PathBuf::from(OsString::from_vec(hello.cwd));
-    let kernel_view = hello.kernel_view.then_some(&daemon.devices.nodes as &dyn BlockNodes);
+    let cwd = PathBuf::from(OsString::from_vec(cwd));
     let (command, device) = describe(&request);
     let underway = daemon.underway.begin(&command, &device, u32::try_from(peer.pid).ok());
     let kept = RefCell::new(Vec::new());
-    let let_go = || kept.borrow_mut().extend(reap(&daemon.devices, &request));
+    let reap = || kept.borrow_mut().extend(daemon.reap(&request));
     let stopped = Cell::new(false);
     let stops = || {
-        stopped.set(stopped.get() || daemon.ending.stop().is_set());
+        stopped.set(stopped.get() || daemon.stop.is_set());
         stopped.get()
     };
-    let caller = Caller { cwd: &cwd, cancel: &|| stops() || hung_up(stream), reap: &let_go, kernel_view };
-    let secret = secret_table(&daemon.devices.registry, &request);
-    let mut outcome = match ready(&daemon.devices, &request) {
-        Ok(()) => handle(&daemon.devices.registry, &caller, request.ioctl_cmd, &request.buf),
+    let caller = Caller { cwd: &cwd, cancel: &|| stops() || hung_up(stream), reap: &reap };
+    let secret = secret_table(daemon, &request);
+    let mut outcome = match ready(daemon, &request) {
+        Ok(()) => handle(&daemon.registry, &caller, request.ioctl_cmd, &request.buf),
         Err(error) => Outcome { answer: refused(error.errno, error.message), changed: Changed::Nothing },
     };
     drop((secret, underway));
     if outcome.answer.errno == Errno::EBUSY.get() {
         kept.take().iter().for_each(|why| outcome.answer.detail += &format!("\n{why}"));
     }
-    remember(&daemon.devices, &mut outcome, released(&request));
-    if stopped.get() && has_only_waited(&request, &outcome) && daemon.replacement.is_under_way() {
-        // The command may go on waiting in the next daemon.
+    remember(daemon, &mut outcome, released(&request));
+    if stopped.get() && has_only_waited(&request, &outcome) && daemon.is_being_replaced() {
+        // It may wait in the next daemon as well.
         return Done::Again(request);
     }
     if Request::parse(request.ioctl_cmd, &request.buf).is_ok_and(|parsed| parsed.is_secure()) {
@@ -76,48 +75,50 @@ pub(super) fn perform(
 fn has_only_waited(request: &WireRequest, outcome: &Outcome) -> bool {
     let interrupted = outcome.answer.errno == Errno::EINTR.get();
     match Request::parse(request.ioctl_cmd, &request.buf).map(|parsed| parsed.command()) {
-        // Devices that were opened for a table that is not loaded are closed again, whatever the reason.
+        // What is opened for a table that is not loaded is closed again, whatever stood in its way.
         Ok(Command::TableLoad) => outcome.answer.errno != 0,
-        // A command that is given up leaves the device as it was.
+        // One that is given up leaves the device as it was.
         Ok(Command::DevSuspend) => interrupted,
         _ => interrupted && outcome.changed == Changed::Nothing,
     }
 }
 
-/// A guard for a secret table, if the request loads one.
-fn secret_table(registry: &Registry, request: &WireRequest) -> Option<Loading> {
+/// A table that is to be shown nowhere, if the request loads one.
+fn secret_table(daemon: &Daemon, request: &WireRequest) -> Option<Loading> {
     let parsed = Request::parse(request.ioctl_cmd, &request.buf).ok()?;
     if !parsed.is_secure() || parsed.command() != Command::TableLoad {
         return None;
     }
     let text = |bytes| std::str::from_utf8(bytes).ok();
     let md = match parsed.device_key()? {
-        DeviceKey::Name(name) => registry.by_name(text(name)?),
-        DeviceKey::Uuid(uuid) => registry.by_uuid(text(uuid)?),
-        DeviceKey::Dev(dev) => registry.by_devt(dev).or_else(|| registry.by_node(dev)),
+        DeviceKey::Name(name) => daemon.registry.by_name(text(name)?),
+        DeviceKey::Uuid(uuid) => daemon.registry.by_uuid(text(uuid)?),
+        DeviceKey::Dev(dev) => daemon.registry.by_devt(dev),
     };
     md.map(Loading::begin)
 }
 
-/// Whether the request's changes could be recorded.
-fn ready(devices: &Devices, request: &WireRequest) -> Result<(), Error> {
+/// Whether what the request changes could be remembered.
+fn ready(daemon: &Daemon, request: &WireRequest) -> Result<(), Error> {
     let command = Request::parse(request.ioctl_cmd, &request.buf).map(|parsed| parsed.command());
     match command {
-        Ok(command) if changes(command) => devices.may_change(request.buf.len()).map_err(|unsaved| unsaved.refusal()),
+        Ok(command) if changes(command) => {
+            daemon.state.ready(daemon, request.buf.len()).map_err(|unsaved| unsaved.refusal())
+        }
         _ => Ok(()),
     }
 }
 
-/// Records the changes; the answer says if that fails.
-fn remember(devices: &Devices, outcome: &mut Outcome, released: bool) {
+/// Writes what has changed; the answer tells when that cannot be done.
+fn remember(daemon: &Daemon, outcome: &mut Outcome, released: bool) {
     let saved = match outcome.changed {
         Changed::Nothing if released => {
-            devices.nodes.sync();
+            daemon.nodes.sync();
             Ok(())
         }
         Changed::Nothing => Ok(()),
-        Changed::Device(minor) => devices.changed(What::Device(minor)),
-        Changed::Everything => devices.changed(What::Everything),
+        Changed::Device(minor) => daemon.changed(What::Device(minor)),
+        Changed::Everything => daemon.changed(What::Everything),
     };
     let Err(unsaved) = saved else { return };
     let Error { errno, message } = unsaved.confession();
@@ -128,29 +129,26 @@ fn remember(devices: &Devices, outcome: &mut Outcome, released: bool) {
     }
 }
 
-/// Whether the request may have taken block devices from nodes that still exist.
+/// Whether the request may have taken block devices from nodes that are still there.
 fn released(request: &WireRequest) -> bool {
     let command = Request::parse(request.ioctl_cmd, &request.buf).map(|parsed| parsed.command());
     matches!(command, Ok(Command::DevRemove | Command::RemoveAll))
 }
 
-/// Before a device is reported as busy: releases holders that need not hold it. Returns the remaining ones.
-fn reap(devices: &Devices, request: &WireRequest) -> Vec<String> {
-    devices.reap_hangups();
-    let Ok(parsed) = Request::parse(request.ioctl_cmd, &request.buf) else { return Vec::new() };
-    let all = parsed.command() == Command::RemoveAll;
-    let deferred = parsed.flags().contains(Flags::DEFERRED_REMOVE);
-    let (name, uuid, number) = (parsed.name(), parsed.uuid(), parsed.header().device());
-    devices.nodes.release(deferred, |md| {
-        let info = md.info();
-        // What tables above hold is not removed, whoever lets go of it. All together, those may go first.
-        if !all && info.open_count > 1 {
-            return false;
-        }
-        let named = !name.is_empty() && info.name.as_bytes() == name;
-        let known = !uuid.is_empty() && info.uuid.as_bytes() == uuid;
-        all || named || known || number.is_some_and(|number| number == info.devt || Some(number) == info.node)
-    })
+impl Daemon {
+    /// Before the request is told that a device is busy: what need not hold it lets go. Returns what does not.
+    fn reap(&self, request: &WireRequest) -> Vec<String> {
+        self.reap_hangups();
+        let Ok(parsed) = Request::parse(request.ioctl_cmd, &request.buf) else { return Vec::new() };
+        let all = parsed.command() == Command::RemoveAll;
+        let (name, uuid, number) = (parsed.name(), parsed.uuid(), parsed.header().device());
+        self.nodes.release(|md| {
+            let info = md.info();
+            let named = !name.is_empty() && info.name.as_bytes() == name;
+            let known = !uuid.is_empty() && info.uuid.as_bytes() == uuid;
+            all || named || known || number.is_some_and(|number| number == info.devt)
+        })
+    }
 }
 
 /// The command and the device, for people.

@@ -1,27 +1,30 @@
-//! Conversations with clients on `control.sock` and `udm.sock`. When the daemon stops, they end between two requests
-//! and can go on in the next daemon; so can a command that was only waiting.
+//! Conversations with clients on `control.sock` and `udm.sock`. When the daemon stops they end between two requests,
+//! and can go on in the next; so can a command that was only waiting.
 
+use super::Daemon;
 use super::handover::HandOverMessage;
+use super::socket::Peer;
+use super::{control, second};
 use serde::{Deserialize, Serialize};
 use std::os::unix::net::UnixStream;
-use udm_base::Errno;
 use udm_control::codec::{Command, Flags, Request};
-use udm_control::wire::{self, Hello, WireAnswer, WireRequest};
+use udm_control::wire::WireRequest;
 
 /// The word of its messages.
 pub(super) const KIND: &str = "conversation";
-/// The limits of a directory's path and of a request, as where they are read.
+/// The longest path of a caller's directory, and the longest request, are bounded where they are read; so far and no
+/// further.
 const MAX_BYTES: usize = 96 << 20;
 /// The longest answer that passes.
 pub(super) const MAX_UNTAKEN: usize = 48 << 20;
 
-/// The state of a conversation.
+/// Where one is.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Conversation {
     /// On `control.sock`.
     Control {
-        /// What the caller said of itself, once that has come.
-        hello: Option<Hello>,
+        /// The caller's directory, once the hello has come.
+        cwd: Option<Vec<u8>>,
         /// A command that was begun, and is to be begun again.
         pending: Option<WireRequest>,
     },
@@ -33,16 +36,16 @@ pub(super) enum Conversation {
 }
 
 impl Conversation {
-    pub(super) const CONTROL: Self = Self::Control { hello: None, pending: None };
+    pub(super) const CONTROL: Self = Self::Control { cwd: None, pending: None };
     pub(super) const SECOND: Self = Self::Second { greeted: false };
 }
 
 impl Conversation {
-    /// A command that was begun, and has to be begun again.
+    /// A command that was begun and is to be begun again.
     pub(super) fn take_pending(&mut self) -> Option<Task> {
         match self {
-            Self::Control { hello: Some(hello), pending } => {
-                pending.take().map(|request| Task::Ioctl { hello: hello.clone(), request })
+            Self::Control { cwd: Some(cwd), pending } => {
+                pending.take().map(|request| Task::Ioctl { cwd: cwd.clone(), request })
             }
             _ => None,
         }
@@ -51,14 +54,14 @@ impl Conversation {
 
 /// A request.
 pub(super) enum Task {
-    /// A command, and what the caller said of itself.
-    Ioctl { hello: Hello, request: WireRequest },
+    /// A command, and the caller's directory.
+    Ioctl { cwd: Vec<u8>, request: WireRequest },
     /// A line. `greeted`: the hello has come before.
     Line { line: Vec<u8>, greeted: bool },
 }
 
 impl Task {
-    /// Whether it may wait for other commands.
+    /// Whether it may wait for what other commands bring about.
     pub(super) fn may_wait(&self) -> bool {
         let Self::Ioctl { request, .. } = self else { return false };
         let parsed = Request::parse(request.ioctl_cmd, &request.buf);
@@ -70,11 +73,11 @@ impl Task {
     }
 }
 
-/// The result of a request.
+/// What came of it.
 pub(super) enum Done {
-    /// The answer to the client. `ends`: nothing follows.
+    /// What goes to the client. `ends`: nothing follows.
     Answer { bytes: Vec<u8>, ends: bool, greeted: bool },
-    /// It has only waited, and has to be begun again in another daemon.
+    /// It has done nothing but wait, and is to be begun again in another daemon.
     Again(WireRequest),
     /// The connection is used for something else.
     Taken,
@@ -82,26 +85,24 @@ pub(super) enum Done {
     Broken,
 }
 
-/// A conversation that has stopped at a place where it can go on.
+/// One that has ended where it can go on.
 pub(super) struct Left {
     pub(super) stream: UnixStream,
     pub(super) conversation: Conversation,
-    /// The received part of the next request.
+    /// What has come of the next request.
     pub(super) input: Vec<u8>,
-    /// The unsent part of the last answer.
+    /// What has not gone of the last answer.
     pub(super) output: Vec<u8>,
 }
 
-/// Its state as a message; the bytes are those of the directory, of the request, of the next request and of an answer,
-/// with these lengths.
+/// What passes of it; its bytes are those of the directory, of the request, so many of the next request, and so many of
+/// an answer.
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 enum Passed {
     Control {
         cwd: Option<usize>,
         request: Option<u32>,
-        #[serde(default, skip_serializing_if = "is_false")]
-        kernel_view: bool,
         #[serde(default, skip_serializing_if = "is_zero")]
         input: usize,
         #[serde(default, skip_serializing_if = "is_zero")]
@@ -116,15 +117,10 @@ enum Passed {
     },
 }
 
-/// Older daemons do not know these fields, so they are left out if empty.
+/// Older daemons know nothing of what there is none of.
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks for a reference")]
 fn is_zero(number: &usize) -> bool {
     *number == 0
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks for a reference")]
-fn is_false(value: &bool) -> bool {
-    !value
 }
 
 impl Left {
@@ -132,11 +128,11 @@ impl Left {
         let (input, output) = (self.input.len(), self.output.len());
         let (passed, mut bytes) = match self.conversation {
             Conversation::Second { greeted } => (Passed::Second { greeted, input, output }, Vec::new()),
-            Conversation::Control { hello, pending } => {
-                let (length, request) = (hello.as_ref().map(|h| h.cwd.len()), pending.as_ref().map(|p| p.ioctl_cmd));
-                let Hello { cwd: mut bytes, kernel_view } = hello.unwrap_or_default();
+            Conversation::Control { cwd, pending } => {
+                let (length, request) = (cwd.as_ref().map(Vec::len), pending.as_ref().map(|p| p.ioctl_cmd));
+                let mut bytes = cwd.unwrap_or_default();
                 bytes.extend(pending.map(|p| p.buf).unwrap_or_default());
-                (Passed::Control { cwd: length, request, kernel_view, input, output }, bytes)
+                (Passed::Control { cwd: length, request, input, output }, bytes)
             }
         };
         bytes.extend(self.input);
@@ -158,30 +154,29 @@ impl Left {
         let input = bytes.split_off(input);
         let conversation = match passed {
             Passed::Second { greeted, .. } => Conversation::Second { greeted },
-            Passed::Control { cwd, request, kernel_view, .. } => {
+            Passed::Control { cwd, request, .. } => {
                 let length = cwd.unwrap_or_default();
                 if length > bytes.len() || cwd.is_none() && request.is_some() {
                     return Err(format!("a conversation with {} bytes, {length} of a directory", bytes.len()));
                 }
                 let buf = bytes.split_off(length);
                 let pending = request.map(|ioctl_cmd| WireRequest { ioctl_cmd, buf });
-                Conversation::Control { hello: cwd.map(|_| Hello { cwd: bytes, kernel_view }), pending }
+                Conversation::Control { cwd: cwd.map(|_| bytes), pending }
             }
         };
         Ok(Self { stream: message.fd()?.into(), conversation, input, output })
     }
 }
 
-/// An answer as it travels.
-pub(super) fn encoded(answer: &WireAnswer) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    if let Err(error) = wire::write_answer(&mut bytes, answer) {
-        let short = WireAnswer { errno: Errno::E2BIG.get(), buf: Vec::new(), detail: error.to_string() };
-        bytes.clear();
-        // Some words always fit.
-        let _ = wire::write_answer(&mut bytes, &short);
+impl Daemon {
+    /// Does what a client asks for. Blocks as long as that takes, at most until the daemon stops or the client hangs
+    /// up.
+    pub(super) fn perform(&self, stream: &UnixStream, peer: Peer, task: Task) -> Done {
+        match task {
+            Task::Ioctl { cwd, request } => control::perform(self, stream, peer, cwd, request),
+            Task::Line { line, greeted } => second::perform(self, stream, peer, &line, greeted),
+        }
     }
-    bytes
 }
 
 #[cfg(test)]
@@ -194,9 +189,9 @@ mod tests {
         for conversation in [
             Conversation::CONTROL,
             Conversation::Second { greeted: true },
-            Conversation::Control { hello: Some(Hello::default()), pending: None },
-            Conversation::Control { hello: Some(Hello { cwd: b"/here".to_vec(), kernel_view: true }), pending: None },
-            Conversation::Control { hello: Some(Hello::new(*b"/here")), pending: Some(request) },
+            Conversation::Control { cwd: Some(Vec::new()), pending: None },
+            Conversation::Control { cwd: Some(b"/here".to_vec()), pending: None },
+            Conversation::Control { cwd: Some(b"/here".to_vec()), pending: Some(request) },
         ] {
             let (stream, _other) = UnixStream::pair().unwrap();
             let left = Left { stream, conversation: conversation.clone(), input: b"half".to_vec(), output: vec![9; 3] };

@@ -6,11 +6,11 @@ use tracing::{error, warn};
 use udm_core::Registry;
 use udm_io::BlockingIo;
 
-/// How long one device may take, so that the others get their turn.
+/// How long one device may take: the others are to have their turn.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Flushes every device that takes bios, one after the other, at most so long. Bios that a suspended device holds are
-/// not done, and their senders have no answer; a device above a suspended one would wait for ever, and is given up.
+/// Flushes every device that takes bios, one after the other, at most so long. What a suspended device holds back stays
+/// undone, as its senders know; a device above one would wait for ever, and is given up.
 pub(crate) fn flush_all(registry: &Registry, patience: Duration) {
     let deadline = Instant::now() + patience;
     for md in registry.list().into_iter().filter(|md| md.info().active && !md.info().suspended) {

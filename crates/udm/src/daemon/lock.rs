@@ -1,10 +1,9 @@
-//! One daemon per directory.
+//! One daemon a directory.
 //!
-//! There are two locks. That of the file `lock` says that a directory has a daemon: it passes from one daemon to the
-//! next, and both have it for a while. The lock on the directory itself is the *right to serve*: each daemon has it by
-//! a descriptor of its own that it never passes on. Only the kernel takes it from a process, when that process ends. So
-//! a daemon that has got it knows that the previous one has ended or given it up, which the end of a connection does
-//! not show.
+//! There are two locks. That of the file `lock` says that a directory has a daemon: it passes from one to the next, who
+//! have it both for a while. That of the directory itself is the *right to serve*: each has it by a descriptor of its
+//! own that it passes to nobody. The kernel takes it from a process that ends, and nobody else does. So who has got it
+//! knows that the daemon before has ended or has given it up, which the end of a connection does not tell.
 
 use crate::places::Places;
 use rustix::fs::{FlockOperation, flock};
@@ -14,17 +13,16 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::time::{Duration, Instant};
 
-/// How long a process that only queries the lock may delay one that takes it.
+/// How long one who only asks may keep the lock from one who takes it.
 const PROBE: Duration = Duration::from_millis(10);
 
-/// How long a process may take to end after it has released the directory.
+/// How long a process may take to end that has let go of the directory already.
 const ENDING: Duration = Duration::from_secs(10);
 
 /// A link in a directory that is another user's may lead to a file that root alone can open.
 const NO_LINK: i32 = libc::O_NOFOLLOW | libc::O_NONBLOCK;
 
-/// The directory belongs to this process as long as this lives. The kernel releases it when the process ends, in any
-/// way.
+/// The directory is ours as long as this lives. The kernel lets go of it when the process ends, however it does.
 pub(crate) struct Lock {
     file: File,
     /// The directory, opened here.
@@ -43,7 +41,7 @@ pub(crate) enum LockError {
 }
 
 impl Lock {
-    /// Takes the directory. Waits only as long as a query for the [`holder`](Self::holder) may take.
+    /// Takes the directory. Waits only as long as one who asks for the [`holder`](Self::holder) may take.
     pub(crate) fn take(places: &Places) -> Result<Self, LockError> {
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false).mode(0o600).custom_flags(NO_LINK);
@@ -65,12 +63,12 @@ impl Lock {
         Ok(this)
     }
 
-    /// A lock that another process has taken and passed on, or held when it ended. Without the right to serve.
+    /// A lock that another process has taken and passes on, or has ended with. Without the right to serve.
     pub(crate) fn adopt(file: OwnedFd, places: &Places) -> io::Result<Self> {
         Ok(Self { file: file.into(), right: File::open(places.dir())? })
     }
 
-    /// Takes the right to serve; waits for a limited time for a process that has it.
+    /// Takes the right to serve; waits at most so long for a process that has it.
     ///
     /// # Errors
     /// `WouldBlock`: another process still has it, and so it lives.
@@ -90,25 +88,25 @@ impl Lock {
         Ok(flock(&self.right, FlockOperation::Unlock)?)
     }
 
-    /// A copy of the lock: it is released when all copies are dropped.
+    /// The lock once more: it is let go of when all of them are.
     pub(crate) fn duplicate(&self) -> io::Result<OwnedFd> {
         Ok(self.file.try_clone()?.into())
     }
 
-    /// Writes this process's id.
+    /// Says that this process has it.
     pub(crate) fn sign(&self) -> io::Result<()> {
-        // One write over the old content: a query in between finds the one or the other. A reader trims the spaces.
+        // One write over what is there: who asks in between finds the one or the other. The spaces go with the trim.
         self.file.write_all_at(format!("{:<16}\n", std::process::id()).as_bytes(), 0)
     }
 
-    /// Whether the lock still excludes others: its file is in the directory.
+    /// Whether the lock still keeps others out: its file is in the directory.
     pub(crate) fn is_in_place(&self, places: &Places) -> bool {
         let identity = |meta: Metadata| (meta.dev(), meta.ino());
         let ours = self.file.metadata().map(identity).ok();
         ours.is_some() && std::fs::metadata(places.lock()).map(identity).ok() == ours
     }
 
-    /// The process id of the daemon that has the directory, if there is one.
+    /// The daemon that has the directory, if one does.
     pub(crate) fn holder(places: &Places) -> Option<Option<u32>> {
         let file = OpenOptions::new().read(true).custom_flags(NO_LINK).open(places.lock()).ok()?;
         match flock(&file, FlockOperation::NonBlockingLockShared) {

@@ -16,7 +16,7 @@ use tracing_subscriber::prelude::*;
 
 /// A log that is longer than this is put aside, as `log.old`.
 const MAX_LOG: u64 = 4 << 20;
-/// How much of the log's end [`tail`] looks at.
+/// As much of the log's end as [`tail`] looks at.
 const TAIL: u64 = 256 << 10;
 
 /// Opens the log for appending.
@@ -36,11 +36,11 @@ struct Log {
 
 impl Write for Log {
     fn write(&mut self, text: &[u8]) -> io::Result<usize> {
-        // While the next one cannot be created, this one goes on.
+        // While the next one cannot be had, this one goes on.
         if self.file.metadata().is_ok_and(|meta| meta.len() > MAX_LOG)
             && let Ok(next) = open(&self.places)
         {
-            // The output of panics goes to the same place as before.
+            // What panics says goes where it went before.
             let is_log = |fd: BorrowedFd<'_>| {
                 let (fd, log) = (fstat(fd).ok(), fstat(&self.file).ok());
                 fd.zip(log).is_some_and(|(fd, log)| (fd.st_dev, fd.st_ino) == (log.st_dev, log.st_ino))
@@ -67,7 +67,7 @@ pub(crate) fn keep(path: &Path, text: &str) -> io::Result<()> {
     file?.write_all(text.as_bytes())
 }
 
-/// Sends traces there. `UDM_LOG` filters them, as `debug` or `udm_io=trace`; default `info`.
+/// Sends what is traced there. `UDM_LOG` chooses what, as `debug` or `udm_io=trace`; `info` unless set.
 pub(crate) fn start(places: &Places, foreground: bool) -> io::Result<()> {
     let file =
         fmt::layer().with_ansi(false).with_writer(Mutex::new(Log { places: places.clone(), file: open(places)? }));
@@ -77,7 +77,7 @@ pub(crate) fn start(places: &Places, foreground: bool) -> io::Result<()> {
     Ok(())
 }
 
-/// The last lines of the log; unreadable parts are left out.
+/// The last lines of the log; what cannot be read is left out.
 pub(crate) fn tail(places: &Places, lines: usize) -> Vec<String> {
     let mut text = Vec::new();
     let opened = OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(places.log());

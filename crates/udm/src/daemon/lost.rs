@@ -1,12 +1,12 @@
-//! Devices that are not what they are to be: those that could not be made again, which have an error table and are told
-//! from others by it, and those that are still to be made.
+//! Devices that could not be made again: they have an error table, and are told from others by it.
 
-use super::state::{DeviceState, TableState};
+use super::late::LateDevices;
+use super::state::TableState;
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use udm_core::{MappedDevice, Table, TableSlot};
 
-/// A lost device.
+/// What there is to know of one.
 #[derive(Clone)]
 pub(crate) struct Lost {
     /// Why, for people.
@@ -15,10 +15,11 @@ pub(crate) struct Lost {
     pub(crate) was: TableState,
 }
 
-/// The error table, weakly referenced, since a removal waits until nobody else has it; and the rest.
+/// The table in the place of the device's own, which is not held here: a removal waits until nobody else has it. And
+/// the rest.
 type Entry = (Option<Weak<Table>>, Lost);
 
-/// The lost devices, by minor. A device is lost until it gets another table or is removed.
+/// Those that are lost, by their minors. A device is until it gets another table, or goes.
 #[derive(Default)]
 pub(crate) struct LostDevices {
     lost: Mutex<BTreeMap<u32, Entry>>,
@@ -52,54 +53,4 @@ impl LostDevices {
         all.remove(&md.devt().minor);
         None
     }
-}
-
-/// The devices that are still to be made, by their minors: what the state has of them.
-#[derive(Default)]
-pub(crate) struct LateDevices(Mutex<BTreeMap<u32, Late>>);
-
-struct Late {
-    md: Arc<MappedDevice>,
-    state: DeviceState,
-    /// A table that it has is ours.
-    making: bool,
-}
-
-impl LateDevices {
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<u32, Late>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// What the device is to be, if that is still to come.
-    pub(crate) fn of(&self, md: &MappedDevice) -> Option<DeviceState> {
-        let all = self.lock();
-        let late = all.get(&md.devt().minor).filter(|late| std::ptr::eq(&raw const *late.md, md))?;
-        (late.making || !has_table(md)).then(|| late.state.clone())
-    }
-
-    /// The device is to be made later.
-    pub(crate) fn put_off(&self, md: &Arc<MappedDevice>, state: &DeviceState) {
-        let late = Late { md: md.clone(), state: state.clone(), making: false };
-        self.lock().insert(state.minor, late);
-    }
-
-    /// A table that it has from now on is ours.
-    pub(crate) fn making(&self, minor: u32) {
-        self.lock().entry(minor).and_modify(|late| late.making = true);
-    }
-
-    /// It is what it was to be, or is left as it is.
-    pub(crate) fn done(&self, minor: u32) {
-        self.lock().remove(&minor);
-    }
-
-    /// The names of all.
-    pub(crate) fn names(&self) -> Vec<String> {
-        self.lock().values().map(|late| late.state.name.clone()).collect()
-    }
-}
-
-/// Whether the device has a table, active or not.
-pub(crate) fn has_table(md: &MappedDevice) -> bool {
-    [TableSlot::Active, TableSlot::Inactive].into_iter().any(|slot| md.table(slot).is_some())
 }

@@ -13,13 +13,13 @@ use udm_export::nbd::{ConnectionState, HandedConnection, Prepared, Server, Serve
 /// The server that every device has an export on.
 pub(crate) struct MainServer(pub(crate) Server);
 
-/// The kind of a server's message.
+/// What one message of a server is.
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 enum Piece {
     /// A socket that it listens on.
     Listener,
-    /// A client. The first bytes, this many, are received input.
+    /// A client. Of the bytes so many are what was received.
     Connection { state: ConnectionState, input: usize },
 }
 
@@ -94,8 +94,8 @@ impl Drop for Still {
     }
 }
 
-/// Opens the exports that the clients have open. Clients whose exports cannot be opened are reported in `problems` and
-/// disconnected. Fails when no server can be started.
+/// Opens all that the clients have open. Clients whose exports cannot be had are told in `problems`, and hung up on.
+/// Fails when there can be no server.
 pub(super) fn prepare(
     registry: &Registry,
     exports: MappedExports,
@@ -128,7 +128,7 @@ pub(super) fn prepare(
     }
     let adopted = !listeners.is_empty();
     let builder = match adopted {
-        // A server that was not passed on is made anew.
+        // One that has not come is made anew.
         false => builder.listen(at.clone()),
         true => listeners.into_iter().fold(builder, |builder, socket| builder.adopt(at.clone(), socket)),
     };
@@ -165,7 +165,7 @@ impl MainServer {
         prepare(registry, MappedExports::all(registry), how, messages, problems)
     }
 
-    /// Serves the prepared server.
+    /// Serves what was prepared.
     pub(crate) fn go_on(ready: Ready) -> Self {
         Self(ready.go_on())
     }

@@ -1,53 +1,46 @@
-//! Devices in the file system: which of them have a node, and how nodes follow changes of their devices.
+//! Devices in the file system: which have a node, and what follows when they change.
 //!
 //! The mount and its threads begin with the first node. [`Nodes::sync`] is called whenever something may have changed:
 //! it compares each node with its device, and does what is needed.
 //!
 //! # Locks
 //! The lock here is held while the mount's threads are asked for names of files. They take locks of the registry and of
-//! devices, never this one. It is not held for what may wait for a device: see [shared].
+//! devices, never this one. It is not held for what may wait for a device: see [claims].
 
-mod block;
 mod claims;
 mod end;
-mod error;
-mod files;
-mod frozen;
-mod held;
 mod loops;
-mod mapper;
 mod pass;
-mod shared;
-mod ublk;
 
 pub(crate) use pass::ReadyNodes;
 
 use super::own_writes;
 use super::state::NodeState;
-use crate::exports::Mapped;
+use super::ublk::Ublks;
+use crate::exports::{Mapped, is_read_only};
 use crate::places::Places;
-use end::end_files;
-use error::{failed, of_io};
-use files::{Change, Files, Node, is};
-use frozen::NodeFileSystems;
-use held::is_held;
+use claims::{Claim, Claims, Shared};
+use loops::Change;
 use rustix::process::geteuid;
-use shared::{Claim, Shared};
-use std::path::PathBuf;
-use std::sync::{Arc, MutexGuard, mpsc};
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, MutexGuard, Weak, mpsc};
 use std::time::{Duration, Instant, SystemTime};
 use tracing::{info, warn};
-use ublk::Ublks;
 use udm_base::Errno;
 use udm_control::second::{NodeEntry, NodeKind};
-use udm_core::{Error, MappedDevice, Registry};
-use udm_export::Export;
-use udm_export::node::fuse::{self, FuseServer, Owner};
-use udm_export::node::loopdev;
+use udm_core::{Error, MappedDevice, Registry, TableSlot};
+use udm_export::node::fuse::{self, FuseServer, Owner, Transport};
+use udm_export::node::loopdev::{self, LoopDevice};
+use udm_export::ublk;
+use udm_io::{BlockDevice, Limits};
 
+/// Where the host has the names of its mapped devices.
+const MAPPER: &str = "/dev/mapper";
 /// How long the mount may take to end for another daemon.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How long a command waits for its consequences: a block device that adapts to its device, or comes back. Afterwards
+/// How long a command waits for what follows from it: a block device adapts to its device, or comes back. Afterwards
 /// that goes on by itself.
 const SETTLE: Duration = Duration::from_secs(5);
 /// How many nodes follow their devices at a time; others do so at the next look.
@@ -58,24 +51,48 @@ pub(crate) struct Nodes {
     registry: Registry,
     dir: PathBuf,
     settings: NodeSettings,
-    /// The nodes that need no file.
+    /// Those that need no file.
     ublk: Ublks,
     shared: Arc<Shared>,
 }
 
-/// The daemon's options for nodes.
+/// What the daemon was told of its nodes.
 #[derive(Clone, Copy)]
 pub(crate) struct NodeSettings {
-    /// For devices without an explicit kind.
+    /// For devices that nothing else was said of.
     pub(crate) node: NodeKind,
     /// Requests may come by io_uring.
     pub(crate) rings: bool,
 }
 
-/// Work for a node, to be done without the lock.
+#[derive(Default)]
+struct Inner {
+    server: Option<FuseServer>,
+    nodes: Vec<Node>,
+    /// Devices that have none although the default is another.
+    without: Vec<Weak<MappedDevice>>,
+    claims: Claims,
+}
+
+struct Node {
+    md: Arc<MappedDevice>,
+    name: String,
+    /// As it was asked for.
+    wanted: NodeState,
+    /// `Fuse` or `Loop`.
+    kind: NodeKind,
+    loopdev: Option<LoopDevice>,
+    mapper: Option<PathBuf>,
+    note: Option<String>,
+    seen: Seen,
+    /// Its mount has gone.
+    lost: bool,
+}
+
+/// What is to be done for a node, without the lock.
 struct Due {
     claim: Claim,
-    /// `None`: the node has to be removed.
+    /// `None`: it is to go.
     change: Option<Change>,
 }
 
@@ -83,9 +100,23 @@ impl Due {
     fn perform(self) {
         match self.change {
             Some(change) => self.claim.follow(change),
-            // Programs that still have its block device open find no device any more.
+            // Who still has its block device open finds no device any more.
             None => _ = self.claim.take_away(false),
         }
+    }
+}
+
+/// What of a device its node depends on.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) struct Seen {
+    pub(super) sectors: u64,
+    pub(super) read_only: bool,
+    limits: Limits,
+}
+
+impl Seen {
+    pub(super) fn of(md: &MappedDevice) -> Self {
+        Self { sectors: md.sectors().get(), read_only: is_read_only(md), limits: md.limits() }
     }
 }
 
@@ -94,9 +125,22 @@ fn threads() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from).min(4)
 }
 
+pub(super) fn failed(errno: Errno, message: impl Into<String>) -> Error {
+    Error::new(errno, message)
+}
+
+pub(super) fn of_io(error: &io::Error) -> Error {
+    let errno = match error.kind() {
+        io::ErrorKind::Unsupported => Errno::EOPNOTSUPP,
+        io::ErrorKind::PermissionDenied => Errno::EPERM,
+        io::ErrorKind::ResourceBusy => Errno::EBUSY,
+        _ => Errno::of(error),
+    };
+    failed(errno, error.to_string())
+}
+
 impl Nodes {
-    /// No nodes yet. The remains of an earlier daemon are ended now, so that nobody takes them for a device of this
-    /// one.
+    /// No nodes yet. What a daemon before has left is ended, now: nobody shall use it for a device of this one.
     pub(crate) fn new(registry: &Registry, places: &Places, settings: NodeSettings) -> Self {
         let dir = places.nodes();
         registry.set_nodes(dir.clone());
@@ -105,10 +149,9 @@ impl Nodes {
         if let Err(error) = ended {
             warn!("{}: what is mounted there stays: {error}", dir.display());
         }
-        mapper::remove_stale(&dir);
+        remove_links(&dir);
         let ublk = Ublks::new(registry, &dir);
-        let shared = Shared::new(registry, Files::default());
-        registry.set_file_systems(Arc::new(NodeFileSystems::new(&shared, places.frozen(), false)));
+        let shared = Shared::new(registry.domain(), Inner::default());
         Self { registry: registry.clone(), dir, settings, ublk, shared }
     }
 
@@ -117,7 +160,7 @@ impl Nodes {
         &self.ublk
     }
 
-    fn lock(&self) -> MutexGuard<'_, Files> {
+    fn lock(&self) -> MutexGuard<'_, Inner> {
         self.shared.lock()
     }
 
@@ -132,7 +175,7 @@ impl Nodes {
         inner.nodes.iter().map(|node| inner.entry(node)).chain(self.ublk.list()).collect()
     }
 
-    /// The kind that was asked for, of a device with a node.
+    /// What was asked for a device that has a node.
     pub(crate) fn wanted(&self, md: &Arc<MappedDevice>) -> Option<NodeState> {
         let wanted = self.lock().nodes.iter().find(|node| Arc::ptr_eq(&node.md, md)).map(|node| node.wanted);
         wanted.or_else(|| self.ublk.wanted(md))
@@ -141,26 +184,27 @@ impl Nodes {
     /// Gives the device of that name a node, or another kind of it. Blocks.
     ///
     /// # Errors
-    /// ENXIO without such a device; EBUSY when its node would change and is in use; the system's errors of mounting and
-    /// of attaching a loop device.
+    /// ENXIO without such a device; EBUSY when its node is to be another and is in use; what the system says to
+    /// mounting and to attaching a loop device.
     pub(crate) fn add(&self, name: &str, kind: NodeKind, mapper: bool) -> Result<Option<NodeEntry>, Error> {
-        self.add_and(name, NodeState { kind, mapper, number: None }, true)
+        self.add_and(name, kind, mapper, true)
     }
 
-    /// The same for a daemon that starts: the block device of a suspended device comes with its resume.
+    /// The same for a daemon that starts: the block device of what is suspended comes with its resume.
     ///
     /// # Errors
     /// As there.
-    pub(crate) fn bring_back(&self, name: &str, wanted: NodeState) -> Result<(), Error> {
+    pub(crate) fn bring_back(&self, name: &str, kind: NodeKind, mapper: bool) -> Result<(), Error> {
         let waits = self.registry.by_name(name).is_some_and(|md| is_held(&md));
-        self.add_and(name, wanted, !waits).map(drop)
+        self.add_and(name, kind, mapper, !waits).map(drop)
     }
 
     /// `wait`: until it has its block device.
-    fn add_and(&self, name: &str, wanted: NodeState, wait: bool) -> Result<Option<NodeEntry>, Error> {
+    fn add_and(&self, name: &str, kind: NodeKind, mapper: bool, wait: bool) -> Result<Option<NodeEntry>, Error> {
         let missing = || failed(Errno::ENXIO, format!("no device has the name {name:?}"));
         let md = self.registry.by_name(name).ok_or_else(missing)?;
         let claim = self.shared.claim(&md, "made", PATIENCE)?;
+        let wanted = NodeState { kind, mapper };
         {
             let inner = self.lock();
             if let Some(node) = inner.position(&md).map(|at| &inner.nodes[at]) {
@@ -180,7 +224,7 @@ impl Nodes {
         }
         let mut inner = self.lock();
         inner.without.retain(|other| other.strong_count() > 0 && !is(other, &md));
-        if wanted.kind == NodeKind::None {
+        if kind == NodeKind::None {
             inner.without.push(Arc::downgrade(&md));
             return Ok(None);
         }
@@ -188,10 +232,10 @@ impl Nodes {
         self.make(&claim, wanted, wait).map(Some)
     }
 
-    /// Removes the node of the device of that name. Open files keep working. Blocks.
+    /// Takes the node of the device of that name away. A file that is open stays so for who has it. Blocks.
     ///
     /// # Errors
-    /// ENXIO without such a node; EBUSY when its block device is open.
+    /// ENXIO without such a node; EBUSY when somebody has its block device open.
     pub(crate) fn remove(&self, name: &str) -> Result<(), Error> {
         if let Some(md) = self.remove_ublk(name)? {
             self.lock().without.push(Arc::downgrade(&md));
@@ -218,8 +262,7 @@ impl Nodes {
         let md = &claim.md;
         let root = geteuid().is_root();
         let mut note = None;
-        let mut kind =
-            choose(wanted.kind, root, || udm_export::ublk::available().is_ok(), || loopdev::available().is_ok());
+        let mut kind = choose(wanted.kind, root, || ublk::available().is_ok(), || loopdev::available().is_ok());
         if kind == NodeKind::Ublk {
             match self.ublk.add(md, wanted) {
                 Ok(entry) => {
@@ -243,7 +286,7 @@ impl Nodes {
         self.make_file(md, wanted, kind, note)?;
         if wait && let Err(error) = claim.equip() {
             if wanted.kind != NodeKind::Auto || wanted.mapper {
-                // It did not exist before, so nobody has it open.
+                // It was not there before, so that nobody has it open.
                 let _ = claim.take_away(false);
                 return Err(error);
             }
@@ -256,11 +299,11 @@ impl Nodes {
         Ok(entry)
     }
 
-    /// Makes the mount show the directory beneath it.
+    /// Has the mount show what lies beneath it.
     fn show(&self, server: &FuseServer) {
         for (name, path) in self.ublk.links() {
             if let Some(md) = self.registry.by_name(&name) {
-                // It may exist from before.
+                // It may be there from before.
                 if server.add_link(&name, Box::new(Mapped(md)), &path).is_err() {
                     server.set_link(&name, Some(&path));
                 }
@@ -281,52 +324,28 @@ impl Nodes {
             return Err(failed(Errno::EOPNOTSUPP, message));
         }
         let mut inner = self.lock();
-        let server = self.started(&mut inner)?;
+        let server = inner.started(self)?;
         server.add(&name, Box::new(Mapped(md.clone()))).map_err(|message| failed(Errno::EEXIST, message))?;
-        let (seen, md) = (Mapped(md.clone()).parameters(), md.clone());
+        let (seen, md) = (Seen::of(md), md.clone());
         inner.nodes.push(Node { md, name, wanted, kind, loopdev: None, mapper: None, note, seen, lost: false });
         Ok(())
     }
 
-    /// The server, which is started if there is none.
-    fn started<'a>(&self, files: &'a mut Files) -> Result<&'a FuseServer, Error> {
-        if files.server.as_ref().is_none_or(|server| !server.is_mounted()) {
-            files.end(Duration::ZERO);
-            let time = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |time| time.as_secs());
-            let owner = Owner { uid: geteuid().as_raw(), gid: rustix::process::getegid().as_raw(), time };
-            let rings = self.settings.rings && !own_writes::is_needed();
-            let server = FuseServer::start_by(self.registry.domain(), &self.dir, threads(), owner, rings);
-            let server = files.server.insert(server.map_err(|e| of_io(&e))?);
-            self.show(server);
-        }
-        files.server.as_ref().ok_or_else(|| failed(Errno::ENODEV, "nothing is mounted"))
-    }
-
     /// Lets go of devices, so that they can be removed, unless somebody uses their nodes: then the answer says who.
-    /// Blocks. [`sync`](Self::sync) brings back what was let go of for nothing. `deferred`: a block device that is in
-    /// use lets go at its last close.
-    pub(crate) fn release(&self, deferred: bool, which: impl Fn(&MappedDevice) -> bool) -> Vec<String> {
+    /// Blocks. [`sync`](Self::sync) brings back what was let go of for nothing.
+    pub(crate) fn release(&self, which: impl Fn(&MappedDevice) -> bool) -> Vec<String> {
         let mut kept = Vec::new();
         self.ublk.release(&which, &mut kept);
-        kept.extend(self.release_files(deferred, which));
+        kept.extend(self.release_files(which));
         kept
     }
 
-    fn release_files(&self, deferred: bool, which: impl Fn(&MappedDevice) -> bool) -> Vec<String> {
+    fn release_files(&self, which: impl Fn(&MappedDevice) -> bool) -> Vec<String> {
         let begun = Instant::now();
         let all: Vec<_> = self.lock().nodes.iter().map(|node| node.md.clone()).filter(|md| which(md)).collect();
         let release = |md| {
             let patience = PATIENCE.saturating_sub(begun.elapsed());
-            let claim = self.shared.claim(md, "released", patience)?;
-            let held = md.info().open_count;
-            if claim.detach(deferred)? {
-                // The kernel tells of a file's last close by a request that nobody waits for.
-                let gone = || md.info().open_count < held;
-                while !gone() && begun.elapsed() < SETTLE {
-                    std::thread::sleep(Duration::from_millis(1));
-                }
-            }
-            Ok::<_, Error>(())
+            self.shared.claim(md, "released", patience).and_then(|claim| claim.detach())
         };
         let kept = all.iter().filter_map(|md| release(md).err()).map(|error| error.message).collect();
         if let Some(server) = &self.lock().server {
@@ -335,12 +354,12 @@ impl Nodes {
         kept
     }
 
-    /// Follows the devices. Blocks, for [`SETTLE`] at most if block devices wait for the devices beneath them.
+    /// Follows the devices. Blocks, for [`SETTLE`] at most where block devices wait for what they are on.
     pub(crate) fn sync(&self) {
         self.follow(SETTLE);
     }
 
-    /// The same for callers that must not wait for a device.
+    /// The same for who has others to look after: it waits for no device.
     pub(crate) fn look_around(&self) {
         self.follow(Duration::ZERO);
     }
@@ -361,7 +380,7 @@ impl Nodes {
         let _ = is_done.recv_timeout(patience);
     }
 
-    /// Follows the devices as far as that needs no waiting, and claims the nodes with more work.
+    /// Follows the devices as far as nothing waits for them, and claims the nodes for which there is more to do.
     fn due(&self) -> Vec<Due> {
         self.ublk.sync();
         let mut guard = self.lock();
@@ -406,8 +425,8 @@ impl Nodes {
         due
     }
 
-    /// Devices that get a node because all do.
-    fn without_node(&self, inner: &Files) -> Vec<Arc<MappedDevice>> {
+    /// Devices that are to have a node because all are.
+    fn without_node(&self, inner: &Inner) -> Vec<Arc<MappedDevice>> {
         let has = |md: &Arc<MappedDevice>| {
             inner.position(md).is_some()
                 || self.ublk.wanted(md).is_some()
@@ -417,7 +436,7 @@ impl Nodes {
     }
 
     fn add_default(&self, claim: Claim) -> Option<Due> {
-        let wanted = NodeState { kind: self.settings.node, mapper: false, number: None };
+        let wanted = NodeState { kind: self.settings.node, mapper: false };
         match self.make(&claim, wanted, false) {
             Ok(entry) if entry.kind == NodeKind::Loop && !is_held(&claim.md) => {
                 Some(Due { claim, change: Some(Change::default()) })
@@ -431,24 +450,143 @@ impl Nodes {
         }
     }
 
-    /// Ends all nodes. Blocks at most `patience` for requests under way, and until the kernel has written back its
-    /// pages of block devices. Requests that wait for the resume of a suspended device fail.
+    /// Ends all nodes. Blocks at most `patience` for requests under way, and until the kernel has written what it keeps
+    /// of block devices. What waits for the resume of a suspended device fails.
     pub(crate) fn end(&self, patience: Duration, forget: bool) {
         self.ublk.end(patience, forget);
-        end_files(&self.shared, patience);
+        self.end_files(patience);
     }
 }
 
-/// The actual kind of a requested node. A user who cannot have a block device need not be told each time.
+/// Whether requests to the device wait for a resume: its own, or of what is beneath.
+fn is_held(md: &MappedDevice) -> bool {
+    let table = md.table(TableSlot::Active);
+    let beneath = table.iter().flat_map(|table| table.devices().iter());
+    md.info().suspended || beneath.filter_map(|dev| dev.as_any().downcast_ref()).any(is_held)
+}
+
+/// What a node is that is asked for so. Who cannot have a block device does not want to hear of it each time.
 ///
-/// Only root gets ublk by default: the kernel kills the server of an unprivileged device when a request takes 30 s, as
-/// one to a suspended device may, and no other server can take over the device.
+/// Only root gets ublk without asking: the kernel kills the server of an unprivileged device when a request takes 30 s,
+/// as one to a suspended device may, and lets nobody go on with the device.
 fn choose(wanted: NodeKind, root: bool, ublk: impl Fn() -> bool, loopdev: impl Fn() -> bool) -> NodeKind {
     match wanted {
         NodeKind::Auto if root && ublk() => NodeKind::Ublk,
         NodeKind::Auto if root && loopdev() => NodeKind::Loop,
         NodeKind::Auto => NodeKind::Fuse,
         kind => kind,
+    }
+}
+
+fn is(weak: &Weak<MappedDevice>, md: &Arc<MappedDevice>) -> bool {
+    weak.upgrade().is_some_and(|other| Arc::ptr_eq(&other, md))
+}
+
+impl Inner {
+    fn position(&self, md: &Arc<MappedDevice>) -> Option<usize> {
+        self.nodes.iter().position(|node| Arc::ptr_eq(&node.md, md))
+    }
+
+    /// The server, which is started if there is none.
+    fn started(&mut self, nodes: &Nodes) -> Result<&FuseServer, Error> {
+        if self.server.as_ref().is_none_or(|server| !server.is_mounted()) {
+            self.end(Duration::ZERO);
+            let time = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |time| time.as_secs());
+            let owner = Owner { uid: geteuid().as_raw(), gid: rustix::process::getegid().as_raw(), time };
+            let rings = nodes.settings.rings && !own_writes::is_needed();
+            let server = FuseServer::start_by(nodes.registry.domain(), &nodes.dir, threads(), owner, rings);
+            let server = self.server.insert(server.map_err(|e| of_io(&e))?);
+            nodes.show(server);
+        }
+        self.server.as_ref().ok_or_else(|| failed(Errno::ENODEV, "nothing is mounted"))
+    }
+
+    fn end(&mut self, patience: Duration) {
+        if let Some(server) = self.server.take() {
+            server.shut_down(patience);
+        }
+    }
+
+    fn entry(&self, node: &Node) -> NodeEntry {
+        let path = |path: PathBuf| path.display().to_string();
+        let server = self.server.as_ref();
+        let lacks = node.kind == NodeKind::Loop && node.loopdev.is_none();
+        let lacking = || lacks.then(|| format!("its block device comes when {} answers", node.name));
+        NodeEntry {
+            name: node.name.clone(),
+            kind: node.kind,
+            transport: server.map_or(Transport::Descriptor, FuseServer::transport).name().to_owned(),
+            path: server.map_or_else(String::new, |server| path(server.path(&node.name))),
+            file: server.map_or_else(String::new, |server| path(server.file(&node.name))),
+            device: node.loopdev.as_ref().map(|loopdev| path(loopdev.path())),
+            mapper: node.mapper.clone().map(path),
+            note: node.note.clone().or_else(lacking),
+        }
+    }
+
+    /// Takes a node without a block device away.
+    fn drop_node(&mut self, at: usize) {
+        let mut node = self.nodes.remove(at);
+        node.unlink();
+        if let Some(server) = &self.server {
+            server.remove(&node.name);
+            server.reap();
+        }
+    }
+
+    /// Does what follows from a change of the device. What remains to be done for its block device, if there is
+    /// anything.
+    fn follow(&mut self, at: usize) -> Option<Change> {
+        let (server, node) = (self.server.as_ref()?, &mut self.nodes[at]);
+        let name = node.md.device_name();
+        if name != node.name {
+            match server.rename(&node.name, &name) {
+                Ok(()) => {
+                    node.unlink();
+                    node.name = name;
+                }
+                Err(message) => warn!("the node of {} keeps its name: {message}", node.name),
+            }
+        }
+        let now = Seen::of(&node.md);
+        let then = std::mem::replace(&mut node.seen, now);
+        if now != then {
+            server.changed(&node.name);
+        }
+        if node.kind != NodeKind::Loop {
+            return None;
+        }
+        let change = Change {
+            resized: now.sectors != then.sectors,
+            moded: (now.read_only != then.read_only).then_some(now.read_only),
+        };
+        let follows = change.resized || change.moded.is_some();
+        // Released for a removal that did not come about. One that is still to come does not want it back, and over
+        // what is suspended it would wait.
+        let lacks = node.loopdev.is_none() || node.wanted.mapper && node.mapper.is_none();
+        let comes = lacks && !node.md.info().deferred_remove && !is_held(&node.md);
+        (follows && node.loopdev.is_some() || comes).then_some(change)
+    }
+}
+
+impl Node {
+    /// Removes the link in /dev/mapper.
+    fn unlink(&mut self) {
+        if let Some(link) = self.mapper.take()
+            && let Err(error) = fs::remove_file(&link)
+        {
+            warn!("{}: {error}", link.display());
+        }
+    }
+}
+
+/// Removes the links in /dev/mapper that lead to nodes of a daemon that was killed.
+fn remove_links(dir: &Path) {
+    for entry in fs::read_dir(MAPPER).into_iter().flatten().flatten() {
+        if fs::read_link(entry.path()).is_ok_and(|to| to.starts_with(dir)) {
+            info!("removing {}, which a daemon before has left", entry.path().display());
+            let _ = fs::remove_file(entry.path());
+        }
     }
 }
 
@@ -464,7 +602,7 @@ mod tests {
             (Auto, true, false, true, Loop),
             (Auto, true, false, false, Fuse),
             (Auto, false, true, true, Fuse),
-            // An explicit kind stays as it is, and is refused with a reason if it is not available.
+            // What was asked for stays that, and is refused with a reason where it is not there.
             (Ublk, false, false, false, Ublk),
             (Loop, false, true, false, Loop),
             (Fuse, true, true, true, Fuse),

@@ -1,4 +1,4 @@
-//! Memory management of a daemon through which the kernel writes back pages.
+//! Memory for a daemon that the kernel writes through.
 //!
 //! The kernel may have to write pages of a file system on a node to get memory, and the node is this process. A thread
 //! here that asks for memory must then not wait for such a page, or it waits for itself. Where that happens (Linux
@@ -8,10 +8,10 @@
 //!
 //! - Where PR_SET_IO_FLUSHER is allowed (CAP_SYS_RESOURCE), threads that have it never wait so.
 //! - Elsewhere no memory is touched for the first time while requests are served: the program is read in at the start,
-//!   stacks are touched when threads begin, and there is one heap, which never shrinks, and which is made as large as
-//!   the nodes' requests need before there is a block device.
+//!   stacks are touched as threads begin, and the heap is one, is never given back, and is made as large as requests of
+//!   nodes need before there is a block device.
 //!
-//! Two cases remain: a heap that outgrows that size, and memory that the kernel allocates for this process (requests of
+//! What is left: a heap that outgrows that, and what the kernel allocates for this process by itself (requests of
 //! io_uring).
 
 use rustix::mm::{MlockAllFlags, mlockall};
@@ -22,17 +22,17 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use tracing::info;
 use udm_io::{Domain, DomainBuilder, Executor, Joiner, ThreadExecutor};
 
-/// Whether memory has to be touched in advance: set once, before there are threads.
+/// Whether memory is to be touched ahead: set once, before there are threads.
 static AHEAD: AtomicBool = AtomicBool::new(false);
-/// Bytes of the heap that have been touched, for data.
+/// Bytes of the heap that have been, for data.
 static RESERVED: AtomicUsize = AtomicUsize::new(0);
-/// It grows by this much at a time: each node needs a little more.
+/// It grows by so much at a time: each node wants a little more.
 const STEP: usize = 16 << 20;
-/// The part of its stack of 2 MiB that a thread may need.
+/// What a thread may need of its stack, of 2 MiB.
 const STACK: usize = 256 << 10;
-/// The memory that nodes' requests may need beside their data, and pools for their metadata.
+/// What requests of nodes may need beside their data, and pools for their metadata.
 const HEAP: usize = 8 << 20;
-/// The size of one allocation; larger ones would be separate mappings.
+/// Of one allocation; larger ones would be mappings of their own.
 const PIECE: usize = 1 << 20;
 
 /// To be called before any other thread is started: they inherit what is set here. Only root has block devices that the
@@ -46,14 +46,13 @@ pub(super) fn keep_clear() {
         AHEAD.store(true, Ordering::Relaxed);
         keep_heap();
     }
-    // Present mappings (the program), not later ones: devices' memory and files may be larger than the machine's
-    // memory.
+    // What is mapped now, the program; not the memory and the files of devices, which may be larger than the machine's.
     if let Err(error) = mlockall(MlockAllFlags::CURRENT) {
         info!("the program's memory cannot be locked: {error}");
     }
 }
 
-/// Whether memory must be touched in advance. The buffers of FUSE rings are not touched in advance.
+/// Whether memory must be touched ahead. Rings of FUSE have buffers of their own that are not.
 pub(super) fn is_needed() -> bool {
     AHEAD.load(Ordering::Relaxed)
 }
@@ -77,13 +76,13 @@ pub(super) fn domain() -> Domain {
     DomainBuilder::default().executor(executor()).build()
 }
 
-/// The executor for such threads.
+/// What starts such threads.
 pub(super) fn executor() -> Arc<dyn Executor> {
     Arc::new(Ahead)
 }
 
-/// Reserves memory for nodes' requests with `data` bytes of data under way, if there is less. Blocks for as long as
-/// touching it takes.
+/// Sets memory aside for nodes' requests with `data` bytes of data under way, if there is not as much. Blocks, for as
+/// long as touching takes.
 pub(super) fn reserve(data: usize) {
     let data = data.next_multiple_of(STEP);
     if !AHEAD.load(Ordering::Relaxed) || RESERVED.fetch_max(data, Ordering::Relaxed) >= data {

@@ -1,18 +1,22 @@
-//! The system resources that a daemon needs for itself, independent of its devices. They are allocated before another
-//! daemon is contacted, and stay when devices are given away and come back, so neither step fails because descriptors
-//! or threads have run out.
+//! What a daemon needs of the system for itself, whatever its devices are. It is there before anything is asked of
+//! another daemon, and stays when devices are given away and come back: neither then fails for want of a descriptor or
+//! a thread.
 
 use super::clients::EventLoop;
-use super::stop::Ending;
+use super::stop::{Stop, ended_by_signal};
 use rustix::process::{Resource, getrlimit};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use udm_io::Executor;
 
 /// A daemon takes some forty files for itself, and some more for a moment.
 const FEWEST: u64 = 64;
 
 pub(super) struct Resources {
-    pub(super) ending: Arc<Ending>,
+    /// The end was asked for, by a signal or a client.
+    pub(super) ended: Arc<AtomicBool>,
+    /// Whoever waits is to look why.
+    pub(super) stop: Arc<Stop>,
     pub(super) event_loop: EventLoop,
 }
 
@@ -23,7 +27,12 @@ impl Resources {
                 "this process may open {most} files, and a daemon needs at least {FEWEST}: raise the limit (`ulimit -n`)"
             ));
         }
-        let ending = Ending::on_signals().map_err(|e| format!("cannot wait for signals: {e}"))?;
-        Ok(Self { ending: Arc::new(ending), event_loop: EventLoop::new(executor)? })
+        let stop = || {
+            let ended = ended_by_signal()?;
+            let stop = Stop::new()?;
+            stop.on_signals().map(|()| (ended, Arc::new(stop)))
+        };
+        let (ended, stop) = stop().map_err(|e| format!("cannot wait for signals: {e}"))?;
+        Ok(Self { ended, stop, event_loop: EventLoop::new(executor)? })
     }
 }

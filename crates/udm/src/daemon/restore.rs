@@ -1,33 +1,29 @@
 //! Makes the devices of a state again.
 //!
 //! # Invariants
-//! - If one device fails, the others are made all the same.
-//! - A device never comes back with less data than it had: if its data was in memory, or cannot be reached, it gets an
+//! - Whatever becomes of one device, the others come up.
+//! - A device never comes back with less than it held: where its data was in memory, or cannot be reached, it is an
 //!   error table of its size, and its own table is kept in the state.
-//! - No device is suspended before all are made: a constructor above may read through any device.
+//! - Nothing is suspended before everything is up: a constructor above may read through any device.
 
-mod order;
-
-pub(crate) use order::lines_of as lines_of_tables;
-
+use super::late::{self, Group};
 use super::lost::{Lost, LostDevices};
 use super::secret::HIDDEN;
 use super::state::{DeviceState, State, TableState};
-use order::{Wave, in_order, waves};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::panic::resume_unwind;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tracing::{error, info, warn};
-use udm_base::{Errno, Sectors};
-use udm_core::{Error, Geometry, LoadOptions, MappedDevice, Registry, SuspendOptions, TableLine};
+use udm_base::{DevT, Errno, Sectors};
+use udm_core::{Error, Geometry, LoadOptions, MAJOR, MappedDevice, Registry, SuspendOptions, TableLine};
 
-/// A problem with a device.
+/// What went wrong with a device.
 pub(crate) struct Problem {
     /// For people.
     pub(crate) text: String,
-    /// Not new: the device was lost already.
+    /// It was so before: the device was lost already.
     pub(crate) known: bool,
 }
 
@@ -37,20 +33,20 @@ impl Problem {
     }
 }
 
-/// Makes tables, perhaps over another process's memory.
+/// What makes a table; another process's memory may be put beneath it.
 pub(crate) trait Maker {
     /// Loads a table of the device. `live`: it is the one that was active.
     fn load(&self, md: &Arc<MappedDevice>, lines: &[TableLine], read_only: bool, live: bool) -> Result<(), Error>;
 
-    /// Whether data in a process's memory is passed on.
+    /// Whether what is in a process's memory comes along.
     fn has_memory(&self) -> bool;
 }
 
-/// How long devices beneath may still be locked by a process that is just ending, for all devices together. The kernel
-/// closes its files one after the other, those with requests under way last.
+/// How long what lies beneath may still be locked, all devices together: by a process that is just ending. The kernel
+/// closes its files one after the other, and those last that had requests under way.
 const LOCKED: Duration = Duration::from_secs(5);
 
-/// The most devices above remote exports that are made at a time.
+/// Devices above remote exports that are made at a time.
 pub(crate) const THREADS: usize = 64;
 
 /// After a crash: tables come from what is on disk.
@@ -76,8 +72,7 @@ impl Maker for FromDisk<'_> {
     fn load(&self, md: &Arc<MappedDevice>, lines: &[TableLine], read_only: bool, _: bool) -> Result<(), Error> {
         loop {
             // A secret table is not on disk.
-            let cancel = &|| (self.cancel)(md);
-            let options = LoadOptions { read_only, cwd: Path::new("/"), cancel, secret: false, as_kernel: false };
+            let options = LoadOptions { read_only, cwd: Path::new("/"), cancel: &|| (self.cancel)(md), secret: false };
             match md.load_as(lines, &options) {
                 Err(e) if e.errno == Errno::EBUSY && Instant::now() < self.deadline => {
                     std::thread::sleep(Duration::from_millis(10));
@@ -92,11 +87,11 @@ impl Maker for FromDisk<'_> {
     }
 }
 
-/// Existing devices, by minor, and their entries in the state.
+/// Devices that there are, by their minors, and what they are to be.
 pub(crate) type Made<'a> = BTreeMap<u32, (Arc<MappedDevice>, &'a DeviceState)>;
 
-/// Makes the devices in an empty registry. Blocks: it opens the devices beneath, remote exports at once. Problems are
-/// logged and returned.
+/// Makes the devices in a registry that has none. Blocks: it opens what lies beneath, remote exports at once. What goes
+/// wrong is told in the log, and in the answer.
 pub(crate) fn restore(
     registry: &Registry,
     lost: &LostDevices,
@@ -108,7 +103,7 @@ pub(crate) fn restore(
     let order = in_order(state);
     let bringing = Bringing { registry, lost, maker, leave: &|_| false };
     let held = held(&made);
-    // The devices of one wave do not stand on each other; an inactive table may name any device.
+    // Of one wave none stands on another; an inactive table may name any.
     for Wave { remote, rest } in waves(state, &order) {
         problems.extend(bringing.tables(&mut made, &rest));
         problems.extend(together(&mut made, &remote, &|made, minor| bringing.tables(made, &[minor])));
@@ -121,8 +116,8 @@ pub(crate) fn restore(
     problems
 }
 
-/// Makes the devices in an empty registry. Those above remote exports are only created; their entries are returned, in
-/// groups.
+/// Makes the devices in a registry that has none, but for those above remote exports, which are only there: what they
+/// are to be is returned, in groups.
 pub(crate) fn restore_what_answers(
     registry: &Registry,
     lost: &LostDevices,
@@ -131,7 +126,7 @@ pub(crate) fn restore_what_answers(
     let mut problems = Vec::new();
     let mut made = create_all(registry, state, &mut problems);
     let order = in_order(state);
-    let groups = put_off(lost, &mut made, &order, &order::groups(state));
+    let groups = late::put_off(lost, &mut made, &order, &late::groups(state));
     problems.extend(bring_up_all(registry, lost, &mut made, &order, &FromDisk::new(), &|_| false));
     tell(state, &problems, groups.iter().map(Vec::len).sum());
     (problems, groups)
@@ -156,10 +151,40 @@ fn tell(state: &State, problems: &[Problem], late: usize) {
     }
 }
 
-/// A step for one device, which is alone in its list.
+/// Devices that do not stand on each other.
+struct Wave {
+    /// Those whose own tables name remote exports.
+    remote: Vec<u32>,
+    rest: Vec<u32>,
+}
+
+impl Wave {
+    fn of(state: &State, minors: &[u32]) -> Self {
+        let remote: BTreeSet<u32> = state.devices.iter().filter(|d| late::is_remote(d)).map(|d| d.minor).collect();
+        let (remote, rest) = minors.iter().partition(|minor| remote.contains(minor));
+        Self { remote, rest }
+    }
+}
+
+/// All devices, in waves of which each stands on those before. `order`: each after those beneath.
+fn waves(state: &State, order: &[u32]) -> Vec<Wave> {
+    let beneath: BTreeMap<u32, Vec<u32>> = state.devices.iter().map(|d| (d.minor, named_by(d))).collect();
+    let mut levels: BTreeMap<u32, usize> = BTreeMap::new();
+    let mut waves: Vec<Vec<u32>> = Vec::new();
+    for minor in order {
+        let below = beneath.get(minor).into_iter().flatten().filter_map(|below| levels.get(below));
+        let level = below.max().map_or(0, |level| level + 1);
+        levels.insert(*minor, level);
+        waves.resize_with(waves.len().max(level + 1), Vec::new);
+        waves[level].push(*minor);
+    }
+    waves.iter().map(|wave| Wave::of(state, wave)).collect()
+}
+
+/// What is done for a device, which is alone in its list.
 type Part<'a> = &'a (dyn Fn(&mut Made<'_>, u32) -> Vec<Problem> + Sync);
 
-/// Does the step for all of them at once, each on a thread as long as there are threads. `made` has all devices again
+/// Does it for all of them at once, each on a thread as long as there are some. `made` has all devices again
 /// afterwards.
 fn together(made: &mut Made<'_>, minors: &[u32], part: Part<'_>) -> Vec<Problem> {
     let devices = minors.iter().filter_map(|minor| made.remove_entry(minor));
@@ -190,8 +215,8 @@ fn together(made: &mut Made<'_>, minors: &[u32], part: Part<'_>) -> Vec<Problem>
     })
 }
 
-/// Restores existing devices, in that order. `leave`: whether to leave one as it is after all; it is removed from
-/// `made`.
+/// Makes devices that there are what they were, in that order. `leave`: whether one is to be left as it is after all;
+/// it goes from `made`.
 pub(crate) fn bring_up_all(
     registry: &Registry,
     lost: &LostDevices,
@@ -217,7 +242,8 @@ fn held(made: &Made<'_>) -> BTreeSet<u32> {
     held.map(|(minor, _)| *minor).collect()
 }
 
-/// Restores devices, step by step: all tables first, and suspensions last.
+/// Makes devices what they were, part by part: all tables before anything else, and suspended is what was when all is
+/// done.
 struct Bringing<'a> {
     registry: &'a Registry,
     lost: &'a LostDevices,
@@ -250,14 +276,14 @@ impl Bringing<'_> {
         problems
     }
 
-    /// Their options, and their inactive tables.
+    /// What was set, and their inactive tables.
     fn settle(&self, made: &Made<'_>, order: &[u32]) -> Vec<Problem> {
         let mut problems = Vec::new();
         for minor in order {
             let Some((md, device)) = made.get(minor) else { continue };
             settings(md, device, &mut problems);
             let Some(table) = &device.inactive else { continue };
-            // A transient snapshot's successor has nothing to take over; unused memory is as good as new.
+            // A transient snapshot's successor has nothing to inherit; memory that was never used is as good as new.
             let successor = self.lost.of(md).is_some() && table.transient;
             let loaded = match successor {
                 true => Err("the data of the active one is lost".into()),
@@ -270,19 +296,19 @@ impl Bringing<'_> {
         problems
     }
 
-    /// Suspends devices again, and removes those with a deferred removal.
+    /// Suspends again, and removes what was to go.
     fn hold(&self, made: &Made<'_>, order: &[u32], held: &BTreeSet<u32>) -> Vec<Problem> {
         let mut problems = Vec::new();
-        // From the top, as usual for a stack.
+        // From the top, as who suspends a stack does it.
         for minor in order.iter().rev() {
             let Some((md, device)) = made.get(minor) else { continue };
             if held.contains(minor)
                 && device.active.is_some()
-                && let Err(e) = md.suspend(SuspendOptions::WITHOUT_FREEZING, &|| false)
+                && let Err(e) = md.suspend(SuspendOptions::default(), &|| false)
             {
                 problems.push(Problem::new(format!("{} is not suspended again: {}", device.name, e.message)));
             }
-            // Its holder was a client, which is gone, or a table above, with which it will go.
+            // What held it was a client, which is gone, or a table above, with which it goes.
             if device.deferred_remove && self.registry.remove(md, true).is_ok() {
                 info!("{} is removed at its last close, as asked before", device.name);
             }
@@ -313,13 +339,13 @@ struct NotUp {
     loaded: bool,
 }
 
-/// Restores the device.
+/// Makes the device what it was.
 fn bring_up(md: &Arc<MappedDevice>, device: &DeviceState, table: &TableState, maker: &dyn Maker) -> Result<(), NotUp> {
     let not_loaded = |reason: String| NotUp { reason, loaded: false };
     if let Some(reason) = &device.lost
         && (table.transient || table.lines.iter().any(|line| is_snapshot(line)))
     {
-        // Meanwhile its origin may have been written, and the snapshot would show that data as its own.
+        // While it was away its origin may have been written to, and it would show that as its own.
         return Err(not_loaded(reason.clone()));
     }
     if table.transient && !maker.has_memory() {
@@ -345,8 +371,8 @@ fn lines_of(table: &TableState) -> Result<Vec<TableLine>, String> {
     table.lines.iter().map(|line| TableLine::parse(line).map_err(|e| format!("{e} in {line:?}"))).collect()
 }
 
-/// Gives the device an error table of the same size. A table that was tried before is removed first: tables of some
-/// targets cannot be replaced by others.
+/// A device of the same size that fails whatever is asked of it. What was tried before is made away with first: a table
+/// of some targets is not replaced by others.
 fn replace_by_error(
     registry: &Registry,
     md: &mut Arc<MappedDevice>,
@@ -382,7 +408,7 @@ fn settings(md: &Arc<MappedDevice>, device: &DeviceState, problems: &mut Vec<Pro
     md.set_compile(device.compile);
     md.set_read_ahead(device.read_ahead);
     md.set_poll_budget(device.poll_budget);
-    // A device begins with it on, as far as those beneath it can.
+    // On is what a device begins with, as far as those beneath it can.
     if !device.io_poll
         && let Err(e) = md.set_io_poll(false)
     {
@@ -400,18 +426,80 @@ fn settings(md: &Arc<MappedDevice>, device: &DeviceState, problems: &mut Vec<Pro
     }
 }
 
-/// Devices that are made together, those beneath first.
-pub(crate) type Group = Vec<(Arc<MappedDevice>, DeviceState)>;
-
-/// Notes what is to be made later, and returns it in groups.
-fn put_off(lost: &LostDevices, made: &mut Made<'_>, order: &[u32], groups: &[BTreeSet<u32>]) -> Vec<Group> {
-    let mut all = Vec::new();
-    for group in groups {
-        let of = order.iter().filter(|minor| group.contains(minor));
-        let devices: Group = of.filter_map(|minor| made.remove(minor)).map(|(md, d)| (md, d.clone())).collect();
-        devices.iter().for_each(|(md, state)| lost.late().put_off(md, state));
-        all.push(devices);
+/// The minors of the devices, each after those that its tables name.
+fn in_order(state: &State) -> Vec<u32> {
+    let beneath: BTreeMap<u32, Vec<u32>> = state.devices.iter().map(|d| (d.minor, named_by(d))).collect();
+    let mut order = Vec::new();
+    // A table cannot lead back to itself; a file that says so is none of ours, and any order is as good.
+    let mut seen = std::collections::BTreeSet::new();
+    for minor in beneath.keys() {
+        let mut path = vec![(*minor, 0)];
+        while let Some((at, next)) = path.pop() {
+            if next == 0 && !seen.insert(at) {
+                continue;
+            }
+            match beneath.get(&at).and_then(|below| below.get(next)) {
+                Some(below) => path.extend([(at, next + 1), (*below, 0)]),
+                None => order.push(at),
+            }
+        }
     }
-    all.retain(|group| !group.is_empty());
-    all
+    order
+}
+
+/// The minors of udm's own devices that the active table names. More than there are does no harm.
+pub(super) fn named_by(device: &DeviceState) -> Vec<u32> {
+    let words = device.active.iter().flat_map(|table| &table.lines).flat_map(|line| line.split_ascii_whitespace());
+    let numbers = words.filter_map(|word| word.parse::<DevT>().ok());
+    numbers.filter(|devt| devt.major == MAJOR).map(|devt| devt.minor).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn remote_devices_of_a_wave_do_not_stand_on_each_other() {
+        let device = |(minor, line): (u32, &str)| {
+            format!(
+                r#"{{"name":"d{minor}","uuid":"","minor":{minor},"suspended":false,"deferred_remove":false,
+                "clone_always":false,"compile":true,"read_ahead":null,"geometry":[0,0,0,0],"options":{{}},
+                "active":{{"read_only":false,"transient":false,"lines":["{line}"]}},"inactive":null,"lost":null}}"#
+            )
+        };
+        let lines = [
+            (0, "0 8 striped 2 8 600:1 0 600:2 0"),
+            (1, "0 8 linear nbd://a 0"),
+            (2, "0 8 linear nbd://b 0"),
+            (3, "0 8 zero"),
+            (4, "0 8 snapshot 600:0 nbd://c P 8"),
+        ];
+        let text = format!(r#"{{"version":2,"devices":[{}],"exports":[]}}"#, lines.map(device).join(","));
+        let state = State::parse(text.as_bytes()).unwrap();
+        let found: Vec<_> = waves(&state, &in_order(&state)).into_iter().map(|w| (w.remote, w.rest)).collect();
+        assert_eq!(found, [(vec![1, 2], vec![3]), (vec![], vec![0]), (vec![4], vec![])]);
+    }
+
+    #[test]
+    fn what_is_beneath_comes_first() {
+        let device = |minor: u32, line: &str| {
+            format!(
+                r#"{{"name":"d{minor}","uuid":"","minor":{minor},"suspended":false,"deferred_remove":false,
+                "clone_always":false,"compile":true,"read_ahead":null,"geometry":[0,0,0,0],"options":{{}},
+                "active":{{"read_only":false,"transient":false,"lines":["{line}"]}},"inactive":null,"lost":null}}"#
+            )
+        };
+        let check = |lines: &[(u32, &str)], expect: &[u32]| {
+            let devices: Vec<_> = lines.iter().map(|(minor, line)| device(*minor, line)).collect();
+            let text = format!(r#"{{"version":2,"devices":[{}],"exports":[]}}"#, devices.join(","));
+            assert_eq!(in_order(&State::parse(text.as_bytes()).unwrap()), expect, "{lines:?}");
+        };
+        check(&[], &[]);
+        check(&[(0, "0 8 zero"), (1, "0 8 linear 600:0 0")], &[0, 1]);
+        check(&[(0, "0 8 linear 600:7 0"), (3, "0 8 zero"), (7, "0 8 linear 600:3 0")], &[3, 7, 0]);
+        check(&[(0, "0 8 striped 2 8 600:2 0 600:1 0"), (1, "0 8 linear 600:2 0"), (2, "0 8 zero")], &[2, 1, 0]);
+        // Not ours, not there, and in a circle.
+        check(&[(0, "0 8 linear 8:1 0"), (1, "0 8 linear 600:9 0")], &[0, 9, 1]);
+        check(&[(0, "0 8 linear 600:1 0"), (1, "0 8 linear 600:0 0")], &[1, 0]);
+    }
 }

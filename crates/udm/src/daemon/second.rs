@@ -3,15 +3,16 @@
 use super::conversation::Done;
 use super::socket::Peer;
 use super::state::What;
-use super::{Daemon, cut, handover, log};
+use super::{Daemon, handover, log};
 use crate::exports::refusal;
 use std::io::Write;
 use std::os::unix::net::UnixStream;
+use std::sync::atomic::Ordering;
 use tracing::debug;
 use udm_base::Errno;
 use udm_control::second::{
-    self, Asker, Changed, CutAnswer, ExportEntry, Hello, Next, NodeEntry, NodeKind, Service, Underway, UnderwayGuard,
-    VERSION, VhostUserExport, respond,
+    self, Asker, Changed, ExportEntry, Hello, Next, NodeEntry, NodeKind, Service, Underway, UnderwayGuard, VERSION,
+    VhostUserExport, respond,
 };
 use udm_core::{Error, MappedDevice, Registry};
 use udm_nbd::uri::{Endpoint, Uri};
@@ -29,7 +30,7 @@ pub(super) fn perform(daemon: &Daemon, stream: &UnixStream, peer: Peer, line: &[
         return Done::Answer { bytes: answer.into_bytes(), ends: next == Next::HangUp, greeted };
     }
     match (&*stream).write_all(answer.as_bytes()) {
-        Ok(()) => daemon.replacement.prepare(&daemon.devices, &daemon.ending, stream, peer),
+        Ok(()) => daemon.prepare_replacement(stream, peer),
         Err(error) => debug!("process {}: {error}", peer.pid),
     }
     Done::Taken
@@ -37,7 +38,7 @@ pub(super) fn perform(daemon: &Daemon, stream: &UnixStream, peer: Peer, line: &[
 
 impl Service for Daemon {
     fn registry(&self) -> &Registry {
-        &self.devices.registry
+        &self.registry
     }
 
     fn hello(&self) -> Hello {
@@ -47,31 +48,30 @@ impl Service for Daemon {
 
     fn exports(&self) -> Vec<ExportEntry> {
         let socket = self.places.nbd();
-        let devices = self.devices.registry.list().into_iter().filter(|md| md.info().active);
+        let devices = self.registry.list().into_iter().filter(|md| md.info().active);
         let own = devices.map(|md| {
             let name = md.device_name();
             let uri = Uri { endpoint: Endpoint::Unix(socket.clone()), export: name.clone() }.to_string();
             ExportEntry { name, transport: "unix".into(), address: socket.display().to_string(), uri }
         });
-        own.chain(self.devices.tcp.list()).chain(self.devices.vhost.list()).collect()
+        own.chain(self.tcp.list()).chain(self.vhost.list()).collect()
     }
 
     fn add_export(&self, name: &str, tcp: &str) -> Result<ExportEntry, Error> {
-        self.devices.tcp.add(&self.devices.registry, name, tcp)
+        self.tcp.add(&self.registry, name, tcp)
     }
 
     fn add_vhost_user(&self, name: &str, at: &VhostUserExport) -> Result<ExportEntry, Error> {
-        self.devices.vhost.add(&self.devices.registry, name, at)
+        self.vhost.add(&self.registry, name, at)
     }
 
     fn remove_export(&self, name: &str, tcp: Option<&str>, vhost_user: Option<&str>) -> Result<usize, Error> {
-        let over_tcp = if tcp.is_some() || vhost_user.is_none() { self.devices.tcp.remove(name, tcp)? } else { 0 };
-        let over_vhost =
-            if vhost_user.is_some() || tcp.is_none() { self.devices.vhost.remove(name, vhost_user) } else { 0 };
+        let over_tcp = if tcp.is_some() || vhost_user.is_none() { self.tcp.remove(name, tcp)? } else { 0 };
+        let over_vhost = if vhost_user.is_some() || tcp.is_none() { self.vhost.remove(name, vhost_user) } else { 0 };
         if over_tcp + over_vhost > 0 {
             return Ok(over_tcp + over_vhost);
         }
-        let known = self.devices.tcp.list().into_iter().chain(self.devices.vhost.list());
+        let known = self.tcp.list().into_iter().chain(self.vhost.list());
         let known: Vec<_> = known.map(|e| format!("{} at {}", e.name, e.address)).collect();
         let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
         Err(Error::new(Errno::ENXIO, format!("no such export of {name:?}; there are: {known}")))
@@ -79,9 +79,9 @@ impl Service for Daemon {
 
     fn underway(&self) -> Vec<Underway> {
         let mut list = self.underway.list();
-        // A wait for an event waits for no particular device.
+        // Who waits for an event waits for nobody in particular.
         for command in list.iter_mut().filter(|command| command.command != "DM_DEV_WAIT") {
-            command.waits_for = self.devices.registry.waits_for(&command.device);
+            command.waits_for = self.registry.waits_for(&command.device);
         }
         list
     }
@@ -94,24 +94,20 @@ impl Service for Daemon {
         log::tail(&self.places, lines)
     }
 
-    fn cut(&self, md: &MappedDevice, seed: u64, record: Option<&str>) -> Result<CutAnswer, Error> {
-        cut::cut(&self.devices, md, seed, record)
-    }
-
     fn nodes(&self) -> Vec<NodeEntry> {
-        self.devices.nodes.list()
+        self.nodes.list()
     }
 
     fn add_node(&self, name: &str, kind: NodeKind, mapper: bool) -> Result<Option<NodeEntry>, Error> {
-        self.devices.nodes.add(name, kind, mapper)
+        self.nodes.add(name, kind, mapper)
     }
 
     fn remove_node(&self, name: &str) -> Result<(), Error> {
-        self.devices.nodes.remove(name)
+        self.nodes.remove(name)
     }
 
     fn may_change(&self) -> Result<(), Error> {
-        self.devices.may_change(0).map_err(|why| why.refusal())
+        self.state.ready(self, 0).map_err(|why| why.refusal())
     }
 
     fn changed(&self, what: Changed) -> Result<(), Error> {
@@ -119,11 +115,11 @@ impl Service for Daemon {
             Changed::Device(minor) => What::Device(minor),
             Changed::Exports => What::Exports,
         };
-        self.devices.changed(what).map_err(|why| why.confession())
+        Self::changed(self, what).map_err(|why| why.confession())
     }
 
     fn lost(&self, device: &MappedDevice) -> Option<String> {
-        self.devices.lost.of(device).map(|lost| lost.reason)
+        self.lost.of(device).map(|lost| lost.reason)
     }
 
     fn may_replace(&self, version: u32) -> Result<(), Error> {
@@ -138,6 +134,8 @@ impl Service for Daemon {
 
     fn shut_down(&self, forget: bool) {
         tracing::info!("a client asks to end");
-        self.ending.ask(forget);
+        self.forget.store(forget, Ordering::Release);
+        self.ended.store(true, Ordering::Release);
+        self.stop.set();
     }
 }

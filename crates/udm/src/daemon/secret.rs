@@ -1,23 +1,23 @@
 //! Tables that were loaded with DM_SECURE_DATA: there may be a key in one.
 //!
-//! The text of such a table is in no file and in no log. On disk there is only its shape: where its targets begin and
-//! end, and their types. So after a kill the next daemon makes an error table of the same size, and says why; with
-//! `--replace` the new daemon gets everything, from memory to memory. A user with access to the device can see its
-//! table, as with the kernel.
+//! What such a table says is in no file and in no log. On disk there is its shape: where its targets begin and end, and
+//! what they are. So the daemon that follows a kill makes an error table of the same size, and says why; one that
+//! follows by `--replace` is told everything, from memory to memory. Who has the device is shown its table, as by the
+//! kernel.
 //!
-//! A table is identified by itself, not by its device: so there is one list for the process.
+//! A table is known by itself, whatever device it is moved to and whoever asks: so there is one list for the process.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use udm_core::{MappedDevice, Table, TableSlot};
 
-/// The text that is shown in place of a secret table's.
+/// What is said instead of anything that a secret table says.
 pub(crate) const HIDDEN: &str = "it was loaded with DM_SECURE_DATA, so what it says is shown nowhere";
 
 static SECRETS: Mutex<Secrets> = Mutex::new(Secrets { tables: BTreeMap::new(), loading: Vec::new() });
 
 struct Secrets {
-    /// By their addresses, which are unique while the tables are in this list.
+    /// By their addresses, which are no others' as long as they are here.
     tables: BTreeMap<usize, Weak<Table>>,
     /// Devices that such a table is being loaded for, and the tables that they had before.
     loading: Vec<(u32, Vec<Weak<Table>>)>,
@@ -34,7 +34,7 @@ pub(crate) fn mark(table: &Arc<Table>) {
     secrets.tables.insert(Arc::as_ptr(table).addr(), Arc::downgrade(table));
 }
 
-/// Whether the table of that device is secret.
+/// Whether what the table of that device says must not be written anywhere.
 pub(crate) fn is_secret(minor: u32, table: &Arc<Table>) -> bool {
     let secrets = lock();
     let new = |(of, before): &(u32, Vec<Weak<Table>>)| *of == minor && !before.iter().any(|other| is(other, table));
@@ -49,8 +49,8 @@ fn tables_of(md: &MappedDevice) -> impl Iterator<Item = Arc<Table>> {
     [TableSlot::Active, TableSlot::Inactive].into_iter().filter_map(|slot| md.table(slot))
 }
 
-/// A secret table is being loaded. The table that the device has got when this is dropped is secret, even if another
-/// thread has looked at it before.
+/// A secret table is being loaded. What the device has got when this goes is secret, also when somebody else looked
+/// earlier.
 pub(crate) struct Loading(Arc<MappedDevice>);
 
 impl Loading {

@@ -1,4 +1,4 @@
-//! The daemon's unix sockets, and the identity of their clients.
+//! The daemon's unix sockets, and who connects to them.
 
 use crate::exports::may_connect;
 use rustix::fs::Mode;
@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// Connections that the kernel keeps for a busy daemon.
 const BACKLOG: i32 = 1024;
 
-/// The process at the other end.
+/// Who is at the other end.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Peer {
     pub(crate) pid: i32,
@@ -41,8 +41,8 @@ pub(crate) struct Listener {
 }
 
 impl Listener {
-    /// Binds to `path`, for its owner alone (0600). The caller has the directory's lock, so an existing socket is left
-    /// from a killed daemon.
+    /// Binds to `path`, for its owner alone (0600). The caller has the directory's lock: a socket that is there is
+    /// left from a daemon that was killed.
     pub(crate) fn bind(path: &Path) -> io::Result<Self> {
         match std::fs::symlink_metadata(path) {
             Ok(meta) if meta.file_type().is_socket() => std::fs::remove_file(path)?,
@@ -67,7 +67,7 @@ impl Listener {
 
     /// A socket that another process has listened on. Its file is ours from now on.
     pub(crate) fn adopt(path: &Path, socket: OwnedFd) -> io::Result<Self> {
-        // So that the kernel reports this process as the one behind the socket.
+        // So that who asks the kernel for the process behind the socket is told this one.
         listen(&socket, BACKLOG)?;
         ioctl_fionbio(&socket, true)?;
         let meta = std::fs::symlink_metadata(path)?;
@@ -85,7 +85,7 @@ impl Listener {
         self.kept.store(true, Ordering::Relaxed);
     }
 
-    /// Removes the file, so that nobody connects any more.
+    /// Takes the file away, so that nobody connects any more.
     pub(crate) fn unlink(&self) {
         let ours = std::fs::symlink_metadata(&self.path).is_ok_and(|m| (m.dev(), m.ino()) == self.file);
         if ours && !self.kept.swap(true, Ordering::Relaxed) {

@@ -1,4 +1,4 @@
-//! The request to end the daemon.
+//! How the daemon is told to end.
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -7,12 +7,21 @@ use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 const SIGNALS: [i32; 3] = [SIGTERM, SIGINT, SIGHUP];
 
-/// A flag that can be waited for together with sockets: a byte in a pipe that is never read.
+/// A flag that the same signals set, for good.
+pub(crate) fn ended_by_signal() -> io::Result<Arc<AtomicBool>> {
+    let flag = Arc::new(AtomicBool::new(false));
+    for signal in SIGNALS {
+        signal_hook::flag::register(signal, flag.clone())?;
+    }
+    Ok(flag)
+}
+
+/// A flag that can be waited for together with sockets: a byte in a pipe that nobody takes out.
 pub(crate) struct Stop {
     read: UnixStream,
     write: UnixStream,
@@ -22,7 +31,7 @@ impl Stop {
     /// Not set.
     pub(crate) fn new() -> io::Result<Self> {
         let (read, write) = UnixStream::pair()?;
-        // A full pipe counts as set.
+        // A full pipe is set as well as can be.
         write.set_nonblocking(true)?;
         Ok(Self { read, write })
     }
@@ -48,59 +57,14 @@ impl Stop {
         self.wait(Some(Duration::ZERO))
     }
 
-    /// Blocks until it is set, for a limited time; returns whether it is.
+    /// Blocks until it is set, at most so long; whether it is.
     pub(crate) fn wait(&self, timeout: Option<Duration>) -> bool {
         ready(&mut [PollFd::new(&self.read, PollFlags::IN)], timeout)
     }
 
-    /// The descriptor that is readable once it is set.
+    /// What is readable once it is set.
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.read.as_fd()
-    }
-}
-
-/// Whether the daemon is to end, and what wakes whoever waits for something meanwhile.
-pub(crate) struct Ending {
-    /// The end was asked for, by a signal or a client.
-    asked: Arc<AtomicBool>,
-    /// Waiting threads wake up and check the reason.
-    stop: Stop,
-    /// The devices are not to be made again.
-    forget: AtomicBool,
-}
-
-impl Ending {
-    /// From now on the signals ask for the end.
-    pub(crate) fn on_signals() -> io::Result<Self> {
-        let asked = Arc::new(AtomicBool::new(false));
-        for signal in SIGNALS {
-            signal_hook::flag::register(signal, asked.clone())?;
-        }
-        let stop = Stop::new()?;
-        stop.on_signals()?;
-        Ok(Self { asked, stop, forget: AtomicBool::new(false) })
-    }
-
-    /// A client asks for the end. `forget`: and that the devices are not made again.
-    pub(crate) fn ask(&self, forget: bool) {
-        self.forget.store(forget, Ordering::Release);
-        self.asked.store(true, Ordering::Release);
-        self.stop.set();
-    }
-
-    /// Whether the end was asked for.
-    pub(crate) fn is_asked(&self) -> bool {
-        self.asked.load(Ordering::Acquire)
-    }
-
-    /// Whether the devices are not to be made again.
-    pub(crate) fn forgets(&self) -> bool {
-        self.forget.load(Ordering::Acquire)
-    }
-
-    /// What is set when commands and clients are to leave off: at the end, and when another daemon goes on.
-    pub(crate) fn stop(&self) -> &Stop {
-        &self.stop
     }
 }
 
@@ -116,7 +80,7 @@ fn ready(fds: &mut [PollFd<'_>], timeout: Option<Duration>) -> bool {
         match poll(fds, timeout.as_ref()) {
             Err(rustix::io::Errno::INTR) => {}
             Ok(n) => return n > 0,
-            // Only a bug here: then report that nothing is ready instead of ending the daemon.
+            // Only our own mistake: then say that nothing is ready rather than end all.
             Err(_) => return false,
         }
     }

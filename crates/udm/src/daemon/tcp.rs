@@ -1,13 +1,11 @@
-//! Devices exported over TCP, on request.
+//! Devices exported over TCP, when asked.
 
-use super::handover::HandOverMessage;
+use super::handover::{HandOver, HandOverMessage};
 use super::nbd::{self, Ready};
-use super::servers::{One, Servers, Speaks};
-use super::state::ExportState;
 use crate::exports::MappedExports;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 use udm_base::Errno;
 use udm_control::second::ExportEntry;
@@ -20,57 +18,37 @@ use udm_nbd::wire::consts::DEFAULT_PORT;
 /// Threads of one export.
 const THREADS: usize = 2;
 
-/// NBD over TCP.
-pub(crate) struct Tcp;
+/// One device on one address.
+struct TcpExport {
+    name: String,
+    address: SocketAddr,
+    server: Server,
+}
 
-/// Devices that are exported so.
-pub(crate) type TcpExports = Servers<Tcp>;
+/// All of them.
+#[derive(Default)]
+pub(crate) struct TcpExports(Arc<Mutex<Vec<TcpExport>>>);
 
-impl Speaks for Tcp {
-    type Server = Server;
-    type Address = SocketAddr;
-    const KIND: &'static str = "tcp";
+/// Where they listen, for who must not keep them alive.
+pub(crate) struct Listening(Weak<Mutex<Vec<TcpExport>>>);
 
-    fn shown(one: &One<Self>) -> (String, String) {
-        (one.at.to_string(), tcp_uri(one.at, &one.name))
-    }
-
-    fn reap(all: &[Arc<One<Self>>]) {
-        all.iter().for_each(|one| _ = one.server.reap_hangups());
-    }
-
-    fn pause(all: &[Arc<One<Self>>], patience: Duration) -> Result<(), String> {
-        for (number, one) in all.iter().enumerate() {
-            if let Err(why) = nbd::pause(&one.server, patience) {
-                all[..number].iter().for_each(|one| one.server.resume());
-                return Err(why);
-            }
-        }
-        Ok(())
-    }
-
-    fn open(one: &One<Self>) -> Vec<String> {
-        one.server.open_exports()
-    }
-
-    fn disconnect(one: &One<Self>) -> usize {
-        one.server.disconnect(&one.name)
-    }
-
-    fn resume(one: &One<Self>) {
-        one.server.resume();
-    }
-
-    fn shut_down(all: &[Arc<One<Self>>], patience: Duration) {
-        Server::shut_down_all(all.iter().map(|one| &one.server), patience);
-    }
-
-    fn give(one: &One<Self>) -> Result<Vec<HandOverMessage>, String> {
-        nbd::give(&one.server, Self::KIND, &format!("{} {}", one.at, one.name))
+impl Listening {
+    /// The addresses now.
+    pub(crate) fn addresses(&self) -> Vec<SocketAddr> {
+        let exports = self.0.upgrade().map(TcpExports);
+        exports.map_or_else(Vec::new, |exports| exports.lock().iter().map(|export| export.address).collect())
     }
 }
 
 impl TcpExports {
+    fn lock(&self) -> MutexGuard<'_, Vec<TcpExport>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn listening(&self) -> Listening {
+        Listening(Arc::downgrade(&self.0))
+    }
+
     /// Begins to serve the device. Blocks until it listens.
     pub(crate) fn add(&self, registry: &Registry, name: &str, tcp: &str) -> Result<ExportEntry, Error> {
         let address = parse_address(tcp).map_err(|message| Error::new(Errno::EINVAL, message))?;
@@ -81,17 +59,23 @@ impl TcpExports {
         let server = Server::builder().listen(Listen::Tcp(address)).threads(THREADS).start(registry.domain(), exports);
         let server = server.map_err(|e| Error::new(Errno::of(&e), e.to_string()))?;
         let bound = server.bound().iter().find_map(|l| if let Listen::Tcp(at) = l { Some(*at) } else { None });
-        Ok(self.push(name.to_owned(), bound.unwrap_or(address), server))
+        let export = TcpExport { name: name.to_owned(), address: bound.unwrap_or(address), server };
+        let entry = export.entry();
+        self.lock().push(export);
+        Ok(entry)
     }
 
-    /// Ends the exports of a device, at one address or at all; returns how many there were. Blocks until their clients
-    /// are gone. Fails only for an invalid address.
+    /// Ends those of a device, at one address or at all; returns how many there were. Blocks until their clients are
+    /// gone. Fails only for an address that is none.
     pub(crate) fn remove(&self, name: &str, tcp: Option<&str>) -> Result<usize, Error> {
         let address = tcp.map(parse_address).transpose().map_err(|message| Error::new(Errno::EINVAL, message))?;
-        Ok(self.remove_if(|one| one.name == name && address.is_none_or(|at| at == one.at)))
+        let chosen = |export: &TcpExport| export.name == name && address.is_none_or(|at| at == export.address);
+        let gone: Vec<_> = self.lock().extract_if(.., |export| chosen(export)).collect();
+        Server::shut_down_all(gone.iter().map(|export| &export.server), Duration::from_secs(5));
+        Ok(gone.len())
     }
 
-    /// The exports from the messages of another daemon, each with its device and address; they do not serve yet.
+    /// What goes on from the messages of another daemon, each with its device and address; it serves nobody yet.
     pub(crate) fn prepare(
         registry: &Registry,
         messages: Vec<HandOverMessage>,
@@ -116,22 +100,76 @@ impl TcpExports {
         ready
     }
 
-    /// Serves the prepared exports.
+    /// Serves what was prepared.
     pub(crate) fn go_on(&self, ready: Vec<(String, SocketAddr, Ready)>) {
-        for (name, at, ready) in ready {
-            self.push(name, at, ready.go_on());
-        }
+        let served = ready.into_iter().map(|(name, address, ready)| TcpExport { name, address, server: ready.go_on() });
+        self.lock().extend(served);
     }
 
-    /// What it takes to make them again.
-    pub(crate) fn states(&self) -> Vec<ExportState> {
-        self.all().iter().map(|one| ExportState { name: one.name.clone(), tcp: one.at.to_string() }).collect()
+    pub(crate) fn list(&self) -> Vec<ExportEntry> {
+        self.lock().iter().map(TcpExport::entry).collect()
+    }
+
+    pub(crate) fn reap_hangups(&self) {
+        self.lock().iter().for_each(|export| {
+            export.server.reap_hangups();
+        });
+    }
+
+    /// Ends all.
+    pub(crate) fn shut_down(&self, patience: Duration) {
+        let all = std::mem::take(&mut *self.lock());
+        Server::shut_down_all(all.iter().map(|export| &export.server), patience);
     }
 }
 
-/// The address for an NBD client.
+impl HandOver for TcpExports {
+    fn kind(&self) -> &'static str {
+        "tcp"
+    }
+
+    fn pause(&self, patience: Duration) -> Result<(), String> {
+        let all = self.lock();
+        for (number, export) in all.iter().enumerate() {
+            if let Err(why) = nbd::pause(&export.server, patience) {
+                all[..number].iter().for_each(|export| export.server.resume());
+                return Err(why);
+            }
+        }
+        Ok(())
+    }
+
+    fn holds(&self) -> Vec<String> {
+        self.lock().iter().flat_map(|export| export.server.open_exports()).collect()
+    }
+
+    fn resume(&self, _: &Registry) {
+        self.lock().iter().for_each(|export| export.server.resume());
+    }
+
+    fn give(&self) -> Result<Vec<HandOverMessage>, String> {
+        let mut messages = Vec::new();
+        for TcpExport { name, address, server } in std::mem::take(&mut *self.lock()) {
+            messages.extend(nbd::give(&server, self.kind(), &format!("{address} {name}"))?);
+        }
+        Ok(messages)
+    }
+}
+
+impl TcpExport {
+    fn entry(&self) -> ExportEntry {
+        ExportEntry {
+            name: self.name.clone(),
+            transport: "tcp".into(),
+            address: self.address.to_string(),
+            uri: tcp_uri(self.address, &self.name),
+        }
+    }
+}
+
+/// What an NBD client is given for an address.
 pub(crate) fn tcp_uri(address: SocketAddr, name: &str) -> String {
-    // A server that listens on every address is reached on this machine's own.
+    // Who listens on every address is reached on this machine's own.
     let host = match address.ip() {
         IpAddr::V6(ip) if ip.is_unspecified() => IpAddr::V6(Ipv6Addr::LOCALHOST),
         IpAddr::V4(ip) if ip.is_unspecified() => IpAddr::from([127, 0, 0, 1]),

@@ -1,19 +1,19 @@
-//! Logs long waits, once each, for people who were not there when they happened.
+//! Tells the log, once, of what has been waiting for long: for who was not there when it happened.
 
 use super::Daemon;
-use super::resting::Resting;
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 use tracing::warn;
 use udm_control::second::{DebugDump, Service};
 
-/// A wait of this length is logged.
+/// What has been waiting for so long is told.
 const LONG_MS: u64 = 30_000;
-/// How often to check.
+/// How often it is looked.
 const LOOK: Duration = Duration::from_secs(10);
 
-/// The waits found at the last check.
+/// What was found the last time.
 #[derive(Default)]
 struct Seen {
     commands: BTreeMap<(String, String, Option<u32>), Told>,
@@ -22,7 +22,7 @@ struct Seen {
     locks: Vec<String>,
 }
 
-/// The length of a wait, and whether it has been logged.
+/// For how long something waits, and whether it has been told.
 #[derive(Clone, Copy, Default)]
 struct Told {
     ms: u64,
@@ -30,9 +30,9 @@ struct Told {
 }
 
 impl Told {
-    /// Updates the length of the wait. Returns whether it has to be logged.
+    /// It waits for so long now. Whether that is to be told.
     fn is_due(&mut self, ms: u64) -> bool {
-        // Shorter than the last time: another wait of the same kind.
+        // Less than the last time: another of the same kind.
         self.told &= ms >= self.ms;
         self.ms = ms;
         let due = ms >= LONG_MS && !self.told;
@@ -42,7 +42,7 @@ impl Told {
 }
 
 impl Seen {
-    /// The lines to be logged for the present waits, `passed` milliseconds after the last check.
+    /// What is to be told of what is found now, `passed` milliseconds after the last time.
     fn look(&mut self, dump: &DebugDump, passed: u64) -> Vec<String> {
         let mut news = Vec::new();
         let mut before = std::mem::take(&mut self.commands);
@@ -77,15 +77,14 @@ impl Seen {
     }
 }
 
-/// Devices beneath that do not answer.
+/// What beneath does not answer.
 fn rest(dump: &DebugDump) -> String {
     let silent = dump.beneath.iter().filter(|b| b.requests > 0 && b.silent_ms >= LONG_MS / 2);
     silent.map(|b| format!("; {} has not answered for {} s", b.name, b.silent_ms / 1000)).collect()
 }
 
 impl Daemon {
-    /// Checks again and again, on a thread of its own, as long as this daemon exists. It never waits for another
-    /// thread.
+    /// Looks again and again, on a thread of its own, as long as this daemon is there. It waits for nobody.
     pub(super) fn watch(self: &Arc<Self>) {
         let resting = Resting::of(self);
         let work = move || {
@@ -94,7 +93,7 @@ impl Daemon {
                 let begun = Instant::now();
                 let passed = begun.duration_since(std::mem::replace(&mut last, begun));
                 let news = seen.look(&daemon.debug(), passed.as_millis() as u64);
-                // Thousands of devices take time: the checks must not cost more than a 500th of a CPU.
+                // Thousands of devices take their time: a look is not to cost more than a 500th of a CPU.
                 rest = LOOK.max(begun.elapsed() * 500);
                 if !news.is_empty() {
                     news.iter().for_each(|text| warn!("{text}"));
@@ -102,9 +101,36 @@ impl Daemon {
                 }
             }
         };
-        if let Err(e) = self.devices.registry.domain().executor().spawn("udm-watchdog", Box::new(work)) {
+        if let Err(e) = self.registry.domain().executor().spawn("udm-watchdog", Box::new(work)) {
             warn!("nobody looks for what waits: {e}");
         }
+    }
+}
+
+/// A daemon that is looked after now and then, and not held in between: one that gives everything to another lets go of
+/// it.
+pub(super) struct Resting {
+    daemon: Weak<Daemon>,
+    ended: Arc<AtomicBool>,
+}
+
+impl Resting {
+    pub(super) fn of(daemon: &Arc<Daemon>) -> Self {
+        Self { daemon: Arc::downgrade(daemon), ended: daemon.ended.clone() }
+    }
+
+    /// Lets time pass; `None` when the daemon is ending or has gone.
+    pub(super) fn rest(&self, time: Duration) -> Option<Arc<Daemon>> {
+        let mut left = time;
+        while !left.is_zero() {
+            if self.ended.load(Ordering::Acquire) || self.daemon.strong_count() == 0 {
+                return None;
+            }
+            let now = left.min(super::LOOK);
+            std::thread::sleep(now);
+            left -= now;
+        }
+        self.daemon.upgrade().filter(|daemon| !daemon.ended.load(Ordering::Acquire))
     }
 }
 

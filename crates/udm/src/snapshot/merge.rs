@@ -1,9 +1,9 @@
-//! `udm snapshot merge`: merges a snapshot with the steps of lvm2, and waits for the end.
+//! `udm snapshot merge`: what lvm2 does to take a snapshot back, and what it then waits for.
 //!
 //! # Order
 //! The snapshot is suspended, then the origin's device; `snapshot-merge` takes the place of the origin's table, and the
-//! snapshot's device is removed. When all is merged, the origin's own table comes back. A failure before the origin
-//! runs again is undone. The daemon does the merge: the command that follows it may end and be started again.
+//! snapshot's device goes. When all is merged, the origin's own table comes back. What fails before the origin runs
+//! again is undone. The merge is the daemon's: who follows it may leave and come back.
 
 use crate::connect;
 use crate::places::Places;
@@ -17,7 +17,7 @@ use udm_control::codec::{Command, Flags, RequestBuilder, Response, TargetSpec};
 use udm_formats::snapshot::size;
 use udm_formats::thin::tools::Progress;
 
-/// The interval between two looks at the progress.
+/// Between two looks at how far it is.
 const LOOK: Duration = Duration::from_millis(100);
 /// The largest answer that is taken.
 const MAX_CAPACITY: usize = 16 << 20;
@@ -62,7 +62,7 @@ impl Line {
         self.params.split(is_gap).filter(|word| !word.is_empty()).collect()
     }
 
-    /// The range of the target.
+    /// What the target is of.
     fn origin(&self) -> &str {
         self.words().first().copied().unwrap_or_default()
     }
@@ -73,7 +73,7 @@ impl Line {
     }
 }
 
-/// The sectors on the COW device that are still to be merged, from a status; or the status, if the merge cannot go on.
+/// Sectors on the COW device that are still to go, by a status; or the status, when it cannot go on.
 fn left(status: &str) -> Result<u64, String> {
     let number = |text: &str| text.parse::<u64>().ok();
     let parse = || {
@@ -87,7 +87,7 @@ fn left(status: &str) -> Result<u64, String> {
 struct Daemon<T>(T);
 
 impl<T: DmTransport> Daemon<T> {
-    /// Sends a request; errors call it `deed`. Returns the answer's bytes, for [`Response`] to parse.
+    /// Asks for what a message calls `deed`. The answer's bytes, of which [`Response`] makes sense.
     fn ask(&mut self, deed: &str, name: &str, command: Command, request: RequestBuilder) -> Result<Vec<u8>, String> {
         let failed = |errno: Errno, detail: &str| {
             let gap = if detail.is_empty() { "" } else { "\n" };
@@ -167,8 +167,7 @@ impl<T: DmTransport> Daemon<T> {
         self.ask(deed, name, command, RequestBuilder::new(command)).map(drop)
     }
 
-    /// Puts `snapshot-merge` in the place of the origin's table. Returns the origin's device, and the number of sectors
-    /// to merge.
+    /// Puts `snapshot-merge` in the place of the origin's table. Returns the origin's device, and how many sectors go.
     fn begin(&mut self, name: &str, line: &Line, into: Option<&str>) -> Result<(String, Option<u64>), String> {
         if line.words().get(2).is_some_and(|store| *store == "N") {
             return Err(format!("{name} is a transient snapshot: expected one with a store P or PO"));
@@ -203,7 +202,7 @@ impl<T: DmTransport> Daemon<T> {
     fn top_of(&mut self, name: &str, line: &Line, into: Option<&str>) -> Result<String, String> {
         let mut tops = Vec::new();
         for other in self.names()? {
-            // A device that is removed meanwhile does not count.
+            // One that goes meanwhile is none.
             let Ok(Some(table)) = self.table(&other) else { continue };
             if table.target == ORIGIN && table.origin() == line.origin() && table.len == line.len {
                 tops.push(other);
@@ -219,8 +218,8 @@ impl<T: DmTransport> Daemon<T> {
         }
     }
 
-    /// Waits until all is merged, and puts the origin's own table back. Returns how many sectors had to be merged:
-    /// `all`, or the number that is left now.
+    /// Waits until all is merged, and puts the origin's own table back. Returns how many sectors were to go, `all` or
+    /// as many as there are left now.
     fn follow(&mut self, top: &str, mut all: Option<u64>, quiet: bool) -> Result<u64, String> {
         let line = self.table(top)?.filter(|line| line.target == MERGE);
         let line = line.ok_or_else(|| format!("{top} has no merge under way"))?;

@@ -1,4 +1,4 @@
-//! A metadata device as a file: locked while it is read or written, so that no half-written transaction is seen.
+//! A metadata device as a file: locked while it is read or written, so that nobody's transaction is seen half.
 
 use std::fs::File;
 use std::future::ready;
@@ -11,14 +11,14 @@ use udm_io::{BlockDevice, Domain};
 use udm_pdata::{BLOCK_SIZE, Block, BlockIo, IoError, IoFuture};
 use udm_stack::OpenOptions;
 
-/// The intended use.
+/// What is to be done with it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Access {
-    /// No process may write meanwhile.
+    /// Nobody may write meanwhile.
     Read,
-    /// Others may write: a metadata snapshot does not change.
+    /// Somebody may: what is read does not change. A metadata snapshot.
     ReadShared,
-    /// No process may read or write meanwhile.
+    /// Nobody may read or write meanwhile.
     Write,
 }
 
@@ -26,7 +26,7 @@ pub(super) enum Access {
 struct Metadata {
     file: File,
     blocks: u64,
-    /// Holds the lock. Reads go through the page cache, which reads ahead.
+    /// Holds the lock. What is read goes through the page cache, which reads ahead.
     _lock: Arc<dyn BlockDevice>,
 }
 
@@ -34,7 +34,7 @@ struct Metadata {
 pub(super) fn open(path: &Path, access: Access) -> Result<Arc<dyn BlockIo>, String> {
     let name = path.to_str().ok_or_else(|| format!("{path:?} is not UTF-8"))?;
     let cwd = std::env::current_dir().unwrap_or_default();
-    // Never a URI or M:m, even if it looks like one.
+    // Not a URI or M:m, whatever it looks like.
     let spec = cwd.join(name);
     let spec = spec.to_str().ok_or_else(|| format!("{spec:?} is not UTF-8"))?;
     let read_only = access != Access::Write;

@@ -327,7 +327,7 @@ fn about(device: &Path, error: &Error) -> String {
 fn told(device: &Path, result: Result<(), Error>) -> Result<u8, String> {
     match result {
         Ok(()) => Ok(0),
-        // The reader has seen enough.
+        // Whoever read has seen enough.
         Err(error) if error.is_broken_pipe() => Ok(0),
         Err(error @ Error::Thin(_)) => Err(format!("{}; `udm thin check` tells more", about(device, &error))),
         Err(error) => Err(about(device, &error)),

@@ -164,15 +164,6 @@ impl NbdHold {
         self.stream.read_exact(&mut data)?;
         Ok(Ok(data))
     }
-
-    /// Closes, and waits until the server has closed too, which lets go of the device before. The daemon hears of an
-    /// end a moment later otherwise, and waits for that a second at most when it is asked to remove the device.
-    pub(crate) fn close(mut self) {
-        // One that has gone has closed.
-        if self.stream.shutdown(std::net::Shutdown::Write).is_ok() {
-            let _ = self.stream.read_to_end(&mut Vec::new());
-        }
-    }
 }
 
 pub(crate) use udm_testing::until;

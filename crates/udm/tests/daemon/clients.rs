@@ -143,7 +143,7 @@ fn can_open(files: u64) -> bool {
     limit.maximum.is_none_or(|most| most >= files)
 }
 
-/// An idle client costs no thread, and commands work even beyond the daemon's limit of clients.
+/// Who is idle costs no thread, and control goes on, also beyond the number of clients that the daemon has at a time.
 #[test]
 fn many_idle_clients() {
     if !can_open(5000) {
@@ -205,7 +205,7 @@ fn half_requests() {
     assert_eq!(&answer, b"{\"ok\":");
 }
 
-/// A client that does not take its answer does not prevent a replacement, and gets the rest from the next daemon.
+/// Who does not take an answer keeps nobody from replacing the daemon, and gets the rest from the next one.
 #[test]
 fn answers_that_are_not_taken() {
     const DM_TABLE_STATUS: u32 = 0xc138_fd0c;
@@ -554,7 +554,7 @@ fn daemons_of_other_users() {
         refused(0, words, &theirs, &belongs);
     }
     refused(OTHER - 1, &["ls"], &theirs, &belongs);
-    // A directory given as an option is meant.
+    // Who types it means it.
     let typed = place.ok(&format!("--dir {} ls", theirs.display()));
     assert_eq!(typed, "vol\t(600:0)\n");
     // Another's socket in one's own directory.

@@ -189,7 +189,7 @@ fn stopping() {
     assert_eq!(place.udm(["daemon", "--status"]).status.code(), Some(1));
 }
 
-/// A client that was waiting when the daemon was told to end gets an error that says so, and starts no other daemon.
+/// Who was waiting to be served when the daemon was told to end is told so, and starts no other.
 #[test]
 fn stopping_with_commands_queued() {
     let place = Place::new();

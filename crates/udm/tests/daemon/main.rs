@@ -3,10 +3,8 @@
 mod clients;
 #[path = "../common/mod.rs"]
 mod common;
-mod cut;
 mod golden;
 mod lifecycle;
-mod log_writes;
 mod merge;
 mod node;
 mod replace;

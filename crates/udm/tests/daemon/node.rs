@@ -219,9 +219,7 @@ fn file_system(mkfs: &[&str], check: &[&str], options: &str) {
     run(mkfs[0], mkfs[1..].iter().copied().chain([path.to_str().unwrap()]));
     let mounted = Mounted::new(&place, &path, "mnt", "rw");
 
-    // Of a copy, since somebody may be writing in the tree.
-    let (source, crates) = (place.root().join("source"), Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap());
-    run("cp", [OsStr::new("-r"), crates.as_os_str(), source.as_os_str()]);
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
     let tree = mounted.0.join("tree");
     run("cp", [OsStr::new("-r"), source.as_os_str(), tree.as_os_str()]);
     let big = mounted.0.join("big");
@@ -579,8 +577,7 @@ fn stopped_while_a_block_device_waits_for_a_resume() {
     until("the loop device is free", || attached(&place) == 0);
 }
 
-/// A thread that attaches and detaches, and one that suspends and resumes the device beneath, do not wait for each
-/// other.
+/// Who attaches and detaches, and who suspends and resumes what it is on, do not wait for each other.
 #[test]
 fn attached_and_detached_over_what_is_suspended_again_and_again() {
     let place = Place::new();

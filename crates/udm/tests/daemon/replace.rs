@@ -87,7 +87,7 @@ fn devices_and_clients_go_on() {
     assert!(place.ok("info --json high").contains("\"compile\":false"));
     place.ok("resume still");
     assert_eq!(place.ok("table still"), "0 16 zero \n");
-    [high, r, n].into_iter().for_each(NbdHold::close);
+    drop((high, r, n));
     place.ok("remove r");
     place.ok("daemon --stop");
     let left: Vec<_> =
@@ -512,8 +512,8 @@ fn lives(pid: u32) -> bool {
     stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
 }
 
-/// The old daemon or the new one killed at any moment: the surviving daemon has all that was flushed, and if none
-/// survives, the next command's daemon has. Clients of an old one that goes on notice nothing.
+/// The old daemon or the new one killed at any moment: whoever is left has all that was flushed, and if nobody is, the
+/// next command's daemon has. Clients of an old one that goes on notice nothing.
 #[test]
 fn whoever_is_killed_whenever() {
     let place = Place::new();

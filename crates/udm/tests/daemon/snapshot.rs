@@ -220,8 +220,8 @@ fn the_headers_chunk_counts_and_an_invalid_snapshot_shows_nothing() {
                 "good" => assert_eq!((read, write), (Ok(vec![0xc0; 512]), Ok(vec![]))),
                 _ => assert_eq!((read, write), (Err(5), Err(5))),
             }
-            device.close();
-            place.ok("remove x");
+            drop(device);
+            crate::common::until("removed", || place.udm(["remove", "x"]).status.success());
         }
     }
     assert_eq!(std::fs::read(place.root().join("invalid")).unwrap(), cow(&[7], |disk| disk[4] = 0), "never written");

@@ -19,14 +19,8 @@ const PAGES: &[(&str, &str)] = &[
     ("docs/src/polling.md", "udm create disk --table '0 131072 linear null:size=64M:poll_queues=1 0'"),
     ("docs/src/commands/bench.md", ""),
     ("docs/src/commands/create.md", ""),
-    ("docs/src/commands/cut.md", "truncate -s 1M /tmp/disk; udm create db --table '0 2048 power-cut /tmp/disk 0'"),
     ("docs/src/commands/export.md", ""),
     ("docs/src/commands/load.md", "truncate -s 2G big.img; udm create disk --table '0 2097152 linear /tmp/big.img 0'"),
-    (
-        "docs/src/commands/log-writes.md",
-        "truncate -s 1M /tmp/disk replay; truncate -s 4M /tmp/log; \
-         udm create x --table '0 2048 log-writes /tmp/disk /tmp/log'; udm message x 0 mark here; udm remove x",
-    ),
     (
         "docs/src/commands/remove.md",
         "udm create base --table '0 8 ram'; udm create top --table '0 8 linear /dev/mapper/base 0'",
@@ -49,17 +43,11 @@ const PAGES: &[(&str, &str)] = &[
          udm create pool --table '0 131072 thin-pool /tmp/meta.img /tmp/data.img 128 0'",
     ),
     ("docs/src/commands/wait.md", "udm create disk --table '0 8 ram'"),
-    ("docs/src/targets/delay.md", "truncate -s 1G a.img"),
-    ("docs/src/targets/dust.md", "truncate -s 1G a.img"),
-    ("docs/src/targets/ebs.md", "truncate -s 1G sdb"),
     ("docs/src/targets/error.md", "truncate -s 1M a.img"),
-    ("docs/src/targets/flakey.md", "truncate -s 1G a.img"),
     ("docs/src/targets/linear.md", "truncate -s 1G a.img b.img; truncate -s 2G sdb"),
     ("docs/src/targets/loop.md", "truncate -s 2G b.img"),
     ("docs/src/targets/ram.md", ""),
     ("docs/src/targets/striped.md", "truncate -s 1G a.img b.img"),
-    ("docs/src/targets/switch.md", "truncate -s 1G a.img b.img"),
-    ("docs/src/targets/unstriped.md", "truncate -s 4G both.img"),
     ("docs/src/targets/thin-pool.md", "truncate -s 4M sdb1; truncate -s 64M sdb2"),
     (
         "docs/src/targets/thin.md",

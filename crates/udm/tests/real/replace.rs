@@ -1,57 +1,62 @@
 //! The daemon replaced under load: no request fails, and no write is lost.
 //!
-//! By default for some replacements; `UDM_REPLACE_SECONDS=60 cargo test -p udm --test real replace -- --nocapture` for
+//! By default for a few seconds; `UDM_REPLACE_SECONDS=60 cargo test -p udm --test real replace -- --nocapture` for
 //! longer.
 
 use crate::disks::write_image;
 use crate::lab::Lab;
 use crate::programs::{self, fio, same};
-use crate::udm::wait_until;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 /// Bytes of the device.
 const SIZE: u64 = 32 << 20;
 const SECTORS: u64 = SIZE / 512;
-/// Replacements that there are at least under each load.
-const REPLACEMENTS: u64 = 6;
+/// From the end of one replacement to the next.
+const PERIOD: Duration = Duration::from_millis(500);
 
-/// How long a load lasts at least.
-fn long() -> Duration {
-    let text = std::env::var("UDM_REPLACE_SECONDS").ok();
-    Duration::from_secs(text.map_or(0, |text| text.parse().expect("UDM_REPLACE_SECONDS is a number")))
+fn seconds() -> u64 {
+    std::env::var("UDM_REPLACE_SECONDS").ok().map_or(4, |text| text.parse().expect("UDM_REPLACE_SECONDS is a number"))
 }
 
-/// Replaces the daemon again and again, until told to stop, whenever `device` was written to since the last time;
-/// counts in `count`. The longest time of the command.
-fn replace(lab: &Lab, device: &str, stop: &AtomicBool, count: &AtomicU64) -> Duration {
-    let mut longest = Duration::ZERO;
-    let stops = || stop.load(Ordering::Relaxed);
-    while !stops() {
-        let begun = Instant::now();
+/// Replaces the daemon again and again until told to stop; how often, and the longest time of the command.
+fn replace(lab: &Lab, stop: &AtomicBool) -> (u64, Duration) {
+    let (mut count, mut longest) = (0, Duration::ZERO);
+    while !stop.load(Ordering::Relaxed) {
+        let begun = std::time::Instant::now();
         lab.udm.ok(&["daemon", "--replace"]);
         longest = longest.max(begun.elapsed());
-        count.fetch_add(1, Ordering::Relaxed);
-        let writes = lab.udm.number(device, "writes");
-        wait_until("the load goes on", || stops() || lab.udm.number(device, "writes") != writes);
+        count += 1;
+        std::thread::sleep(PERIOD);
     }
-    longest
+    (count, longest)
+}
+
+/// Runs a program while the daemon is replaced. What it printed, and how often there was another daemon.
+fn under_replacement<T: Send>(lab: &Lab, work: impl FnOnce() -> T + Send) -> (T, u64) {
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let replacing = scope.spawn(|| replace(lab, &stop));
+        let done = work();
+        stop.store(true, Ordering::Relaxed);
+        let (count, longest) = replacing.join().expect("the replacements succeed");
+        println!("{count} replacements, the longest of {} ms", longest.as_millis());
+        (done, count)
+    })
 }
 
 #[track_caller]
 fn check(lab: &Lab, device: &str) {
-    let (stop, count) = (AtomicBool::new(false), AtomicU64::new(0));
-    let (begun, long) = (Instant::now(), long());
-    let ((content, text), longest) = std::thread::scope(|scope| {
-        let replacing = scope.spawn(|| replace(lab, device, &stop, &count));
-        let few = || count.load(Ordering::Relaxed) < REPLACEMENTS || begun.elapsed() < long;
-        let goes_on = || !replacing.is_finished() && few();
-        let done = fio::verified_while(&lab.udm.uri(device), 4, SIZE, "4k-64k", goes_on);
-        stop.store(true, Ordering::Relaxed);
-        (done, replacing.join().expect("the replacements succeed"))
-    });
-    println!("{} replacements, the longest of {} ms", count.into_inner(), longest.as_millis());
-    assert!(content, "{device}: {text}");
+    let mut options = fio::options(&lab.udm.uri(device), 4, SIZE);
+    options.extend(
+        ["--rw=randrw", "--bsrange=4k-64k", "--verify=crc32c", "--verify_backlog=64", "--fsync=32", "--time_based"]
+            .map(Into::into),
+    );
+    options.push(format!("--runtime={}", seconds()));
+    let args: Vec<&str> = options.iter().map(String::as_str).collect();
+    let ((content, text), count) = under_replacement(lab, || programs::outcome("fio", &args));
+    assert!(content && !text.contains("verify:") && text.contains("err= 0"), "{device}: {text}");
+    assert!(count >= 2, "{device}: {count} replacements");
     assert!(lab.udm.number(device, "writes") > 100, "{device}: there was a load");
 }
 
@@ -97,6 +102,7 @@ fn an_image_is_copied_across_daemons() {
         });
         for _ in 0..4 {
             lab.udm.ok(&["daemon", "--replace"]);
+            std::thread::sleep(PERIOD / 5);
         }
         stop.store(true, Ordering::Relaxed);
         copying.join().expect("the copies are right")

@@ -1,53 +1,63 @@
 //! Tables swapped under load: no request fails, and no write is lost.
 //!
-//! By default for some swaps; `UDM_SWAP_SECONDS=30 cargo test -p udm --test real swaps -- --nocapture` for longer.
+//! By default for a few seconds; `UDM_SWAP_SECONDS=30 cargo test -p udm --test real swaps -- --nocapture` for longer.
 
 use crate::lab::Lab;
-use crate::programs::fio;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use crate::programs::{self, fio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// Bytes of the device.
 const SIZE: u64 = 16 << 20;
 const SECTORS: u64 = SIZE / 512;
-/// Swaps that there are at least.
-const SWAPS: u64 = 60;
+/// From one swap to the next.
+const PERIOD: Duration = Duration::from_millis(50);
 /// Clients, each on a connection of its own.
 const JOBS: u64 = 4;
 
-/// How long the load lasts at least.
-fn long() -> Duration {
-    let text = std::env::var("UDM_SWAP_SECONDS").ok();
-    Duration::from_secs(text.map_or(0, |text| text.parse().expect("UDM_SWAP_SECONDS is a number")))
+/// How long the load lasts.
+fn seconds() -> u64 {
+    std::env::var("UDM_SWAP_SECONDS").ok().map_or(6, |text| text.parse().expect("UDM_SWAP_SECONDS is a number"))
 }
 
-/// Swaps the table of `dev`, in turn and as fast as it goes, until told to stop; counts in `swaps`. The longest swap.
-fn swap(lab: &Lab, tables: &[String], stop: &AtomicBool, swaps: &AtomicU64) -> Duration {
-    let mut longest = Duration::ZERO;
-    for table in tables.iter().cycle().take_while(|_| !stop.load(Ordering::Relaxed)) {
+/// Swaps the table of `dev` every [`PERIOD`], in turn, until told to stop. How often, and the longest swap.
+fn swap(lab: &Lab, tables: &[String], stop: &AtomicBool) -> (u64, Duration) {
+    let (mut swaps, mut longest) = (0, Duration::ZERO);
+    let mut next = Instant::now() + PERIOD;
+    for table in tables.iter().cycle() {
+        std::thread::sleep(next.saturating_duration_since(Instant::now()));
+        next += PERIOD;
+        if stop.load(Ordering::Relaxed) {
+            break;
+        }
         let begun = Instant::now();
         lab.udm.ok(&["load", "dev", "--table", table]);
         lab.udm.ok(&["resume", "dev"]);
         longest = longest.max(begun.elapsed());
-        swaps.fetch_add(1, Ordering::Relaxed);
+        swaps += 1;
     }
-    longest
+    (swaps, longest)
 }
 
-/// Verified load on the device while its tables are swapped, as long as it `goes_on` after so many swaps: whether fio
-/// was content, and what it printed.
-fn load_and_swap(lab: &Lab, tables: &[String], goes_on: impl Fn(u64) -> bool) -> (bool, String) {
-    let (stop, swaps) = (AtomicBool::new(false), AtomicU64::new(0));
-    let (fio, longest) = std::thread::scope(|scope| {
-        let swapping = scope.spawn(|| swap(lab, tables, &stop, &swaps));
-        let goes_on = || !swapping.is_finished() && goes_on(swaps.load(Ordering::Relaxed));
-        let fio = fio::verified_while(&lab.udm.uri("dev"), JOBS, SIZE, "4k-32k", goes_on);
+/// Verified load on the device while its tables are swapped: whether fio was content, what it printed, and how many
+/// swaps there were.
+fn load_and_swap(lab: &Lab, tables: &[String], seconds: u64) -> (bool, String, u64) {
+    let mut options = fio::options(&lab.udm.uri("dev"), JOBS, SIZE);
+    options.extend(
+        ["--rw=randrw", "--bsrange=4k-32k", "--verify=crc32c", "--verify_backlog=64", "--time_based"].map(Into::into),
+    );
+    options.push(format!("--runtime={seconds}"));
+    let args: Vec<&str> = options.iter().map(String::as_str).collect();
+    let stop = AtomicBool::new(false);
+    let (fio, (swaps, longest)) = std::thread::scope(|scope| {
+        let swapping = scope.spawn(|| swap(lab, tables, &stop));
+        let fio = programs::outcome("fio", &args);
         stop.store(true, Ordering::Relaxed);
         (fio, swapping.join().expect("the swaps succeed"))
     });
-    println!("{} swaps, the longest of {} ms with both commands", swaps.into_inner(), longest.as_millis());
+    println!("{swaps} swaps in {seconds} s, the longest of {} ms with both commands", longest.as_millis());
     println!("{}", fio.1);
-    fio
+    (fio.0, fio.1, swaps)
 }
 
 #[test]
@@ -72,10 +82,11 @@ fn no_write_is_lost_between_tables() {
     lab.udm.create("below", &whole);
     let stacked = format!("0 {SECTORS} linear /dev/mapper/below 0");
     lab.udm.create("dev", &whole);
-    let (begun, long) = (Instant::now(), long());
-    let goes_on = |swaps| swaps < SWAPS || begun.elapsed() < long;
-    let (content, text) = load_and_swap(&lab, &[pieces, striped, stacked, whole], goes_on);
-    assert!(content, "{text}");
+    let seconds = seconds();
+    let (content, text, swaps) = load_and_swap(&lab, &[pieces, striped, stacked, whole], seconds);
+    assert!(content && !text.contains("verify:") && text.contains("err= 0"), "{text}");
+    // A machine with other work does fewer; far fewer would mean that it is not the swaps that were tested.
+    assert!(swaps >= seconds * 2, "{swaps} swaps");
     assert!(lab.udm.number("dev", "writes") > 100, "there was a load");
 }
 
@@ -90,6 +101,6 @@ fn a_lost_write_would_be_noticed() {
     lab.udm.create("other", &format!("0 {SECTORS} ram"));
     let tables = ["one", "other"].map(|name| format!("0 {SECTORS} linear /dev/mapper/{name} 0"));
     lab.udm.create("dev", &tables[0]);
-    let (content, text) = load_and_swap(&lab, &tables, |swaps| swaps < SWAPS);
-    assert!(!content && text.contains("verify"), "{text}");
+    let (content, text, swaps) = load_and_swap(&lab, &tables, 2);
+    assert!(swaps > 0 && !content && text.contains("verify"), "{text}");
 }

@@ -1,4 +1,4 @@
-//! Blocks that are reused while bios are out to them.
+//! Blocks that are used anew while bios are out to them.
 
 use super::*;
 use std::any::Any;
@@ -111,7 +111,7 @@ fn a_drain_ends_with_the_last_bio_that_came_before() {
     assert_eq!(first, drains.lock().unwrap().ask(), "nothing has begun in between");
     submit(&channel, dev, Op::Flush);
     assert!(!is_over(first));
-    // The drain does not wait for bios that enter now; a drain requested now does.
+    // What enters now is not waited for, but is by who asks now.
     submit(&channel, dev, Op::WriteZeroes);
     let second = drains.lock().unwrap().ask();
     assert!(second > first);
@@ -132,7 +132,7 @@ fn a_drain_ends_with_the_last_bio_that_came_before() {
     assert_eq!(users.flights.count(), 0);
 }
 
-/// Threads use the current one of two places. A thread that makes the other one current and lets a drain pass finds the
+/// Threads use whichever of two places is current. One who makes the other current and lets a drain pass finds the
 /// first without users, every time.
 #[test]
 fn a_place_has_no_users_after_its_drain() {

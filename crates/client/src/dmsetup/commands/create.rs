@@ -163,8 +163,8 @@ impl App<'_, '_> {
         }
     }
 
-    /// Mapped devices have a major number of their own. dmsetup goes on with the requested number, cannot resume, and
-    /// leaves the device with its table inactive.
+    /// Mapped devices have a major number of their own. dmsetup goes on with the number that was
+    /// asked for, cannot resume, and leaves the device with its table inactive.
     fn wrong_number(&mut self, device: &NewDevice<'_>, created: &Answer, wanted: DevT, table: Vec<TableLine>) -> Done {
         self.load(device, created, table)?;
         let (name, dev) = (device.name, created.dev());

@@ -1,6 +1,7 @@
 //! `help`, and what is said to a command that is not there.
 
-use crate::dmsetup::app::{App, Call, CommandType, Done, Failed};
+use super::COMMANDS;
+use crate::dmsetup::app::{App, Call, Done, Failed};
 use std::fmt::Write;
 
 const OPTIONS: &str = "
@@ -29,7 +30,7 @@ Options:
 Taken and without effect: --uid, --gid, --mode, --addnodeon..., --udev..., --noudev...
 ";
 
-/// The program's other commands, which are handled before this.
+/// What the program has besides, which it handles before it comes here.
 const OWN: &str = "
 Commands of udm's own, each with a --help:
   run [--nbd SOCKET] [--tcp ADDR[:PORT]] DEVICES
@@ -44,9 +45,9 @@ create takes --node[=auto|ublk|fuse|loop|none], too.
 With --dir DIRECTORY any command goes to the daemon of that directory.
 ";
 
-pub(super) fn usage(program: &str, commands: &[CommandType]) -> String {
+pub(super) fn usage(program: &str) -> String {
     let mut text = format!("Usage: {program} [OPTIONS] COMMAND [ARGUMENTS]\n\n");
-    for command in commands.iter().filter(|c| c.name != "stats") {
+    for command in COMMANDS.iter().filter(|c| c.name != "stats") {
         let _ = writeln!(text, "  {} {}", command.name, command.usage);
     }
     // Under dmsetup's own name there are none but dmsetup's.
@@ -58,7 +59,7 @@ pub(super) fn usage(program: &str, commands: &[CommandType]) -> String {
 }
 
 pub(super) fn help(app: &mut App<'_, '_>, _: &Call<'_>) -> Done {
-    app.explain(usage(&app.program, app.commands));
+    app.explain(usage(&app.program));
     if app.options.columns {
         app.explain("\n");
         app.list_fields();
@@ -71,8 +72,8 @@ pub(super) fn stats(_: &mut App<'_, '_>, _: &Call<'_>) -> Done {
 }
 
 /// "; did you mean …?" with the commands that the word is a slip of.
-pub(super) fn near(word: &str, commands: &[CommandType]) -> String {
-    let near: Vec<&str> = commands.iter().map(|c| c.name).filter(|n| is_near(word, n)).collect();
+pub(super) fn near(word: &str) -> String {
+    let near: Vec<&str> = COMMANDS.iter().map(|c| c.name).filter(|n| is_near(word, n)).collect();
     if near.is_empty() { String::new() } else { format!("; did you mean {}?", near.join(" or ")) }
 }
 
@@ -99,24 +100,23 @@ fn distance(a: &str, b: &str, slips: usize) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::dmsetup::commands::COMMANDS;
 
     #[test]
     fn slips() {
-        assert_eq!(near("inf", COMMANDS), "; did you mean info?");
-        assert_eq!(near("LS", COMMANDS), "; did you mean ls?");
-        assert_eq!(near("craete", COMMANDS), "; did you mean create?");
-        assert_eq!(near("nonsense", COMMANDS), "");
-        assert_eq!(near("", COMMANDS), "");
+        assert_eq!(near("inf"), "; did you mean info?");
+        assert_eq!(near("LS"), "; did you mean ls?");
+        assert_eq!(near("craete"), "; did you mean create?");
+        assert_eq!(near("nonsense"), "");
+        assert_eq!(near(""), "");
     }
 
     #[test]
     fn every_command_is_in_the_usage_text() {
-        let text = usage("udm", COMMANDS);
+        let text = usage("udm");
         for command in COMMANDS.iter().filter(|c| c.name != "stats") {
             assert!(text.contains(&format!("  {} ", command.name)), "{}", command.name);
         }
         assert!(text.contains("\n  bench "));
-        assert!(!usage("dmsetup", COMMANDS).contains("\n  bench "));
+        assert!(!usage("dmsetup").contains("\n  bench "));
     }
 }

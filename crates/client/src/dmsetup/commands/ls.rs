@@ -119,7 +119,7 @@ fn tree(app: &mut App<'_, '_>) -> Done {
             None => app.kernel_name(node.dev).or_else(|| host(node.dev)),
         };
         let text = draw(tree, drawing, &name);
-        // Truncating a line may cut a character in two.
+        // What cuts a line may cut a character in two.
         let _ = app.env.stdout.write_all(&text);
     }
     built

@@ -30,7 +30,7 @@ const fn command(
 const MANY: usize = usize::MAX;
 
 /// Every command, with the counts of arguments of dmsetup 1.02.185.
-pub(super) static COMMANDS: &[CommandType] = &[
+static COMMANDS: &[CommandType] = &[
     command("help", "[-c]", (0, 0), Repeat::Never, help::help),
     command(
         "create",
@@ -121,11 +121,11 @@ impl App<'_, '_> {
             });
         }
         let Some((name, args)) = words.split_first() else {
-            self.explain(help::usage(&self.program, self.commands));
+            self.explain(help::usage(&self.program));
             return Err(Failed::told());
         };
         let Some(mut command) = find(name) else {
-            let (near, program) = (help::near(name, self.commands), &self.program);
+            let (near, program) = (help::near(name), &self.program);
             return Err(Failed::new(format!("unknown command {name:?}{near}\n`{program} help` lists the commands")));
         };
         if !(command.min..=command.max).contains(&args.len()) {
@@ -216,7 +216,7 @@ impl App<'_, '_> {
         }
     }
 
-    /// Run a command for each device. A failure is reported, and the rest are tried.
+    /// Run a command for each device there is. A failure is told, and the rest are tried.
     fn for_each_device(&mut self, call: &Call<'_>, say_none: bool, run: impl Fn(&mut Self, &Call<'_>) -> Done) -> Done {
         let listed = self.listed()?;
         if listed.is_empty() && say_none && !self.options.json {

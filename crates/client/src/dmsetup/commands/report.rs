@@ -14,7 +14,7 @@ use udm_control::codec::Flags;
 
 const DEFAULT_FIELDS: &str = "name,major,minor,attr,open,segments,events,uuid";
 const SPLITNAME_FIELDS: &str = "vg_name,lv_name,lv_layer";
-/// The kernel's default read-ahead: 128 KiB (`VM_READAHEAD_PAGES`).
+/// What the kernel reads ahead where nothing asks for more: 128 KiB (`VM_READAHEAD_PAGES`).
 const READ_AHEAD: u64 = 256;
 
 impl App<'_, '_> {

@@ -101,7 +101,7 @@ impl App<'_, '_> {
         }
         words.push(self.env.node_dir.join(name).to_string_lossy().into_owned());
         self.flush();
-        // The program's exit code is ignored, as in dmsetup.
+        // What comes of the program is its own affair, as in dmsetup.
         if let Err(e) = (self.env.exec)(&words) {
             self.complain(format!("cannot run {}: {e}", words[0]));
         }

@@ -1,5 +1,5 @@
-//! dmsetup's commands for udev and nodes. udm has no udev to wait for: cookies can be made and released, without
-//! effect.
+//! What dmsetup does with udev and with nodes. udm has no udev to wait for: cookies can be made
+//! and released, and nothing comes of it.
 
 use crate::dmsetup::app::{App, Call, Done, Failed};
 use crate::dmsetup::task::TaskType;
@@ -34,7 +34,7 @@ fn cookie(text: &str) -> Done<u32> {
 }
 
 pub(super) fn mknodes(app: &mut App<'_, '_>, call: &Call<'_>) -> Done {
-    // The daemon keeps the nodes, so this only checks whether the daemon can be reached.
+    // The daemon keeps the nodes; what is left is to say whether it can be asked.
     let Some(name) = call.device() else { return app.listed().map(|_| ()) };
     let mut task = app.task(TaskType::MkNodes);
     app.set_name(&mut task, name)?;

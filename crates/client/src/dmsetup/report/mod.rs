@@ -1,10 +1,9 @@
 //! The report of `-c`: rows of fields, selected, sorted and laid out as libdevmapper does it
 //! (`libdm-report.c`, 1.02.185).
 
-mod layout;
 mod output;
 
-pub(super) use layout::Layout;
+pub(super) use output::Layout;
 
 use super::fields::{self, FIELDS, Field, FieldId, Found, Group, Value, field};
 use super::select::{self, Selection};

@@ -4,6 +4,34 @@ use super::{Column, Report};
 use crate::dmsetup::fields::{FieldType, Value};
 use std::fmt::Write;
 
+/// How a report is laid out.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(in crate::dmsetup) struct Layout {
+    /// Pad the columns.
+    pub(in crate::dmsetup) aligned: bool,
+    pub(in crate::dmsetup) headings: bool,
+    /// Write `DM_FIELD=value` (`--nameprefixes`).
+    pub(in crate::dmsetup) prefixes: bool,
+    /// With prefixes: write the values in quotes.
+    pub(in crate::dmsetup) quoted: bool,
+    /// One line a field rather than one a row (`--rows`).
+    pub(in crate::dmsetup) columns_as_rows: bool,
+    pub(in crate::dmsetup) separator: String,
+}
+
+impl Default for Layout {
+    fn default() -> Self {
+        Self {
+            aligned: true,
+            headings: true,
+            prefixes: false,
+            quoted: true,
+            columns_as_rows: false,
+            separator: " ".into(),
+        }
+    }
+}
+
 impl Report {
     /// The rows so far as text, which end with it. With `repeat` the headings stand over every
     /// output, not only over the first.
@@ -101,7 +129,7 @@ fn pad(text: &str, width: usize, right: bool) -> String {
 #[cfg(test)]
 mod tests {
     use super::super::{NewReport, Report, ReportError, Value};
-    use crate::dmsetup::report::Layout;
+    use super::*;
 
     fn new(options: &str, keys: &str, selection: Option<&str>, layout: Layout) -> Result<NewReport, ReportError> {
         Report::build(options, keys, selection, None, layout)

@@ -9,7 +9,7 @@ pub(super) use parse::parse;
 use super::fields::{self, Value};
 use regex_lite::Regex;
 
-/// The selection of rows. The default selects all.
+/// What rows are selected. The default selects all.
 #[derive(Debug, Default)]
 pub(super) struct Selection {
     root: Option<Node>,

@@ -36,7 +36,7 @@ const OR: [&str; 2] = ["||", "#"];
 
 struct Parser<'a, 'c> {
     text: &'a str,
-    /// The unread rest.
+    /// What has not been read.
     rest: &'a str,
     depth: usize,
     /// Finds or makes the column of a field.
@@ -181,7 +181,7 @@ impl<'a> Parser<'a, '_> {
             return Err(self.error_at(rest, "a plain number, without % or a unit"));
         }
         self.rest = rest;
-        // Digits after a point are ignored.
+        // What follows a point does not count.
         match word.split('.').next() {
             Some("") | None => Ok(0),
             Some(digits) => digits.parse().map_err(|_| self.error_at(start, "a number below 2^64")),

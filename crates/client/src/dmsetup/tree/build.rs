@@ -7,7 +7,7 @@ use udm_base::DevT;
 use udm_control::codec::Flags;
 
 impl TreeNode {
-    /// The answers about a mapped device.
+    /// Of a mapped device, what it has answered.
     fn show(&mut self, answer: &Answer) {
         (self.name, self.uuid) = (answer.name.clone(), answer.uuid.clone());
         self.state = Some(NodeState {
@@ -43,8 +43,8 @@ impl App<'_, '_> {
         result
     }
 
-    /// Add a device and all that it stands on. Devices above are added before those beneath, and a device that is met
-    /// again is linked again but not followed again.
+    /// Add a device and all that it stands on. What is above is added before what is beneath, and
+    /// a device that is met again is linked again but not followed again.
     fn add_stack(&mut self, tree: &mut Tree, dev: DevT, mapped_majors: &[u32]) -> Done {
         let mut pending = vec![(ROOT, dev)];
         while let Some((parent, dev)) = pending.pop() {

@@ -37,7 +37,7 @@ impl Symbols {
     };
 }
 
-/// The options of the drawing.
+/// What is drawn, and how.
 #[derive(Debug)]
 pub(in crate::dmsetup) struct Drawing {
     pub(in crate::dmsetup) symbols: &'static Symbols,

@@ -25,7 +25,7 @@ pub(super) struct TreeNode {
     used_by: Vec<usize>,
 }
 
-/// The properties of a mapped device in the tree.
+/// What the tree shows of a mapped device.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct NodeState {
     pub(super) suspended: bool,
@@ -41,7 +41,7 @@ pub(super) struct Tree {
     by_dev: HashMap<DevT, usize>,
 }
 
-/// The direction of a walk.
+/// Which way a walk goes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Direction {
     /// To what a device stands on.

@@ -117,7 +117,8 @@ fn replies(mut bytes: &[u8]) -> Vec<(u32, u32, Vec<u8>)> {
     found
 }
 
-/// The input gives these replies (their types; errors also have a message) and this end, in whatever pieces it arrives.
+/// What is said brings these replies (their types; errors also have a message) and this end, in whatever pieces it
+/// arrives.
 #[track_caller]
 fn check(said: &Said, expect: &[(u32, u32)], end: &End) {
     for step in [said.0.len(), 1, 7] {
@@ -319,7 +320,7 @@ fn who_does_not_speak_the_protocol_is_hung_up_on() {
 }
 
 proptest! {
-    /// With any input there is no panic, and the result does not depend on the pieces.
+    /// Whatever comes: no panic, and no matter in which pieces it comes.
     #[test]
     fn any_bytes_in_any_pieces(bytes in proptest::collection::vec(any::<u8>(), 0..200), step in 1usize..50) {
         let mut said = Said::flags(HELLO).0;

@@ -1,4 +1,4 @@
-//! The decisions on requests.
+//! What is decided on requests.
 
 use super::*;
 use proptest::prelude::*;

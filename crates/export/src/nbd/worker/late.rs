@@ -1,17 +1,17 @@
-//! Stalled clients and devices.
+//! Clients and devices that do not get on.
 
 use super::{Slot, Worker};
 use crate::nbd::connection::Connection;
 use std::time::Duration;
 use udm_io::Nanos;
 
-/// How long a client may pause in the middle of sending or receiving while others wait for the memory that it holds.
+/// How long a client may stop in the middle of what it sends or takes while others wait for the memory that it holds.
 const STALL: Duration = Duration::from_secs(30);
 /// How long a client may negotiate. A server of others (QEMU's) gives as much.
 const HANDSHAKE: Duration = Duration::from_secs(10);
 
 impl Worker {
-    /// Handles stalled clients and devices.
+    /// Looks after those who do not get on.
     pub(super) fn look(&mut self, now: Nanos) {
         self.end_stalled(now);
         self.end_silent(now);
@@ -20,7 +20,7 @@ impl Worker {
         }
     }
 
-    /// Hangs up on clients that hold memory, do nothing with it, and make others wait for it.
+    /// Hangs up on clients that keep others waiting for memory with which they do nothing.
     fn end_stalled(&mut self, now: Nanos) {
         let lacks = |slot: &Slot| slot.connection.lacks_memory(&self.engine);
         if !self.waiting.iter().any(|number| self.slots.get(*number).is_some_and(lacks)) {

@@ -1,9 +1,9 @@
-//! A connection to the kernel, for the requests of one mount.
+//! A connection to the kernel: what one mount's requests come by.
 //!
 //! The directory is a mount, and so is each node's file, on top of its place in the directory. `/dev/fuse` is one queue
-//! for each mount, the first request first, and a request that was read has to be kept. So every user of a connection
-//! that is shared with a device that does not answer would wait behind it, sooner or later. A node's requests therefore
-//! wait in a queue of its own, while their data is still in the callers' memory.
+//! for each mount, the first request first, and a request that was read has to be kept: so whoever shares a connection
+//! with a device that does not answer waits behind it, sooner or later. A node's requests therefore wait in a queue of
+//! its own, where their data is still the callers' memory.
 
 use super::mount::Mounted;
 use super::tree::{Node, lock};
@@ -16,12 +16,12 @@ use zerocopy::IntoBytes;
 
 /// A mount's connection. It ends with its last descriptor, of which this is one.
 pub(super) struct Connection {
-    /// Its number, for handles; never reused.
+    /// By which handles know it; never used again.
     pub(super) id: u64,
     fd: OwnedFd,
-    /// The node whose file is mounted; `None` for the directory.
+    /// Whose file is mounted; `None` for the directory.
     pub(super) node: Option<Arc<Node>>,
-    /// The mount, while it is visible.
+    /// While its mount is to be seen.
     mounted: Mutex<Option<Mounted>>,
     /// Whether requests may come by io_uring.
     pub(super) rings: bool,
@@ -48,7 +48,7 @@ impl Connection {
         self.node.as_ref().is_some_and(|own| Arc::ptr_eq(own, node))
     }
 
-    /// Takes its mount, to release it or to detach it.
+    /// Takes its mount out of the caller's hands, or of sight.
     pub(super) fn take_mounted(&self) -> Option<Mounted> {
         lock(&self.mounted).take()
     }
@@ -61,24 +61,24 @@ impl Connection {
         self.by_ring.store(on, Ordering::Release);
     }
 
-    /// Notes that the kernel has ended it. Returns whether that was new.
+    /// Notes that the kernel has ended it. Whether that is news.
     pub(super) fn set_gone(&self) -> bool {
         !self.gone.swap(true, Ordering::AcqRel)
     }
 
-    /// Whether the kernel is known to have ended it.
+    /// Whether the kernel has ended it, as far as somebody has noticed.
     pub(super) fn is_gone(&self) -> bool {
         self.gone.load(Ordering::Acquire)
     }
 
-    /// Makes the kernel forget the attributes of the node's file, if it has them.
+    /// Has the kernel forget the attributes of the node's file, if it knows of it here.
     pub(super) fn forget_attributes(&self, node: &Node) {
         let ino = if self.node.is_some() { ROOT } else { node.file_ino() };
         // Attributes alone; there are no pages but of shared mappings, which stay.
         let message = InvalInode { ino, off: -1, len: 0 };
         let len = size_of::<OutHeader>() + size_of::<InvalInode>();
         let header = OutHeader { len: len as u32, error: NOTIFY_INVAL_INODE, unique: 0 };
-        // Fails when the kernel does not know the inode, which is harmless.
+        // Fails when the kernel does not know the inode, which is as well.
         let _ = rustix::io::writev(&self.fd, &[IoSlice::new(header.as_bytes()), IoSlice::new(message.as_bytes())]);
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! # Invariants
 //! - Memory that a bio refers to stays until the bio has completed.
-//! - A request is answered on its own connection, or with its own io_uring entry.
+//! - A request is answered on the connection that it came by, or with the entry that it has come in.
 //! - A device stays attached until its last bio here has completed.
 
 use super::links::{LEAST, Links};
@@ -11,24 +11,25 @@ use super::steps::{Part, Range, Step};
 use super::tree::{Node, lock};
 use super::uring::Uring;
 use super::wire::{LseekOut, OutHeader, WriteOut};
+use crate::slots::Slots;
 use std::collections::HashMap;
 use std::io::{self, IoSlice};
 use std::sync::Arc;
-use udm_base::{AlignedBuf, Errno, Sector, Sectors, Slots};
+use udm_base::{AlignedBuf, Errno, Sector, Sectors};
 use udm_io::{Attached, BlockDevice, Channel, Completion, Domain, Limits, Op, OpFlags, Question, Questions, Status};
 use zerocopy::IntoBytes;
 
 /// The most bytes that one request reads or writes.
 pub(super) const MAX_TRANSFER: usize = 1 << 20;
-/// The place of the data in receive memory: behind a page that ends with the request's head.
+/// Where the data lies in memory that is received into: behind a page that ends with the request's head.
 pub(super) const DATA_AT: usize = 4096;
-/// The length of receive memory. A read may cover two blocks more than it has bytes.
+/// The length of memory that is received into. A read may cover two blocks more than it has bytes.
 pub(super) const RECEIVE_LEN: usize = DATA_AT + MAX_TRANSFER;
 const LARGE: usize = RECEIVE_LEN + 128 * 1024;
-/// Data up to this length is copied out of the receive memory: copying a page costs less than touching other memory for
-/// each request.
+/// What is at most this long is copied out of the memory that was received into: a page's copy costs less than to touch
+/// other memory for each request.
 const SMALL: usize = 32 * 1024;
-/// The most idle buffers that are kept.
+/// Idle buffers that are kept.
 const KEEP_SMALL: usize = 256;
 const KEEP_LARGE: usize = 32;
 /// The channel's slots.
@@ -42,13 +43,13 @@ pub(super) struct Buf {
     lent: bool,
 }
 
-/// The request that an answer is for.
+/// Which request an answer is for.
 #[derive(Clone, Copy)]
 pub(super) struct Tag {
     /// The connection that it came by.
     pub(super) link: u32,
     pub(super) unique: u64,
-    /// Its entry, if it came by io_uring.
+    /// Where it has come by io_uring.
     pub(super) entry: Option<u32>,
 }
 
@@ -58,7 +59,7 @@ impl Buf {
     }
 }
 
-/// The answer on success.
+/// What is answered when all went well.
 enum Answer {
     /// Bytes of the buffer.
     Data {
@@ -77,15 +78,15 @@ struct Job {
     node: Arc<Node>,
     device: u32,
     step: Step,
-    /// The following steps, the next one at the end.
+    /// What follows, the next at the end.
     rest: Vec<Step>,
     buf: Option<Buf>,
-    /// The search for data on the device.
+    /// What the device is asked.
     search: Option<Search>,
     /// The block of which a part changes.
     block: Option<AlignedBuf>,
-    /// Whether it has entered its node's write lock, and whether alone.
-    write_lock: Option<bool>,
+    /// How it has entered its node's gate: whether alone.
+    gate: Option<bool>,
     /// Bytes of memory that it counts for.
     held: usize,
     answer: Answer,
@@ -99,11 +100,11 @@ struct Use {
     device: Arc<dyn BlockDevice>,
     limits: Limits,
     jobs: usize,
-    /// New jobs use it; false when the device has changed meanwhile.
+    /// Jobs begin here; otherwise the device has changed meanwhile.
     current: bool,
 }
 
-/// A device's properties, for making requests of it.
+/// What a device is like, for who makes requests of it.
 #[derive(Clone, Copy)]
 pub(super) struct Shape {
     device: u32,
@@ -117,23 +118,23 @@ pub(super) struct Shape {
 pub(super) struct Engine {
     pub(super) channel: Channel,
     pub(super) links: Links,
-    /// Requests by io_uring, if available.
+    /// Requests by io_uring, where that can be.
     pub(super) uring: Option<Uring>,
-    /// The worker's number, for write locks.
+    /// The worker's number, by which gates know it.
     number: usize,
     devices: Slots<Use>,
     jobs: Slots<Job>,
     small: Vec<AlignedBuf>,
     large: Vec<AlignedBuf>,
-    /// Questions to devices, and their jobs.
+    /// What devices were asked, and for which jobs.
     questions: Questions,
     asked: HashMap<Question, u32>,
-    /// Writes of other workers that may begin now: worker and slot.
+    /// Writes that other workers' jobs have waited for, to be told: worker and slot.
     pub(super) admitted: Vec<(usize, u32)>,
 }
 
 impl Engine {
-    /// The engine of worker `number` of `workers`.
+    /// That of worker `number` of `workers`.
     pub(super) fn new(domain: &Domain, (number, workers): (usize, usize)) -> io::Result<Self> {
         let channel = domain.channel()?;
         channel.set_depth(DEPTH);
@@ -191,7 +192,7 @@ impl Engine {
         !self.small.is_empty() || !self.large.is_empty()
     }
 
-    /// Returns idle memory to the system.
+    /// Gives idle memory back to the system.
     pub(super) fn trim(&mut self) {
         self.small = Vec::new();
         self.large = Vec::new();
@@ -201,7 +202,7 @@ impl Engine {
     pub(super) fn shape(&mut self, link: u32, node: &Arc<Node>) -> Shape {
         let version = node.version();
         let is = |used: &Use| used.current && Arc::ptr_eq(&used.node, node);
-        // A connection mostly belongs to one device.
+        // A connection is mostly that of one device.
         let last = self.links.of_request(link).device;
         let known = self.devices.get(last).filter(|used| is(used)).map(|_| last);
         let index = match known.or_else(|| Some(self.devices.iter().find(|(_, used)| is(used))?.0)) {
@@ -244,7 +245,7 @@ impl Engine {
         }
     }
 
-    /// Releases devices that nobody has open.
+    /// Lets go of devices that nobody has open.
     pub(super) fn let_go_of_closed(&mut self) {
         for index in self.devices.numbers() {
             if let Some(used) = self.devices.get_mut(index).filter(|used| !used.node.is_open()) {
@@ -268,7 +269,7 @@ impl Engine {
             // Only with blocks larger than any device has.
             return Err(Errno::EINVAL);
         }
-        // Whole blocks are read into the memory that the kernel copies from.
+        // Whole blocks are read to where the kernel takes them from.
         let lent = if skip == 0 && range.sectors.as_len() <= MAX_TRANSFER { self.payload(tag) } else { None };
         let buf = lent.unwrap_or_else(|| self.take(range.sectors.as_len()));
         let answer = Answer::Data { skip, len };
@@ -276,8 +277,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Writes received data: `len` bytes at `DATA_AT` of `received`, or of the payload of a request by io_uring. The
-    /// memory is taken, or stays with the caller.
+    /// Writes what was received: `len` bytes at `DATA_AT` of `received`, or of the payload of a request by io_uring.
+    /// The memory is taken, or stays with the caller.
     pub(super) fn write(
         &mut self,
         tag: Tag,
@@ -309,7 +310,7 @@ impl Engine {
         self.begin(tag, node, shape, (first, rest), None, Some(!whole), Answer::Empty);
     }
 
-    /// Finds the next data or hole from a byte on.
+    /// Finds where data, or a hole, is next from a byte on.
     pub(super) fn seek(
         &mut self,
         tag: Tag,
@@ -337,12 +338,12 @@ impl Engine {
         shape: Shape,
         steps: (Step, Vec<Step>),
         buf: Option<Buf>,
-        write_lock: Option<bool>,
+        gate: Option<bool>,
         answer: Answer,
     ) {
         let (device, (step, rest)) = (shape.device, steps);
         self.devices[device].jobs += 1;
-        // An entry's payload exists anyway.
+        // An entry's payload is there anyway.
         let held = buf.as_ref().filter(|buf| !buf.lent).map_or(0, Buf::len).max(LEAST);
         self.links.begin(tag.link, held);
         let slot = self.jobs.insert(Job {
@@ -354,17 +355,17 @@ impl Engine {
             buf,
             search: None,
             block: None,
-            write_lock,
+            gate,
             held,
             answer,
         });
-        let admitted = write_lock.is_none_or(|alone| lock(&node.write_lock).enter(alone, (self.number, slot)));
+        let admitted = gate.is_none_or(|alone| lock(&node.gate).enter(alone, (self.number, slot)));
         if admitted {
             self.submit(slot);
         }
     }
 
-    /// Begins a job that has waited for its write lock.
+    /// Begins a job that has waited at its gate.
     pub(super) fn admit(&mut self, slot: u32) {
         self.submit(slot);
     }
@@ -427,7 +428,7 @@ impl Engine {
         assert!(submitted, "the channel has a slot for each request");
     }
 
-    /// Asks the device the job's next question, or goes on with the result. Does not wait.
+    /// Asks the device what the job has to know next, or goes on with what it found. Does not wait.
     fn ask(&mut self, slot: u32) {
         let job = &mut self.jobs[slot];
         let search = job.search.as_mut().expect("it has something to ask");
@@ -451,7 +452,7 @@ impl Engine {
         }
     }
 
-    /// Handles completions: answers, or goes on with the next step. Returns how many bios had completed.
+    /// Completes what is done: answers, or goes on with the next step. Returns how many bios had completed.
     pub(super) fn work(&mut self) -> usize {
         let mut count = 0;
         self.channel.poll();
@@ -477,7 +478,7 @@ impl Engine {
                 job.step = Step::Store(part);
                 self.submit(slot);
             }
-            // A discard is a hint: the rest is zeroed.
+            // A hint: what is left is zeroed.
             (Step::Discard(_), Status::NotSupported) | (_, Status::Ok) => self.next_step(slot),
             _ => self.finish(slot, Err(errno(status))),
         }
@@ -497,9 +498,9 @@ impl Engine {
 
     fn finish(&mut self, slot: u32, result: Result<(), Errno>) {
         let job = self.jobs.remove(slot).expect("a job that ends");
-        if let Some(alone) = job.write_lock {
-            // Before the answer: after it the caller may write the same place again.
-            let next = lock(&job.node.write_lock).leave(alone);
+        if let Some(alone) = job.gate {
+            // Before the answer: who has it may write the same place again.
+            let next = lock(&job.node.gate).leave(alone);
             self.admitted.extend(next);
         }
         let mut buf = job.buf;
@@ -556,17 +557,17 @@ impl Engine {
         let Some(link) = self.links.get(link) else { return };
         match rustix::io::retry_on_intr(|| rustix::io::writev(link.connection.fd(), &parts)) {
             Ok(_) => {}
-            // The caller was killed, or everything is unmounted.
+            // Who asked was killed, or everything is unmounted.
             Err(rustix::io::Errno::NOENT | rustix::io::Errno::NODEV) => {}
             Err(error) => tracing::warn!("a request of the kernel cannot be answered: {error}"),
         }
     }
 }
 
-/// The error number for the caller.
+/// What a caller is told of a status.
 fn errno(status: Status) -> Errno {
     match status {
-        // The caller would take it as an invitation to try again at once.
+        // Would be taken for a call that may be tried again without waiting.
         Status::Again | Status::Requeue => Errno::EIO,
         other => other.errno().unwrap_or(Errno::EIO),
     }
@@ -575,8 +576,7 @@ fn errno(status: Status) -> Errno {
 impl Drop for Engine {
     fn drop(&mut self) {
         if self.channel.outstanding() > 0 {
-            // A device still has bios, and may write to their memory: that memory is leaked, with the rest of the
-            // engine.
+            // A device still has bios, and it may write to their memory: it stays, with all that is beside it.
             tracing::warn!("{} requests of nodes are left behind", self.jobs.len());
             std::mem::forget(std::mem::take(&mut self.jobs));
             std::mem::forget(std::mem::take(&mut self.devices));

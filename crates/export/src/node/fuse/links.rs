@@ -1,33 +1,33 @@
-//! A worker's ends of the connections: which of them may read requests, and how much of the memory each may hold.
+//! A worker's ends of the connections: which of them may have requests, and how much of the memory each may hold.
 //!
 //! # The share of a connection
 //! A worker has [`MEMORY`] for data of requests under way, of all connections together. A connection takes requests in
-//! while it holds less than what is left. So a single connection gets half, and a further one finds as much free as the
-//! last one before it has. Requests beyond the share stay in the kernel, where their data is in the callers' own
-//! memory. One worker, the connection's home, takes requests of up to [`SURE`] bytes whatever the others hold: so each
-//! connection goes on, however many are stuck.
+//! while it holds less than what is left: so one alone gets half, and who comes after those that hold their share finds
+//! as much as the last of them has. Beyond its share its requests stay in the kernel, where their data is the callers'
+//! own memory. One worker, its home, takes [`SURE`] of it whatever the others hold: so each goes on, however many do
+//! not.
 
 use super::connection::Connection;
+use crate::slots::Slots;
 use rustix::fd::AsFd;
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
-use udm_base::Slots;
 use udm_io::Channel;
 
-/// Bytes of data under way in one worker, apart from the sure bytes of connections at home there.
+/// Bytes of data under way in one worker, apart from what connections that are at home there are sure of.
 pub(super) const MEMORY: usize = 16 << 20;
-/// The bytes that a connection may hold at its home, whatever others hold; its last request may go beyond.
+/// What a connection may hold at its home, whatever others hold; the last of its requests may go beyond.
 pub(super) const SURE: usize = 1 << 20;
-/// The least that a request counts for: its place among the requests under way.
+/// What a request counts for at least: its place among the requests under way.
 pub(super) const LEAST: usize = 4096;
 
-/// The state of a connection.
+/// Where a connection stands.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Place {
-    /// The channel watches for requests.
+    /// The channel tells when something comes.
     Quiet,
-    /// It has to be looked at.
+    /// It is to be looked at.
     Ready,
     /// It holds its share.
     Full,
@@ -76,7 +76,7 @@ impl Links {
         self.slots.get(link)
     }
 
-    /// The link of a request: it stays as long as the request is under way.
+    /// A request's: it stays for as long as that is under way.
     pub(super) fn of_request(&mut self, link: u32) -> &mut Link {
         &mut self.slots[link]
     }
@@ -86,7 +86,7 @@ impl Links {
         self.slots.iter().find(|(_, link)| Arc::ptr_eq(&link.connection, connection)).map(|(number, _)| number)
     }
 
-    /// The links at home here that have room for requests.
+    /// Looks at those that are at home here. Which of them have room for what is there.
     pub(super) fn look_at_home(&mut self) -> Vec<u32> {
         let at_home = self.slots.iter().filter(|(_, link)| self.is_home(link));
         let mut looked: Vec<_> = at_home.map(|(number, _)| number).collect();
@@ -123,7 +123,7 @@ impl Links {
         link.jobs += 1;
     }
 
-    /// It is answered. The caller may make the next request at once.
+    /// It is answered. Who has the answer may ask again at once.
     pub(super) fn finish(&mut self, link: u32, bytes: usize) {
         self.held -= bytes;
         let number = link;
@@ -148,7 +148,7 @@ impl Links {
         }
     }
 
-    /// How many links have to be looked at, including those that have room again.
+    /// How many are to be looked at. Those that have room again are among them.
     pub(super) fn count_ready(&mut self, channel: &Channel) -> io::Result<usize> {
         let mut at = 0;
         while at < self.full.len() {
@@ -165,14 +165,14 @@ impl Links {
         Ok(self.ready.len())
     }
 
-    /// The next link to be looked at.
+    /// The next that is to be looked at.
     pub(super) fn next(&mut self) -> Option<u32> {
         let link = self.ready.pop_front()?;
         self.set_place(link, Place::Quiet);
         Some(link)
     }
 
-    /// It has no room for a request that may be there.
+    /// It has no room for what may be there.
     pub(super) fn is_full(&mut self, link: u32) {
         self.set_place(link, Place::Full);
         self.full.push(link);
@@ -184,13 +184,13 @@ impl Links {
         }
     }
 
-    /// Before the worker sleeps: only connections with room may wake it.
+    /// Before the worker sleeps: it is woken by connections that have room, if by any.
     pub(super) fn settle(&mut self, channel: &Channel, watching: bool) -> io::Result<()> {
         if watching != self.watching {
             self.watching = watching;
             for link in self.slots.numbers() {
                 self.watch(channel, link, watching)?;
-                // The channel reports anything that came meanwhile.
+                // Whatever came meanwhile is told by the channel.
             }
         }
         for at in 0..self.full.len() {
@@ -205,7 +205,7 @@ impl Links {
             return Ok(());
         }
         match wanted {
-            // One sleeping worker is enough for a request.
+            // Of the workers that sleep one is enough for a request.
             true => channel.watch_shared(link.connection.fd(), key(number))?,
             false => channel.unwatch(link.connection.fd().as_fd())?,
         }
@@ -213,7 +213,7 @@ impl Links {
         Ok(())
     }
 
-    /// The kernel has ended its connection. The link is removed when nothing of it is under way.
+    /// The kernel has ended its connection. It goes when nothing of it is under way.
     pub(super) fn gone(&mut self, channel: &Channel, number: u32) {
         // It was watched.
         let _ = self.watch(channel, number, false);
@@ -231,7 +231,7 @@ impl Links {
         }
     }
 
-    /// Releases all links.
+    /// Lets go of all.
     pub(super) fn clear(&mut self, channel: &Channel) {
         // Closing them does the same, when their copies are closed as well.
         let _ = self.settle(channel, false);
@@ -239,7 +239,7 @@ impl Links {
     }
 }
 
-/// The key of a link's descriptor in the channel. A late event costs at most a useless look.
+/// The key of a link's descriptor in the channel. One that comes late means at most a look in vain.
 pub(super) fn key(link: u32) -> u64 {
     u64::from(link) + 1
 }
@@ -279,7 +279,7 @@ mod tests {
         let (mut links, _channel) = links(100);
         let taken: Vec<_> = (0..100).map(|link| fill(&mut links, link)).collect();
         assert_eq!(taken[..6], [8, 4, 2, 1, 1, 0], "{taken:?}");
-        // Links at home here always have some.
+        // Those that are at home here always have some.
         assert!((6..100).all(|at| taken[at] == 1 - at % 2), "{taken:?}");
         assert_eq!(links.held, (16 + 47) << 20);
     }

@@ -3,8 +3,8 @@
 //! # Layout
 //! - `wire`, `request`: the kernel's protocol
 //! - `tree`: names, inodes, open files
-//! - `connection`, `links`: connections to the kernel, and how much of the memory each may hold
-//! - `steps`, `write_lock`, `search`: the bios of a request, writes that must be alone, and questions to devices
+//! - `connection`, `links`: what requests come by, and how much of the memory each may hold
+//! - `steps`, `gate`, `search`: which bios a request needs, which writes must be alone, and what devices are asked
 //! - `uring`: requests by io_uring
 //! - `engine`, `worker`, `serve`: requests under way, a thread's event loop, and what each request does
 //! - `mount`, [`server`]: mounting, threads, start and stop
@@ -12,20 +12,20 @@
 //!
 //! # How a request goes
 //! The directory is a mount, and so is each node's file: the kernel has a queue of requests for each, and every worker
-//! takes from all of them. A write's data is received at a page boundary, and goes to the device from there; a read's
-//! answer is sent from the memory that the device has filled. In a steady state nothing of this allocates. Files have
-//! direct I/O: the kernel keeps no pages of them.
+//! takes from all of them. A write's data is received at a page border, and goes to the device from there; a read's
+//! answer leaves from where the device has put it. In a steady state nothing of this allocates. Files have direct I/O:
+//! the kernel keeps no pages of them.
 //!
 //! # Invariants
-//! - The kernel splits requests of unaligned memory into pieces of any length: a part of a block is read, changed and
-//!   written, with no other write of that node meanwhile.
+//! - What the kernel splits at its own convenience (memory that is not aligned) comes in pieces of any length: a part
+//!   of a block is read, changed and written, with no other write of that node beside it.
 //! - A request is answered once, on the connection that it came by.
-//! - A device that does not answer holds its share of the memory, and does not prevent other devices' requests from
-//!   being read.
+//! - A device that does not answer holds its share of the memory, and keeps nobody else's requests from being read.
 //! - Nothing is cached: sizes, names and data are asked for each time.
 
 mod connection;
 mod engine;
+mod gate;
 mod links;
 pub(crate) mod mount;
 mod pass;
@@ -38,9 +38,8 @@ mod tree;
 mod uring;
 mod wire;
 mod worker;
-mod write_lock;
 
 pub use mount::{clear, mounted};
 pub use pass::{Adopted, Plan};
-pub use server::{FuseNode, FuseServer, Transport};
+pub use server::{FuseServer, Transport};
 pub use tree::{FILES, Owner};

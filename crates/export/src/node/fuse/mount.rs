@@ -1,10 +1,10 @@
-//! Mounting, unmounting, and the mounts of a dead daemon.
+//! Mounting, unmounting, and what a dead daemon has left mounted.
 //!
-//! A user with the right to mount does so directly, others through fusermount3, which is set-user-id root and sends the
+//! Who may mount does so directly; anybody else through fusermount3, which is set-user-id root and sends the
 //! descriptor over a socket (`_FUSE_COMMFD`, as libfuse's `util/fusermount.c` describes).
 
 use super::tree::FILES;
-use crate::node::apart::{StagedCall, apart};
+use crate::node::apart::{Errand, apart};
 use rustix::fd::OwnedFd;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -22,7 +22,7 @@ use udm_io::Domain;
 /// The type that our mounts have in /proc/self/mountinfo.
 const TYPE: &str = "fuse.udm";
 const HELPER: &str = "fusermount3";
-/// The type of a mount's root (`rootmode`, in octal).
+/// What the root of a mount is (`rootmode`, in octal).
 const DIRECTORY: &str = "40000";
 const FILE: &str = "100000";
 
@@ -33,10 +33,10 @@ pub(super) struct Mounted {
     helper: bool,
 }
 
-/// Mounts on `dir`, which is made if it is missing. Unmounts what a dead daemon has left there first. Blocks.
+/// Mounts on `dir`, which is made if it is not there. What a dead daemon has left there goes before. Blocks.
 ///
 /// # Errors
-/// The text says what to do.
+/// With what to do, as the text.
 pub(super) fn mount(dir: &Path) -> io::Result<(OwnedFd, Mounted)> {
     let dir = real_path(dir)?;
     let at = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", dir.display()));
@@ -73,7 +73,7 @@ pub(super) fn mount_file(domain: &Domain, path: &Path, helper: bool) -> io::Resu
     }
     let file = path.clone();
     let open = move || Ok(rustix::fs::open(&file, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?);
-    let found = StagedCall::begin(domain, open, |file: OwnedFd| {
+    let found = Errand::begin(domain, open, |file: OwnedFd| {
         drop(file);
         Ok(())
     })?;
@@ -82,7 +82,7 @@ pub(super) fn mount_file(domain: &Domain, path: &Path, helper: bool) -> io::Resu
     Ok((fd, Mounted { path, helper }))
 }
 
-/// The path as the kernel shows it. The last component is not accessed: a mount there may be dead.
+/// The path as the kernel shows it. The last component is not looked at: what is mounted there may be dead.
 fn real_path(dir: &Path) -> io::Result<PathBuf> {
     let (Some(parent), Some(name)) = (dir.parent(), dir.file_name()) else {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "expected a directory below another"));
@@ -147,7 +147,7 @@ fn receive_descriptor(socket: &std::os::unix::net::UnixStream) -> io::Result<Own
     descriptor.ok_or_else(|| io::Error::other("fusermount3 mounted, and sent no descriptor"))
 }
 
-/// The mounts on `dir`, the topmost last. Dead mounts are found as well.
+/// What is mounted on `dir`, the topmost last. Dead mounts are found as well.
 ///
 /// # Errors
 /// Of reading /proc/self/mountinfo, and of the directory above.
@@ -159,15 +159,15 @@ pub(crate) fn find(dir: &Path) -> io::Result<Vec<Mount>> {
     Ok(mounts()?.into_iter().filter(|mount| mount.point == dir).collect())
 }
 
-/// The numbers of our file systems on `dir` and in it, as in `st_dev`. They are not accessed: their server may be about
-/// to change.
+/// The numbers of the file systems of ours on `dir` and in it, as `st_dev` has them. They are not touched: their server
+/// may be about to change.
 pub fn mounted(mounts: &[Mount], dir: &Path) -> Vec<DevT> {
     let Ok(dir) = real_path(dir) else { return Vec::new() };
     let ours = mounts.iter().filter(|mount| mount.kind == TYPE && mount.point.starts_with(&dir));
     ours.map(|mount| mount.dev).collect()
 }
 
-/// Unmounts what earlier daemons have left on `dir`. The caller must know that none runs there.
+/// Unmounts what daemons before have left on `dir`. To be called by who knows that none runs there.
 ///
 /// # Errors
 /// When something else is mounted there, or it cannot be unmounted.
@@ -189,7 +189,7 @@ pub fn clear(dir: &Path) -> io::Result<()> {
     Err(io::Error::new(io::ErrorKind::ResourceBusy, "what is mounted there cannot be unmounted"))
 }
 
-/// Detaches the mount; it ends when its last file is closed, or its last server.
+/// Takes the mount out of sight; it ends when its last file is closed, or its last server.
 fn unmount(dir: &Path) -> io::Result<()> {
     match rustix::mount::unmount(dir, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW) {
         Ok(()) => Ok(()),
@@ -210,7 +210,7 @@ fn unmount_by_helper(dir: &Path) -> io::Result<()> {
 }
 
 impl Mounted {
-    /// A mount of an earlier server, made with the helper or without.
+    /// A mount of a server before, which had it by the helper or without.
     pub(super) fn adopt(path: &Path, helper: bool) -> io::Result<Self> {
         Ok(Self { path: real_path(path)?, helper })
     }
@@ -225,7 +225,7 @@ impl Mounted {
         self.helper
     }
 
-    /// Detaches the mount of a file. Blocks, and asks the server of the directory for the file.
+    /// Takes the mount of a file out of sight. Blocks, and asks the server of the directory for the file.
     pub(super) fn unmount(self, domain: &Domain) {
         let unmount = move || {
             drop(self);

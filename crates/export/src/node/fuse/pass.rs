@@ -1,9 +1,9 @@
 //! A mount that goes on in another process.
 //!
-//! A connection of FUSE is its descriptor: any process that has it can read requests and write answers. Unread requests
-//! stay in the kernel meanwhile, so callers notice only a delay.
+//! A connection of FUSE is its descriptor: whoever has it reads requests from it and writes answers to it. Requests
+//! that nobody has read stay in the kernel meanwhile, so that those who made them notice only that it takes longer.
 //!
-//! The descriptors pass, the directory's first, and a [`Plan`].
+//! What passes is the descriptors, the directory's first, and a [`Plan`].
 
 use super::connection::Connection;
 use super::mount::Mounted;
@@ -20,14 +20,14 @@ use std::sync::Arc;
 use std::time::Duration;
 use udm_io::Domain;
 
-/// The state for the next server, beside the descriptors.
+/// What the next server has to know beside the descriptor.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Plan {
     /// Whether fusermount3 has mounted, and must unmount.
     helper: bool,
     tree: TreePlan,
-    /// The connections of nodes, in the order of their descriptors. Older servers had none.
+    /// Those of nodes, in the order of their descriptors. A server before this one had none.
     #[serde(default)]
     connections: Vec<ConnectionPlan>,
 }
@@ -38,13 +38,13 @@ pub struct Plan {
 struct ConnectionPlan {
     /// The node's number.
     node: u64,
-    /// Its mount is visible.
+    /// Its mount is to be seen.
     mounted: bool,
-    /// The files that are open through it.
+    /// What is open by way of it.
     handles: Vec<u64>,
 }
 
-/// A mount that was taken over and is not served yet. Dropping this leaves it as it is.
+/// A mount that was taken over. It is not served yet, and stays as it is when this is dropped.
 pub struct Adopted {
     fuse: OwnedFd,
     helper: bool,
@@ -53,9 +53,9 @@ pub struct Adopted {
 }
 
 impl FuseServer {
-    /// Takes no more requests in, and waits until none is under way; blocks at most `patience`. Returns whether that
-    /// succeeded; if not, it goes on as before. Requests wait in the kernel until [`resume`](Self::resume), or for
-    /// another server ([`give`](Self::give)). Meanwhile this process must not touch the mount.
+    /// Takes no more requests in, and waits until none is under way; blocks at most `patience`. Whether that is so: if
+    /// not, it goes on as before. Requests wait in the kernel until [`resume`](Self::resume), or for another server
+    /// ([`give`](Self::give)). Meanwhile this process must not touch the mount.
     pub fn pause(&self, patience: Duration) -> bool {
         // A worker that has ended has nothing under way.
         self.workers().pause(patience) != Answers::Late
@@ -101,11 +101,11 @@ impl FuseServer {
 }
 
 impl Adopted {
-    /// Makes the directory again, with all files that are open in it: devices come from `device`, by their names.
-    /// Devices that are missing or cannot be opened are reported as problems; their files fail.
+    /// Makes the directory again, with everything open that is open in it: devices come from `device`, by their names.
+    /// Those that are missing, or cannot be opened, are among the problems; their files fail.
     ///
     /// # Errors
-    /// The plan does not fit.
+    /// What does not fit.
     pub fn new(
         fds: Vec<OwnedFd>,
         plan: Plan,
@@ -119,7 +119,7 @@ impl Adopted {
         let tree = Tree::of_plan(tree, device, problems)?;
         let mut fds = fds.into_iter();
         let fuse = fds.next().ok_or("no descriptor of a mount")?;
-        // A missing node is reported as a problem: its connection ends, and its file fails.
+        // A node that is missing is among the problems: its connection ends, and its file fails.
         let connections = fds.zip(connections).filter_map(|(fd, plan)| Some((fd, tree.numbered(plan.node)?, plan)));
         let connections = connections.collect();
         Ok(Self { fuse, helper, tree, connections })
@@ -132,7 +132,7 @@ impl Adopted {
     pub fn serve(self, domain: &Domain, dir: &Path, threads: usize) -> io::Result<FuseServer> {
         let Self { fuse, helper, tree, connections } = self;
         let mounted = Mounted::adopt(dir, helper)?;
-        // The features agreed upon with the kernel stay.
+        // What was agreed upon with the kernel stays.
         let server = FuseServer::new(domain, dir, threads, helper, tree, None)?;
         let tree = &server.shared().tree;
         let files = connections.into_iter().map(|(fuse, node, plan)| {

@@ -1,4 +1,4 @@
-//! Parses the kernel's requests. The kernel is trusted; all the same nothing here panics.
+//! What the kernel asks, out of bytes. The kernel is trusted with the machine; all the same nothing here panics.
 
 use super::wire::{
     BatchForgetIn, FallocateIn, ForgetIn, ForgetOne, InHeader, InitIn, InitMore, LseekIn, OpenIn, ReadIn, ReleaseIn,
@@ -6,7 +6,7 @@ use super::wire::{
 };
 use zerocopy::FromBytes;
 
-/// Header and struct of a WRITE, which are received apart from its data.
+/// Header and struct of a WRITE: what is received apart from its data.
 pub(super) const HEAD: usize = size_of::<InHeader>() + size_of::<WriteIn>();
 
 /// A request.
@@ -40,7 +40,7 @@ pub(super) enum Request<'a> {
     Unknown,
 }
 
-/// The content of FORGET and BATCH_FORGET.
+/// What FORGET and BATCH_FORGET carry.
 #[derive(Debug)]
 pub(super) enum Forgets<'a> {
     One(ForgetOne),
@@ -56,8 +56,8 @@ impl Forgets<'_> {
     }
 }
 
-/// Parses a request. `body` follows the header; for a WRITE it is the struct alone. `None` when it is shorter than its
-/// operation says.
+/// Takes a request apart: `body` is what follows the header, for a WRITE its struct alone. `None` when it is shorter
+/// than its operation says.
 pub(super) fn parse<'a>(header: &InHeader, body: &'a [u8]) -> Option<Request<'a>> {
     fn take<T: FromBytes>(body: &[u8]) -> Option<T> {
         T::read_from_prefix(body).ok().map(|(value, _)| value)

@@ -1,8 +1,8 @@
-//! Finds data and holes of a device by questions: for SEEK_DATA and SEEK_HOLE, and for data that is left after a
+//! What a device holds where, found out by questions: SEEK_DATA and SEEK_HOLE, and what is left of data after a
 //! discard. No I/O.
 //!
-//! A device answers when it knows, and perhaps only for a part of the range: so this is the state between two
-//! questions. After many questions the rest is taken to be data, which is always safe.
+//! A device answers when it knows, and of a part of what it was asked: so this is a state between two questions. After
+//! many of them the rest is taken to hold data, which is always true enough.
 
 use super::steps::Range;
 use udm_base::{Errno, Sector, Sectors};
@@ -11,12 +11,12 @@ use udm_io::{Extent, ExtentKind};
 /// Questions to a device about one range.
 const MAX_QUESTIONS: usize = 1024;
 
-/// The target of a search.
+/// What is looked for.
 #[derive(Debug)]
 enum Goal {
     /// The runs of data.
     Runs(Vec<Range>),
-    /// The next data or hole, from this byte on.
+    /// Where data, or a hole, is next: from this byte on.
     Next { hole: bool, from: u64, found: Option<Sector> },
 }
 
@@ -29,7 +29,7 @@ pub(super) struct Search {
     goal: Goal,
 }
 
-/// The result of a search.
+/// What it comes to.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Found {
     Runs(Vec<Range>),
@@ -55,7 +55,7 @@ impl Search {
         Ok(Self { at, left, asked: 0, goal: Goal::Next { hole, from, found: None } })
     }
 
-    /// The next question to the device; `None` when the search is over.
+    /// What the device is to be asked next; `None` when it is over.
     pub(super) fn question(&mut self) -> Option<(Sector, Sectors)> {
         let found = matches!(self.goal, Goal::Next { found: Some(_), .. });
         if found || self.left.is_zero() || self.asked == MAX_QUESTIONS {
@@ -84,7 +84,7 @@ impl Search {
         }
     }
 
-    /// The result.
+    /// What was found.
     pub(super) fn found(self) -> Found {
         let Self { at, left, goal, .. } = self;
         match goal {

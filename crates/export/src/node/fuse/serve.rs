@@ -1,4 +1,4 @@
-//! Handles each request: most are answered at once, those for a device become jobs of the engine.
+//! What each request does: most are answered at once, those for a device become jobs of the engine.
 
 use super::engine::{MAX_TRANSFER, Tag};
 use super::request::Request;
@@ -15,7 +15,7 @@ use udm_base::{AlignedBuf, Errno};
 use udm_io::OpFlags;
 use zerocopy::IntoBytes;
 
-/// The asynchronous requests that the kernel allows on one connection; its default is 12.
+/// Requests of asynchronous callers that the kernel lets be under way on one connection; 12 unless asked for.
 pub(super) const MAX_BACKGROUND: u16 = 512;
 /// `fallocate` modes (`include/uapi/linux/falloc.h`).
 const KEEP_SIZE: u32 = 1;
@@ -107,7 +107,7 @@ impl Worker {
             Request::Releasedir | Request::Destroy => self.engine.answer(tag, &[]),
             Request::Interrupt => {}
             Request::Change => return Err(Errno::EPERM),
-            // The kernel does not ask again after this answer.
+            // What is answered so is not asked again.
             Request::Unknown | Request::Write(_) => return Err(Errno::ENOSYS),
         }
         Ok(())
@@ -136,7 +136,7 @@ impl Worker {
             | init::INIT_EXT
             | init::DIRECT_IO_ALLOW_MMAP
             | if by_ring { init::OVER_IO_URING } else { 0 };
-        // The flags of the first word are requested; an older kernel ignores unknown flags of the second word.
+        // Those of the first word are offered; what the second has is unknown here, and ignored where it is not known.
         let first = wanted as u32 & asked.flags;
         let extended = u64::from(first) & init::INIT_EXT != 0;
         let out = InitOut {
@@ -155,7 +155,7 @@ impl Worker {
         };
         self.engine.answer(tag, out.as_bytes());
         if by_ring {
-            // The kernel keeps requests until all workers have done so.
+            // Until all have done so the kernel keeps requests.
             connection.set_by_ring(true);
             self.shared.workers.tell(|| Command::Register(connection.clone()));
         }
@@ -170,14 +170,14 @@ impl Worker {
         let connection = self.engine.links.of_request(tag.link).connection.clone();
         let fh = self.shared.tree.open(node, connection.id)?;
         if connection.is_gone() {
-            // The worker that noticed may have closed the connection's handles before this.
+            // Whoever has noticed may have closed what came by it before this did.
             self.shared.tree.close_by(node, connection.id);
             self.tell_closed();
             return Err(Errno::ENODEV);
         }
-        // Otherwise closing the file would wait uninterruptibly for writes under way, also for a program that is just
-        // being executed and closes its descriptors, and `ps` would wait for that program (`fuse_flush`,
-        // `begin_new_exec`, 6.12). Mapped pages are written when they are unmapped.
+        // To close it, which a program that begins does with all that it may not inherit, would wait for writes that
+        // are under way, uninterruptibly, and `ps` for that program (`fuse_flush`, `begin_new_exec`, 6.12). What was
+        // mapped is written when it is unmapped.
         let open_flags = fopen::DIRECT_IO | fopen::NOFLUSH | fopen::PARALLEL_DIRECT_WRITES;
         let out = OpenOut { fh, open_flags, backing_id: 0 };
         self.engine.answer(tag, out.as_bytes());
@@ -250,7 +250,7 @@ impl Worker {
     }
 }
 
-/// The granularity of discards, which a loop device takes over.
+/// The unit of what can be given back, which a loop device takes over.
 const STATFS: StatfsOut = StatfsOut {
     blocks: 0,
     bfree: 0,
@@ -280,8 +280,8 @@ fn attr_out(attr: Attr) -> AttrOut {
     AttrOut { attr_valid: 0, attr_valid_nsec: 0, dummy: 0, attr }
 }
 
-/// A node cannot change its device's size, but O_TRUNC in an open is harmless: a block device ignores it too. Times are
-/// ignored.
+/// A device's size is not changed by its node, but who opens it with O_TRUNC means no harm: a block device ignores
+/// that. Times are ignored.
 fn check_setattr(set: &SetattrIn, attr: &Attr) -> Result<(), Errno> {
     let sets = |bit| set.valid & bit != 0;
     let truncates = set.size == 0 && !sets(fattr::FH);

@@ -5,7 +5,7 @@ use super::mount::{self, Mounted};
 use super::tree::{DIRECTORY_ID, FILES, Node, Owner, Tree, lock};
 use super::uring;
 use super::worker::{Command, MOST_MEMORY, MOST_SURE, Shared, Worker};
-use crate::exports::{Export, Parameters, Served, Told};
+use crate::exports::Export;
 use crate::worker::group::Workers;
 use rustix::fd::OwnedFd;
 use std::io;
@@ -18,7 +18,7 @@ use udm_io::Domain;
 /// How requests come from the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transport {
-    /// Requests are read from the connection's descriptor, and answers are written to it.
+    /// They are read from the connection's descriptor, and answers are written there.
     Descriptor,
     /// By io_uring. Such a connection cannot [pass](FuseServer::give) to another process.
     IoUring,
@@ -34,7 +34,7 @@ impl Transport {
     }
 }
 
-/// A mount with mounts on its files, and the threads that serve them. Dropping it unmounts without waiting.
+/// A mount with mounts on its files, and the threads that serve them. Dropping it unmounts, without patience.
 ///
 /// No thread that serves a mount may use a file of it: that would wait for itself.
 pub struct FuseServer {
@@ -48,8 +48,8 @@ pub struct FuseServer {
 }
 
 impl FuseServer {
-    /// Mounts on `dir`, which is made if it is missing, and serves with `threads` threads (at least 1). Ends a dead
-    /// server's mount there first. Blocks.
+    /// Mounts on `dir`, which is made if it is not there, and serves with `threads` threads (at least 1). A mount that
+    /// a dead server has left there is ended before. Blocks.
     ///
     /// # Errors
     /// Without FUSE, without the right to mount and fusermount3, or with something else mounted there. The text says
@@ -58,8 +58,8 @@ impl FuseServer {
         Self::start_by(domain, dir, threads, owner, true)
     }
 
-    /// As [`start`](Self::start). Requests may come by io_uring only if `rings` is set, which a kernel from 6.14 on
-    /// offers where its administrator allows it (`/sys/module/fuse/parameters/enable_uring`); see
+    /// As [`start`](Self::start). Only if `rings` may requests come by io_uring, which a kernel from 6.14 on offers
+    /// where its administrator allows it (`/sys/module/fuse/parameters/enable_uring`); see
     /// [`transport`](Self::transport).
     ///
     /// # Errors
@@ -88,7 +88,7 @@ impl FuseServer {
             move || Worker::new(&domain, shared, (number, threads), queues)
         });
         let started = shared.workers.start(|number| format!("udm-fuse-{number}"), makers);
-        // When dropped, it waits for threads that are ending.
+        // Dropped, it waits for those that end.
         let server = Self {
             dir: dir.to_owned(),
             helper,
@@ -99,7 +99,7 @@ impl FuseServer {
         started.map(|()| server)
     }
 
-    /// Serves a connection through which `handles` are open already. The first connection is the directory's.
+    /// Serves a connection, by which `handles` are open already. The first one is the directory's.
     pub(super) fn connect(&self, fuse: OwnedFd, node: Option<Arc<Node>>, mounted: Option<Mounted>, handles: &[u64]) {
         let id = self.next_connection.fetch_add(1, Ordering::Relaxed);
         let mut connections = lock(&self.shared.connections);
@@ -113,8 +113,8 @@ impl FuseServer {
         self.workers().tell(|| Command::Serve(connection.clone()));
     }
 
-    /// Mounts the node's file on top of itself, so that its requests have a connection of their own. Otherwise they
-    /// would wait behind those of other nodes on the shared connection.
+    /// Mounts the node's file on top of itself, so that its requests have a connection of their own. Without that they
+    /// wait behind those of other nodes that have none.
     fn mount_file(&self, name: &str, node: &Arc<Node>) {
         match mount::mount_file(self.domain(), &self.file(name), self.helper) {
             Ok((fuse, mounted)) => {
@@ -125,7 +125,7 @@ impl FuseServer {
         }
     }
 
-    /// Detaches the mount of a node's file: open files keep working.
+    /// Takes the mount of a node's file out of sight: who has it open keeps it.
     fn unmount_file(&self, node: &Arc<Node>) {
         let all = lock(&self.shared.connections).clone();
         let mounted = all.iter().filter(|connection| connection.is_of(node)).filter_map(|one| one.take_mounted());
@@ -148,12 +148,12 @@ impl FuseServer {
         self.dir.join(FILES).join(name)
     }
 
-    /// Whether it is still mounted: another process may have unmounted it. A detached mount lasts as long as a file of
-    /// it is open.
+    /// Whether it is still mounted: somebody may have unmounted it. Out of sight it lasts for as long as a file of it
+    /// is open.
     pub fn is_mounted(&self) -> bool {
         let connections = lock(&self.shared.connections);
         let there = connections.iter().any(|connection| connection.node.is_none());
-        // Dead but visible: it was ended by force, and its open files end with it.
+        // Dead and to be seen: it was ended by force, and what is open is to end with it.
         there || !connections.is_empty() && mount::find(&self.dir).is_ok_and(|found| found.is_empty())
     }
 
@@ -175,7 +175,7 @@ impl FuseServer {
         Ok(())
     }
 
-    /// Adds a name that is a link to a block device of another kind; its file is not for use.
+    /// Adds a name that is a link to a block device of another kind; nobody is to use its file.
     ///
     /// # Errors
     /// As [`add`](Self::add).
@@ -185,7 +185,7 @@ impl FuseServer {
         Ok(())
     }
 
-    /// Removes a node's name; open files keep working. Returns whether there was one.
+    /// Takes a node's name away; who has it open keeps it. Whether there was one.
     pub fn remove(&self, name: &str) -> bool {
         if let Some(node) = self.shared.tree.named(name) {
             self.unmount_file(&node);
@@ -206,12 +206,12 @@ impl FuseServer {
         renamed
     }
 
-    /// Makes the node's name a link to a block device, or the file again. Returns whether there is such a node.
+    /// Makes the node's name a link to a block device, or the file again. Whether there is such a node.
     pub fn set_link(&self, name: &str, target: Option<&Path>) -> bool {
         self.shared.tree.set_link(name, target)
     }
 
-    /// Whether the node's file is open. See [`reap`](Self::reap).
+    /// Whether somebody has the node's file open. See [`reap`](Self::reap).
     pub fn is_open(&self, name: &str) -> bool {
         self.shared.tree.named(name).is_some_and(|node| node.is_open())
     }
@@ -226,7 +226,7 @@ impl FuseServer {
         self.shared.tree.names()
     }
 
-    /// A node's device has another size, table or mode: cached attributes are forgotten, here and in the kernel.
+    /// A node's device has another size, table or mode: what was known of it is forgotten, here and in the kernel.
     pub fn changed(&self, name: &str) {
         let Some(node) = self.shared.tree.changed(name) else { return };
         let all = lock(&self.shared.connections);
@@ -234,22 +234,17 @@ impl FuseServer {
         all.iter().filter(knows).for_each(|connection| connection.forget_attributes(&node));
     }
 
-    /// The node of that name, served.
-    pub fn node<'a>(&'a self, name: &'a str) -> FuseNode<'a> {
-        FuseNode { server: self, name }
-    }
-
-    /// Makes sure that files closed before the call no longer count as open. Blocks, at most a second. Returns whether
-    /// it is done.
+    /// Sees that files that were closed before the call no longer count as open. Blocks, at most a second. Whether it
+    /// is done.
     pub fn reap(&self) -> bool {
         !self.is_mounted() || self.workers().reap(Command::Reap)
     }
 
-    /// Unmounts, finishes requests under way, and ends the threads; blocks at most `patience` for devices that do not
+    /// Unmounts, finishes what is under way, and ends the threads; blocks at most `patience` for devices that do not
     /// finish. Files that are still open fail from then on. Further calls do nothing.
     pub fn shut_down(&self, patience: Duration) {
         let all = lock(&self.shared.connections).clone();
-        // The mounts on its files go with it.
+        // With it go those on its files.
         let directory = all.iter().find(|connection| connection.node.is_none());
         drop(directory.and_then(|directory| directory.take_mounted()));
         all.iter().filter_map(|connection| connection.take_mounted()).for_each(Mounted::leave);
@@ -268,27 +263,6 @@ impl FuseServer {
 
     pub(super) fn workers(&self) -> &Workers<Command> {
         &self.shared.workers
-    }
-}
-
-/// A node of a mount.
-pub struct FuseNode<'a> {
-    server: &'a FuseServer,
-    name: &'a str,
-}
-
-impl Served for FuseNode<'_> {
-    fn transport(&self) -> &'static str {
-        self.server.transport().name()
-    }
-
-    fn clients(&self) -> usize {
-        self.server.is_open(self.name).into()
-    }
-
-    fn changed(&self, _: &Parameters, _: &Parameters) -> io::Result<Told> {
-        self.server.changed(self.name);
-        Ok(Told::Yes)
     }
 }
 

@@ -1,4 +1,4 @@
-//! The steps of a request on a device: bios, one after another. No I/O.
+//! What a request does to a device: bios, one after another. No I/O.
 
 use udm_base::{Sector, Sectors};
 use udm_io::OpFlags;
@@ -19,7 +19,7 @@ pub(super) struct Part {
     pub(super) skip: usize,
     /// How many change.
     pub(super) len: usize,
-    /// Their place in the request's data; `None` for zeroes.
+    /// Where they come from, in the request's data; `None` for zeroes.
     pub(super) from: Option<usize>,
 }
 
@@ -30,12 +30,12 @@ pub(super) enum Step {
     Read(Range),
     /// From the request's data, beginning at this byte.
     Write(Range, usize, OpFlags),
-    /// Reads a block of which a part changes.
+    /// Reads a block of which a part is to change.
     Load(Part),
     /// Writes it.
     Store(Part),
     Discard(Range),
-    /// Zeroes the ranges where the device reports data: not a bio, but questions and the steps that follow from them.
+    /// Makes zero what the device says holds data: not a bio, but questions and the steps that follow from them.
     ZeroData(Range),
     /// Finds data, or a hole, from a byte on: no bio either.
     Seek(u64, bool),
@@ -43,7 +43,7 @@ pub(super) enum Step {
     Flush,
 }
 
-/// `length` bytes from `offset`, split at blocks: a part before, whole blocks, a part after.
+/// `length` bytes from `offset`, cut at borders of blocks: a part before, whole blocks, a part after.
 struct Cut {
     head: Option<(u64, usize, usize)>,
     whole: Option<(u64, u64)>,
@@ -97,7 +97,7 @@ pub(super) fn write(offset: u64, length: u64, block: u32, flags: OpFlags) -> (St
     (first, rest, false)
 }
 
-/// As [`write`], for zeroes. `free`: discard where possible.
+/// As [`write`], of zeroes. `free`: what can be given back is.
 pub(super) fn zero(offset: u64, length: u64, block: u32, free: bool, discards: bool) -> (Step, Vec<Step>, bool) {
     let block = u64::from(block);
     let Cut { head, whole, tail } = cut(offset, length, block);
@@ -108,7 +108,7 @@ pub(super) fn zero(offset: u64, length: u64, block: u32, free: bool, discards: b
     if let Some((start, len)) = whole {
         let range = range(start, len);
         if free && discards {
-            // A discard may leave parts, or everything, as it was; only then is there something to zero.
+            // A discard may leave what it does not cover as it is, or all; only then is there something to zero.
             steps.extend([Step::Discard(range), Step::ZeroData(range)]);
         } else {
             steps.push(Step::Zero(range, if free { OpFlags::NONE } else { OpFlags::NO_UNMAP }));

@@ -7,11 +7,11 @@
 //! ```
 //!
 //! # Invariants
-//! - An inode's number is never reused within a mount, so a handle of a removed node reaches nothing else.
-//! - A removed node stays as long as it is open or the kernel refers to it.
+//! - An inode's number is never used again within a mount, so that a handle of a removed node reaches nothing else.
+//! - A removed node stays for as long as it is open or the kernel knows of it.
 
+use super::gate::Gate;
 use super::wire::{Attr, ROOT};
-use super::write_lock::WriteLock;
 use crate::exports::Export;
 use serde::{Deserialize, Serialize};
 use std::any::Any;
@@ -24,7 +24,7 @@ use udm_base::Errno;
 /// The directory of the files.
 pub const FILES: &str = ".files";
 const FILES_INO: u64 = 2;
-/// The number of the directory's connection, for handles.
+/// By what handles know the directory's connection.
 pub(super) const DIRECTORY_ID: u64 = 0;
 /// The first node's number.
 const FIRST: u64 = 2;
@@ -50,14 +50,14 @@ pub(super) struct Node {
     number: u64,
     pub(super) device: Box<dyn Export>,
     link: Mutex<Option<PathBuf>>,
-    /// The place of its own mount, from the root: its name leads there then, unless there is a link.
+    /// Where its own mount is, from the root: its name leads there then, unless there is a link.
     at: Mutex<Option<PathBuf>>,
     handles: Mutex<HashMap<u64, Opened>>,
     /// How many handles there are.
     open: AtomicUsize,
     lookups: Mutex<u64>,
-    pub(super) write_lock: Mutex<WriteLock>,
-    /// Changes with the device's table, so that cached limits are read again.
+    pub(super) gate: Mutex<Gate>,
+    /// Changes with the device's table, so that what is known of its limits is asked again.
     version: AtomicU64,
 }
 
@@ -105,7 +105,7 @@ impl Node {
     }
 }
 
-/// The kind of an inode.
+/// What an inode is.
 pub(super) enum Inode {
     Root,
     Files,
@@ -124,7 +124,7 @@ pub struct Owner {
     pub time: u64,
 }
 
-/// The directory's state for the next server of the same mount.
+/// The directory as the next server of the same mount has to know it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct TreePlan {
@@ -166,7 +166,7 @@ impl Tree {
         Self { owner, inner: Mutex::new(inner), next_handle: AtomicU64::new(1) }
     }
 
-    /// The state that the kernel and open files refer to. To be called while nothing changes.
+    /// What the kernel and users know of it. To be asked for while nothing changes.
     pub(super) fn plan(&self) -> TreePlan {
         let inner = lock(&self.inner);
         let name = |node: &Arc<Node>| {
@@ -191,8 +191,8 @@ impl Tree {
         TreePlan { owner: self.owner, next: inner.next, next_handle, nodes }
     }
 
-    /// The directory of another server, with its open files opened again. `device` gives the devices by their names. A
-    /// node whose device cannot be opened is left out, and is reported as a problem.
+    /// The directory of another server, with all that is open in it opened anew. `device` gives the devices by their
+    /// names. A node whose device cannot be had is left out, and is among the problems.
     pub(super) fn of_plan(
         plan: TreePlan,
         mut device: impl FnMut(&str) -> Option<Box<dyn Export>>,
@@ -231,7 +231,7 @@ impl Tree {
                 open: AtomicUsize::new(opened.len()),
                 handles: Mutex::new(opened),
                 lookups: Mutex::new(lookups),
-                write_lock: Mutex::default(),
+                gate: Mutex::default(),
                 version: AtomicU64::new(0),
             });
             if let Some(name) = name {
@@ -267,7 +267,7 @@ impl Tree {
             handles: Mutex::default(),
             open: AtomicUsize::new(0),
             lookups: Mutex::default(),
-            write_lock: Mutex::default(),
+            gate: Mutex::default(),
             version: AtomicU64::new(0),
         });
         inner.names.insert(name.to_owned(), node.clone());
@@ -333,7 +333,7 @@ impl Tree {
         lock(&self.inner).names.get(name).cloned()
     }
 
-    /// The inode of a number that the kernel uses.
+    /// What the kernel asks for by number.
     pub(super) fn inode(&self, ino: u64) -> Result<Inode, Errno> {
         match ino {
             ROOT => return Ok(Inode::Root),
@@ -355,7 +355,7 @@ impl Tree {
         }
     }
 
-    /// Finds a name, and counts a reference of the kernel.
+    /// Finds a name, and counts that the kernel knows of it.
     pub(super) fn lookup(&self, parent: u64, name: &[u8]) -> Result<Attr, Errno> {
         let name = std::str::from_utf8(name).map_err(|_| Errno::ENOENT)?;
         if parent == ROOT && name == FILES {
@@ -458,7 +458,7 @@ impl Tree {
         all
     }
 
-    /// Opens a node's file for a request of a connection. Returns the handle.
+    /// Opens a node's file for who came by a connection. Returns the handle.
     pub(super) fn open(&self, node: &Arc<Node>, connection: u64) -> Result<u64, Errno> {
         let guard = node.device.open()?;
         let handle = self.next_handle.fetch_add(1, Ordering::Relaxed);
@@ -481,7 +481,7 @@ impl Tree {
         last
     }
 
-    /// Closes the handles of a connection that has gone.
+    /// Closes what came by a connection, which has gone.
     pub(super) fn close_by(&self, node: &Arc<Node>, connection: u64) {
         for handle in node.handles_by(connection) {
             self.release(node, handle);

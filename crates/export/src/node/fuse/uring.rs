@@ -1,12 +1,12 @@
-//! Requests by io_uring (`fs/fuse/dev_uring.c`, 6.14): requests arrive when any system call returns, and the answer to
-//! one also asks for the next one.
+//! Requests by io_uring (`fs/fuse/dev_uring.c`, 6.14): what the kernel has for us is there when a system call for other
+//! things returns, and an answer takes the next request with it.
 //!
 //! # How it goes
-//! The kernel has a queue of each connection for each possible CPU, and uses the queue of the CPU on which a request
-//! was made. A worker serves some of the queues, through one ring for all connections. Each queue has entries: memory
-//! for one request's headers and one for its payload, which is registered with the kernel once. The kernel has an entry
-//! until a completion says that it holds a request; udm has it until its answer is submitted. A device reads and writes
-//! the payload in place.
+//! The kernel has a queue of each connection for each possible CPU, and takes that of the CPU on which a request was
+//! made. A worker serves some of the queues, through one ring for all connections. Each queue has entries: memory for
+//! one request's headers and one for its payload, which the kernel was told of once. An entry is with the kernel until
+//! a completion says that it holds a request, and with us until its answer is submitted. A device reads and writes the
+//! payload where it lies.
 //!
 //! FORGET, INTERRUPT and INIT still come from the descriptor, and so does everything until all queues have an entry.
 //!
@@ -15,11 +15,12 @@
 //!   registered it has ended: it is freed after that ([`Remains`]).
 
 use super::wire::{InHeader, OutHeader, RING_COMMIT_AND_FETCH, RING_REGISTER, RingCommand, RingHeader};
+use crate::slots::Slots;
 use io_uring::types::Fd;
 use io_uring::{IoUring, cqueue, opcode, squeue};
 use rustix::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::io;
-use udm_base::{AlignedBuf, Errno, Slots};
+use udm_base::{AlignedBuf, Errno};
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 /// Requests of one queue that can be under way, where there are few queues.
@@ -30,10 +31,10 @@ const ENTRIES: usize = 128;
 const DEPTH_LEAST: usize = 2;
 /// More queues than that are not served: the kernel then goes on with the descriptor.
 const QUEUES_MAX: usize = 1024;
-/// The offset of the list's length in a submission (`struct io_uring_sqe`).
+/// Where a submission has the length of its list (`struct io_uring_sqe`).
 const LEN_AT: usize = 24;
 
-/// Whether the kernel offers it: its administrator must have allowed it.
+/// Whether the kernel offers it: who administrates it must have allowed it.
 pub(super) fn is_allowed() -> bool {
     std::fs::read("/sys/module/fuse/parameters/enable_uring").is_ok_and(|text| text.starts_with(b"Y"))
 }
@@ -41,7 +42,7 @@ pub(super) fn is_allowed() -> bool {
 /// How many queues the kernel has: one for each CPU that there may ever be.
 ///
 /// # Errors
-/// The number is unknown.
+/// It cannot be told.
 pub(super) fn queues() -> io::Result<usize> {
     let text = std::fs::read_to_string("/sys/devices/system/cpu/possible")?;
     last_cpu(&text).map(|last| last + 1).filter(|count| *count <= QUEUES_MAX).ok_or_else(|| {
@@ -68,7 +69,7 @@ struct Entry {
     fuse: RawFd,
     queue: u16,
     header: Box<RingHeader>,
-    /// `None` while a device uses it.
+    /// Not here while a device uses it.
     payload: Option<AlignedBuf>,
     /// The kernel may touch its memory.
     with_kernel: bool,
@@ -76,7 +77,7 @@ struct Entry {
     ended: bool,
 }
 
-/// The remains of a ring: memory that the kernel may touch until the thread has ended.
+/// What stays of a ring: memory that the kernel may touch until the thread has ended.
 pub(super) struct Remains {
     _entries: Slots<Entry>,
 }
@@ -170,9 +171,10 @@ impl Uring {
         }
     }
 
-    /// The connection has ended: entries that udm has are freed now, those of the kernel when they come back.
+    /// The connection has ended: what is with us is freed, what the kernel has when it comes back. Nothing more is said
+    /// of it.
     pub(super) fn end(&mut self, link: u32) {
-        // Pending submissions name its descriptor.
+        // What waits to be submitted names its descriptor.
         self.submit();
         for number in self.entries.numbers() {
             if let Some(entry) = self.entries.get_mut(number).filter(|entry| entry.link == link) {
@@ -212,15 +214,15 @@ impl Uring {
         self.unsubmitted += 1;
     }
 
-    /// Submits pending entries, and takes in completions. Returns whether requests have come.
+    /// Submits what waits, and takes in what the kernel has for the thread. Whether requests have come.
     pub(super) fn submit(&mut self) -> bool {
         while self.unsubmitted > 0 || self.ring.submission().taskrun() {
             match self.ring.submit() {
-                // The kernel takes at least one submission or fails, so this loop ends.
+                // It takes at least one, or says why not; whatever it does, this ends.
                 Ok(0) if self.unsubmitted > 0 => break,
                 Ok(count) => self.unsubmitted = self.unsubmitted.saturating_sub(count),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                // Tried again with the next answer, or when the thread wakes.
+                // It is asked again with the next answer, or when the thread wakes.
                 Err(error) => {
                     tracing::warn!("answers to requests to nodes wait: {error}");
                     break;
@@ -249,7 +251,7 @@ impl Uring {
             entry.with_kernel = false;
             let (link, ended) = (entry.link, entry.ended);
             if done.result() < 0 || ended {
-                // The entry is not used any more. The descriptor reports if the connection has ended.
+                // It is not used any more. When the connection has ended its descriptor tells.
                 let expected = [libc::ENOTCONN, libc::ECONNABORTED, libc::ECANCELED, libc::ENODEV];
                 if !ended && !expected.contains(&-done.result()) {
                     tracing::warn!("requests to nodes by io_uring: {}", io::Error::from_raw_os_error(-done.result()));
@@ -312,7 +314,7 @@ impl Uring {
         self.push(submission);
     }
 
-    /// Closes the ring. The remains have to be dropped after the thread has ended.
+    /// Closes the ring. What is left is to be dropped when the thread has ended.
     pub(super) fn close(self) -> Remains {
         Remains { _entries: self.entries }
     }

@@ -33,11 +33,11 @@ pub(super) mod op {
     pub(crate) const BATCH_FORGET: u32 = 42;
     pub(crate) const FALLOCATE: u32 = 43;
     pub(crate) const LSEEK: u32 = 46;
-    /// Operations that would change the directory: they are refused, since only `udm node` may do that.
+    /// What would change the directory: they are refused, since `udm node` is the way.
     pub(crate) const CHANGES: &[u32] = &[6, 8, 9, 10, 11, 12, 13, 35, 45, 51];
 }
 
-/// The features negotiated at the start.
+/// What the two sides agree on at the start.
 pub(super) mod init {
     pub(crate) const ASYNC_READ: u64 = 1 << 0;
     pub(crate) const BIG_WRITES: u64 = 1 << 5;
@@ -60,7 +60,7 @@ pub(super) mod fopen {
     pub(crate) const PARALLEL_DIRECT_WRITES: u32 = 1 << 6;
 }
 
-/// The fields that SETATTR sets.
+/// What SETATTR sets.
 pub(super) mod fattr {
     pub(crate) const MODE: u32 = 1;
     pub(crate) const UID: u32 = 2;
@@ -94,7 +94,7 @@ records! {
     /// Before every answer. `error` is 0 or an error number less than 0.
     OutHeader: 16 { len: u32, error: i32, unique: u64 }
     InitIn: 16 { major: u32, minor: u32, max_readahead: u32, flags: u32 }
-    /// Sent behind [`InitIn`] by kernels with INIT_EXT.
+    /// What kernels with INIT_EXT send behind [`InitIn`].
     InitMore: 4 { flags2: u32 }
     InitOut: 64 {
         major: u32, minor: u32, max_readahead: u32, flags: u32, max_background: u16, congestion_threshold: u16,

@@ -25,53 +25,52 @@ use zerocopy::FromBytes;
 const RING: u64 = u64::MAX - 1;
 /// Requests that are taken in before the device is asked to go on.
 const BATCH: usize = 32;
-/// After this many requests have been taken in from a connection, those that it had at the time of a question are among
-/// them: asynchronous callers have fewer under way, and others one each.
+/// A connection from which so many have been taken in since had no more when somebody asked: asynchronous callers have
+/// fewer under way, and others one each.
 const BACKLOG: usize = 2 * MAX_BACKGROUND as usize;
 /// How long memory is kept after the last request.
 const WARM: Duration = Duration::from_secs(1);
-/// How long to wait before trying again when the kernel took no submission.
+/// How long after the kernel took no submission it is asked again.
 const RETRY: Duration = Duration::from_millis(10);
-/// How often a worker polls for requests before it sleeps: a caller that waits for an answer makes its next request at
-/// once.
+/// How often a worker looks for requests before it sleeps: whoever waits for an answer asks again at once.
 const LINGER: u32 = 24;
-/// Memory of one worker for data, apart from the sure bytes of each connection: with the last request that was taken
-/// in, and the receive memory.
+/// Memory of one worker for data, apart from what each connection is sure of: with the last request that was taken in,
+/// and what is received into.
 pub(super) const MOST_MEMORY: usize = MEMORY + 4 * (1 << 20);
 /// The most that a connection is sure of, with its last request.
 pub(super) const MOST_SURE: usize = SURE + (1 << 20);
 /// Pages of one request.
 pub(super) const MAX_PAGES: u16 = (MAX_TRANSFER / 4096) as u16;
 
-/// The commands to a worker.
+/// What a worker is told.
 pub(super) enum Command {
     /// Take requests of this connection, too.
     Serve(Arc<Connection>),
     /// Take its requests by io_uring, too: the kernel has agreed.
     Register(Arc<Connection>),
-    /// Requests of this connection may wait for which another worker has no room.
+    /// Requests of this connection may wait that another has no room for.
     Look(Arc<Connection>),
     /// A write may begin that has waited for others.
     Admit(u32),
-    /// Take in every request that the kernel has now, then answer.
+    /// Take in every request that the kernel has by now, then answer.
     Reap(mpsc::Sender<()>),
 }
 
-/// The part of a worker that other threads see.
+/// The side of a worker that other threads see.
 pub(super) type Handle = mailbox::Handle<Command>;
 
-/// The state that all workers of a server share.
+/// What all workers of a server share.
 pub(super) struct Shared {
     pub(super) tree: Tree,
-    /// The connections of the directory and of nodes.
+    /// Of the directory, and of nodes.
     pub(super) connections: Mutex<Vec<Arc<Connection>>>,
     /// Changes when a node's last file is closed.
     pub(super) closed: AtomicUsize,
-    /// The kernel has ended all connections: the file system is unmounted.
+    /// The kernel has ended all connections: it is unmounted.
     pub(super) gone: AtomicBool,
-    /// Workers without a ring: if there is one, no worker can use its ring.
+    /// Workers without a ring, each of which keeps all from using theirs.
     pub(super) ringless: AtomicUsize,
-    /// The remains of rings, to be dropped when their threads have ended.
+    /// What rings have left, to be dropped when their threads have ended.
     pub(super) remains: Mutex<Vec<Remains>>,
     /// Workers that have not ended.
     pub(super) running: AtomicUsize,
@@ -98,7 +97,7 @@ pub(super) struct Worker {
     pub(super) shared: Arc<Shared>,
     handle: Arc<Handle>,
     number: usize,
-    /// The receive memory. `None` only while a request refers to it.
+    /// What is received into. Out only while a request refers to it.
     staging: Option<AlignedBuf>,
     /// `Shared::closed` as it was last seen.
     closed: usize,
@@ -106,12 +105,12 @@ pub(super) struct Worker {
     ring: bool,
     ending: Option<Nanos>,
     paused: bool,
-    /// Answers that wait until the kernel's present requests are taken in: the links or ring that may have some, and
+    /// Answers that wait until what the kernel had is taken in: where there may be some of it, a link or the ring, and
     /// how many requests have been taken in there since.
     reaps: Due<HashMap<Option<u32>, usize>>,
 }
 
-/// The result of looking for requests.
+/// What came of looking for requests.
 #[derive(PartialEq, Eq)]
 enum Received {
     /// There may be more.
@@ -161,12 +160,12 @@ impl Worker {
             Some(at) => Some(Duration::from_nanos(at.since(self.engine.channel.now()))),
             None => (idle && self.engine.is_warm()).then_some(WARM),
         };
-        // No event wakes the worker for answers that the kernel did not take.
+        // Nothing wakes the worker for answers that the kernel did not take.
         let waits = self.engine.uring.as_ref().is_some_and(Uring::has_unsubmitted);
         if waits { Some(timeout.map_or(RETRY, |timeout| timeout.min(RETRY))) } else { timeout }
     }
 
-    /// Begins the writes that have waited for one that ended here, on any worker.
+    /// Begins the writes that have waited for one that ended here, wherever they are.
     fn tell_admitted(&mut self) {
         while let Some((worker, slot)) = self.engine.admitted.pop() {
             if worker == self.number {
@@ -198,7 +197,7 @@ impl Worker {
 
     /// From now on requests of a connection come by the ring.
     fn register(&mut self, connection: &Arc<Connection>) {
-        // Another worker may have negotiated with the kernel for this connection before this one got the command. The
+        // Another worker may have been told to serve it, and have agreed with the kernel, before this one was told. The
         // kernel keeps all requests until every queue is registered.
         self.serve_connection(connection);
         let Some(link) = self.engine.links.of(connection) else { return };
@@ -211,8 +210,8 @@ impl Worker {
         }
     }
 
-    /// Begins to take in all present requests of the kernel for which there is room, of the connections at home here.
-    /// Others may come meanwhile, perhaps without end.
+    /// From now on all requests are taken in that the kernel has by now and that there is room for, of the connections
+    /// that are at home here. Others come meanwhile, maybe without end.
     fn reap(&mut self, answer: mpsc::Sender<()>) {
         let _ = self.engine.uring.as_mut().is_some_and(Uring::submit);
         let ring = self.ring.then_some(None);
@@ -232,7 +231,7 @@ impl Worker {
         }
     }
 
-    /// Takes in some requests, as far as there is room. Returns whether there may be more.
+    /// Takes in some of the requests that there are, as far as there is room. Whether there may be more.
     fn receive_all(&mut self) -> bool {
         let mut more = false;
         if self.ring {
@@ -273,8 +272,8 @@ impl Worker {
         more
     }
 
-    /// A connection has no room here for a request that may be there. Perhaps only this worker was woken for it, so its
-    /// home worker has to look.
+    /// A connection has no room here for what may be there. The one that was woken for it may be this worker alone: so
+    /// it is looked at where it is at home.
     fn full(&mut self, link: u32) {
         self.engine.links.is_full(link);
         let home = self.engine.links.home(link);
@@ -295,7 +294,7 @@ impl Worker {
         if !connection.set_gone() {
             return;
         }
-        // There is nothing to unmount any more; a mount there may belong to another server.
+        // Nothing is there to unmount any more, and what is there may be another's.
         connection.take_mounted().into_iter().for_each(Mounted::leave);
         let mut connections = lock(&self.shared.connections);
         connections.retain(|other| !Arc::ptr_eq(other, &connection));
@@ -308,7 +307,7 @@ impl Worker {
         self.tell_closed();
     }
 
-    /// Makes all workers release devices that nobody has open any more.
+    /// Has all let go of devices that nobody has open any more.
     pub(super) fn tell_closed(&self) {
         self.shared.closed.fetch_add(1, Ordering::AcqRel);
         self.shared.workers.handles().iter().filter(|h| !Arc::ptr_eq(h, &self.handle)).for_each(|h| h.mailbox.wake());
@@ -357,7 +356,7 @@ impl Worker {
             self.staging = Some(staging);
             match received {
                 Ok(_) => {}
-                // A request that was cancelled before it could be read.
+                // A request that was taken back before it could be read.
                 Err(rustix::io::Errno::INTR | rustix::io::Errno::NOENT) => {}
                 // Without memory the kernel has the request still: the worker is woken for it again.
                 Err(rustix::io::Errno::AGAIN | rustix::io::Errno::NOMEM) => return Received::Dry,
@@ -507,8 +506,8 @@ mod tests {
         assert_eq!((worker.engine.links.of(&early), worker.engine.links.of(&other)), (Some(0), Some(1)));
     }
 
-    /// The command to take in present requests is answered even if more come without end, and so are other commands
-    /// then.
+    /// Who asks that what has come is taken in has an answer though more comes without end, and so has who asks for
+    /// other things then.
     #[test]
     fn a_connection_that_is_never_dry_keeps_nobody_waiting() {
         let (told, handle) = mpsc::channel();
@@ -530,7 +529,8 @@ mod tests {
         thread.join().unwrap();
     }
 
-    /// A file is opened through a connection that another worker has found to have ended: nobody will close it.
+    /// A file is opened by way of a connection of which another worker has noticed that it has ended: nobody will close
+    /// it.
     #[test]
     fn what_is_opened_by_a_connection_that_has_gone_is_closed() {
         let shared = shared();
@@ -553,7 +553,7 @@ mod tests {
         assert_eq!((open(), node.is_open()), (Err(Errno::ENODEV), false));
     }
 
-    /// A device that does not answer.
+    /// A device that nobody gets to.
     struct Nothing;
 
     impl crate::exports::Export for Nothing {

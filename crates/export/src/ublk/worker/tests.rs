@@ -1,4 +1,4 @@
-//! A queue's thread with a driver under the test's control.
+//! A queue's thread with a driver that does what a test wants.
 
 use super::*;
 use crate::ublk::uapi::op;
@@ -17,15 +17,15 @@ const NOTHING: IoDescriptor = IoDescriptor { op_flags: 0, nr_sectors: 0, start_s
 
 #[derive(Default)]
 struct State {
-    /// The completions for the thread to reap.
+    /// What the thread is to reap.
     given: Vec<(u16, i32)>,
     requests: Vec<IoDescriptor>,
     buffers: Vec<usize>,
-    /// The commands that it has pushed and not submitted.
+    /// What it has pushed and not submitted.
     queued: Vec<(u16, Option<i32>)>,
-    /// The submitted commands: slots, and their requests' results.
+    /// What has been submitted: slots, and their requests' results.
     submitted: Vec<(u16, Option<i32>)>,
-    /// The number of submissions that fail.
+    /// Submissions that are to fail.
     faults: usize,
 }
 
@@ -334,7 +334,7 @@ fn who_leaves_finishes_first() {
     slow.end(1, Status::NoSpace);
     paused.recv().unwrap();
     assert_eq!(driver.submitted(), 0, "answers wait for the end");
-    // A request that comes now is for the next server.
+    // What comes now is the next server's.
     driver.give(3, word(op::WRITE), 0, 1);
     driver.handle.order(Order::End(Nanos::default(), mpsc::channel().0));
     let mut answers = driver.wait(2);
@@ -372,12 +372,12 @@ fn a_full_queue_gives_slots_back_when_it_leaves() {
     slow.end(DEPTH.into(), Status::Ok);
     paused.recv().unwrap();
     driver.handle.order(Order::End(Nanos::default(), mpsc::channel().0));
-    // From a slot that it holds itself the driver learns that nobody serves any more.
+    // By a slot that is its own the driver learns that nobody serves any more.
     assert_eq!(driver.wait(DEPTH.into()).len(), usize::from(DEPTH));
     driver.thread.join().unwrap();
 }
 
-/// The device was stopped from outside, and its threads have ended: a pause does not wait for them.
+/// Somebody has stopped the device, and its threads have ended: who asks them to pause is not kept waiting.
 #[test]
 fn who_has_ended_keeps_nobody_waiting() {
     let driver = Driver::new(memory());

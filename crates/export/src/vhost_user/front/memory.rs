@@ -13,7 +13,7 @@ pub struct SharedMemory {
 }
 
 impl SharedMemory {
-    /// `bytes` of zeroes at the address `guest` of the guest. `sealed`: nobody can truncate them.
+    /// `bytes` of zeroes at the address `guest` of the guest. `sealed`: nobody can cut them off.
     pub fn new(bytes: u64, guest: u64, sealed: bool) -> io::Result<Self> {
         let file = memfd_create("udm-front", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
         ftruncate(&file, bytes)?;
@@ -44,7 +44,7 @@ impl SharedMemory {
         self.guest
     }
 
-    /// Its address in this process: vhost-user calls this the front end's address.
+    /// Where it begins in this process, which vhost-user knows as the front end's addresses.
     pub(super) fn user(&self) -> u64 {
         self.map.as_ptr() as u64
     }

@@ -1,5 +1,5 @@
-//! A front end of vhost-user-blk: the part of a virtual machine monitor, without the machine. For tests and
-//! measurements; it speaks to any back end.
+//! A front end of vhost-user-blk: what a virtual machine monitor does, without the machine. For tests and measurements;
+//! it speaks to any back end.
 
 mod memory;
 mod queue;
@@ -20,16 +20,16 @@ use udm_base::Sectors;
 
 /// Where the first region of memory begins for the guest.
 const GUEST: u64 = 1 << 32;
-/// How long a back end may take to answer: when it drains a queue, it waits for its device.
+/// How long a back end may take to answer: one that drains a queue waits for its device.
 const PATIENCE: Timespec = Timespec { tv_sec: 60, tv_nsec: 0 };
 
-/// An error of a back end.
+/// What goes wrong with a back end.
 #[derive(Debug, thiserror::Error)]
 pub enum FrontError {
     /// The system's, while doing something.
     #[error("{0}: {1}")]
     System(String, #[source] io::Error),
-    /// The back end breaks the protocol.
+    /// The back end does not do what it should.
     #[error("{0}")]
     Protocol(String),
     /// The back end has hung up.
@@ -50,7 +50,7 @@ impl From<WireError> for FrontError {
     }
 }
 
-/// The options of a front end.
+/// How a front end is to be.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FrontOptions {
     /// Queues that it uses.
@@ -63,11 +63,11 @@ pub struct FrontOptions {
     pub indirect: bool,
     /// Use event indices if the back end has them.
     pub event_idx: bool,
-    /// Poll for finished requests instead of being notified.
+    /// Look for what is done, rather than be told.
     pub polled: bool,
-    /// Ask for the inflight region, if the back end has it.
+    /// Ask for memory that tells what is in flight, if the back end has it.
     pub inflight: bool,
-    /// Seal the memory against truncation.
+    /// Seal the memory against being cut off.
     pub sealed: bool,
     /// Tell the back end that the driver knows of no cache.
     pub write_through: bool,
@@ -89,12 +89,12 @@ impl Default for FrontOptions {
     }
 }
 
-/// A back end's description of its disk.
+/// What a back end tells of its disk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FrontConfig {
     /// The size.
     pub sectors: Sectors,
-    /// The most parts of a request's data.
+    /// Parts of a request's data at most.
     pub seg_max: u32,
     /// Bytes of a block.
     pub block_size: u32,
@@ -106,10 +106,10 @@ pub struct FrontConfig {
     pub read_only: bool,
 }
 
-/// The inflight region.
+/// Memory that tells what is in flight.
 struct Inflight {
     file: OwnedFd,
-    /// The message that describes it, to be sent again.
+    /// The message that describes it, to be said again.
     body: Vec<u8>,
 }
 
@@ -127,14 +127,14 @@ pub struct FrontEnd {
     memory: Arc<SharedMemory>,
     more: Vec<Arc<SharedMemory>>,
     inflight: Option<Inflight>,
-    /// The addresses and eventfds of each queue.
+    /// Of each queue: addresses, and what is rung.
     rings: Vec<([u64; 3], Arc<OwnedFd>, Arc<OwnedFd>)>,
     data: u64,
 }
 
 impl FrontEnd {
-    /// Connects, shares memory, and starts the queues. The queues may be moved to threads of their own; they work as
-    /// long as the front end exists. Blocks as long as the back end takes to answer.
+    /// Connects, shares memory, and starts the queues. The queues may go to threads of their own; they work as long as
+    /// the front end is there. Blocks as long as the back end takes to answer.
     pub fn connect(path: &Path, options: FrontOptions) -> Result<(Self, Vec<FrontQueue>), FrontError> {
         let mut this = Self::introduce(path, options)?;
         let (indirect, event_idx) = (this.has(feature::INDIRECT), this.has(feature::EVENT_IDX));
@@ -155,7 +155,7 @@ impl FrontEnd {
         Ok((this, queues))
     }
 
-    /// Connects to a restarted back end, with the existing memory, rings and requests in flight.
+    /// Connects to a back end that has come back, with the memory, rings and requests in flight that there are.
     pub fn reconnect(&mut self, path: &Path) -> Result<(), FrontError> {
         let again = Self::introduce(path, self.options)?;
         (self.socket, self.inbox) = (again.socket, again.inbox);
@@ -229,7 +229,7 @@ impl FrontEnd {
         Ok(this)
     }
 
-    /// Sends the memory and the rings, and starts them.
+    /// Tells of the memory and the rings, and starts them.
     fn describe(&mut self) -> Result<(), FrontError> {
         let regions: Vec<Arc<SharedMemory>> = std::iter::once(&self.memory).chain(&self.more).cloned().collect();
         let mut body = Vec::new();
@@ -287,7 +287,8 @@ impl FrontEnd {
         Ok(base as u16)
     }
 
-    /// Another driver takes the rings over as they are, as after firmware or a reboot, with or without cache support.
+    /// Another driver takes the rings over where they are, as after firmware or a reboot: it knows of no cache, or of
+    /// one.
     pub fn change_driver(&mut self, write_through: bool) -> Result<(), FrontError> {
         let bases = (0..self.rings.len()).map(|index| self.stop_ring(index)).collect::<Result<Vec<_>, _>>()?;
         self.set_features(if write_through {
@@ -397,7 +398,8 @@ impl FrontEnd {
         matches!(self.inbox.receive(&self.socket), Err(WireError::Closed))
     }
 
-    /// Sends any message, and waits for its acknowledgement if the back end gives one.
+    /// Says something, whatever it is, and waits for the answer that says whether it was taken, if the back end gives
+    /// such answers.
     pub fn tell(&mut self, request: u32, body: &[u8], fds: &[BorrowedFd<'_>]) -> Result<(), FrontError> {
         let acked = self.protocol & protocol::REPLY_ACK != 0 && request != request::SET_PROTOCOL_FEATURES;
         let kind = if acked { wire::Kind::Acked } else { wire::Kind::Request };
@@ -411,7 +413,7 @@ impl FrontEnd {
         }
     }
 
-    /// Sends bytes, which need not be a message. For tests.
+    /// Says bytes, which need be no message. For tests.
     pub fn say(&self, bytes: &[u8]) -> Result<(), FrontError> {
         let sent = rustix::io::write(&self.socket, bytes);
         sent.map(|_| ()).map_err(|errno| FrontError::System("speaking to the back end".into(), errno.into()))

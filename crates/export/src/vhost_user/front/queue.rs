@@ -25,7 +25,7 @@ const STATUS_AT: u64 = HEAD_AT + HEAD as u64;
 
 const _: () = assert!(STATUS_AT < SLOT, "a slot has room for all of it");
 
-/// The operation of a request.
+/// What a request does.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
     /// Reads.
@@ -71,7 +71,7 @@ pub struct Part {
     pub len: u32,
 }
 
-/// A descriptor, for tests of invalid ones.
+/// A descriptor, for those who write nonsense.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct RawDesc {
     /// An address in the guest.
@@ -95,7 +95,7 @@ pub struct Done {
     pub written: u32,
 }
 
-/// The options of a queue.
+/// How a queue is to be used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Shape {
     pub(super) size: u16,
@@ -103,7 +103,7 @@ pub(super) struct Shape {
     pub(super) offset: u64,
     pub(super) indirect: bool,
     pub(super) event_idx: bool,
-    /// The user polls for finished requests, and wants no notifications.
+    /// Who uses it looks for what is done, and is not to be told.
     pub(super) polled: bool,
 }
 
@@ -280,7 +280,7 @@ impl FrontQueue {
         self.word(self.shape.avail(), 1).store(self.avail, Ordering::Release);
     }
 
-    /// Notifies the device of submitted requests, if it wants that. Returns whether it did.
+    /// Tells the device of what was submitted, if it wants to be told. Whether it did.
     #[inline]
     pub fn kick(&mut self) -> bool {
         let (old, new) = (self.told, self.avail);
@@ -301,9 +301,9 @@ impl FrontQueue {
         wants
     }
 
-    /// Notifies the device unconditionally.
+    /// Rings, whatever the device wants.
     pub fn ring(&self) {
-        // Full means that a notification is pending already.
+        // Full means that it rings already.
         let _ = rustix::io::write(&self.kick, &1u64.to_ne_bytes());
     }
 

@@ -9,14 +9,14 @@ use crate::thin::values::DiskDetails;
 /// How many leaves a step removes: some thousand mappings, about 0.1 ms when they are in memory.
 pub(super) const LEAVES: usize = 16;
 
-/// Ids from here on, which no device can have, are those of *remains*: the part of deleted devices that is not freed
-/// yet. To the format, and so to the kernel and its tools, they are unused devices.
+/// Ids from here on, which no device can have, are those of *remains*: what deleted devices have not given back yet. To
+/// the format, and so to the kernel and its tools, they are devices that nobody asks for.
 pub const REMAINS: u32 = MAX_DEVICE + 1;
 
-/// The deletion of a device's remains in steps, so that a big device does not delay everything else.
+/// What a deleted device has left, on its way out: so that a big one does not hold everybody else up.
 ///
-/// Between two steps the metadata are sound, and commits may come in between. A caller that gives it up half-way, or
-/// whose power goes, finds the rest with [`Metadata::remains`].
+/// Between two steps the metadata are sound, and commits may come in between. Who gives it up half-way, or whose power
+/// goes, finds what is left with [`Metadata::remains`].
 #[derive(Debug)]
 pub struct Deletion {
     /// Under which id it is kept; `None` when nothing is left.
@@ -27,8 +27,8 @@ pub struct Deletion {
 }
 
 impl Metadata {
-    /// Deletes an unused device: from here on there is none with this id. If it has more than some thousand mapped
-    /// blocks, the [`Deletion`] frees the rest.
+    /// Deletes a device, which nobody uses any more: from here on there is none of this id. What it has mapped, if that
+    /// is more than some thousand blocks, is left for the [`Deletion`] to give back.
     ///
     /// # Errors
     /// [`Error::NoDevice`], those beneath.
@@ -52,27 +52,27 @@ impl Metadata {
         Ok(deletion)
     }
 
-    /// Remains of an earlier deletion, if there are any: the first of them.
+    /// What an earlier deletion has left, if there is anything: some of it, the first.
     ///
     /// # Errors
     /// Those beneath.
     pub async fn remains(&mut self) -> Result<Option<Deletion>, Error> {
         self.check()?;
         let first = btree::lookup_ge::<Root>(&mut self.store, self.open.root, REMAINS.into()).await?;
-        // Ids beyond belong to nothing known.
+        // What lies beyond is nobody's that we know.
         let Some(id) = first.and_then(|(id, _)| u32::try_from(id).ok()) else { return Ok(None) };
         let left = self.device(id).await?.details.mapped_blocks;
         Ok(Some(Deletion { id: Some(id), next: 0, left, all: left }))
     }
 
-    /// An id for the remains of a device.
+    /// An id for what is to be left of a device.
     async fn free_remains(&mut self) -> Result<u32, Error> {
         let last = btree::lookup_le::<Root>(&mut self.store, self.open.root, u64::MAX).await?;
         let next = last.map_or(0, |(id, _)| id).saturating_add(1).max(REMAINS.into());
         u32::try_from(next).map_err(|_| Error::DeviceId(next))
     }
 
-    /// Gives the remains of a device another id. No count changes: the tree's reference moves with the root.
+    /// Gives what is left of a device another id. Nothing is counted: the tree's reference moves with the root.
     async fn set_aside(&mut self, dev: u32, id: u32) -> Result<(), Error> {
         let device = self.own(dev).await?;
         btree::remove::<DiskDetails>(&mut self.store, &mut self.open.details_root, dev.into()).await?;

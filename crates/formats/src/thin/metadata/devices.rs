@@ -109,8 +109,8 @@ impl Metadata {
         Ok(devices.into_iter().collect())
     }
 
-    /// Forgets the cached state of an unused device, also that changes to it were aborted. Uncommitted changes are
-    /// kept.
+    /// Forgets what is kept of a device that nobody uses any more, also that changes to it were aborted. Uncommitted
+    /// changes are kept.
     pub fn close_device(&mut self, dev: u32) {
         self.aborted.remove(&dev);
         if !self.changed.contains(&dev) {

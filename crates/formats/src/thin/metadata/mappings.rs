@@ -148,7 +148,7 @@ impl Metadata {
         if self.is_read_only() {
             return Err(Error::ReadOnly);
         }
-        // Unmapping an unmapped range makes nothing dirty.
+        // To unmap what is not mapped makes nothing dirty.
         let Device { root, .. } = self.device(dev).await?;
         match btree::lookup_ge::<BlockTime>(&mut self.store, root, from).await? {
             Some((first, _)) if first < to => {}

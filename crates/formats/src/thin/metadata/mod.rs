@@ -4,8 +4,8 @@
 //! future that is dropped half-way leaves the open transaction in doubt, as one that failed: abort it.
 //!
 //! # Durability
-//! Changes are in memory only until [`Metadata::commit`], which makes all of them durable at once. The caller flushes
-//! the *data* device before it commits, so that no mapping becomes durable before the data it leads to.
+//! What a call changes is in memory only until [`Metadata::commit`], which makes it durable all at once. The caller
+//! flushes the *data* device before it commits, so that no mapping becomes durable before the data it leads to.
 //!
 //! # The two levels
 //! A device's root is kept in memory and written to the upper tree as soon as it moves, which is once a transaction.
@@ -36,7 +36,7 @@ pub use space::Change;
 /// The highest thin device id (`MAX_DEV_ID`, `drivers/md/dm-thin.c`, 6.12).
 pub const MAX_DEVICE: u32 = (1 << 24) - 1;
 
-/// The parameters of a pool from its table.
+/// What a table says about a pool.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Geometry {
     /// The block size: [`is_data_block_size`](super::superblock::is_data_block_size).
@@ -82,7 +82,7 @@ pub struct Run {
     pub shared: bool,
 }
 
-/// The superblock's fields in the open transaction.
+/// What the open transaction makes of the superblock's fields.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Open {
     root: u64,
@@ -186,8 +186,8 @@ impl Metadata {
         self.options.read_only || self.no_changes || self.needs_check()
     }
 
-    /// Refuses changes and commits from now on, or allows them again. Metadata that were opened read-only, or need a
-    /// check, stay so.
+    /// Refuses changes and commits from now on, or lets them again. What was opened read-only, or needs a check, stays
+    /// so.
     pub fn set_read_only(&mut self, read_only: bool) {
         self.no_changes = read_only;
     }

@@ -32,7 +32,7 @@ pub enum Change {
 }
 
 impl Change {
-    /// For metadata of this many blocks.
+    /// Of metadata of so many blocks.
     fn needs(self, blocks: u64) -> Needs {
         // No tree is higher: with the fewest entries that nodes have it takes so many levels to refer to all blocks.
         let (mut levels, mut reach) = (2, ENTRIES);
@@ -70,7 +70,7 @@ impl Metadata {
         self.store.data_nr_blocks()
     }
 
-    /// Data blocks without references. Those freed since the last commit are counted, but only allocated after it.
+    /// Data blocks that nobody refers to. Those freed since the last commit are counted, but only allocated after it.
     pub fn data_free(&self) -> u64 {
         self.store.data_nr_free()
     }

@@ -25,7 +25,7 @@ pub(super) struct Cursor<'a, V> {
     stack: Vec<Frame>,
     root: Option<u64>,
     lenient: bool,
-    /// The part that a lenient cursor left out.
+    /// What a lenient cursor left out.
     pub(super) lost: Vec<Error>,
     value: PhantomData<fn() -> V>,
 }

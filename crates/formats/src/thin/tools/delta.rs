@@ -76,7 +76,7 @@ impl Kind {
     }
 }
 
-/// The element being written, for blocks of one kind.
+/// What is being written: one element for blocks of one kind.
 struct Diff<W> {
     out: W,
     verbose: bool,

@@ -3,7 +3,7 @@
 use super::{Emit, Error, Head, Progress, Run, View};
 use crate::thin::Details;
 
-/// The options of a dump.
+/// What to dump.
 #[derive(Clone, Default, Debug)]
 pub struct Options {
     /// Only these devices; all where there are none.
@@ -86,7 +86,7 @@ pub(super) fn walk(
     out.end().map_err(Error::output)
 }
 
-/// The details of a device whose own are lost.
+/// What a device gets whose details are lost.
 const NO_DETAILS: Details = Details { mapped_blocks: 0, transaction_id: 0, creation_time: 0, snapshotted_time: 0 };
 
 fn missing(dev: u32) -> Error {

@@ -4,7 +4,7 @@ use std::io::{Result, Write};
 
 use crate::thin::Details;
 
-/// The fields of a pool's superblock.
+/// What a pool's superblock says.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Head {
     /// Nobody sets it: empty, or the bytes up to the first zero.
@@ -37,7 +37,7 @@ pub struct Run {
 }
 
 impl Run {
-    /// Adds a mapping, if it continues where this ends.
+    /// Takes a mapping in, if it goes on where this ends.
     pub(super) fn extend(&mut self, next: &Self) -> bool {
         let goes_on =
             self.block + self.len == next.block && self.data + self.len == next.data && self.time == next.time;

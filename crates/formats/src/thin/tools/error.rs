@@ -8,7 +8,7 @@ pub enum Error {
     /// The metadata are not what they have to be, or cannot be read or written.
     #[error(transparent)]
     Thin(#[from] super::super::Error),
-    /// The XML cannot be restored.
+    /// What was read as XML cannot be restored.
     #[error("line {line}: {what}")]
     Xml {
         /// Lines count from 1.
@@ -19,9 +19,9 @@ pub enum Error {
     /// The result cannot be written, or the input not be read.
     #[error("{what}: {error}")]
     Io {
-        /// The attempted operation.
+        /// What was tried.
         what: &'static str,
-        /// The system's error.
+        /// What the system says.
         error: io::Error,
     },
     /// The caller asked for what cannot be.
@@ -40,7 +40,7 @@ impl Error {
         Self::Io { what: "writing the result", error }
     }
 
-    /// Whether the reader of the result has gone.
+    /// Whether whoever read the result has gone.
     #[must_use]
     pub fn is_broken_pipe(&self) -> bool {
         matches!(self, Self::Io { error, .. } if error.kind() == io::ErrorKind::BrokenPipe)

@@ -59,7 +59,7 @@ pub const FIELDS: &[Field] = &[
     field(What::Snapped, Unit::Blocks, "SNAP_TIME"),
 ];
 
-/// The default columns.
+/// What is shown when nobody says.
 pub const DEFAULT: &str = "DEV,MAPPED,CREATE_TIME,SNAP_TIME";
 
 impl Field {

@@ -1,5 +1,5 @@
-//! The work of `udm thin …`: metadata in, text out, and back. Pure functions over a [`BlockIo`](udm_pdata::BlockIo)
-//! whose futures are ready at once; the caller opens files, prints and shows progress.
+//! What `udm thin …` does: metadata in, text out, and back. Pure functions over a [`BlockIo`](udm_pdata::BlockIo) whose
+//! futures are ready at once; who calls opens files, prints and shows progress.
 //!
 //! Only [`restore`], [`check::mend`] and [`check::clear_needs_check`] write. The others hold a few blocks for each
 //! level of a tree, and no more for a larger pool; [`check`] and [`ls`] hold two bits for each data block of those
@@ -26,7 +26,7 @@ pub use emit::{Emit, Head, Human, Run, Xml};
 pub use error::Error;
 pub use view::{View, Which};
 
-/// A receiver of progress reports.
+/// Who wants to know how far it is.
 pub trait Progress {
     /// `done` of `total` units, which mean the same within one run; `total` may grow. Called often: it has to be cheap.
     fn at(&mut self, done: u64, total: u64);

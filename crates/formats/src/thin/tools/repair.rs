@@ -69,8 +69,8 @@ fn recreate(overrides: Overrides, blocks: u64) -> Option<Superblock> {
     Some(superblock)
 }
 
-/// Searches every block for possible roots of details and mappings, and takes the pair with most devices. Among equal
-/// pairs it prefers the one that the superblock names.
+/// Looks at every block for what could be the roots of details and mappings, and takes the pair with most devices. Of
+/// equal ones the one the superblock names, where it names one of them.
 fn find_roots(io: &dyn BlockIo, named: (u64, u64)) -> Result<(u64, u64), Error> {
     let (mut details, mut tops, mut children) = (Vec::new(), Vec::new(), std::collections::HashSet::new());
     let mut memory = Block::zeroed();

@@ -22,7 +22,7 @@ use crate::thin::{BlockTime, Details, DiskDetails, MAX_DATA_BLOCKS, MAX_TIME};
 /// Memory for blocks.
 const CACHE: usize = 16 << 20;
 
-/// Values to use instead of the XML's.
+/// What to take instead of what the XML says.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Overrides {
     /// The transaction id.
@@ -33,7 +33,7 @@ pub struct Overrides {
     pub data_blocks: Option<u64>,
 }
 
-/// The restored pool.
+/// What was restored.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Restored {
     /// Thin devices.
@@ -42,11 +42,11 @@ pub struct Restored {
     pub mappings: u64,
 }
 
-/// Writes the pool that `xml` describes to the whole of `io`. `progress` counts bytes of the input. Blocks.
+/// Writes the pool that `xml` tells to the whole of `io`. `progress` counts bytes of the input. Blocks.
 ///
 /// # Errors
-/// When the XML is not XML, contradicts itself or describes an impossible pool, with the line; when the metadata do not
-/// fit or cannot be written. After an error there is no superblock, unless it was found before anything was written.
+/// When the XML is none, contradicts itself or tells what no pool can be, naming the line; when the metadata do not fit
+/// or cannot be written. After an error there is no superblock, unless it was found before anything was written.
 pub fn restore(
     io: &Arc<dyn BlockIo>,
     xml: &mut dyn BufRead,
@@ -192,7 +192,7 @@ struct Pool {
     restored: Restored,
 }
 
-/// Makes metadata from the elements that a dump emits.
+/// Makes metadata of what it is told; what a dump emits, it takes.
 pub(super) struct Restorer<'a> {
     io: &'a Arc<dyn BlockIo>,
     overrides: Overrides,

@@ -1,4 +1,4 @@
-//! `udm thin rmap`: which devices have which data blocks (`thin_rmap`).
+//! `udm thin rmap`: who has which data blocks (`thin_rmap`).
 
 use std::io::Write;
 use std::ops::Range;

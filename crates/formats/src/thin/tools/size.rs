@@ -25,7 +25,7 @@ const KB: f64 = 1000.0;
 pub struct Unit(usize);
 
 impl Unit {
-    /// The unit of sizes without one.
+    /// What sizes without a unit are in.
     pub const SECTORS: Self = Self(1);
 
     /// Its name.

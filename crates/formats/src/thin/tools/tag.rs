@@ -8,7 +8,7 @@ use super::Error;
 /// A tag, or a text between tags, is no longer than this.
 const LONGEST: u64 = 1 << 16;
 
-/// The kind of a tag.
+/// What a tag does.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Form {
     Open,

@@ -14,7 +14,7 @@ use crate::thin::{BlockTime, Details, DiskDetails, Field};
 /// Which superblock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Which {
-    /// The state of the last commit.
+    /// What the last commit left.
     Main,
     /// The metadata snapshot that the main superblock holds.
     Held,
@@ -149,7 +149,7 @@ impl View {
         Cursor::new(&*self.io, root, false)
     }
 
-    /// The errors in the superblock's roots that can be seen without reading the trees.
+    /// What the superblock says about the trees' places, as far as it can be wrong by itself.
     pub(super) fn check_roots(&self) -> Result<(), Error> {
         let (disk, blocks) = (self.superblock.disk(), self.io.blocks());
         for (field, root) in

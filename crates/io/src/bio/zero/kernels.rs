@@ -1,8 +1,8 @@
-//! Functions that read memory and find a byte that is not zero, widest first.
+//! The ways to read memory and find a byte that is not zero, widest first.
 //!
-//! All have one shape. The first and the last vector are read unaligned. The part between is read from an aligned
-//! address on, several vectors at a time, which are combined before one branch. Bytes may be read twice, never beyond
-//! the ends.
+//! All have one shape. The first and the last vector are read wherever they lie; what is between from an aligned
+//! address on, some vectors at a time, which are combined before one branch. Bytes may be read twice, never beyond the
+//! ends.
 
 /// Whether `len` bytes at an address are zero.
 ///
@@ -25,7 +25,7 @@ pub(super) fn available() -> impl Iterator<Item = (&'static str, Kernel)> {
 }
 
 /// The shape: `$load` reads a vector of `$width` bytes, `$or` combines two, `$is_zero` looks at one; `$step` vectors at
-/// a time. `$fetch` prefetches a line that is read later, `$short` handles less than one vector.
+/// a time. `$fetch` asks for a line that is read later, `$short` answers for less than one vector.
 macro_rules! scan {
     ($at:ident, $len:ident, $width:literal, $step:literal, $load:expr, $or:expr, $is_zero:expr, $fetch:expr, $short:expr) => {{
         if $len < $width {
@@ -35,10 +35,10 @@ macro_rules! scan {
         if !$is_zero($or($load($at), $load(last))) {
             return false;
         }
-        // From the first aligned address behind the first byte; the bytes before it are in the first vector.
+        // From the first aligned address behind the first byte; what is before is in the first vector.
         let mut here = $at.add($width - $at.addr() % $width);
         while here.addr() + $width * $step <= last.addr() {
-            // The CPU's own prefetching stops at the end of a page, and starts again some lines into the next one.
+            // What the CPU fetches ahead ends with the page, and begins anew some lines into the next one.
             if here.addr() % PAGE < $width * $step && here.addr() + 2 * PAGE <= last.addr() {
                 for line in 0..AHEAD {
                     $fetch(here.add(PAGE - here.addr() % PAGE + line * LINE));
@@ -65,13 +65,13 @@ macro_rules! scan {
 
 const PAGE: usize = 4096;
 const LINE: usize = 64;
-/// Lines that are prefetched at the beginning of the next page. From memory, 3 lines raised 26 GB/s to 30; other
-/// numbers gave less.
+/// Lines that are asked for at the beginning of the next page. From memory 3 made 30 GB/s of 26, more or less of them
+/// less.
 const AHEAD: usize = 3;
 
-/// With vectors of 32 bytes nevertheless: from the L2 cache these are as fast as 64 bytes at a time, and from memory
-/// faster (26 against 22 GB/s on Zen 4), since the CPU's prefetching counts loads. The gain of AVX-512 is to combine
-/// three vectors at once, and to read less than one vector.
+/// With vectors of 32 bytes nevertheless: from the second cache these are as fast as 64 at a time, and from memory
+/// faster (26 against 22 GB/s on Zen 4), since what the CPU fetches ahead goes by loads. What AVX-512 adds is to
+/// combine three vectors at once, and to read less than one.
 ///
 /// # Safety
 /// As [`Kernel`]: AVX-512F, BW and VL.

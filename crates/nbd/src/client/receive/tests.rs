@@ -7,8 +7,8 @@ use std::io::Write;
 use std::os::unix::net::UnixStream;
 use udm_io::Segment;
 
-/// Sends `bytes` in pieces of `step` to a receiver for which cookie 7 is a read of `memory` at byte 4096. Returns the
-/// events, and whether the stream was refused.
+/// Sends `bytes` in pieces of `step` to a receiver for which cookie 7 is a read of `memory` at byte 4096. The events,
+/// and whether the stream was found wrong.
 fn events(bytes: &[u8], step: usize, structured: bool, memory: &mut [u8]) -> (Vec<Event>, Option<String>) {
     let (mut server, client) = UnixStream::pair().expect("a pair");
     let length = memory.len();
@@ -35,7 +35,7 @@ fn events(bytes: &[u8], step: usize, structured: bool, memory: &mut [u8]) -> (Ve
     (found, None)
 }
 
-/// The result does not depend on the pieces; returns the memory of the read.
+/// The same whatever the pieces are; returns the memory of the read.
 #[track_caller]
 fn check(bytes: &[u8], structured: bool, expect: &[Event]) -> Vec<u8> {
     let mut memory = vec![0xaa; 3000];

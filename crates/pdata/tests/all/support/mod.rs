@@ -40,7 +40,7 @@ pub(crate) struct Disk {
     pub(crate) writes: u64,
     /// The operation with this number, from now on, fails.
     pub(crate) fail_in: Option<u64>,
-    /// Every state in which the power could have been cut, if wanted.
+    /// Every state that the power could have been cut in, for who wants them.
     pub(crate) steps: Option<Vec<Cut>>,
 }
 
@@ -136,7 +136,7 @@ impl BlockIo for Memory {
         disk.writes += blocks.len() as u64;
         let failed = disk.fails();
         for (i, (at, block)) in blocks.iter().enumerate() {
-            // Some of the failed writes have arrived.
+            // Of writes that failed, some have arrived.
             if !failed || i % 2 == 0 {
                 disk.put(*at, block.clone());
             }

@@ -1,14 +1,14 @@
 //! The memory of a pool's mapping cache: pages of words, cut into pieces of a few sizes.
 //!
-//! Memory is never freed before the cache, only reused. So a late reader may find words with another meaning, but never
-//! freed memory: see the parent module for how it notices.
+//! Memory is never given back before the cache goes, only used for something else. So a reader who comes late finds
+//! words that mean something else, never words that are not there: see the parent for how it notices.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Words of a leaf, of a node, and of a page.
 pub(super) const FAN: usize = 512;
-/// Words of a cache line, the unit of pieces.
+/// Words of a cache line, in which pieces are counted.
 pub(super) const UNIT: usize = 8;
 /// Units of a page.
 const PAGE_UNITS: usize = FAN / UNIT;
@@ -26,14 +26,14 @@ const fn units(class: usize) -> usize {
     if class >= NODE { PAGE_UNITS } else { CLASSES[class] }
 }
 
-/// The smallest class for a leaf with that many entries. Larger pieces are hash tables, which need gaps.
+/// The smallest class for a leaf with so many entries. Larger pieces are searched from a hash, which wants gaps.
 pub(super) fn class_for(entries: usize) -> usize {
     let fits = |units: usize| if units <= 2 { units * UNIT } else { units * UNIT * 7 / 8 };
     let sparse = CLASSES[..DENSE].iter().position(|&units| entries <= fits(units));
     sparse.unwrap_or(DENSE)
 }
 
-/// The owner of each piece: the number that its user gave, or none.
+/// Whose piece it is: the number that its user gave, or nobody's.
 const FREE: u64 = u64::MAX;
 
 #[derive(Default)]
@@ -53,7 +53,7 @@ impl Page {
 /// The words of one allocation. Their number is in the type, so that an index cut to it needs no check.
 type Chunk = [AtomicU64; CHUNK_PAGES * FAN];
 
-/// The words, which any thread may read.
+/// The words, which anybody may read.
 pub(super) struct Words(Box<[OnceLock<Box<Chunk>>]>);
 
 impl Words {
@@ -88,7 +88,7 @@ impl Words {
     }
 }
 
-/// The owners of the words. Under the cache's lock.
+/// Which words are whose. Under the cache's lock.
 #[derive(Default)]
 pub(super) struct Arena {
     pages: Vec<Page>,
@@ -100,7 +100,7 @@ pub(super) struct Arena {
 }
 
 impl Arena {
-    /// The bytes in use, with the cost of recording the owners.
+    /// What is in use, with what it costs to know whose it is.
     pub(super) const fn bytes(&self) -> usize {
         self.bytes
     }
@@ -113,7 +113,7 @@ impl Arena {
                 continue;
             };
             let (found, each) = (&mut self.pages[page], units(class));
-            // A page that was emptied, and perhaps reused, since it was noted.
+            // A page that was emptied, and perhaps used anew, since it was noted.
             let free = if found.class == class { found.owners.iter().position(|&o| o == FREE) } else { None };
             let Some(piece) = free else {
                 self.partial[class].pop();
@@ -123,7 +123,7 @@ impl Arena {
             found.used += 1;
             let unit = page * PAGE_UNITS + piece * each;
             for word in words.of(unit, class) {
-                // Release, so that a reader who finds the new word also sees that the piece was taken away.
+                // Released, so that a reader who finds it here also finds that the piece was taken away.
                 word.store(0, Ordering::Release);
             }
             return Some(unit);
@@ -166,7 +166,7 @@ impl Arena {
         }
     }
 
-    /// The next page that could be emptied, with its class and the owners of its pieces.
+    /// The next page that could be emptied, with its class and who has pieces of it.
     pub(super) fn next(&mut self) -> Option<(usize, Vec<u64>)> {
         for _ in 0..self.pages.len() {
             self.hand = (self.hand + 1) % self.pages.len();

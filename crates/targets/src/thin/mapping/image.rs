@@ -1,4 +1,4 @@
-//! Leaves under construction: read from their piece, changed, and written to a piece that fits.
+//! Leaves as they are made: read from their piece, changed, and written to one that fits.
 
 use super::arena::{DENSE, FAN, Words};
 use super::{entry, slot};
@@ -32,7 +32,7 @@ impl Image {
         self.entries[entry::index(entry)] = entry;
     }
 
-    /// Makes the more frequent of unmapped and unknown the leaf's default.
+    /// Has the more frequent of unmapped and unknown said by the leaf.
     pub(super) fn settle(&mut self) {
         let count = |state: u64| self.entries.iter().filter(|&&e| e != 0 && e & entry::STATE == state).count();
         let silent = self.entries.iter().filter(|&&e| e == 0).count();
@@ -64,7 +64,7 @@ impl Image {
     }
 }
 
-/// A block's word in a piece that is a hash table of the index, or the free place for it, and the word's value.
+/// A block's word in a piece that is searched from a hash of the index, or where it could be put, and what is there.
 pub(super) fn probe(piece: &[AtomicU64], index: usize) -> (Option<usize>, u64) {
     let start = (((index as u32).wrapping_mul(0x9e37_79b1) as u64 * piece.len() as u64) >> 32) as usize;
     for at in (start..piece.len()).chain(0..start) {

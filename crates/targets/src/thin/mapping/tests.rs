@@ -17,7 +17,7 @@ impl Random {
     }
 }
 
-/// The word that a lookup has just read.
+/// What a lookup has just read.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) enum Step {
     Top,
@@ -30,7 +30,7 @@ type Hook = Box<dyn FnMut(Step)>;
 
 thread_local!(static HOOK: std::cell::RefCell<Option<Hook>> = const { std::cell::RefCell::new(None) });
 
-/// A point where a reader can be overtaken. The thread's hook runs here, but not recursively.
+/// Where a reader can be overtaken. What this thread has hooked in here happens then, but not within itself.
 pub(super) fn linger(step: Step) {
     if let Some(mut hook) = HOOK.take() {
         hook(step);
@@ -62,7 +62,7 @@ fn tells_what_it_was_told() {
     assert_eq!((m.lookup(2000), m.lookup(1000)), (Known::Unknown, at(5, false)));
     m.forget_all();
     assert_eq!((m.lookup(1000), m.lookup(8), m.lookup(1500)), (Known::Unknown, Known::Unknown, Known::Unknown));
-    // Far beyond the initial size: never known, never wrong.
+    // Far beyond what it was made for: never known, never wrong.
     m.set(u64::MAX, at(1, false));
     m.clear(5..u64::MAX);
     m.fill(u64::MAX, u64::MAX - 3..u64::MAX, &[]);
@@ -83,7 +83,7 @@ fn holds_more_than_it_has_eras() {
     }
 }
 
-/// Random changes of two volumes beside a plain map; with `must_know`, the last note must still be known.
+/// Random changes of two volumes beside a plain map; with `must_know`, what was said last must still be known.
 fn model(seed: u64, budget: usize, range: Range<u64>, steps: usize, must_know: bool) {
     let (base, blocks) = (range.start, range.end - range.start);
     println!("seed {seed}, budget {budget}");
@@ -164,7 +164,7 @@ fn agrees_with_a_map() {
     for seed in 1..=2 {
         model(seed, 16 * MIB, 0..20_000, 700, true);
         model(seed, 16 * MIB, 0..3 << 18, 100, true);
-        // Partly beyond the directory's own nodes.
+        // Beyond what the directory has itself, in part.
         model(seed, 16 * MIB, (1 << 28) - 5000..(1 << 28) + 5000, 500, true);
     }
 }
@@ -187,7 +187,7 @@ fn scattered_blocks_fit() {
         (0..65_536).map(|_| (random.next(blocks), Place { data: random.next(1 << 40), shared: false })).collect();
     let cache = MappingCache::new(budget);
     let volume = cache.volume(blocks);
-    // As from leaves of the metadata's tree, in any order.
+    // As leaves of the metadata's tree tell it, in any order.
     let list: Vec<(u64, Place)> = mapped.into_iter().collect();
     let leaves: Vec<&[(u64, Place)]> = list.chunks(168).collect();
     let mut order: Vec<usize> = (0..leaves.len()).collect();
@@ -201,7 +201,7 @@ fn scattered_blocks_fit() {
     assert!(known == list.len(), "{known} of {} in {} bytes of {budget}", list.len(), cache.bytes());
 }
 
-/// Used entries stay when unused ones make room.
+/// What is used stays when what is not makes room.
 #[test]
 fn second_chance() {
     let cache = MappingCache::new(512 << 10);
@@ -223,10 +223,10 @@ fn second_chance() {
     assert!(lost < 600, "{lost} of 12500 looks at what is used found nothing");
 }
 
-/// A reader that is overtaken between any two of its steps, while its leaf, node or top is reused by another volume.
+/// A reader that is overtaken between any two of its steps, while its leaf, node or top becomes another volume's.
 #[test]
 fn a_reader_that_is_overtaken_looks_again() {
-    // A block whose node is in the directory itself, and one whose node is in a top.
+    // A block whose node the directory has itself, and one whose node is in a top.
     for base in [0, 1 << 29] {
         for step in [Step::Top, Step::Node, Step::Leaf, Step::Entry] {
             for whole in [false, true] {
@@ -264,7 +264,7 @@ fn overtake(base: u64, step: Step, whole: bool, dense: u64) {
     assert_eq!(found, Known::Unknown, "after {step:?} from {base}, all of it: {whole}, {dense} entries");
 }
 
-/// Every volume of a pool that has so many, and every part of one that is that large, is cached as well as the first.
+/// Every volume of a pool that has so many, and every part of one that is that large, is known as well as the first.
 #[test]
 fn many_volumes_and_far_blocks_are_known() {
     let place = |data| Known::At(Place { data, shared: false });
@@ -283,7 +283,7 @@ fn many_volumes_and_far_blocks_are_known() {
     assert!((1..3999).all(|top| far.lookup((top << 27) + 5) == Known::Unknown));
 }
 
-/// Trap: memory that cannot be reclaimed uses up the budget. Tops and nodes make room, too.
+/// Trap: what cannot be forgotten takes all there is. Tops and nodes make room, too.
 #[test]
 fn far_blocks_make_room_for_each_other() {
     let place = |data| Known::At(Place { data, shared: false });
@@ -304,7 +304,7 @@ fn readers_see_their_own_block() {
     let blocks = 1 << 20;
     let cache = MappingCache::new(192 << 10);
     let volumes = [cache.volume(blocks), cache.volume(blocks)];
-    // The data block's number says which block of which volume it belongs to.
+    // Data tells which block of which volume it is of.
     let place = |v: usize, b: u64, r: u64| Place { data: r << 22 | b << 1 | v as u64, shared: false };
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -342,7 +342,7 @@ fn readers_see_their_own_block() {
                     volumes[v].fill(b, b..b + 700, &[(b + 3, place(v, b + 3, round)), (b + 9, place(v, b + 9, round))])
                 }
                 2 => volumes[v].share_all(),
-                // Nodes as well, so that their pages become leaves, also of other volumes.
+                // Nodes and all, so that their pages become leaves and those of others.
                 3 => volumes[v].forget_all(),
                 _ => (b..b + random.next(30)).for_each(|b| volumes[v].set(b, Known::At(place(v, b, round)))),
             }

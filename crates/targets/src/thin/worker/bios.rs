@@ -1,4 +1,4 @@
-//! The handling of a bio that its volume could not map (`process_cell` and what it calls, `drivers/md/dm-thin.c`,
+//! What becomes of a bio that its volume could not map (`process_cell` and what it calls, `drivers/md/dm-thin.c`,
 //! 6.12).
 
 use super::{AfterCommit, Event, Worker};
@@ -75,14 +75,14 @@ impl Worker {
         }
     }
 
-    /// Sends a bio back to its volume with the result of the look-up.
-    pub(super) fn again(&mut self, volume: Arc<Volume>, bio: Bio, found: Found) {
-        self.pool.send_back(volume.again(bio, found), volume);
+    /// Sends a bio back to its volume with what it came for.
+    pub(super) fn again(&mut self, volume: &Arc<Volume>, bio: Bio, found: Found) {
+        self.pool.resubmit(volume.again(bio, found));
     }
 
     async fn within(&mut self, io: Within) {
         let known = io.volume.device.mappings.lookup(io.block);
-        // One leaf has many blocks. For a write that will change one of them, that one is enough.
+        // One leaf tells of many blocks. For a write that is going to change one of them the one is enough.
         if known == Known::Unknown
             && io.bio.op() == Op::Read
             && let Err(e) = self.fill(io.volume.device.clone(), io.block).await
@@ -90,8 +90,8 @@ impl Worker {
             tracing::error!("thin device {}: {e}", io.dev());
             return io.bio.end(Status::Io);
         }
-        // The cache has its knowledge from here; but a snapshot that failed has left it with blocks that it takes for
-        // shared.
+        // What the cache knows it has from here; but a snapshot that came to nothing left it with blocks that it takes
+        // for shared.
         let found = match known {
             Known::At(Place { data, shared: false }) => Ok(Some(Mapping { data, shared: false })),
             Known::Unmapped => Ok(None),
@@ -107,7 +107,7 @@ impl Worker {
         }
     }
 
-    /// Notes all mappings of the leaf around a block in the mapping cache.
+    /// Tells the mapping cache all that the leaf around a block says.
     async fn fill(&mut self, device: Arc<ThinDevice>, block: u64) -> Result<(), udm_formats::thin::Error> {
         let mut mapped = Vec::new();
         let range = self.metadata.leaf(device.id, block, &mut mapped).await?;
@@ -122,7 +122,7 @@ impl Worker {
         if io.bio.op() == Op::Read {
             io.volume.device.mappings.set(io.block, known);
             let found = io.volume.found(known, false);
-            return self.again(io.volume, io.bio, found);
+            return self.again(&io.volume, io.bio, found);
         }
         if self.is_zeroes_over_all(&io) && self.pool.mode() <= PoolMode::OutOfDataSpace {
             self.parted |= mapping.shared;
@@ -138,7 +138,7 @@ impl Worker {
             Durability::Changed if io.is_fua() => {
                 self.after_commit.push(AfterCommit::Again(io.volume, io.bio, found));
             }
-            _ => self.again(io.volume, io.bio, found),
+            _ => self.again(&io.volume, io.bio, found),
         }
     }
 
@@ -147,7 +147,7 @@ impl Worker {
             Op::Read => {
                 io.volume.device.mappings.set(io.block, Known::Unmapped);
                 let found = io.volume.found(Known::Unmapped, false);
-                return self.again(io.volume, io.bio, found);
+                return self.again(&io.volume, io.bio, found);
             }
             Op::Write if self.can_skip(&io) => {
                 if self.pool.mode() > PoolMode::OutOfDataSpace {
@@ -169,24 +169,25 @@ impl Worker {
         self.provision(io).await;
     }
 
-    /// Whether an unmapped block reads as zeroes from `from` on: not where an external origin shows through.
+    /// Whether what lies from `from` on in an unmapped block reads as zeroes: not where an external origin shows
+    /// through.
     fn shows_zeroes(&self, volume: &Volume, from: Sector) -> bool {
         volume.origin.as_ref().is_none_or(|origin| from >= origin.end())
     }
 
-    /// Whether a write to an unmapped block may be dropped.
+    /// Whether a write to an unmapped block may be forgotten.
     fn can_skip(&self, io: &Within) -> bool {
         self.features.skips() && self.shows_zeroes(&io.volume, io.bio.sector()) && io.bio.is_zero()
     }
 
-    /// Whether zeroes to an unmapped block may be dropped. If new blocks are not zeroed, they may not: the block could
-    /// show old data once it is provisioned.
+    /// Whether zeroes to an unmapped block may be forgotten. Where new blocks are not zeroed they may not: the block
+    /// could show something else once it is provisioned.
     fn is_nothing_to_do(&self, io: &Within) -> bool {
         let stays = io.bio.flags().contains(OpFlags::NO_UNMAP);
         !stays && self.features.zero_new_blocks && self.shows_zeroes(&io.volume, io.bio.sector())
     }
 
-    /// Whether a bio zeroes a whole mapped block, and may unmap it for that.
+    /// Whether a bio makes a whole mapped block zeroes, and it may be unmapped for that.
     fn is_zeroes_over_all(&self, io: &Within) -> bool {
         if io.bio.sectors() != self.pool.block_len()
             || !self.features.zero_new_blocks
@@ -201,7 +202,7 @@ impl Worker {
         }
     }
 
-    /// Zeroes a block by unmapping it. Nothing is passed down: until the commit the old data may be needed again.
+    /// Makes a block zeroes by unmapping it. Nothing is passed down: until the commit the old data may be needed again.
     async fn unmap(&mut self, io: Within) {
         if !self.make_room(Change::One).await {
             return io.bio.end(Status::Io);
@@ -219,7 +220,7 @@ impl Worker {
         self.end_durably(&io.volume, io.bio, fua);
     }
 
-    /// A write for which no block is free waits or fails (`handle_unserviceable_bio`).
+    /// A write for which no block can be had waits or fails (`handle_unserviceable_bio`).
     pub(super) fn unserviceable(&mut self, volume: Arc<Volume>, bio: Bio) {
         match self.pool.mode() {
             PoolMode::OutOfDataSpace if self.waits_for_space() => self.retry.push((volume, bio)),
@@ -232,7 +233,7 @@ impl Worker {
         !self.features.error_if_no_space && !self.gave_up_waiting
     }
 
-    /// Tries everything again that waits for space, or fails it.
+    /// Has everything that waits for space tried again, or fails it.
     pub(super) fn end_waiting(&mut self, status: Option<Status>) {
         let waiting = std::mem::take(&mut self.retry);
         match status {
@@ -246,7 +247,7 @@ impl Worker {
         Sector::new(block * self.pool.block.get())
     }
 
-    /// The length of a block in which an external origin shows through.
+    /// How much of a block an external origin shows through.
     pub(super) fn covered_by_origin(&self, volume: &Volume, block: u64) -> Sectors {
         let start = self.start_of(block);
         let end = volume.origin.as_ref().and_then(|origin| origin.end().checked_since(start));

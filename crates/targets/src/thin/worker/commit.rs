@@ -1,4 +1,4 @@
-//! Commits, failures and lack of space of a pool, and the worker's own deadlines.
+//! Commits, what becomes of a pool when something fails or runs out, and the times at which the worker acts by itself.
 
 use super::{AfterCommit, COMMIT_PERIOD_NS, Job, Worker};
 use crate::thin::pool::PoolMode;
@@ -13,12 +13,12 @@ fn is_out_of_metadata(error: &Error) -> bool {
 }
 
 impl Worker {
-    /// Commits for waiting bios, or because it is time.
+    /// Commits for those who wait for it, or because it is time.
     pub(super) async fn commit_if_due(&mut self) {
         let asked = !self.after_commit.is_empty();
         let can = self.metadata.is_dirty() && self.pool.mode() <= PoolMode::OutOfDataSpace;
         let late = can && self.last_commit.after(COMMIT_PERIOD_NS) <= self.now();
-        // Freed blocks can be allocated after the commit.
+        // What was freed can be had after the commit.
         let short = can && self.freed && self.pool.mode() == PoolMode::OutOfDataSpace;
         if !asked && !late && !short {
             return;
@@ -31,7 +31,7 @@ impl Worker {
                 AfterCommit::Flush(_, bio) if self.commits > before => bio.end(Status::Ok),
                 AfterCommit::Flush(volume, bio) if committed => self.flush_data(&volume, bio),
                 AfterCommit::Flush(_, bio) => bio.end(Status::Io),
-                AfterCommit::Again(volume, bio, found) if committed => self.again(volume, bio, found),
+                AfterCommit::Again(volume, bio, found) if committed => self.again(&volume, bio, found),
                 AfterCommit::Again(_, bio, _) => bio.end(Status::Io),
             }
         }
@@ -58,18 +58,18 @@ impl Worker {
 
     async fn commit_and_go_on(&mut self) -> Result<(), Error> {
         self.commit_now().await?;
-        // Before any block is held: a block that is held when the pool stops would stay allocated.
+        // Before anything is held: what is held when the pool stops would stay allocated.
         self.check_metadata_space();
         self.hold_again().await;
         self.check_data_space();
         Ok(())
     }
 
-    /// Makes sure that there are metadata blocks for a change and for the commit after it, if necessary by a commit
-    /// before. False when nothing can be changed any more.
+    /// Sees to it that there are metadata blocks for a change and for the commit after it, by a commit before if need
+    /// be. False when nothing can be changed any more.
     ///
-    /// If there may be too few even then, the change is committed by itself, before it is acknowledged: see
-    /// [`made`](Self::made). If that fails, nothing else is lost.
+    /// Where there may be too few even then, the change is committed by itself, before anybody hears of it: see
+    /// [`made`](Self::made). When it comes to nothing, nothing else does.
     pub(super) async fn make_room(&mut self, change: Change) -> bool {
         self.alone = false;
         if self.pool.mode() > PoolMode::OutOfDataSpace {
@@ -84,13 +84,13 @@ impl Worker {
         self.pool.mode() <= PoolMode::OutOfDataSpace
     }
 
-    /// A change has been made, for which [`make_room`](Self::make_room) was called. The mapping cache must not have old
-    /// mappings any more.
+    /// A change has been made, for which [`make_room`](Self::make_room) was asked. The mapping cache knows nothing any
+    /// more that is not so.
     pub(super) async fn made(&mut self) -> Result<(), Error> {
         if std::mem::take(&mut self.alone) { self.commit_and_go_on().await } else { Ok(()) }
     }
 
-    /// The same for a change that has succeeded or failed.
+    /// The same of a change that came to something, or to nothing.
     pub(super) async fn made_of<T>(&mut self, change: Result<T, Error>) -> Result<T, Error> {
         let done = change?;
         self.made().await?;
@@ -105,7 +105,7 @@ impl Worker {
         for held in self.holds() {
             self.metadata.dec_data(held).await?;
         }
-        // The data of a block has to be durable before any mapping to it is.
+        // Before any mapping to it is durable, what lies in a block has to be.
         let (status, _) = self.pool.submit(Operation::flush(&self.pool.data), Memory::None).await;
         if !status.is_ok() {
             tracing::error!("thin-pool: the data device cannot be flushed");
@@ -124,7 +124,7 @@ impl Worker {
         changed.for_each(|device| device.set_durability(Durability::Committed));
     }
 
-    /// Data blocks with a reference that must not become durable: after a power cut, nothing would give it back.
+    /// Data blocks that have a reference which must not become durable: if the power went, nobody would give it back.
     fn holds(&self) -> Vec<Range<u64>> {
         let of_job = |job: &Job| match job {
             Job::Prepare(prepare) if prepare.lost => Vec::new(),
@@ -134,12 +134,11 @@ impl Worker {
         self.jobs.values().flat_map(of_job).chain(self.holding.iter().cloned()).collect()
     }
 
-    /// A transaction has begun: before anything is allocated in it, the blocks of jobs and changes under way are held
-    /// in it too.
+    /// A transaction has begun: before anything is allocated, what jobs and changes under way have is held in it too.
     ///
-    /// The commit before has given back as many metadata blocks as this takes, except for those by which the trees of
-    /// large counts have grown. If these are too few, the pool stops; otherwise it would allocate the blocks again
-    /// while they are being filled.
+    /// The commit before has given back as many metadata blocks as this takes, but for those by which the trees of
+    /// large counts have grown. Should that be too few, the pool stops: else it would give the blocks to others while
+    /// they are being filled.
     async fn hold_again(&mut self) {
         if self.pool.mode() > PoolMode::OutOfDataSpace {
             return;
@@ -158,14 +157,14 @@ impl Worker {
         Ok(())
     }
 
-    /// A metadata operation has failed (`metadata_operation_failed`): uncommitted changes are dropped, and nothing is
-    /// changed any more until the metadata have been checked.
+    /// A metadata operation has failed (`metadata_operation_failed`): what is not committed is dropped, and nothing is
+    /// changed any more until somebody has checked the metadata.
     pub(super) async fn metadata_failed(&mut self, what: &str, error: &Error) {
         tracing::error!("thin-pool: {what} failed: {error}");
         if matches!(error, Error::ReadOnly) {
             return self.set_mode(PoolMode::ReadOnly);
         }
-        // A lack of metadata blocks does not mean that the existing ones are damaged.
+        // That metadata blocks ran out says nothing against those that are there.
         let ran_out = is_out_of_metadata(error);
         self.abort(!ran_out).await;
         if self.pool.mode() == PoolMode::Fail {
@@ -176,15 +175,15 @@ impl Worker {
         } else if !self.metadata.has_room(Change::One) {
             self.set_mode(PoolMode::OutOfMetadataSpace);
         } else {
-            // The pool goes on, and blocks that were allocated in the transaction may be allocated again: no bio may be
-            // writing there.
+            // The pool goes on, and what was allocated in the transaction may be given out anew: nobody may be writing
+            // there.
             self.pool.drain().await;
             self.hold_again().await;
         }
     }
 
-    /// A look-up may have failed to write changed metadata when it made room for a read: then nothing can be looked up
-    /// before an abort. Failed changes have aborted already.
+    /// A look-up may have written changed metadata to make room for what it read, and failed: then nothing can be
+    /// looked up before an abort. Those that failed changes have seen to it themselves.
     pub(super) async fn check_doubt(&mut self) {
         if self.metadata.is_in_doubt() && !self.metadata.is_failed() {
             let error = Error::from(udm_pdata::Error::Poisoned);
@@ -192,7 +191,7 @@ impl Worker {
         }
     }
 
-    /// `abort_transaction`. Blocks that were held are not held any more: see [`hold_again`](Self::hold_again).
+    /// `abort_transaction`. What was held is so no more: see [`hold_again`](Self::hold_again).
     async fn abort(&mut self, needs_check: bool) {
         if let Err(e) = self.metadata.abort().await {
             tracing::error!("thin-pool: the transaction cannot be aborted: {e}");
@@ -201,7 +200,7 @@ impl Worker {
             tracing::error!("thin-pool: needs_check cannot be set: {e}");
             self.set_mode(PoolMode::Fail);
         }
-        // Cached mappings may be from the aborted transaction.
+        // What is known of mappings may be what was aborted.
         for device in self.open_devices() {
             if device.durability() == Durability::Changed {
                 device.set_durability(Durability::Lost);
@@ -211,7 +210,7 @@ impl Worker {
         self.deletions.begin_again();
     }
 
-    /// Blocks that jobs have allocated or hold do not belong to them any more.
+    /// What jobs have allocated or hold is not theirs any more.
     fn lose_holds(&mut self) {
         for job in self.jobs.values_mut() {
             match job {
@@ -296,7 +295,7 @@ impl Worker {
         Some(since.after(timeout))
     }
 
-    /// `do_no_space_timeout`: the wait for space has taken too long.
+    /// `do_no_space_timeout`: who waits for space has waited long enough.
     pub(super) fn check_times(&mut self) {
         if self.pool.mode() == PoolMode::OutOfDataSpace && self.no_space_deadline().is_some_and(|at| at <= self.now()) {
             tracing::warn!("thin-pool: no space came in time: switching to error_if_no_space");

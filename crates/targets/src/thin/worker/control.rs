@@ -1,7 +1,6 @@
-//! Requests of control threads to the worker: tables, messages, status, suspensions.
+//! What control threads ask of the worker: tables, messages, status, suspensions.
 
-use super::Worker;
-use crate::thin::event::{Command, Done, Event, MetadataOf, PoolStatus, VolumeStatus};
+use super::{Event, Worker};
 use crate::thin::features::Features;
 use crate::thin::pool::{Gate, Pool, PoolMode};
 use crate::thin::volume::{ThinDevice, Volume};
@@ -9,14 +8,100 @@ use std::sync::Arc;
 use udm_base::{Errno, Sectors};
 use udm_core::Error;
 use udm_formats::thin::{self, Change};
-use udm_io::{Extent, ExtentKind, Status};
+use udm_io::{Extent, ExtentKind, ExtentsReply, Status};
 use udm_worker::{MetadataIo, Reply, Ticket};
 
-/// The advice for a pool that has run out of metadata blocks.
+/// What helps a pool that has run out of metadata blocks.
 pub(in crate::thin) const OUT_OF_METADATA_SPACE: &str =
     "the pool is out of metadata space: let the metadata device grow, then suspend and resume the pool";
 
-/// Opens the metadata, answers with the result, and serves the pool until it is closed.
+/// What most commands answer.
+pub(in crate::thin) type Done = Result<(), Error>;
+
+/// A pool's numbers, as its status line has them.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(in crate::thin) struct PoolStatus {
+    pub(in crate::thin) transaction_id: u64,
+    pub(in crate::thin) metadata: (u64, u64),
+    pub(in crate::thin) data: (u64, u64),
+    pub(in crate::thin) snap_root: Option<u64>,
+    pub(in crate::thin) features: Features,
+    pub(in crate::thin) error_if_no_space: bool,
+    pub(in crate::thin) needs_check: bool,
+}
+
+/// A volume's numbers, in blocks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in crate::thin) struct VolumeStatus {
+    pub(in crate::thin) mapped: u64,
+    pub(in crate::thin) highest: Option<u64>,
+}
+
+/// What a message asks for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in crate::thin) enum MetadataOf {
+    CreateThin(u32),
+    CreateSnap(u32, u32),
+    Delete(u32),
+    SetTransactionId(u64, u64),
+    ReserveSnap,
+    ReleaseSnap,
+}
+
+impl MetadataOf {
+    /// What there has to be room for; of a release it is the least.
+    const fn change(self) -> Change {
+        match self {
+            Self::Delete(_) => Change::Delete,
+            _ => Change::One,
+        }
+    }
+}
+
+/// What a control thread asks for.
+pub(in crate::thin) enum Command {
+    /// Take these features, and the sizes that table and devices have now (`pool_preresume`).
+    Bind {
+        features: Features,
+        low_water: u64,
+        data_blocks: u64,
+        metadata_blocks: u64,
+        reply: Reply<Done>,
+    },
+    /// Bios are served from now on.
+    Resume(Reply<Done>),
+    /// Answered when nothing is in flight any more; bios wait.
+    Suspend(Reply<Done>),
+    Commit(Reply<Done>),
+    Message(MetadataOf, Reply<Done>),
+    Open {
+        id: u32,
+        blocks: u64,
+        reply: Reply<Result<Arc<ThinDevice>, Error>>,
+    },
+    /// With a commit before, or without.
+    Status(bool, Reply<PoolStatus>),
+    VolumeStatus(u32, Reply<Result<VolumeStatus, Error>>),
+    /// How far from a block on blocks are mapped, or not. The answer begins at a sector of the first.
+    Extent {
+        id: u32,
+        from: u64,
+        to: u64,
+        into: u64,
+        reply: ExtentsReply,
+    },
+    /// Gives back what waits for a volume.
+    Requeue(Arc<Volume>, Reply<Done>),
+    Close(Reply<Done>),
+}
+
+impl From<Command> for Event {
+    fn from(command: Command) -> Self {
+        Self::Command(command)
+    }
+}
+
+/// Opens the metadata, as a worker that will answer; then serves the pool until it is closed.
 pub(in crate::thin) fn open(
     pool: &Arc<Pool>,
     geometry: thin::Geometry,
@@ -54,7 +139,7 @@ pub(super) struct Suspending {
     ticket: Ticket,
 }
 
-/// The kernel's error number, and the text that it only logs.
+/// The number that the kernel fails with, and what it only logs.
 fn refused(error: &thin::Error) -> Error {
     use thin::Error as E;
     let errno = match error {
@@ -105,7 +190,7 @@ impl Worker {
                 reply.give(status.map_err(|e| refused(&e)));
             }
             Command::Extent { id, from, to, into, reply } => {
-                // A range that cannot be read is unknown.
+                // What cannot be read is not known.
                 if let Ok((mapped, end)) = self.extent(id, from, to).await {
                     let sectors = Sectors::new((end - from) * self.pool.block.get() - into);
                     reply
@@ -127,7 +212,7 @@ impl Worker {
         self.pool.unmaps.store(features.unmaps(), std::sync::atomic::Ordering::Relaxed);
         let wanted = match self.pool.mode() {
             _ if features.read_only => PoolMode::ReadOnly,
-            // A pool that was read-only because of its table, or has been repaired.
+            // A pool that was read-only for its table's sake, or has been repaired.
             PoolMode::ReadOnly if !self.metadata.needs_check() => PoolMode::Write,
             mode => mode,
         };
@@ -203,7 +288,7 @@ impl Worker {
         self.events.put_last(parked.into_iter().map(|(volume, bio)| Event::Bio(volume, bio)));
     }
 
-    /// Answers the pending suspension once nothing is in flight.
+    /// Answers who waits for the pool to be still, once it is.
     pub(super) fn check_suspended(&mut self) {
         if self.suspending.is_empty() || !self.jobs.is_empty() {
             return;
@@ -222,9 +307,8 @@ impl Worker {
             return reply.give(Err(Error::new(Errno::EOPNOTSUPP, message)));
         }
         if matches!(message, MetadataOf::ReleaseSnap) {
-            // The room that it takes depends on the blocks that only the snapshot has, and these are not counted. So it
-            // is always alone in its transaction: if blocks run out, an abort loses nothing else, and work under way
-            // goes on.
+            // How much it takes follows from all that the snapshot alone has, which nobody has counted. So it is always
+            // alone in its transaction: when it runs out, an abort loses nothing else, and what is under way goes on.
             self.commit().await;
         }
         if !self.make_room(message.change()).await {
@@ -259,8 +343,9 @@ impl Worker {
         reply.give(answer);
     }
 
-    /// Takes a snapshot, also of a device in use. From here on every look-up finds the origin's mappings shared, and
-    /// bios that have looked one up before have to end before the snapshot is made. So its content does not change.
+    /// Takes a snapshot, of a device in use too. Every mapping of the origin becomes a shared one for whoever looks it
+    /// up from here on, and who has looked one up before has to be done, before the snapshot is there: so it holds
+    /// still.
     async fn create_snap(&mut self, id: u32, origin: u32) -> Result<(), thin::Error> {
         if let Some(device) = self.devices.get(&origin).and_then(std::sync::Weak::upgrade) {
             device.mappings.share_all();
@@ -269,7 +354,7 @@ impl Worker {
         self.metadata.create_snap(id, origin).await
     }
 
-    /// Commits first, with everything that belongs to a commit; the snapshot's own commit then has nothing else to do.
+    /// Commits before, with all that belongs to a commit; the snapshot's own then finds nothing to do.
     async fn reserve_snap(&mut self) -> Result<(), thin::Error> {
         self.commit().await;
         self.metadata.reserve_snap().await
@@ -285,7 +370,7 @@ impl Worker {
         self.metadata.details(id).await.map_err(|e| refused(&e))?;
         let device = ThinDevice::new(self.pool.clone(), id, blocks);
         if self.metadata.changed_since_commit(id) {
-            // By bios of tables that had it open before.
+            // By those who had it open before.
             self.has_changed(&device);
         }
         self.devices.insert(id, Arc::downgrade(&device));
@@ -327,7 +412,7 @@ impl Worker {
         }
     }
 
-    /// Commits and ends, if that was requested. Nobody has a volume open any more then.
+    /// Commits and ends, when that was asked for. Nobody has a volume any more then.
     pub(super) async fn close_if_asked(&mut self) -> bool {
         let Some(reply) = self.closing.take() else { return false };
         self.commit().await;

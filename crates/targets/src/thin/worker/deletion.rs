@@ -1,35 +1,35 @@
-//! Deleting devices. First the device is removed durably. Its blocks are then freed in steps, when there is nothing
-//! else to do and the pool is not suspended. The metadata say what is left, so this goes on after a resume, and after
-//! the pool was closed or a power cut.
+//! Deleting devices. A device is gone, durably, before anything else is done; what it has mapped is given back a step
+//! at a time, when there is nothing else to do, and under no suspension. The metadata tell what is left, so that it
+//! goes on after a resume, and after the pool was closed or the power went.
 
 use super::{Reply, Worker};
-use crate::thin::event::Done;
 use crate::thin::pool::{Gate, PoolMode};
+use crate::thin::worker::control::Done;
 use std::collections::VecDeque;
 use udm_base::Errno;
 use udm_core::Error;
 use udm_formats::thin::{Change, Deletion};
 
-/// The remains of deleted devices.
+/// What deleted devices have left.
 pub(super) struct Deletions {
-    /// Deletions under way, which take turns, and the waiting commands.
+    /// Under way, in turns, and who waits for them.
     queue: VecDeque<(Deletion, Option<Reply<Done>>)>,
-    /// The metadata may have more remains.
+    /// The metadata may know of more.
     more: bool,
 }
 
 impl Deletions {
-    /// For a pool that was just opened.
+    /// Of a pool that was just opened.
     pub(super) const fn new() -> Self {
         Self { queue: VecDeque::new(), more: true }
     }
 
-    /// Steps that were not committed are undone.
+    /// Steps that were not committed came to nothing.
     pub(super) fn begin_again(&mut self) {
         self.queue.iter_mut().for_each(|(deletion, _)| deletion.begin_again());
     }
 
-    /// Looks for remains of earlier deletions, for example when metadata ran out in their middle.
+    /// Looks for what earlier ones have left, as when metadata ran out in their middle.
     pub(super) const fn look_again(&mut self) {
         self.more = true;
     }
@@ -57,19 +57,19 @@ impl Worker {
         }
     }
 
-    /// Whether there is work for deletions now.
+    /// Whether there is something to do for deletions now.
     pub(super) fn is_deleting(&self) -> bool {
         let Deletions { queue, more } = &self.deletions;
         match self.pool.mode() {
             PoolMode::Write | PoolMode::OutOfDataSpace => {
                 self.pool.gate() == Gate::Open && (*more || !queue.is_empty())
             }
-            // The waiting commands have to learn that it will not go on.
+            // Who waits is to know that it will not go on.
             _ => !queue.is_empty(),
         }
     }
 
-    /// Answers the waiting commands: the devices are gone, and the rest is done when the pool is resumed.
+    /// Nobody waits any more: the devices are gone, and the rest is done when the pool is resumed.
     pub(super) fn pause_deletions(&mut self) {
         let waiting = self.deletions.queue.iter_mut().filter_map(|(_, reply)| reply.take());
         waiting.for_each(|reply| reply.give(Ok(())));
@@ -100,7 +100,7 @@ impl Worker {
         };
         match (reply, done) {
             (Some(reply), done) => self.finish_message(done, &reply).await,
-            // So that the blocks can be allocated.
+            // So that the blocks can be had.
             (None, Ok(())) => _ = self.commit().await,
             (None, Err(e)) => self.metadata_failed("giving back what a deleted device has left", &e).await,
         }
@@ -125,7 +125,7 @@ impl Worker {
         }
     }
 
-    /// The pool has become read-only. Remains are looked for again when it is writeable again.
+    /// The pool has become read-only. What is left is looked for again if it ever is otherwise.
     fn give_deletions_up(&mut self) {
         self.deletions.more = true;
         for (_, reply) in self.deletions.queue.drain(..) {

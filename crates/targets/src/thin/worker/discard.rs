@@ -1,9 +1,9 @@
-//! Discards: whole blocks are unmapped; data blocks without references are discarded beneath, too
+//! Discards: whole blocks are unmapped; what nobody refers to any more is discarded beneath, too
 //! (`process_discard_bio` and what it calls, `drivers/md/dm-thin.c`, 6.12).
 //!
 //! # Differences
-//! The kernel waits for I/O to the blocks before each discard. Here the commit waits, and no data block is reused
-//! before it: so a read in flight sees the old data, and a discard does not wait for other bios.
+//! The kernel waits for I/O to the blocks before each discard. Here the commit waits, and no data block is used anew
+//! before it: so a read in flight sees what it would have seen, and a discard waits for nobody.
 
 use super::{AfterCommit, Event, Job, Worker};
 use crate::thin::pool::PoolMode;
@@ -30,7 +30,7 @@ pub(super) struct Discard {
 impl Worker {
     pub(super) async fn discard(&mut self, volume: Arc<Volume>, bio: Bio) {
         if self.pool.mode() > PoolMode::OutOfDataSpace {
-            // As the kernel: nothing is unmapped, and the discard succeeds.
+            // As the kernel: nothing is unmapped, and nobody minds.
             return bio.end(Status::Ok);
         }
         let size = self.pool.block.get();
@@ -50,7 +50,7 @@ impl Worker {
         }
     }
 
-    /// Unmaps blocks. Returns the data blocks without other references, each with a reference that holds it.
+    /// Unmaps blocks. Returns the data blocks that nobody refers to any more, with a reference to each that holds it.
     async fn unmap_range(&mut self, volume: &Arc<Volume>, blocks: Range<u64>) -> Result<Vec<Range<u64>>, Error> {
         let (dev, mut from) = (volume.device.id, blocks.start);
         let mut runs: Vec<Range<u64>> = Vec::new();
@@ -62,8 +62,7 @@ impl Worker {
             return Ok(runs);
         }
         if self.parted && self.passes_down() && !self.commit().await {
-            // A block that only this device has now may be shared again after a power cut. The commit failed, so
-            // nothing is unmapped, as in a pool that has failed before.
+            // What only this device has now may be another's after a restart. As for a pool that has failed before.
             return Ok(Vec::new());
         }
         if !self.make_room(Change::Unmap(blocks.end - blocks.start)).await {
@@ -77,8 +76,8 @@ impl Worker {
         self.has_changed(&volume.device);
         let mut held = Vec::new();
         let blocks = runs.iter().map(|run| run.end - run.start).sum::<u64>();
-        // For all at once, since no commit counts the blocks held here yet. When there is little room, they are not
-        // discarded beneath.
+        // For all at once: what is held here no commit knows of yet. When there is little room they are not discarded
+        // beneath.
         if self.passes_down()
             && self.make_room(Change::References(2 * blocks)).await
             && !std::mem::take(&mut self.alone)
@@ -91,7 +90,7 @@ impl Worker {
         Ok(held)
     }
 
-    /// From a run of data blocks, each with one extra reference: keeps those without other references.
+    /// Of a run of data blocks, each with one reference more than others have to it: keeps those that nobody else has.
     async fn hold_unshared(&mut self, run: Range<u64>, held: &mut Vec<Range<u64>>) -> Result<(), Error> {
         for data in run {
             if self.metadata.is_shared(data).await? {
@@ -107,7 +106,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Whether discards are passed down. Not if the data device cannot discard a whole block
+    /// Whether the data device is told. One that cannot discard a whole block is not
     /// (`disable_passdown_if_not_supported`).
     fn passes_down(&self) -> bool {
         self.features.passdown && self.pool.data.limits().max_discard >= self.pool.block_len()
@@ -139,7 +138,7 @@ impl Worker {
         out
     }
 
-    /// One discard beneath has ended. Its status does not matter: the blocks are unmapped.
+    /// One discard beneath has ended. However it went: the blocks are unmapped.
     pub(super) async fn passed_down(&mut self, id: u64) {
         let Some(Job::Discard(job)) = self.jobs.get_mut(&id) else { return };
         job.left -= 1;

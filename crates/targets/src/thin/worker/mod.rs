@@ -1,7 +1,7 @@
 //! The worker of a pool: everything that changes metadata, one thing after the other.
 //!
-//! It is one future for as long as the pool is open. It awaits metadata I/O, and drains before a commit. Copies,
-//! zeroing and discards are *jobs*: many of them are out while the worker goes on.
+//! It is one future for as long as the pool is open. What it awaits is metadata I/O, and drains before a commit;
+//! copies, zeroing and discards are *jobs*, of which many are out while it goes on with other things.
 
 mod bios;
 mod commit;
@@ -10,9 +10,8 @@ mod deletion;
 mod discard;
 mod prepare;
 
-pub(super) use control::{OUT_OF_METADATA_SPACE, open};
+pub(super) use control::{Command, MetadataOf, OUT_OF_METADATA_SPACE, PoolStatus, open};
 
-use super::event::{Done, Event};
 use super::features::Features;
 use super::pool::{Pool, PoolMode};
 use super::volume::{Durability, Found, ThinDevice, Volume};
@@ -26,26 +25,40 @@ use udm_worker::{Cells, Events, Reply};
 /// A commit is made this long after the one before while there is something to commit (`COMMIT_PERIOD`).
 const COMMIT_PERIOD_NS: u64 = 1_000_000_000;
 
-/// A bio that waits, and its volume.
+/// A bio that waits, and where it came from.
 type Waiting = (Arc<Volume>, Bio);
 
-/// A bio that waits for a commit.
+/// What the worker is left.
+pub(super) enum Event {
+    /// A bio that its volume could not map. Its sector counts from the volume's start.
+    Bio(Arc<Volume>, Bio),
+    /// A client's bio has come back from the block that is being prepared with it.
+    Overwritten(u64, Bio),
+    /// An operation for a job has ended.
+    Done(u64, Status),
+    /// A control thread wants something.
+    Command(Command),
+    /// Nobody has the device open any more.
+    Closed(u32),
+}
+
+/// What has to wait for a commit.
 enum AfterCommit {
-    /// It is done, and is durable after the commit.
+    /// It is done, and then durable.
     End(Bio),
     /// It is a flush: of the data device too, which a commit flushes.
     Flush(Arc<Volume>, Bio),
-    /// It goes to its block, whose mapping is durable after the commit.
+    /// It goes to its block, which durably lies where it was found then.
     Again(Arc<Volume>, Bio, Found),
 }
 
-/// Work under way while the worker does other things.
+/// What goes on while the worker does other things.
 enum Job {
     Prepare(prepare::Prepare),
     Discard(discard::Discard),
 }
 
-/// The worker's private state.
+/// The worker's own state.
 pub(super) struct Worker {
     pool: Arc<Pool>,
     metadata: Metadata,
@@ -58,7 +71,7 @@ pub(super) struct Worker {
     jobs: HashMap<u64, Job>,
     next_job: u64,
     devices: HashMap<u32, Weak<ThinDevice>>,
-    /// Those of them that have changed since the last commit: the others cost nothing at a commit.
+    /// Those of them that have changed since the last commit: it costs nothing for the others.
     changed: Vec<Weak<ThinDevice>>,
     deletions: Deletions,
     after_commit: Vec<AfterCommit>,
@@ -69,21 +82,21 @@ pub(super) struct Worker {
     suspending: Vec<control::Suspending>,
     /// Data blocks with a reference that nothing durable may account for, besides those of jobs.
     holding: Vec<std::ops::Range<u64>>,
-    /// The present change is committed by itself.
+    /// The change that is being made is committed by itself.
     alone: bool,
-    /// Blocks were unmapped since the last commit, and bios in flight may still use them.
+    /// Something was unmapped since the last commit, and may be in use by what is in flight.
     freed: bool,
-    /// Since the last commit a device has given up data blocks that another one has too. After a power cut it would
-    /// have them again: so until the next commit no block counts as belonging to one device alone.
+    /// Since the last commit a device has given up data blocks that another has too. If the power goes they are its
+    /// again: so until the next commit no block is one device's alone.
     parted: bool,
     last_commit: Nanos,
     /// How many commits there were that had something to commit.
     commits: u64,
     /// When writes began to wait for space.
     no_space_since: Option<Nanos>,
-    /// The wait for space has timed out: writes fail, whatever the table says.
+    /// Waiting for space was given up, whatever the table says.
     gave_up_waiting: bool,
-    closing: Option<Reply<Done>>,
+    closing: Option<Reply<control::Done>>,
 }
 
 impl Worker {
@@ -128,7 +141,7 @@ impl Worker {
             self.check_times();
             self.commit_if_due().await;
             if self.pool.is_patient() && self.step_deletion().await {
-                // Sends what earlier events have put into the outbox, without waiting for the whole turn.
+                // What the events before have put into the outbox does not wait for the whole of it.
                 self.events.give_way().await;
             }
             self.check_suspended();
@@ -169,12 +182,13 @@ impl Worker {
         self.pool.now()
     }
 
-    /// The open devices.
+    /// The devices that somebody has open.
     fn open_devices(&self) -> impl Iterator<Item = Arc<ThinDevice>> {
         self.devices.values().filter_map(Weak::upgrade)
     }
 
-    /// Notes that a device differs from the last commit. A change that was committed by itself is durable already.
+    /// Notes that a device differs from what was committed; but a change that was committed by itself is durable
+    /// already.
     fn has_changed(&mut self, device: &Arc<ThinDevice>) {
         if device.durability() == Durability::Committed && self.metadata.is_dirty() {
             device.set_durability(Durability::Changed);
@@ -182,7 +196,7 @@ impl Worker {
         }
     }
 
-    /// Handles bios again, in their order and before everything else.
+    /// Has bios looked at again, in their order and before everything else.
     fn look_again(&mut self, bios: Vec<Waiting>) {
         self.events.put_first(bios.into_iter().map(|(volume, bio)| Event::Bio(volume, bio)));
     }
@@ -195,7 +209,7 @@ impl Worker {
     }
 
     fn next_deadline(&self) -> Option<Nanos> {
-        // A pool that can no longer commit does not try again and again.
+        // One that can commit no more does not look again and again whether it can.
         let commits = self.metadata.is_dirty() && self.pool.mode() <= PoolMode::OutOfDataSpace;
         let commit = commits.then(|| self.last_commit.after(COMMIT_PERIOD_NS));
         let deletion = self.is_deleting().then(|| self.now());

@@ -13,7 +13,7 @@ use udm_formats::thin::{Change, Error};
 use udm_io::{Bio, Op, OpFlags, Status};
 use udm_kcopyd::{CopyFrom, CopyJob, CopyTo};
 
-/// A data block that will be mapped once its content is ready.
+/// A data block that will be mapped once it holds what it has to hold.
 pub(super) struct Prepare {
     volume: Arc<Volume>,
     block: u64,
@@ -21,22 +21,22 @@ pub(super) struct Prepare {
     pub(super) data: u64,
     /// Whether the block was mapped to another one before.
     breaks: bool,
-    /// The bio that the block is for; `None` while the bio itself fills the block.
+    /// The bio that it is for; `None` while that fills the block itself.
     bio: Option<Bio>,
     /// The bio wrote the whole block.
     overwritten: bool,
-    /// The bio asks for zeroes, which the block has already.
+    /// What the bio asks for is there already: zeroes.
     fulfilled: bool,
-    /// The bio that fills the block has FUA.
+    /// The bio that fills the block wants to be durable.
     fua: bool,
-    /// The reference to the block was lost with an aborted transaction.
+    /// The reference to the block went with a transaction.
     pub(super) lost: bool,
     /// Operations that are out.
     left: usize,
     status: Status,
 }
 
-/// The result of an allocation.
+/// Whether a block could be had.
 enum Allocated {
     Block(u64),
     No,
@@ -44,7 +44,7 @@ enum Allocated {
 }
 
 impl Worker {
-    /// Provisions an unmapped block, for a write.
+    /// Maps a block that has no data yet, for a write.
     pub(super) async fn provision(&mut self, io: Within) {
         let Some((io, data)) = self.allocate_for(io).await else { return };
         let covered = self.covered_by_origin(&io.volume, io.block);
@@ -106,7 +106,7 @@ impl Worker {
         self.add_job(Job::Prepare(prepare))
     }
 
-    /// Whether a bio has the data of a whole block.
+    /// Whether a bio brings the data of a whole block.
     fn writes_all(&self, bio: &Bio) -> bool {
         bio.op() == Op::Write && bio.sectors() == self.pool.block_len()
     }
@@ -124,14 +124,14 @@ impl Worker {
         }
     }
 
-    /// The bio itself fills the block, before the block is mapped: a commit in between must not make a mapping durable
-    /// whose data is not written yet.
+    /// The bio itself fills the block. It does so before the block is mapped: a commit in between must not make durable
+    /// what is not written yet.
     fn overwrite(&mut self, id: u64, mut bio: Bio) {
         let pool = self.pool.clone();
         let Some(job) = self.job(id) else { return bio.end(Status::Io) };
         job.left = 1;
         let sector = pool.sector_of(job.data);
-        // The commit that follows makes it durable, since it flushes the data device.
+        // What is to be durable is made so by the commit that follows, which flushes the data device.
         job.fua = bio.flags().contains(OpFlags::FUA);
         bio.set_flags(bio.flags().without(OpFlags::FUA));
         pool.watch(&mut bio, move |bio| (Event::Overwritten(id, bio), None));
@@ -149,7 +149,7 @@ impl Worker {
             let is_zeroes = matches!(from, CopyFrom::Zeroes);
             let mut copy = CopyJob::new(from, sectors, vec![to]);
             if is_zeroes {
-                // The block is about to be used, so the device beneath should keep it provisioned.
+                // The block is about to be used: what lies beneath may as well keep its memory for it.
                 copy.flags = OpFlags::NO_UNMAP;
             }
             copy.token = id;
@@ -157,14 +157,14 @@ impl Worker {
         }
     }
 
-    /// For a block that needs no preparation.
+    /// Where nothing has to be prepared.
     async fn map_at_once(&mut self, io: Within, data: u64) {
         let Within { volume, bio, block } = io;
         match self.map_block(&volume, block, data).await {
             Ok(false) => bio.end(Status::Io),
             Ok(true) => {
                 volume.device.mappings.set(block, Known::At(Place { data, shared: false }));
-                self.go_on(volume, bio, data);
+                self.go_on(&volume, bio, data);
             }
             Err(e) => {
                 bio.end(Status::Io);
@@ -175,7 +175,7 @@ impl Worker {
 
     /// Maps a block to a data block that was allocated for it. False when metadata can be changed no more.
     async fn map_block(&mut self, volume: &Arc<Volume>, block: u64, data: u64) -> Result<bool, Error> {
-        // Its reference must not be durable without its mapping.
+        // Not to be durable without its mapping.
         self.holding.push(data..data + 1);
         let has_room = self.make_room(Change::One).await;
         self.holding.pop();
@@ -188,11 +188,11 @@ impl Worker {
         Ok(true)
     }
 
-    /// Sends a bio to its block, whose mapping may not be committed yet.
-    fn go_on(&mut self, volume: Arc<Volume>, bio: Bio, data: u64) {
+    /// Sends a bio to its block, which is mapped and maybe not committed yet.
+    fn go_on(&mut self, volume: &Arc<Volume>, bio: Bio, data: u64) {
         let found = volume.found(Known::At(Place { data, shared: false }), true);
         if bio.flags().contains(OpFlags::FUA) {
-            self.after_commit.push(AfterCommit::Again(volume, bio, found));
+            self.after_commit.push(AfterCommit::Again(volume.clone(), bio, found));
         } else {
             self.again(volume, bio, found);
         }
@@ -212,7 +212,7 @@ impl Worker {
         self.prepared(id, status).await;
     }
 
-    /// An operation for the block has ended; after the last one the block is mapped.
+    /// An operation for the block has ended; with the last the block is mapped.
     pub(super) async fn prepared(&mut self, id: u64, status: Status) {
         let Some(job) = self.job(id) else { return };
         if job.status.is_ok() {
@@ -227,8 +227,7 @@ impl Worker {
         let dev = volume.device.id;
         let waiting = self.cells.end(dev, block);
         if lost || self.pool.mode() > PoolMode::OutOfDataSpace {
-            // The metadata cannot change any more, or could not for a while, and the allocation was lost with the
-            // transaction.
+            // The metadata can change no more, or could not meanwhile; what was allocated went with the transaction.
             bio.into_iter().chain(waiting.into_iter().map(|(_, bio)| bio)).for_each(|bio| bio.end(Status::Io));
             return;
         }
@@ -238,7 +237,7 @@ impl Worker {
             return self.give_back(data).await;
         }
         if breaks {
-            // A commit by itself waits for bios that have found the old mapping.
+            // A commit by itself waits for who has found what was there before.
             volume.device.mappings.replace(block, Known::Unknown);
         }
         (self.freed, self.parted) = (self.freed | breaks, self.parted | breaks);
@@ -262,11 +261,11 @@ impl Worker {
             let fua = bio.flags().contains(OpFlags::FUA);
             self.end_durably(&volume, bio, fua);
         } else {
-            self.go_on(volume, bio, data);
+            self.go_on(&volume, bio, data);
         }
     }
 
-    /// Frees a block that was allocated and is not used after all.
+    /// Gives back a block that was allocated and is not used after all.
     async fn give_back(&mut self, data: u64) {
         if !self.make_room(Change::References(1)).await {
             return;
@@ -304,7 +303,7 @@ impl Worker {
         }
         let mut found = self.metadata.alloc_data_block().await;
         if matches!(found, Ok(None)) {
-            // Blocks that were freed in the open transaction can be allocated after its commit.
+            // What was freed in the open transaction can be had after its commit.
             if !self.commit().await {
                 return Allocated::Failed;
             }
@@ -312,7 +311,7 @@ impl Worker {
         }
         match found {
             Ok(Some(data)) => {
-                // The use of the block is another change.
+                // What it is for is another change.
                 if std::mem::take(&mut self.alone) {
                     return self.commit_holding(data).await;
                 }
@@ -330,7 +329,7 @@ impl Worker {
     }
 
     async fn commit_holding(&mut self, data: u64) -> Allocated {
-        // The reference must not be durable without a mapping.
+        // Not to be durable without a mapping.
         self.holding.push(data..data + 1);
         let committed = self.commit().await;
         self.holding.pop();

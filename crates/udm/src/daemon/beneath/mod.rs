@@ -1,15 +1,13 @@
-//! Opens the devices beneath this daemon's devices: claims block devices, and refuses the daemon's own nodes and
-//! exports.
+//! What lies beneath this daemon's devices: block devices that are claimed for it, and nothing of its own.
 //!
-//! A table that names a node or an export of its own daemon would make the daemon wait for itself: for ever if it is
-//! the device's own, and otherwise when memory is short, when devices are suspended, in a replacement, and at the end.
-//! So it is refused. `walk` finds nodes, this file finds exports. A path through another daemon, a proxy, or the
-//! kernel's NBD client is not found.
+//! A table that names a node or an export of the daemon that loads it would have the daemon wait for itself: in a
+//! circle for ever if it is the device's own, and else when memory is short, when devices are suspended, in a
+//! replacement, and at the end. So it is refused. How far that is seen: `walk` for nodes, here for exports. Through
+//! another daemon, a proxy, or the kernel's own NBD client it is not.
 
 mod walk;
 
-use super::servers::Listening;
-use super::tcp::Tcp;
+use super::tcp::Listening;
 use crate::places::Places;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs, UdpSocket};
 use std::os::unix::fs::MetadataExt;
@@ -22,18 +20,18 @@ use udm_io::Domain;
 use udm_nbd::uri::{Endpoint, Uri};
 use walk::{Place, Walk};
 
-/// Opens the devices beneath the devices of one daemon.
+/// Opens what is beneath the devices of one daemon.
 pub(crate) struct Beneath {
     domain: Domain,
     claims: Claims,
     nodes: PathBuf,
     nbd: PathBuf,
-    tcp: Listening<Tcp>,
+    tcp: Listening,
 }
 
 impl Beneath {
-    /// The opener for the daemon in `places`, which listens on `tcp`, and holds its block devices by `claims`.
-    pub(crate) fn new(domain: &Domain, claims: &Claims, places: &Places, tcp: Listening<Tcp>) -> Self {
+    /// Of the daemon in `places`, which listens on `tcp`, and has its block devices by `claims`.
+    pub(crate) fn new(domain: &Domain, claims: &Claims, places: &Places, tcp: Listening) -> Self {
         Self { domain: domain.clone(), claims: claims.clone(), nodes: places.nodes(), nbd: places.nbd(), tcp }
     }
 
@@ -50,7 +48,7 @@ impl Beneath {
                     return refuse(format!("{} is an export of this daemon", request.spec));
                 }
                 Ok(_) => {}
-                // No URI, or none that can be opened.
+                // No URI, or none that anybody opens.
                 Err(_) => {
                     if let Some(way) = self.way_to_own_node(request) {
                         let by = if way.is_empty() { String::new() } else { format!(" (by {})", way.join(", ")) };
@@ -62,9 +60,9 @@ impl Beneath {
         })
     }
 
-    /// Through what it lies on one of this daemon's nodes, if it does.
+    /// By what it lies on one of this daemon's nodes, if it does.
     fn way_to_own_node(&self, request: &HostRequest<'_>) -> Option<Vec<String>> {
-        // Not by stat(2), which would wait for the server of the mount; in a replacement there is none yet.
+        // Not by stat(2), which would wait for the server of the mount; in a replacement that is not there yet.
         let mounts = udm_files::mounts().unwrap_or_default();
         let files = node::fuse::mounted(&mounts, &self.nodes);
         if files.is_empty() && !ublk::is_there() {
@@ -92,7 +90,7 @@ impl Beneath {
         match &uri.endpoint {
             Endpoint::Unix(socket) => is_same_file(&cwd.join(socket), &self.nbd),
             Endpoint::Tcp { host, port } => {
-                // Names are looked up only for ports on which this daemon listens.
+                // Names are looked up for those only that may be this machine's.
                 let own: Vec<_> = self.tcp.addresses().into_iter().filter(|at| at.port() == *port).collect();
                 let reached = || (&**host, *port).to_socket_addrs().into_iter().flatten();
                 !own.is_empty() && reached().any(|to| own.iter().any(|at| leads_to(to.ip(), *at)))
@@ -101,16 +99,16 @@ impl Beneath {
     }
 }
 
-/// By any path, link or mount.
+/// By whatever path, link or mount.
 fn is_same_file(one: &Path, other: &Path) -> bool {
     let file = |path: &Path| std::fs::metadata(path).ok().map(|meta| (meta.dev(), meta.ino()));
     file(one).is_some_and(|one| Some(one) == file(other))
 }
 
-/// Whether a connection to `to` reaches a socket that listens at `at`; the ports are the same.
+/// Whether who connects to `to` reaches a socket that listens at `at`, the port being the same.
 fn leads_to(to: IpAddr, at: SocketAddr) -> bool {
     let (to, at) = (to.to_canonical(), at.ip().to_canonical());
-    // Only an address of this machine can be bound; connecting to "any" reaches this machine as well.
+    // Nothing but an address of this machine can be bound to; one that says "any" is reached as this machine as well.
     let is_here = || to.is_unspecified() || UdpSocket::bind((to, 0)).is_ok();
     to == at || ((at.is_unspecified() || to.is_unspecified()) && is_here())
 }
@@ -129,7 +127,7 @@ mod tests {
             ("0.0.0.0", "127.0.0.1:1", true),
             ("::ffff:127.0.0.1", "127.0.0.1:1", true),
             ("127.0.0.1", "[::]:1", true),
-            // Reserved for documentation: nobody has them.
+            // Set aside for books: nobody has them.
             ("192.0.2.1", "0.0.0.0:1", false),
             ("192.0.2.1", "192.0.2.1:1", true),
             ("2001:db8::1", "[::]:1", false),

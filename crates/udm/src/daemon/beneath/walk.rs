@@ -1,9 +1,9 @@
-//! Walks from a path or a block device down to the devices that it lies on, as far as the kernel shows them: the file
-//! system of a file and its devices, the file of a loop device, the components of a device mapper's or md's device, a
-//! partition's disk.
+//! From a path or a block device down to what it lies on, as far as the kernel shows it: the file system of a file and
+//! the devices of that, the file of a loop device, what a device mapper's or an md's device is made of, a partition's
+//! disk.
 //!
-//! Some things are not found: a journal or log on a separate device, and anything behind a network or another process's
-//! server.
+//! What it does not show here is not found: a journal or a log on a device of its own, and what is on the other end of
+//! a network, or of somebody else's server.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -14,15 +14,15 @@ use std::path::{Path, PathBuf};
 use udm_base::DevT;
 use udm_files::Mount;
 
-/// The longest path that is followed.
+/// The longest way that is followed.
 const DEPTH: usize = 16;
 
-/// The target of a path.
+/// Where a path leads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Place {
-    /// A block device.
+    /// To a block device.
     Device(DevT),
-    /// A file, on a file system with this number, in a mount with this id.
+    /// To a file, of a file system with this number, in a mount with this id.
     File { fs: DevT, mount: u64 },
 }
 
@@ -39,7 +39,7 @@ pub(super) fn look(path: &Path) -> Option<Place> {
     })
 }
 
-/// The target of a walk, and the system to walk in.
+/// What is looked for, and where.
 pub(super) struct Walk<'a> {
     pub(super) sysfs: &'a Path,
     pub(super) mounts: &'a [Mount],
@@ -47,28 +47,28 @@ pub(super) struct Walk<'a> {
     pub(super) look: &'a dyn Fn(&Path) -> Option<Place>,
     /// The number of the file system of a loop device's file, by the loop device's minor.
     pub(super) behind_loop: &'a dyn Fn(u32) -> Option<DevT>,
-    /// Whether a file system or device is the target; with the disk's name if it is a disk.
+    /// Whether it is what is looked for: a file system or a device, with the disk's name if it is one.
     pub(super) is_own: &'a dyn Fn(DevT, &str) -> bool,
 }
 
 impl Walk<'_> {
-    /// The layers between here and the target, from the top; `None` if the target is not beneath. May block on these
-    /// layers.
+    /// What lies between here and what is looked for, from the top; `None` where it is not beneath. Blocks on what is
+    /// in between.
     pub(super) fn from(&self, place: &Place) -> Option<Vec<String>> {
-        let descent = Descent { walk: self, seen: RefCell::default() };
-        let mut found = descent.place(place, DEPTH)?;
+        let way = Way { walk: self, seen: RefCell::default() };
+        let mut found = way.place(place, DEPTH)?;
         found.reverse();
         Some(found)
     }
 }
 
-/// One walk. Its result is collected from the bottom.
-struct Descent<'a> {
+/// One walk. What it finds is told from the bottom.
+struct Way<'a> {
     walk: &'a Walk<'a>,
     seen: RefCell<BTreeSet<DevT>>,
 }
 
-impl Descent<'_> {
+impl Way<'_> {
     fn place(&self, place: &Place, depth: usize) -> Option<Vec<String>> {
         match place {
             Place::Device(dev) => self.device(*dev, depth),
@@ -83,7 +83,7 @@ impl Descent<'_> {
         self.place(&(self.walk.look)(path)?, depth)
     }
 
-    /// A file without a known mount is looked up by its file system's number.
+    /// One without a mount that is known is looked up by its number.
     fn file_system(&self, fs: DevT, mount: Option<&Mount>, depth: usize) -> Option<Vec<String>> {
         if (self.walk.is_own)(fs, "") {
             return Some(Vec::new());
@@ -99,7 +99,7 @@ impl Descent<'_> {
         Some(found)
     }
 
-    /// The directories of an overlay.
+    /// Of an overlay: the directories that it consists of.
     fn layers(&self, mount: &Mount, depth: usize) -> Option<Vec<String>> {
         let options = mount.options.as_bytes().split(|b| *b == b',').filter(|_| mount.kind == "overlay");
         let dirs = options.filter_map(|option| {
@@ -157,8 +157,8 @@ impl Descent<'_> {
     fn loop_file(&self, disk: &Path, depth: usize) -> Option<Vec<String>> {
         let file = fs::read(disk.join("loop/backing_file")).ok()?;
         let file = file.strip_suffix(b"\n").unwrap_or(&file);
-        // First by the number, which the driver keeps: the path may lead to another file by now, belong to another
-        // namespace, or must not be accessed.
+        // First by the number, which the driver keeps: the path may be another's by now, of another namespace, or one
+        // that must not be looked at.
         let fs = number_in(disk).and_then(|dev| (self.walk.behind_loop)(dev.minor));
         let by_number = fs.and_then(|fs| self.file_system(fs, None, depth));
         by_number.or_else(|| self.path(Path::new(std::ffi::OsStr::from_bytes(file)), depth))
@@ -252,7 +252,7 @@ mod tests {
                     "/dev/sdy" => Some(Place::Device(DevT::new(65, 0))),
                     "/nodes/vol" => panic!("a file of the mount that is looked for is not touched"),
                     _ if path.starts_with("/on-ublk/") => file((259, 0), 2),
-                    // As in btrfs: a subvolume's number belongs to no device.
+                    // As btrfs has it: a subvolume's number is nobody's.
                     _ if path.starts_with("/pool/") => file((0, 99), 5),
                     _ if path.starts_with("/over/") => file((0, 41), 4),
                     _ if path.starts_with("/deep/") => file((7, 2), 7),
@@ -306,7 +306,7 @@ mod tests {
         machine.check(&device(1, 1), None);
         machine.check(&device(259, 0), Some(&["ublkb1"]));
         machine.check(&device(259, 1), Some(&["ublkb1"]));
-        // A node of another daemon.
+        // Another daemon's.
         machine.check(&device(259, 2), None);
         machine.check(&device(7, 0), None);
         machine.check(&device(7, 1), Some(&["loop1", "/on-ublk", "ublkb1"]));

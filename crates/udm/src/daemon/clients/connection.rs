@@ -1,6 +1,6 @@
-//! A client: the received part of its request, and the unsent part of its answer. Nothing here blocks.
+//! A client: what has come of its request, and what has not gone of its answer. Nothing here blocks.
 
-use crate::daemon::conversation::{Conversation, MAX_UNTAKEN, Task, encoded};
+use crate::daemon::conversation::{Conversation, MAX_UNTAKEN, Task};
 use crate::daemon::socket::Peer;
 use rustix::io::Errno as Os;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
@@ -16,9 +16,9 @@ use udm_control::wire::{self, WireAnswer};
 const REQUEST: Duration = Duration::from_secs(30);
 /// How long a client may take nothing of an answer.
 const ANSWER: Duration = Duration::from_secs(60);
-/// How long a client that will be refused may take to send its request.
+/// How long one that is to be refused may take to ask.
 const REFUSAL: Duration = Duration::from_secs(5);
-/// The bytes that are received at a time, and from one client in a turn.
+/// So much is received at a time, and of one client in a turn.
 const PIECE: usize = 16 << 10;
 const TURN: usize = 1 << 20;
 
@@ -27,22 +27,22 @@ pub(super) struct Connection {
     pub(super) stream: Arc<UnixStream>,
     pub(super) peer: Peer,
     pub(super) conversation: Conversation,
-    /// The received part of the next request.
+    /// What has come of the next request.
     input: Vec<u8>,
-    /// This much of it has no newline.
+    /// So much of it has no newline.
     scanned: usize,
-    /// The answer, and how much of it is sent.
+    /// The answer, and how much of it has gone.
     output: Vec<u8>,
     sent: usize,
     /// The answer is the last.
     ends: bool,
     /// A request is under way.
     pub(super) busy: bool,
-    /// Since when its present wait lasts.
+    /// Since when it waits for what it waits for.
     since: Instant,
 }
 
-/// The result of looking at a client.
+/// What came of looking.
 pub(super) enum Collected {
     /// Not all of a request; there may be more to receive.
     Some,
@@ -74,7 +74,7 @@ impl Connection {
         }
     }
 
-    /// Receives input up to the end of a request. On `control.sock` nothing beyond it is received.
+    /// Receives what is there, up to the end of a request. Of `control.sock` nothing beyond it is received.
     pub(super) fn collect(&mut self, now: Instant) -> Collected {
         let mut left = TURN;
         loop {
@@ -110,10 +110,10 @@ impl Connection {
         }
     }
 
-    /// How many more bytes the next request needs, as far as known; 0: it is complete.
+    /// How many bytes more are known to belong to what comes next; 0: it is there.
     fn lacks(&mut self) -> io::Result<usize> {
         match &self.conversation {
-            Conversation::Control { hello: None, .. } => wire::hello_lacks(&self.input),
+            Conversation::Control { cwd: None, .. } => wire::hello_lacks(&self.input),
             Conversation::Control { .. } => wire::request_lacks(&self.input),
             Conversation::Second { .. } => {
                 let ended = self.input[self.scanned..].contains(&b'\n') || self.input.len() > MAX_LINE;
@@ -125,16 +125,16 @@ impl Connection {
         }
     }
 
-    /// Takes a complete request; `None` for a hello, which needs no answer.
+    /// Takes what is there as a whole; `None` for a hello, which needs no answer.
     fn take(&mut self) -> io::Result<Option<Task>> {
         match &mut self.conversation {
-            Conversation::Control { hello: hello @ None, .. } => {
-                *hello = Some(wire::read_hello(&mut &std::mem::take(&mut self.input)[..])?);
+            Conversation::Control { cwd: cwd @ None, .. } => {
+                *cwd = Some(wire::read_hello(&mut &std::mem::take(&mut self.input)[..])?);
                 Ok(None)
             }
-            Conversation::Control { hello: Some(hello), .. } => {
+            Conversation::Control { cwd: Some(cwd), .. } => {
                 let request = wire::whole_request(std::mem::take(&mut self.input))?;
-                Ok(Some(Task::Ioctl { hello: hello.clone(), request }))
+                Ok(Some(Task::Ioctl { cwd: cwd.clone(), request }))
             }
             Conversation::Second { greeted } => {
                 let end = self.input.iter().position(|byte| *byte == b'\n').map_or(self.input.len(), |at| at + 1);
@@ -145,7 +145,7 @@ impl Connection {
         }
     }
 
-    /// Queues an answer. `ends`: no other follows.
+    /// An answer is to go. `ends`: no other follows.
     pub(super) fn answer(&mut self, bytes: Vec<u8>, ends: bool, now: Instant) {
         (self.output, self.sent, self.ends, self.since) = (bytes, 0, ends, now);
     }
@@ -161,7 +161,7 @@ impl Connection {
         self.answer(bytes, true, now);
     }
 
-    /// Sends as much as possible now; false when the client has hung up, or its last answer is sent.
+    /// Sends what can go now; false when the client has hung up, or has been told all.
     pub(super) fn send(&mut self, now: Instant) -> bool {
         while self.sent < self.output.len() {
             match send(&*self.stream, &self.output[self.sent..], SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
@@ -172,24 +172,24 @@ impl Connection {
             }
         }
         if !self.output.is_empty() {
-            // Idle from now on, with its buffers freed.
+            // Idle from now on, without the memory of what it said.
             wire::wipe(&mut self.output);
             (self.output, self.sent, self.since) = (Vec::new(), 0, now);
         }
         !self.ends
     }
 
-    /// Whether part of an answer is unsent.
+    /// Whether part of an answer has not gone.
     pub(super) fn has_output(&self) -> bool {
         self.sent < self.output.len()
     }
 
-    /// Whether it is idle.
+    /// Whether nothing is to be done for it.
     pub(super) fn is_idle(&self) -> bool {
         !self.busy && !self.has_output() && self.input.is_empty()
     }
 
-    /// How long its present wait has lasted.
+    /// How long it has been waiting for what it waits for.
     pub(super) fn waits_for(&self, now: Instant) -> Duration {
         now.saturating_duration_since(self.since)
     }
@@ -199,7 +199,7 @@ impl Connection {
         !(self.busy || self.is_idle() && self.peer.is_allowed())
     }
 
-    /// The text of its timeout; `None` while it has time.
+    /// What it has taken too long for, for people; `None` while it has time.
     pub(super) fn is_late(&self, now: Instant) -> Option<String> {
         let (within, what) = if self.busy {
             return None;
@@ -220,8 +220,8 @@ impl Connection {
         self.input.capacity() + self.output.capacity()
     }
 
-    /// Its state for another process: the received part of the next request, and the unsent part of the answer. `None`
-    /// for a client that is being disconnected.
+    /// It goes on elsewhere: what has come of the next request, and what has not gone of the answer. `None` for one
+    /// that is being hung up on.
     pub(super) fn into_parts(mut self) -> Option<(Arc<UnixStream>, Conversation, [Vec<u8>; 2])> {
         let output = self.output.split_off(self.sent);
         let goes_on = !self.ends && output.len() <= MAX_UNTAKEN;
@@ -229,11 +229,22 @@ impl Connection {
     }
 }
 
+/// An answer as it travels.
+pub(in crate::daemon) fn encoded(answer: &WireAnswer) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    if let Err(error) = wire::write_answer(&mut bytes, answer) {
+        let short = WireAnswer { errno: Errno::E2BIG.get(), buf: Vec::new(), detail: error.to_string() };
+        bytes.clear();
+        // Some words always fit.
+        let _ = wire::write_answer(&mut bytes, &short);
+    }
+    bytes
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::io::{Read, Write};
-    use udm_control::wire::Hello;
 
     fn connection(conversation: Conversation) -> (Connection, UnixStream, Instant) {
         let (ours, theirs) = UnixStream::pair().unwrap();
@@ -243,7 +254,7 @@ mod tests {
 
     fn whole(client: &mut Connection, now: Instant) -> Option<Vec<u8>> {
         match client.collect(now) {
-            Collected::Whole(Task::Ioctl { hello, request }) => Some([hello.cwd, request.buf].concat()),
+            Collected::Whole(Task::Ioctl { cwd, request }) => Some([cwd, request.buf].concat()),
             Collected::Whole(Task::Line { line, .. }) => Some(line),
             _ => None,
         }
@@ -253,7 +264,7 @@ mod tests {
     fn requests_come_in_pieces_and_together() {
         let (mut client, mut theirs, now) = connection(Conversation::CONTROL);
         let mut wire = Vec::new();
-        wire::write_hello(&mut wire, &Hello::new(*b"/d/")).unwrap();
+        wire::write_hello(&mut wire, b"/d/").unwrap();
         wire::write_request(&mut wire, 7, b"one").unwrap();
         for (at, byte) in wire.iter().enumerate() {
             theirs.write_all(&[*byte]).unwrap();
@@ -286,7 +297,7 @@ mod tests {
         assert!(client.send(now) && client.has_output(), "it does not fit the socket");
         assert_eq!(client.is_late(after(60)), None);
         assert!(client.is_late(after(61)).unwrap().contains("was not taken within 60 s"));
-        // A client that takes a part gets the full time again.
+        // Who takes some has time again.
         let mut some = vec![0; 64 << 10];
         theirs.read_exact(&mut some).unwrap();
         assert!(client.send(after(59)));
@@ -299,7 +310,7 @@ mod tests {
         let theirs = reader.join().unwrap().unwrap();
         assert!(client.is_idle() && client.held() == 0);
         assert_eq!(client.is_late(after(1_000_000)), None, "one that is idle may be so");
-        wire::write_hello(&mut &theirs, &Hello::new(*b"/")).unwrap();
+        wire::write_hello(&mut &theirs, b"/").unwrap();
         (&theirs).write_all(&[1, 2, 3]).unwrap();
         assert_eq!(whole(&mut client, after(100)), None);
         assert_eq!(client.is_late(after(130)), None);

@@ -1,77 +1,98 @@
 //! The clients of `control.sock` and `udm.sock`.
 //!
-//! One thread waits for all of them. It collects a request until it is complete, gives it to a thread of the pool, and
-//! sends the answer as the client takes it. So a client that is idle, sends half a request, or does not read costs some
-//! memory and no thread.
+//! One thread waits for all of them. It collects a request until it is whole, gives it to a thread of the pool, and
+//! sends the answer as the client takes it. So who is idle, sends half a request, or does not read costs some memory
+//! and no thread.
 //!
-//! # When resources run out
-//! - *Descriptors*: some are reserved. When no others are left, the client that has been idle longest is disconnected
-//!   (it connects again for its next request), and then the reserved ones are used. They remain usable even if the
-//!   limit is lowered.
-//! - *Connections*: the same at the limit; when no client is idle, the new one is refused with a message.
-//! - *Threads*: some are reserved for commands that do not wait, two of them from the start.
+//! # What there is when there is not enough
+//! - *Descriptors*: some are kept. When no others are left, the client that has been idle longest is hung up on (it
+//!   connects again when it has something to ask), and then those that are kept are used up. They are of use whatever
+//!   the limit is lowered to.
+//! - *Connections*: at the limit the same; when none is idle, the new one is told.
+//! - *Threads*: some are kept for commands that do not wait, and two whatever the system says.
 //!
 //! # How it ends
-//! [`Clients::stop`] takes no request any more and lets those under way finish. After that every conversation is
-//! between two requests: it can go on in another daemon ([`Clients::leave`]), or is told that this one ends
-//! ([`Clients::refuse`]). Every client that has connected by then is told, so that none of them starts another daemon.
+//! [`Clients::stop`] takes no request any more and lets those under way finish. After it every conversation is between
+//! two requests: it can go on in another daemon ([`Clients::leave`]), or is told that this one ends
+//! ([`Clients::refuse`]), which nobody who has connected by then is spared: so that none of them starts another daemon.
 
 mod connection;
 mod event_loop;
 mod pool;
-mod results;
 mod spare;
 
+pub(super) use connection::encoded;
 pub(super) use event_loop::EventLoop;
 
-use super::conversation::{Conversation, Done, Left, Task};
+use super::Daemon;
+use super::conversation::{Conversation, Done, Left};
 use super::socket::{Listener, Peer};
-use super::stop::Ending;
 use connection::{Collected, Connection};
-use results::{Promise, WAKE};
 use rustix::event::epoll::{self, Event, EventData, EventFlags};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno as Os;
 use std::collections::HashMap;
 use std::io;
-use std::os::fd::AsFd;
-use std::os::unix::net::UnixStream;
-use std::sync::Arc;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tracing::{debug, warn};
 use udm_base::Errno;
 
-/// The most clients at a time.
+/// Clients at a time.
 const MAX_CLIENTS: usize = 4096;
-/// Of these, the most without the right to use this daemon: they are told so and disconnected.
+/// Of these, such that may not use this daemon: they are told, and go.
 const MAX_STRANGERS: usize = 64;
 /// Half requests and untaken answers of all clients together.
 const MAX_HELD: usize = 256 << 20;
-/// A client that has just connected is about to send a request.
+/// One that has just connected is about to ask.
 const JUST: Duration = Duration::from_secs(1);
-/// A client that takes nothing of its answer for this long does not delay the end of the daemon.
+/// Who takes nothing of an answer for so long does not keep a daemon from ending.
 const TAKES: Duration = Duration::from_secs(1);
-/// How often late clients are looked for.
+/// How often it is looked who is late.
 const LOOK: Duration = Duration::from_secs(1);
-/// The most connections accepted in a turn.
+/// Accepted in a turn.
 const BURST: usize = 64;
 
 const DIED: &str = "the thread of the clients has died";
 
+const WAKE: u64 = 0;
 const STOP: u64 = 1;
 const CONTROL: u64 = 2;
 const SECOND: u64 = 3;
 /// The first number of a client.
 const FIRST: u64 = 4;
 
-/// Does what a client asks for; see [`commands`](super::commands).
-pub(super) type Commands = dyn Fn(&UnixStream, Peer, Task) -> Done + Send + Sync;
+/// What threads of the pool have done, and how they say so.
+struct Results {
+    done: Mutex<Vec<(u64, Done)>>,
+    wake: OwnedFd,
+}
 
-/// The clients, and the sockets that they connect to.
+impl Results {
+    fn put(&self, id: u64, done: Done) {
+        self.done.lock().unwrap_or_else(PoisonError::into_inner).push((id, done));
+        let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
+    }
+}
+
+/// A request under way: whatever becomes of its thread, there is a result.
+struct Promise {
+    id: u64,
+    results: Arc<Results>,
+    done: Option<Done>,
+}
+
+impl Drop for Promise {
+    fn drop(&mut self) {
+        self.results.put(self.id, self.done.take().unwrap_or(Done::Broken));
+    }
+}
+
+/// The clients, and the sockets that they come by.
 pub(super) struct Clients {
-    commands: Arc<Commands>,
-    ending: Arc<Ending>,
+    daemon: Arc<Daemon>,
     control: Listener,
     second: Listener,
     event_loop: EventLoop,
@@ -81,11 +102,11 @@ pub(super) struct Clients {
     accepting: bool,
     /// No request is begun.
     stopped: bool,
-    /// The lack of descriptors has been logged.
+    /// It was said that descriptors are short.
     short: bool,
-    /// A client may have to be disconnected, or accepted, after a time.
+    /// Somebody may have to be hung up on, or let in, after a time.
     restless: bool,
-    /// When that was last checked.
+    /// When that was looked at.
     looked: Instant,
 }
 
@@ -100,10 +121,9 @@ impl Serving {
 }
 
 impl Clients {
-    /// For a daemon that has everything else.
+    /// Of a daemon that has everything else.
     pub(super) fn new(
-        commands: Arc<Commands>,
-        ending: Arc<Ending>,
+        daemon: Arc<Daemon>,
         control: Listener,
         second: Listener,
         event_loop: EventLoop,
@@ -113,8 +133,7 @@ impl Clients {
                 .map_err(|error| format!("cannot wait for clients: {error}"))?;
         }
         Ok(Self {
-            commands,
-            ending,
+            daemon,
             control,
             second,
             event_loop,
@@ -128,11 +147,11 @@ impl Clients {
         })
     }
 
-    /// The rest, when the sockets belong to another daemon.
+    /// What is left when the sockets are another's.
     pub(super) fn into_desk(self) -> EventLoop {
         for (_, listener) in self.sockets() {
             listener.keep();
-            // The poller would go on reporting a socket that others have as well.
+            // It would go on to tell of a socket that others have as well.
             let _ = epoll::delete(&self.event_loop.epoll, listener.as_fd());
         }
         self.event_loop
@@ -158,40 +177,34 @@ impl Clients {
         }
     }
 
-    /// Makes the event loop's thread serve until the daemon stops.
+    /// Has the event loop's thread serve, until the daemon stops.
     pub(super) fn serve(self) -> Result<Serving, String> {
         let (back, clients) = channel();
         let thread = self.event_loop.thread.clone();
-        let mut serving = self;
-        let work = move || {
-            serving.run();
-            let _ = back.send(serving);
-        };
-        thread.send(Box::new(work)).map_err(|_| DIED.to_owned())?;
+        thread.send((self, back)).map_err(|_| DIED.to_owned())?;
         Ok(Serving(clients))
     }
 
     fn run(&mut self) {
         if let Err(error) =
-            epoll::add(&self.event_loop.epoll, self.ending.stop().fd(), EventData::new_u64(STOP), EventFlags::IN)
+            epoll::add(&self.event_loop.epoll, self.daemon.stop.fd(), EventData::new_u64(STOP), EventFlags::IN)
         {
             warn!("the daemon's end is looked for every second: {error}");
         }
         self.stopped = false;
         self.accept_from_now_on(true);
-        // Requests that came while none was begun.
+        // What came while nothing was begun.
         let ids: Vec<u64> = self.all.keys().copied().collect();
         ids.into_iter().for_each(|id| self.look_at(id));
-        while !self.ending.stop().is_set() {
+        while !self.daemon.stop.is_set() {
             self.turn(self.restless.then_some(LOOK));
         }
         self.stopped = true;
         self.accept_from_now_on(false);
-        let _ = epoll::delete(&self.event_loop.epoll, self.ending.stop().fd());
+        let _ = epoll::delete(&self.event_loop.epoll, self.daemon.stop.fd());
     }
 
-    /// Lets requests under way finish, for a limited time. Returns how many are left. Answers may not have been sent
-    /// yet.
+    /// Lets requests under way finish, at most so long. Returns how many are left. Their answers may not have gone.
     pub(super) fn stop(&mut self, patience: Duration) -> usize {
         let deadline = Instant::now() + patience;
         loop {
@@ -204,7 +217,7 @@ impl Clients {
         }
     }
 
-    /// Sends answers as long as clients take some, for a limited time.
+    /// Lets answers go, as long as somebody takes some, and at most so long.
     fn let_answers_go(&mut self, patience: Duration) {
         let deadline = Instant::now() + patience;
         loop {
@@ -233,7 +246,7 @@ impl Clients {
         left
     }
 
-    /// Tells every connected client that the daemon ends, and hangs up. A later client finds no socket.
+    /// Tells everybody who has connected that the daemon ends, and hangs up. Who connects later finds no socket.
     pub(super) fn refuse(mut self, why: &str, patience: Duration) {
         self.let_answers_go(patience);
         self.control.unlink();
@@ -279,7 +292,7 @@ impl Clients {
         self.accepting = accepting;
     }
 
-    /// Waits for an event, for a limited time, and handles it.
+    /// Waits for something to happen, at most so long, and does what follows.
     fn turn(&mut self, timeout: Option<Duration>) {
         let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
         let mut events = Vec::with_capacity(BURST);
@@ -302,7 +315,9 @@ impl Clients {
     }
 
     fn take_results(&mut self) {
-        let all = self.event_loop.results.take();
+        let mut count = [0; 8];
+        let _ = rustix::io::read(&self.event_loop.results.wake, &mut count);
+        let all = std::mem::take(&mut *self.event_loop.results.done.lock().unwrap_or_else(PoisonError::into_inner));
         let now = Instant::now();
         for (id, done) in all {
             let Some(client) = self.all.get_mut(&id) else { continue };
@@ -338,7 +353,7 @@ impl Clients {
             return self.wait_for(id, EventFlags::OUT);
         }
         if self.stopped {
-            // What it sends from now on is for later, and stays in the socket.
+            // What it sends from now on is for later, and lies in the socket.
             return;
         }
         if let Some(task) = client.conversation.take_pending() {
@@ -363,7 +378,7 @@ impl Clients {
         }
     }
 
-    /// Disconnects the clients that have taken nothing for longest, if with this answer too much is held.
+    /// Hangs up on those who have taken nothing for longest, when too much is held since the answer to this one.
     fn bound_answers(&mut self, id: u64) {
         if self.all.get(&id).is_none_or(|client| !client.has_output()) {
             return;
@@ -388,7 +403,7 @@ impl Clients {
         }
     }
 
-    /// One-shot: input that comes while a request is under way is not looked at.
+    /// Once: what comes while a request is under way is not looked at.
     fn wait_for(&mut self, id: u64, what: EventFlags) {
         let Some(client) = self.all.get(&id) else { return };
         self.restless |= !client.is_idle();
@@ -400,14 +415,14 @@ impl Clients {
     }
 
     /// Gives a request to a thread.
-    fn begin(&mut self, id: u64, task: Task) {
+    fn begin(&mut self, id: u64, task: super::conversation::Task) {
         let Some(client) = self.all.get_mut(&id) else { return };
         client.busy = true;
-        let (long, commands, peer) = (task.may_wait(), self.commands.clone(), client.peer);
+        let (long, daemon, peer) = (task.may_wait(), self.daemon.clone(), client.peer);
         let (stream, results) = (client.stream.clone(), self.event_loop.results.clone());
         let work = move || {
-            let mut promise = Promise::new(id, results);
-            promise.done = Some(commands(&stream, peer, task));
+            let mut promise = Promise { id, results, done: None };
+            promise.done = Some(daemon.perform(&stream, peer, task));
             // Before the result is seen: then nobody else has it.
             drop(stream);
         };
@@ -438,7 +453,7 @@ impl Clients {
                         );
                     }
                     if !self.make_room(now) {
-                        // Until a client goes; and another look every second.
+                        // Until somebody goes; and another look every second.
                         self.accept_from_now_on(false);
                         self.restless = true;
                     }
@@ -451,7 +466,13 @@ impl Clients {
         }
     }
 
-    fn welcome(&mut self, stream: UnixStream, peer: Peer, conversation: Conversation, now: Instant) {
+    fn welcome(
+        &mut self,
+        stream: std::os::unix::net::UnixStream,
+        peer: Peer,
+        conversation: Conversation,
+        now: Instant,
+    ) {
         let mut client = Connection::new(stream, peer, conversation, Vec::new(), now);
         if !peer.is_allowed() && self.all.values().filter(|client| !client.peer.is_allowed()).count() >= MAX_STRANGERS {
             return;
@@ -472,7 +493,7 @@ impl Clients {
         let id = self.next;
         self.next += 1;
         self.restless |= !client.peer.is_allowed() || !client.is_idle();
-        // The first look is at the next event, which comes at once if there is input already.
+        // The first look is when something comes; what has come already tells at once.
         let flags = EventFlags::IN | EventFlags::ONESHOT;
         match epoll::add(&self.event_loop.epoll, &*client.stream, EventData::new_u64(id), flags) {
             Ok(()) => drop(self.all.insert(id, client)),
@@ -483,7 +504,7 @@ impl Clients {
     fn drop_client(&mut self, id: u64) {
         if let Some(client) = self.all.remove(&id) {
             let _ = epoll::delete(&self.event_loop.epoll, &*client.stream);
-            // The thread that has served it may still be releasing it.
+            // The thread that has served it may still be letting go of it.
             if let Ok(stream) = Arc::try_unwrap(client.stream) {
                 self.event_loop.spare.recycle(stream.into());
             }
@@ -494,25 +515,25 @@ impl Clients {
         }
     }
 
-    /// Makes sure that there is a descriptor; false when nothing can be given up.
+    /// Sees to it that there is a descriptor; false when there is nothing that could be given up.
     fn make_room(&mut self, now: Instant) -> bool {
         self.drop_longest_idle(now, JUST)
             || self.event_loop.spare.give_up()
             || self.drop_longest_idle(now, Duration::ZERO)
     }
 
-    /// Disconnects the client that has been idle longest, if that is long enough.
+    /// Hangs up on the client that has been idle longest, if it has been for so long.
     fn drop_longest_idle(&mut self, now: Instant, at_least: Duration) -> bool {
         let idle = self.all.iter().filter(|(_, client)| client.is_idle() && client.waits_for(now) >= at_least);
         let Some(id) = idle.max_by_key(|(_, client)| client.waits_for(now)).map(|(id, _)| *id) else { return false };
-        // Without refilling the reserve: the descriptor is needed now.
+        // Without filling up what is kept: it is needed now.
         if let Some(client) = self.all.remove(&id) {
             let _ = epoll::delete(&self.event_loop.epoll, &*client.stream);
         }
         true
     }
 
-    /// Disconnects late clients, and refills the reserve.
+    /// Hangs up on those who are late, and takes back what was given up.
     fn tidy_up(&mut self) {
         let now = Instant::now();
         let late: Vec<(u64, String)> = self.all.iter().filter_map(|(id, c)| Some((*id, c.is_late(now)?))).collect();
@@ -535,21 +556,22 @@ impl Clients {
     }
 }
 
-/// Whether a client could be accepted if others were disconnected.
+/// Whether a client could be accepted if others went.
 fn is_short(error: Os) -> bool {
     matches!(error, Os::MFILE | Os::NFILE | Os::NOBUFS | Os::NOMEM)
 }
 
 impl Listener {
-    /// Whether a client has connected that was not accepted.
+    /// Whether somebody has connected who was not accepted.
     fn has_client(&self) -> bool {
         let mut fds = [PollFd::from_borrowed_fd(self.as_fd(), PollFlags::IN)];
         poll(&mut fds, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
     }
 
-    /// A client that has connected, and its identity. Does not block.
-    fn accept(&self) -> Result<(UnixStream, Peer), Os> {
-        let stream: UnixStream = rustix::net::accept_with(self.as_fd(), rustix::net::SocketFlags::CLOEXEC)?.into();
+    /// A client that has connected, and who it is. Does not block.
+    fn accept(&self) -> Result<(std::os::unix::net::UnixStream, Peer), Os> {
+        let stream: std::os::unix::net::UnixStream =
+            rustix::net::accept_with(self.as_fd(), rustix::net::SocketFlags::CLOEXEC)?.into();
         let peer = Peer::of(&stream).map_err(|error: io::Error| Os::from_io_error(&error).unwrap_or(Os::IO))?;
         Ok((stream, peer))
     }

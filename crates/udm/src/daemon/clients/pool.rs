@@ -1,5 +1,5 @@
-//! Threads for requests that are under way. Some are kept when idle, so that there are threads even if none can be
-//! started.
+//! Threads for requests that are under way. Some are kept when there is nothing to do, so that something can be done
+//! when no thread can be started.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -9,15 +9,14 @@ use udm_io::Executor;
 
 /// Threads that are kept.
 const KEPT: usize = 2;
-/// The most threads.
+/// As many there are at most.
 const MAX: usize = 2048;
-/// Reserved: not for work that may wait long, since other commands end such waits.
+/// Not for what may wait long: other commands end what that waits for.
 const RESERVED: usize = 16;
-/// A thread beyond the kept ones ends when it has been idle for this long.
+/// A thread beyond those that are kept ends when it has had nothing to do for so long.
 const LINGER: Duration = Duration::from_secs(5);
 
-/// What a thread does.
-pub(super) type Work = Box<dyn FnOnce() + Send>;
+type Work = Box<dyn FnOnce() + Send>;
 
 #[derive(Default)]
 struct State {
@@ -57,8 +56,7 @@ impl Pool {
         Ok(pool)
     }
 
-    /// Gives work to a thread, as soon as there is one. `long`: it may take long; false when too much long work is
-    /// under way already.
+    /// Has a thread do it, as soon as there is one. `long`: it may take long; false when too much does that already.
     pub(super) fn run(&self, work: Work, long: bool) -> bool {
         let mut state = self.shared.lock();
         if long && state.long >= MAX - RESERVED {
@@ -143,7 +141,7 @@ mod tests {
     use std::sync::mpsc;
     use udm_io::{Joiner, ThreadExecutor};
 
-    /// Starts this many threads and no more.
+    /// Starts so many threads and no more.
     struct Limited(Mutex<usize>);
 
     impl Executor for Limited {

@@ -1,27 +1,27 @@
-//! Reserved descriptors for when there are no others: closing one makes room to accept a client.
+//! Descriptors that are kept for when there are no others: with one that is closed a client can be accepted.
 //!
 //! # Invariants
-//! - They have the lowest free numbers. A lowered limit forbids the numbers from the limit on, so closing a descriptor
-//!   with a high number would make no room.
-//! - A client's descriptor becomes one of them without being free in between: other users wait for every free
-//!   descriptor.
+//! - They have the lowest numbers that could be had. A limit that comes down takes away the numbers from there on, so
+//!   that one with a high number would give room to nobody then.
+//! - A client's descriptor becomes one of them without being free in between: others wait for every descriptor that
+//!   gets free.
 
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::{DupFlags, dup3, fcntl_dupfd_cloexec};
 use std::os::fd::{AsRawFd, OwnedFd};
 
-/// How many there should be.
+/// So many.
 pub(super) const KEPT: usize = 16;
 
 pub(super) struct Spare {
-    /// The original of which the others are copies. It is never given up.
+    /// What the others are copies of. It is never given up.
     model: OwnedFd,
     /// The one with the lowest number last.
     kept: Vec<OwnedFd>,
 }
 
 impl Spare {
-    /// Reserves as many as there should be, or as are available.
+    /// As many as there should be, or as can be had.
     pub(super) fn new() -> Result<Self, rustix::io::Errno> {
         let mut spare = Self { model: eventfd(0, EventfdFlags::CLOEXEC)?, kept: Vec::new() };
         spare.fill();
@@ -33,7 +33,7 @@ impl Spare {
         self.kept.len()
     }
 
-    /// Refills the reserve; false if that fails.
+    /// Keeps as many as there should be; false when they cannot be had.
     pub(super) fn fill(&mut self) -> bool {
         while self.kept.len() < KEPT {
             match fcntl_dupfd_cloexec(&self.model, 0) {
@@ -45,14 +45,14 @@ impl Spare {
         true
     }
 
-    /// Turns this descriptor into a reserved one, which closes its file; or closes it when there are enough.
+    /// Keeps this one, which is closed as what it was; or closes it when there are enough.
     pub(super) fn recycle(&mut self, mut fd: OwnedFd) {
         if self.kept.len() < KEPT && dup3(&self.model, &mut fd, DupFlags::CLOEXEC).is_ok() {
             self.keep(fd);
         }
     }
 
-    /// Closes one; false when there is none.
+    /// Gives one up; false when there is none.
     pub(super) fn give_up(&mut self) -> bool {
         self.kept.pop().is_some()
     }

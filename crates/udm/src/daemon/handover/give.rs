@@ -1,13 +1,10 @@
 //! The old daemon's side.
 
-use super::message::{CLAIM, HandOver, HandOverMessage, Settings, VERSION};
-use super::wire::Link;
-use crate::daemon::conversation::Left;
-use crate::daemon::devices::Devices;
+use super::{CLAIM, HandOver, HandOverMessage, Link, Settings, VERSION};
 use crate::daemon::nodes::NodeSettings;
 use crate::daemon::socket::Listener;
-use crate::daemon::state::{Source, State};
-use crate::daemon::{Lock, flush_all};
+use crate::daemon::state::State;
+use crate::daemon::{Daemon, Lock, flush_all};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, pidfd_send_signal};
 use serde::{Deserialize, Serialize};
@@ -20,9 +17,9 @@ use tracing::{error, info, warn};
 use udm_core::{MappedDevice, Polls, SuspendOptions, TableSlot, Totals};
 use udm_io::{BlockDevice, DeviceId};
 
-/// How long requests under way may take, and then the suspension of all devices.
+/// How long requests under way may take, and then the suspending of all devices.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How long the new daemon may take for each of its steps (it opens everything), unless the environment says otherwise.
+/// How long the new daemon may take for each of its steps, unless the environment says: it opens everything.
 const ANSWER: Duration = Duration::from_secs(60);
 const ANSWER_SETTING: &str = "UDM_REPLACE_SECONDS";
 
@@ -37,17 +34,17 @@ fn answer_within() -> Duration {
     })
 }
 
-/// The first message to the new daemon.
+/// What the new daemon is told first.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct FirstWords {
     pub(super) version: u32,
     pub(super) state: Value,
-    /// Files beneath, with their devices and inodes: the new daemon must find the same files under these names.
+    /// Files beneath, with their devices and inodes: by these names the new daemon must find the same.
     pub(super) files: Vec<(String, u64, u64)>,
 }
 
-/// The counters and events of a device.
+/// What a device did, and its events.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Counts {
@@ -57,22 +54,22 @@ pub(super) struct Counts {
     pub(super) totals: [u64; 10],
 }
 
-/// A daemon that is ready to take over.
+/// A daemon that waits to take over.
 pub(crate) struct Giving {
     link: Link,
     process: Process,
 }
 
-/// The way to notice its end, apart from its connection, which can end earlier.
+/// What tells when it has ended: another than its connection, which can end before it does.
 enum Process {
-    /// A pidfd.
+    /// The kernel's word.
     Pidfd(OwnedFd),
-    /// Without pidfds: a pipe that it has opened, and that is closed only by its end.
+    /// Where the kernel has no such word: a pipe that it has opened, and that nobody closes but its end.
     Line { pid: Pid, pipe: OwnedFd },
 }
 
 impl Giving {
-    /// Tells it that it must not take over.
+    /// Tells it that it is not to go on.
     pub(crate) fn refuse(&self, why: &str) {
         if let Ok(message) = HandOverMessage::new("refused", "", why) {
             let _ = self.link.send(&message, answer_within());
@@ -80,31 +77,31 @@ impl Giving {
     }
 }
 
-/// The result of a hand-over.
+/// What came of it.
 pub(crate) enum Given {
     /// The new daemon has everything.
     Gone,
-    /// It has not; the messages are here.
+    /// It has not; what was to be given is here.
     Back(Vec<HandOverMessage>),
 }
 
-/// Describes everything to the new daemon, and waits until it understands it. Nothing changes for clients.
-pub(crate) fn first_words(devices: &Devices, link: Link, pid: i32) -> Result<Giving, String> {
+/// Tells the new daemon what there is, and waits until it understands it. Nothing changes for anybody.
+pub(crate) fn first_words(daemon: &Daemon, link: Link, pid: i32) -> Result<Giving, String> {
     let refuse = |why: String| {
         let refused = HandOverMessage::new("refused", "", &why)?;
         let _ = link.send(&refused, answer_within());
         Err(why)
     };
-    if let Some(name) = transient_snapshot(devices) {
+    if let Some(name) = transient_snapshot(daemon) {
         return refuse(format!(
             "{name} is a transient snapshot: what it is made of is in this process's memory only; remove it first"
         ));
     }
     let pid = Pid::from_raw(pid).ok_or("the new daemon has no process id here")?;
     let pidfd = pidfd_open(pid, PidfdFlags::empty()).ok();
-    let state = devices.all();
+    let state = State::of(&daemon.registry, &daemon.lost, &daemon.tcp, &daemon.vhost, &daemon.nodes);
     let state = serde_json::to_value(&state).map_err(|e| e.to_string())?;
-    let words = FirstWords { version: VERSION, state, files: files(devices) };
+    let words = FirstWords { version: VERSION, state, files: files(daemon) };
     link.send(&HandOverMessage::new("state", "", words)?, answer_within())
         .map_err(|e| format!("the new daemon has gone: {e}"))?;
     let mut answer = link.receive(answer_within()).map_err(|e| format!("the new daemon does not answer: {e}"))?;
@@ -118,11 +115,10 @@ pub(crate) fn first_words(devices: &Devices, link: Link, pid: i32) -> Result<Giv
     }
 }
 
-/// Stops, and gives everything away. With `Err`, which says why, everything goes on as before. The caller has made sure
-/// that no command is under way, and accepts none.
+/// Stops, and gives everything away. Until it is `Ok`, all goes on as before when it returns; `Err` says why. The
+/// caller has seen to it that no command is under way, and accepts none.
 pub(crate) fn give(
-    devices: &Devices,
-    conversations: &mut Vec<Left>,
+    daemon: &Daemon,
     sockets: &[(&str, &Listener)],
     lock: &Lock,
     giving: &Giving,
@@ -132,26 +128,26 @@ pub(crate) fn give(
         giving.refuse(&why);
         why
     };
-    let still = Still::new(devices).map_err(refused)?;
+    let still = Still::new(daemon).map_err(refused)?;
     let mut messages = vec![HandOverMessage::new("state", "", &still.state).map_err(refused)?];
-    messages.extend(fixed_messages(devices, sockets, lock).map_err(refused)?);
-    messages.extend(memories(devices).map_err(refused)?);
-    messages.extend(claims(devices).map_err(refused)?);
-    // From here on everything goes on from the messages, in one process or the other.
+    messages.extend(fixed_messages(daemon, sockets, lock).map_err(refused)?);
+    messages.extend(memories(daemon).map_err(refused)?);
+    messages.extend(claims(daemon).map_err(refused)?);
+    // From here on what goes on goes on from the messages, in whichever process.
     still.leave();
-    for giver in devices.givers() {
+    for giver in daemon.givers() {
         match giver.give() {
             Ok(more) => messages.extend(more),
             Err(e) => error!("{} is not passed on: {e}", giver.kind()),
         }
     }
-    for left in std::mem::take(conversations) {
+    for left in std::mem::take(&mut *daemon.left()) {
         match left.message() {
             Ok(message) => messages.push(message),
             Err(e) => error!("a client is hung up on: {e}"),
         }
     }
-    take_down(devices);
+    take_down(daemon);
     match send(giving, &mut messages, lock) {
         Ok(()) => {
             info!("all is passed on, after {} ms", begun.elapsed().as_millis());
@@ -171,39 +167,39 @@ pub(crate) fn give(
     }
 }
 
-/// While it lives nothing is under way and nothing new comes; when it is dropped, everything goes on.
+/// Nothing is under way, and nothing comes, as long as it lives; then all goes on.
 struct Still<'a> {
-    devices: &'a Devices,
+    daemon: &'a Daemon,
     paused: Vec<&'a dyn HandOver>,
     suspended: Vec<Arc<MappedDevice>>,
-    /// The state without the suspensions made here.
+    /// As users know it: without what was suspended here.
     state: State,
     left: bool,
 }
 
 impl<'a> Still<'a> {
-    fn new(devices: &'a Devices) -> Result<Self, String> {
-        let state = devices.all();
-        let mut still = Self { devices, paused: Vec::new(), suspended: Vec::new(), state, left: false };
-        for giver in devices.givers() {
+    fn new(daemon: &'a Daemon) -> Result<Self, String> {
+        let state = State::of(&daemon.registry, &daemon.lost, &daemon.tcp, &daemon.vhost, &daemon.nodes);
+        let mut still = Self { daemon, paused: Vec::new(), suspended: Vec::new(), state, left: false };
+        for giver in daemon.givers() {
             giver.pause(PATIENCE)?;
             still.paused.push(giver);
         }
-        check_holders(devices)?;
-        flush_all(&devices.registry, PATIENCE);
+        check_holders(daemon)?;
+        flush_all(&daemon.registry, PATIENCE);
         let deadline = Instant::now() + PATIENCE;
-        let mut left: Vec<_> = devices.registry.list().into_iter().filter(|md| !md.info().suspended).collect();
-        // From the top: a device above may still have to write to those beneath.
+        let mut left: Vec<_> = daemon.registry.list().into_iter().filter(|md| !md.info().suspended).collect();
+        // From the top: what is above may still have to write through what is beneath.
         left.sort_by_key(|md| std::cmp::Reverse(md.level()));
         for md in left.into_iter().filter(|md| md.info().active) {
-            md.suspend(SuspendOptions::WITHOUT_FREEZING, &|| Instant::now() > deadline)
+            md.suspend(SuspendOptions::default(), &|| Instant::now() > deadline)
                 .map_err(|e| format!("{} cannot be suspended: {}", md.device_name(), e.message))?;
             still.suspended.push(md);
         }
         Ok(still)
     }
 
-    /// It must not go on here.
+    /// It is not to go on here.
     fn leave(mut self) {
         self.left = true;
     }
@@ -219,24 +215,24 @@ impl Drop for Still<'_> {
                 error!("{} does not go on: {}", md.device_name(), e.message);
             }
         }
-        self.paused.iter().for_each(|giver| giver.resume(&self.devices.registry));
-        info!("{} devices go on here", self.devices.registry.list().len());
+        self.paused.iter().for_each(|giver| giver.resume(&self.daemon.registry));
+        info!("{} devices go on here", self.daemon.registry.list().len());
     }
 }
 
-fn transient_snapshot(devices: &Devices) -> Option<String> {
+fn transient_snapshot(daemon: &Daemon) -> Option<String> {
     let is = |md: &MappedDevice| {
         let table = md.table(TableSlot::Active);
         table.is_some_and(|table| table.is_transient() && table.memories().next().is_none())
     };
-    devices.registry.list().iter().find(|md| is(md)).map(|md| md.device_name())
+    daemon.registry.list().iter().find(|md| is(md)).map(|md| md.device_name())
 }
 
-fn files(devices: &Devices) -> Vec<(String, u64, u64)> {
-    let tables = devices.registry.list().into_iter();
+fn files(daemon: &Daemon) -> Vec<(String, u64, u64)> {
+    let tables = daemon.registry.list().into_iter();
     let tables = tables.flat_map(|md| [TableSlot::Active, TableSlot::Inactive].map(|slot| md.table(slot)));
-    let beneath = tables.flatten().flat_map(|table| table.devices().to_vec());
-    let mut files: Vec<_> = beneath
+    let devices = tables.flatten().flat_map(|table| table.devices().to_vec());
+    let mut files: Vec<_> = devices
         .filter_map(|dev| match dev.id() {
             DeviceId::File(device, inode) => Some((dev.name(), device, inode)),
             _ => None,
@@ -247,20 +243,20 @@ fn files(devices: &Devices) -> Vec<(String, u64, u64)> {
     files
 }
 
-/// A user that has a device open and does not pass it on would prevent its take-over.
-fn check_holders(devices: &Devices) -> Result<(), String> {
+/// Whoever has a device open and does not pass it on would keep it from the new daemon.
+fn check_holders(daemon: &Daemon) -> Result<(), String> {
     let mut holds: BTreeMap<String, usize> = BTreeMap::new();
-    for name in devices.givers().iter().flat_map(|giver| giver.holds()) {
+    for name in daemon.givers().iter().flat_map(|giver| giver.holds()) {
         *holds.entry(name).or_default() += 1;
     }
-    for md in devices.registry.list() {
+    for md in daemon.registry.list() {
         for table in [TableSlot::Active, TableSlot::Inactive].into_iter().filter_map(|slot| md.table(slot)) {
             for beneath in table.devices().iter().filter_map(|dev| dev.as_any().downcast_ref::<MappedDevice>()) {
                 *holds.entry(beneath.device_name()).or_default() += 1;
             }
         }
     }
-    for md in devices.registry.list() {
+    for md in daemon.registry.list() {
         let (name, open) = (md.device_name(), md.info().open_count as usize);
         if open > holds.get(&name).copied().unwrap_or_default() {
             return Err(format!("{name} is held open by what cannot be passed on"));
@@ -269,18 +265,14 @@ fn check_holders(devices: &Devices) -> Result<(), String> {
     Ok(())
 }
 
-/// The lock, the sockets, and the counters.
-fn fixed_messages(
-    devices: &Devices,
-    sockets: &[(&str, &Listener)],
-    lock: &Lock,
-) -> Result<Vec<HandOverMessage>, String> {
+/// The lock, the sockets, and what was counted.
+fn fixed_messages(daemon: &Daemon, sockets: &[(&str, &Listener)], lock: &Lock) -> Result<Vec<HandOverMessage>, String> {
     let copied = |fd: std::io::Result<OwnedFd>| fd.map_err(|e| format!("a descriptor cannot be copied: {e}"));
     let mut messages = vec![HandOverMessage::new("lock", "", ())?.with(copied(lock.duplicate())?)];
     for (name, listener) in sockets {
         messages.push(HandOverMessage::new("socket", name, ())?.with(copied(listener.duplicate())?));
     }
-    let counts: Vec<Counts> = devices
+    let counts: Vec<Counts> = daemon
         .registry
         .list()
         .iter()
@@ -291,19 +283,19 @@ fn fixed_messages(
             Counts { minor: md.devt().minor, events: md.info().event_nr, totals }
         })
         .collect();
-    let poll_budget_us = devices.registry.domain().poll_policy().budget.as_micros() as u64;
-    let NodeSettings { node, rings } = devices.nodes.settings();
+    let poll_budget_us = daemon.registry.domain().poll_policy().budget.as_micros() as u64;
+    let NodeSettings { node, rings } = daemon.nodes.settings();
     let settings = Settings { node, rings, poll_budget_us };
     messages.push(HandOverMessage::new("settings", "", settings)?);
-    messages.push(HandOverMessage::new("counts", "", (devices.registry.event_nr(), counts))?);
+    messages.push(HandOverMessage::new("counts", "", (daemon.registry.event_nr(), counts))?);
     Ok(messages)
 }
 
-/// Data in memory, as memory files: of targets, then of devices beneath, with their names. If one fails, everything
-/// stays as it was.
-fn memories(devices: &Devices) -> Result<Vec<HandOverMessage>, String> {
+/// What is in memory, as files of memory: that of targets, then that of devices beneath, with their names. When one
+/// cannot be had, all is where it was.
+fn memories(daemon: &Daemon) -> Result<Vec<HandOverMessage>, String> {
     let mut messages = Vec::new();
-    for md in devices.registry.list() {
+    for md in daemon.registry.list() {
         let Some(table) = md.table(TableSlot::Active) else { continue };
         let of_targets = table.target_memories().map(|memory| (String::new(), memory));
         let of_devices = table.devices().iter().filter_map(|dev| Some((dev.name(), dev.memory()?)));
@@ -312,7 +304,7 @@ fn memories(devices: &Devices) -> Result<Vec<HandOverMessage>, String> {
             match shared {
                 Ok((file, mine)) => {
                     if let Err(e) = memory.adopt(mine) {
-                        // Memory that had moved before stays in its file.
+                        // One that had moved before is still where it was.
                         tracing::debug!("{}: {e}", md.device_name());
                     }
                     let which = (md.devt().minor, index, beneath);
@@ -326,17 +318,17 @@ fn memories(devices: &Devices) -> Result<Vec<HandOverMessage>, String> {
 }
 
 /// The claims on block devices beneath.
-fn claims(devices: &Devices) -> Result<Vec<HandOverMessage>, String> {
-    let shared = devices.claims.share().map_err(|e| format!("the claims on block devices cannot be passed on: {e}"))?;
+fn claims(daemon: &Daemon) -> Result<Vec<HandOverMessage>, String> {
+    let shared = daemon.claims.share().map_err(|e| format!("the claims on block devices cannot be passed on: {e}"))?;
     shared.into_iter().map(|fd| Ok(HandOverMessage::new(CLAIM, "", ())?.with(fd))).collect()
 }
 
-/// Removes every device, so that no device beneath is open any more.
-fn take_down(devices: &Devices) {
-    let mut left = devices.registry.list();
+/// Removes every device, so that nothing beneath is open any more.
+fn take_down(daemon: &Daemon) {
+    let mut left = daemon.registry.list();
     left.sort_by_key(|md| std::cmp::Reverse(md.level()));
     for md in left {
-        if let Err(e) = devices.registry.remove(&md, false) {
+        if let Err(e) = daemon.registry.remove(&md, false) {
             error!("{} is not let go of: {}", md.device_name(), e.message);
         }
     }
@@ -354,14 +346,14 @@ fn send(giving: &Giving, messages: &mut Vec<HandOverMessage>, lock: &Lock) -> Re
         "refused" => return Err(answer.read().unwrap_or_default()),
         other => return Err(format!("it answers {other:?}")),
     }
-    // The new daemon has them. Kept here, they could outlive its own for a moment.
+    // It has them. Kept here they would outlive, for a moment, what it lets go of.
     messages.retain(|message| message.kind != CLAIM);
-    // Before `go`, so that the new one need not wait. If `go` cannot be sent, this daemon takes it back.
+    // Before the word, so that the new one need not wait. When it does not get the word it is the old one's again.
     lock.yield_right().map_err(|e| format!("the right to serve cannot be given up: {e}"))?;
     giving.link.send(&HandOverMessage::new("go", "", ())?, answer_within()).map_err(gone)
 }
 
-/// Makes sure that the new daemon has ended: it may have everything open.
+/// Sees to it that the new daemon is no more: it may have everything open.
 fn end(giving: &Giving) {
     if !giving.process.end() {
         warn!("the new daemon does not end");
@@ -373,14 +365,14 @@ impl Process {
         pidfd.map(Self::Pidfd).or_else(|| pipe.map(|pipe| Self::Line { pid, pipe }))
     }
 
-    /// Kills it, and waits until it has ended; returns whether it has.
+    /// Kills it, and waits until it has gone; whether it has.
     fn end(&self) -> bool {
         match self {
             Self::Pidfd(pidfd) => {
                 // It has gone already.
                 pidfd_send_signal(pidfd, Signal::KILL).is_err() || readable(pidfd, PATIENCE)
             }
-            // The process id is its own as long as it lives.
+            // The number is its own as long as it lives.
             Self::Line { pid, pipe } => {
                 readable(pipe, Duration::ZERO) || kill_process(*pid, Signal::KILL).is_err() || readable(pipe, PATIENCE)
             }
@@ -388,7 +380,7 @@ impl Process {
     }
 }
 
-/// Whether there is something to read, or no writer is left; waits for a limited time.
+/// Whether there is something to read, or nobody to write any more; waits at most so long.
 fn readable(fd: &OwnedFd, patience: Duration) -> bool {
     let deadline = Instant::now() + patience;
     loop {
@@ -418,7 +410,7 @@ mod tests {
         assert!(matches!(process, Process::Line { .. }));
         assert!(process.end());
         assert_eq!(new.wait().unwrap().signal(), Some(Signal::KILL.as_raw()));
-        // A process that has ended is not killed again: its id may belong to another.
+        // One that has gone is not killed again: its number may be another's.
         let own = Process::Line { pid: rustix::process::getpid(), pipe: std::io::pipe().unwrap().0.into() };
         assert!(own.end());
         assert!(Process::known_by(pid, None, None).is_none());

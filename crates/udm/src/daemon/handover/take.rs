@@ -1,8 +1,7 @@
 //! The new daemon's side.
 
 use super::give::{Counts, FirstWords};
-use super::message::{CLAIM, HandOverMessage, VERSION};
-use super::wire::Link;
+use super::{CLAIM, HandOverMessage, Link, VERSION};
 use crate::daemon::beneath::Beneath;
 use crate::daemon::lost::LostDevices;
 use crate::daemon::own_writes;
@@ -29,27 +28,26 @@ use udm_core::{Error, LoadOptions, MappedDevice, Polls, Registry, TableLine, Tab
 use udm_files::Claims;
 use udm_io::{BlockDevice, Domain};
 
-/// How long the old daemon may take to stop and give everything.
+/// How long the old daemon may take to stop and to give everything.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// How long devices beneath may still be locked, by a process that is just ending.
+/// How long what lies beneath may still be locked: by a process that is just ending.
 const LOCKED: Duration = Duration::from_secs(5);
-/// How long servers beneath may take to answer, all together: longer than a single one has, so that its own, better
-/// error comes first.
+/// How long servers beneath may take to answer, all together: longer than one has, whose own error tells more.
 const BENEATH: Duration = Duration::from_secs(25);
-/// Files that a daemon may have open for a while when it takes over, beside those of the old one.
+/// Files that a daemon may have open for a while, beside those that the one before has, when it takes over.
 const BESIDE: usize = 32;
-/// The most messages.
+/// As many messages come at most.
 const MAX_MESSAGES: usize = 1 << 20;
 
-/// Everything that was taken over. Nothing of it serves clients yet.
+/// What was taken over. Nothing of it serves anybody yet.
 pub(crate) struct Taken {
     pub(crate) registry: Registry,
     pub(crate) claims: Claims,
-    /// None yet, but the devices' opener looks here.
+    /// None yet, but where the devices' opener looks.
     pub(crate) tcp: TcpExports,
     pub(crate) lost: LostDevices,
     pub(crate) state: State,
-    /// The remaining messages, by their kinds.
+    /// What is left of the messages, by their kinds.
     pub(crate) messages: BTreeMap<String, Vec<HandOverMessage>>,
     pub(crate) problems: Vec<Problem>,
 }
@@ -60,14 +58,14 @@ impl Taken {
         self.messages.remove(kind).unwrap_or_default()
     }
 
-    /// The descriptor of the message with that name.
+    /// The descriptor of the one that is called so.
     pub(crate) fn fd(&mut self, kind: &str, name: &str) -> Result<OwnedFd, String> {
         let found = self.messages.get_mut(kind).and_then(|all| all.iter_mut().find(|message| message.name == name));
         found.ok_or_else(|| format!("{kind} {name:?} has not come"))?.fd()
     }
 }
 
-/// The messages from the directory's daemon, and the link to it until it has ended.
+/// What came from the daemon of the directory, and what is between the two until it has gone.
 pub(crate) struct Asked {
     pub(crate) link: Link,
     pub(crate) messages: Vec<HandOverMessage>,
@@ -91,7 +89,7 @@ pub(crate) fn ask_for(places: &Places) -> Result<Option<Asked>, String> {
         return Err(why);
     }
     let ready = HandOverMessage::new("ready", "", ())?;
-    // For an old daemon that cannot ask the kernel whether this process lives.
+    // Where the old one cannot ask the kernel whether this process lives.
     let (ready, liveness) = match LivenessPipe::new() {
         Ok((liveness, pipe)) => (ready.with(pipe), liveness),
         Err(_) => (ready, LivenessPipe(None)),
@@ -125,7 +123,7 @@ fn ask(mut stream: &UnixStream, request: &second::Request) -> Result<(), ClientE
     }
 }
 
-/// A line, without reading beyond it: messages follow.
+/// A line, without what follows it: that is messages.
 fn read_line(mut stream: &UnixStream) -> std::io::Result<String> {
     let mut line = Vec::new();
     loop {
@@ -142,7 +140,7 @@ fn read_line(mut stream: &UnixStream) -> std::io::Result<String> {
 }
 
 /// The end of a pipe that tells the old daemon, which has the other end, whether this process lives. Nobody else has
-/// it, and dropping it closes nothing: it lasts as long as the process, whatever goes wrong.
+/// it, and to drop it closes nothing: whatever goes wrong here, it lasts as long as the process.
 pub(crate) struct LivenessPipe(Option<ManuallyDrop<OwnedFd>>);
 
 impl LivenessPipe {
@@ -152,13 +150,13 @@ impl LivenessPipe {
         Ok((Self(Some(ManuallyDrop::new(write.into()))), read.into()))
     }
 
-    /// The old daemon has ended, so nobody needs the pipe any more.
+    /// The old daemon has gone, and nobody asks any more.
     pub(crate) fn cut(self) {
         drop(self.0.map(ManuallyDrop::into_inner));
     }
 }
 
-/// Whether this process may open as many files as the running daemon has open, as far as the system shows that.
+/// Whether this process may open what the running one has open, as far as the system lets it look.
 fn has_room(link: &Link) -> Result<(), String> {
     let most = getrlimit(Resource::Nofile).current;
     let open = link.peer().and_then(|pid| Some(std::fs::read_dir(format!("/proc/{pid}/fd")).ok()?.count()));
@@ -171,7 +169,7 @@ fn has_room(link: &Link) -> Result<(), String> {
     }
 }
 
-/// Whether this daemon can take over all of it, as far as that can be checked before anything has stopped.
+/// Whether this daemon could go on with all of it, as far as that can be told before anything has stopped.
 fn understand(first: &HandOverMessage) -> Result<(), String> {
     let FirstWords { version, state, files } = first.read()?;
     if version != VERSION {
@@ -201,7 +199,7 @@ fn understand(first: &HandOverMessage) -> Result<(), String> {
     Ok(())
 }
 
-/// Makes the devices from messages. A device that cannot be made gets an error table, and is reported as a problem.
+/// Makes the devices from messages. What could not be made is among the problems, and an error table.
 pub(crate) fn take_over(mut messages: Vec<HandOverMessage>, places: &Places) -> Result<Taken, String> {
     let mut by_kind: BTreeMap<String, Vec<HandOverMessage>> = BTreeMap::new();
     let mut state = None;
@@ -220,7 +218,7 @@ pub(crate) fn take_over(mut messages: Vec<HandOverMessage>, places: &Places) -> 
     let domain = own_writes::domain();
     let armed = Arc::new(Armed::default());
     let (claims, tcp) = (Claims::default(), TcpExports::default());
-    // Kept until their devices are open.
+    // Until the devices that they are for are open.
     let _claimed = by_kind
         .remove(CLAIM)
         .unwrap_or_default()
@@ -262,16 +260,17 @@ pub(crate) fn take_over(mut messages: Vec<HandOverMessage>, places: &Places) -> 
     Ok(Taken { registry, claims, tcp, lost, state, messages: by_kind, problems })
 }
 
-/// Memory for the `null:` devices of tables that are being loaded: each thread loads one table and opens its devices.
+/// Memory for the `null:` devices that the tables which are being loaded name: one table on each thread, which opens
+/// what it names.
 #[derive(Default)]
 struct Armed(Mutex<HashMap<ThreadId, Laid>>);
 
-/// The memory for one table.
+/// What is laid out for one table.
 #[derive(Default)]
 struct Laid {
-    /// By device name.
+    /// By the names of the devices.
     files: HashMap<String, VecDeque<OwnedFd>>,
-    /// Some of it has been given to a device.
+    /// Something of it has been given.
     touched: bool,
 }
 
@@ -280,7 +279,7 @@ impl Armed {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sets the memory for the table that this thread loads next.
+    /// Lays out memory for the table that this thread loads next, in the place of what there was for another.
     fn lay(&self, files: HashMap<String, VecDeque<OwnedFd>>) {
         self.lock().insert(thread::current().id(), Laid { files, touched: false });
     }
@@ -290,12 +289,12 @@ impl Armed {
         self.lock().get(&thread::current().id()).is_none_or(|laid| !laid.touched)
     }
 
-    /// Returns how much of it was not used, and clears the rest.
+    /// How much of it nobody has wanted; nothing is laid out any more.
     fn clear(&self) -> usize {
         self.lock().remove(&thread::current().id()).unwrap_or_default().files.values().map(VecDeque::len).sum()
     }
 
-    /// Gives a newly opened device the memory that waits for it, before anybody reads it.
+    /// Gives a device that has just been opened the memory that waits for it: before anybody reads it.
     fn fill(&self, dev: &dyn BlockDevice) -> Result<(), Error> {
         let Some(memory) = dev.memory() else { return Ok(()) };
         let mut all = self.lock();
@@ -315,15 +314,15 @@ type Memories = BTreeMap<(u32, usize), (String, OwnedFd)>;
 struct WithMemory {
     memory: Mutex<Memories>,
     armed: Arc<Armed>,
-    /// Secret tables: the minors of their devices, and whether they are live.
+    /// Tables that are to be shown nowhere: the minors of their devices, and whether they are live.
     secret: BTreeSet<(u32, bool)>,
-    /// The common deadline of all devices for servers that do not answer, from the first wait on: nobody is served
+    /// Until then what does not answer is waited for, all devices together, from when that is first so: nobody serves
     /// meanwhile.
     deadline: OnceLock<Instant>,
 }
 
 impl WithMemory {
-    /// Sets the memory for devices beneath, and returns the memory for targets, in order.
+    /// Lays out what is for devices beneath, and returns what is for targets, in order.
     fn arm(&self, minor: u32) -> Vec<OwnedFd> {
         let mut all = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
         let (mut armed, mut for_targets) = (HashMap::<_, VecDeque<_>>::new(), Vec::new());
@@ -341,7 +340,7 @@ impl WithMemory {
 }
 
 impl WithMemory {
-    /// Waits for locks of a process that is just ending.
+    /// Waits for what a process that is just ending still has.
     fn load_when_free(
         &self,
         md: &Arc<MappedDevice>,
@@ -351,7 +350,7 @@ impl WithMemory {
         let deadline = Instant::now() + LOCKED;
         loop {
             match md.load_as(lines, options) {
-                // The memory of a device that was opened before this one would be lost at another try.
+                // What was laid out for a device that was opened before this one would be gone at another try.
                 Err(e) if e.errno == Errno::EBUSY && self.armed.is_whole() && Instant::now() < deadline => {
                     thread::sleep(Duration::from_millis(10));
                 }
@@ -370,7 +369,7 @@ impl Maker for WithMemory {
         let for_targets = if live { self.arm(md.devt().minor) } else { Vec::new() };
         let secret = self.secret.contains(&(md.devt().minor, live));
         let cancel = || Instant::now() > *self.deadline.get_or_init(|| Instant::now() + BENEATH);
-        let options = LoadOptions { read_only, cwd: Path::new("/"), cancel: &cancel, secret, as_kernel: false };
+        let options = LoadOptions { read_only, cwd: Path::new("/"), cancel: &cancel, secret };
         let loaded = self.load_when_free(md, lines, &options);
         let mut unused = self.armed.clear();
         loaded?;

@@ -7,7 +7,7 @@
 //! | 8 | 4 | length of the bytes |
 //! | 12 | 4 | how many descriptors come along |
 
-use super::message::HandOverMessage;
+use super::HandOverMessage;
 use rustix::cmsg_space;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::net::{
@@ -25,7 +25,7 @@ const MAGIC: &[u8; 4] = b"udmP";
 const HEAD: usize = 16;
 /// The longest text: a state of many devices.
 const MAX_TEXT: usize = 256 << 20;
-/// The most bytes: the received part of a client's request, and its replies that it has not taken.
+/// The longest bytes: what a client has sent of a request, and what it has not taken of replies.
 const MAX_BYTES: usize = 128 << 20;
 /// Descriptors of one message.
 const MAX_FDS: usize = 64;
@@ -52,7 +52,7 @@ impl Link {
         Some(sockopt::socket_peercred(&self.0).ok()?.pid.as_raw_pid())
     }
 
-    /// Sends a message; its descriptors stay open here. Blocks, for a limited time for each part.
+    /// Sends a message; its descriptors stay open here. Blocks, at most so long for each part.
     pub(crate) fn send(&self, message: &HandOverMessage, patience: Duration) -> io::Result<()> {
         let HandOverMessage { kind, name, state, bytes, fds } = message;
         let text = Text { kind: kind.clone(), name: name.clone(), state: state.clone() };
@@ -87,7 +87,7 @@ impl Link {
         (&self.0).write_all(bytes)
     }
 
-    /// Receives a message. Blocks, for a limited time for each part.
+    /// Receives a message. Blocks, at most so long for each part.
     pub(crate) fn receive(&self, patience: Duration) -> io::Result<HandOverMessage> {
         let invalid = |text: &str| io::Error::new(io::ErrorKind::InvalidData, text.to_owned());
         self.0.set_read_timeout(Some(patience))?;
@@ -128,7 +128,7 @@ impl Link {
         Ok((head, fds))
     }
 
-    /// As much as was announced. Memory is allocated as data comes.
+    /// As much as was announced. Memory is taken as it comes.
     fn exactly(&self, len: usize) -> io::Result<Vec<u8>> {
         let mut bytes = Vec::new();
         (&self.0).take(len as u64).read_to_end(&mut bytes)?;

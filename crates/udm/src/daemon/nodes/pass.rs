@@ -1,17 +1,12 @@
-//! Nodes that go on in the next daemon: the mount's connection passes with all that is open in it, and loop devices
-//! stay as they are.
+//! Nodes that go on in the next daemon: the mount's connection passes with all that is open in it, loop devices stay as
+//! they are.
 
-use super::claims::Claims;
-use super::end::end_files;
-use super::error::failed;
-use super::files::{Files, Node};
-use super::frozen::NodeFileSystems;
-use super::shared::Shared;
-use super::ublk::Ublks;
-use super::{NodeSettings, Nodes, PATIENCE, threads};
-use crate::daemon::handover::{HandOver, HandOverMessage};
-use crate::daemon::own_writes;
-use crate::daemon::state::NodeState;
+use super::super::handover::{HandOver, HandOverMessage};
+use super::super::own_writes;
+use super::super::state::NodeState;
+use super::super::ublk::Ublks;
+use super::claims::{Claims, Shared};
+use super::{Inner, Node, NodeSettings, Nodes, PATIENCE, Seen, failed, threads};
 use crate::exports::Mapped;
 use crate::places::Places;
 use serde::{Deserialize, Serialize};
@@ -32,13 +27,13 @@ const KIND: &str = "node";
 /// Descriptors of one message; more are in messages behind it.
 const FDS: usize = 60;
 
-/// The state that passes beside the connections.
+/// What passes beside the connections.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Passed {
     mount: Plan,
     nodes: Vec<PassedNode>,
-    /// Devices that must not have a node.
+    /// Devices that are to have none.
     without: Vec<String>,
 }
 
@@ -61,7 +56,7 @@ pub(crate) struct ReadyNodes {
 }
 
 impl ReadyNodes {
-    /// Opens the open files again. `None` when no nodes were passed on.
+    /// Opens again what is open. `None` when no nodes were passed on.
     pub(crate) fn prepare(
         registry: &Registry,
         messages: Vec<HandOverMessage>,
@@ -104,15 +99,13 @@ impl Nodes {
         let nodes = nodes.into_iter().filter_map(|passed| {
             let PassedNode { name, wanted, kind, loopdev, mapper, note } = passed;
             let md = registry.by_name(&name)?;
-            let seen = Mapped(md.clone()).parameters();
-            registry.set_node_number(&md, loopdev.as_ref().map(LoopDevice::number));
+            let seen = Seen::of(&md);
             Some(Node { md, name, wanted, kind, loopdev, mapper, note, seen, lost: false })
         });
         let without = without.iter().filter_map(|name| Some(Arc::downgrade(&registry.by_name(name)?)));
         let (nodes, without) = (nodes.collect(), without.collect());
-        let inner = Files { server: Some(server), nodes, without, claims: Claims::default() };
-        let shared = Shared::new(registry, inner);
-        registry.set_file_systems(Arc::new(NodeFileSystems::new(&shared, places.frozen(), true)));
+        let inner = Inner { server: Some(server), nodes, without, claims: Claims::default() };
+        let shared = Shared::new(registry.domain(), inner);
         let ublk = Ublks::covered(registry, &dir);
         Self { registry: registry.clone(), dir, settings, ublk, shared }
     }
@@ -125,9 +118,9 @@ fn passes(server: &FuseServer) -> bool {
 }
 
 impl Nodes {
-    /// Releases all nodes: the next daemon makes them anew.
+    /// Lets go of all nodes: the next daemon makes them anew.
     fn let_go(&self) -> Result<(), String> {
-        let mut used = self.release_files(false, |_| true);
+        let mut used = self.release_files(|_| true);
         if used.is_empty() {
             let inner = self.lock();
             used = inner.server.as_ref().map_or_else(Vec::new, FuseServer::open_devices);
@@ -179,7 +172,7 @@ impl HandOver for Nodes {
         let mut inner = self.lock();
         let Some(server) = inner.server.take_if(|server| passes(server)) else {
             drop(inner);
-            end_files(&self.shared, PATIENCE);
+            self.end_files(PATIENCE);
             return Ok(Vec::new());
         };
         let messages = server.give().map_err(|e| failed(Errno::ENODEV, e.to_string())).and_then(|(fds, mount)| {
@@ -203,10 +196,10 @@ impl HandOver for Nodes {
         match messages {
             Ok(messages) => Ok(messages),
             Err(e) => {
-                // It was unmounted from outside: the rest is cleaned up as in that case.
+                // Somebody has unmounted it: what is left goes as it does then.
                 warn!("{}: {}", self.dir.display(), e.message);
                 drop(inner);
-                end_files(&self.shared, PATIENCE);
+                self.end_files(PATIENCE);
                 Ok(Vec::new())
             }
         }

@@ -1,5 +1,5 @@
-//! The directory of a daemon as the journal's disk. It stays open: later writes need no descriptor for it, and reach
-//! the same directory.
+//! The directory of a daemon as the journal's disk. It is open for good: what is written later needs no descriptor of
+//! its own for it, and finds the same directory.
 
 use super::journal::{Disk, MAX_FILE};
 use rustix::fs::{AtFlags, CWD, FallocateFlags, Mode, OFlags, fallocate, fdatasync, fsync, openat, renameat, unlinkat};

@@ -1,51 +1,51 @@
-//! The files of the state: `state.json`, a checkpoint, and `state.log`, the changes since.
+//! Where the state lies: `state.json`, a checkpoint, and `state.log`, what has changed since.
 //!
 //! # The log
 //! Lines of text. The first is `udm-state-log 1 LENGTH CRC`: it belongs to the checkpoint of so many bytes with that
-//! CRC-32C, and to no other. Each that follows is `CRC RECORD`, where the CRC continues that of the line before; so a
-//! line is valid only if all lines before it are. Numbers of a CRC have eight hexadecimal digits.
+//! CRC-32C, and to no other. Each that follows is `CRC RECORD`, where the CRC goes on from that of the line before; so
+//! a line is good only when all before it are. Numbers of a CRC have eight hexadecimal digits.
 //!
 //! # What is on disk, and when
 //! - A record is in the log, and fdatasync(2) has returned, before [`Journal::append`] is `Ok`.
 //! - A checkpoint is written beside `state.json`, synced, and renamed over it, and the directory synced; then a new log
-//!   is made in the same way. A power cut between the two leaves the log of the checkpoint before. Its first line shows
-//!   that, and everything in it is in the new checkpoint.
-//! - A last line that a power cut or a full disk has torn is not valid, and was not acknowledged: it is ignored. After
-//!   a failed write the line is cut off again, before another follows. After a failed sync the content of the disk is
-//!   unknown: nothing is appended any more, and only another checkpoint helps.
+//!   is made in the same way. A power cut between the two leaves the log of the checkpoint before. It is known by its
+//!   first line, and all that it says is in the new checkpoint.
+//! - What a power cut or a full disk leaves of a last line is not good, and was acknowledged to nobody: it is left out.
+//!   After a failed write the line is cut off again, before another follows. After a failed sync nobody knows what is
+//!   on disk: nothing is appended any more, only another checkpoint helps.
 //!
 //! # Cost
-//! The cost of a record is its length. The cost of a checkpoint is that of the whole state; it is due when the log has
-//! become longer than the checkpoint, so the cost per record is bounded.
+//! A record costs what it holds. A checkpoint costs what there is, and is due when the log has become longer than the
+//! checkpoint: so each record pays for it but once.
 
 use std::io;
 
 /// The checkpoint.
 pub(crate) const STATE: &str = "state.json";
-/// The changes since.
+/// What has changed since.
 pub(crate) const LOG: &str = "state.log";
 /// The ending of a file that is being written.
 const NEW: &str = ".new";
-/// The beginning of a log.
+/// What a log begins with.
 const MAGIC: &str = "udm-state-log 1";
-/// A longer file was not written by udm: a device takes some hundred bytes, and so does a line of a table.
+/// A file that is longer is none of ours: a device takes some hundred bytes, a line of a table as much.
 pub(super) const MAX_FILE: u64 = 256 << 20;
 /// A log that is shorter is no reason for a checkpoint.
 const SHORT: u64 = 64 << 10;
-/// The space that is allocated at a time.
+/// So much room is asked for at a time.
 const ROOM: u64 = 64 << 10;
 
-/// The operations on a file system that the journal needs: the files of one directory.
+/// What it takes of a file system: the files of one directory.
 pub(crate) trait Disk {
     type File;
 
     /// All of a file, at most [`MAX_FILE`] bytes and one; `None` when there is none.
     fn read(&self, name: &str) -> io::Result<Option<Vec<u8>>>;
-    /// Creates an empty file of that name, replacing an old one.
+    /// An empty file of that name, in the place of what was there.
     fn create(&self, name: &str) -> io::Result<Self::File>;
     /// Writes all of it there.
     fn write(&self, file: &Self::File, at: u64, bytes: &[u8]) -> io::Result<()>;
-    /// Allocates space, so that writes there need no more. `Ok` if the file system cannot.
+    /// Sees to it that writes there need no more room. `Ok` where a file system cannot.
     fn reserve(&self, file: &Self::File, at: u64, len: u64) -> io::Result<()>;
     fn truncate(&self, file: &Self::File, len: u64) -> io::Result<()>;
     fn sync(&self, file: &Self::File) -> io::Result<()>;
@@ -56,21 +56,21 @@ pub(crate) trait Disk {
     fn sync_names(&self) -> io::Result<()>;
 }
 
-/// A failed operation, and its file.
+/// What could not be done, and to which file.
 #[derive(Debug)]
 pub(crate) struct Failed {
     pub(crate) file: &'static str,
     pub(crate) error: io::Error,
 }
 
-/// The content of the files.
+/// What lies there.
 #[derive(Default)]
 pub(crate) struct Found {
     /// The checkpoint; `None` when there is none, and so nothing at all.
     pub(crate) checkpoint: Option<Vec<u8>>,
-    /// The changes since, in order.
+    /// What has changed since, in order.
     pub(crate) records: Vec<String>,
-    /// The ignored part of the log, for people.
+    /// What of the log was left out, for people.
     pub(crate) left_out: Option<String>,
 }
 
@@ -94,7 +94,7 @@ pub(crate) fn read<D: Disk>(disk: &D) -> Result<Found, Failed> {
     Ok(Found { checkpoint: Some(checkpoint), records, left_out })
 }
 
-/// The valid records of a log, and the error of the rest.
+/// The good records of a log, and what is wrong with the rest.
 fn records(log: &[u8], checkpoint: &[u8]) -> (Vec<String>, Option<String>) {
     let head = head(checkpoint);
     let Some(rest) = log.strip_prefix(head.as_bytes()) else {
@@ -157,12 +157,12 @@ impl<D: Disk> Journal<D> {
         self.log.as_ref().is_some_and(|log| log.len > self.due)
     }
 
-    /// There was no space for the due checkpoint: try again when the log is twice as long.
+    /// There was no room for the checkpoint that is due: not again before the log is twice as long.
     pub(crate) fn put_off(&mut self) {
         self.due = self.log.as_ref().map_or(0, |log| log.len * 2);
     }
 
-    /// Makes sure that there is space for records of this many bytes, as far as the file system supports that.
+    /// Sees to it that there is room for records of so many bytes, as far as the file system lets it.
     pub(crate) fn reserve(&mut self, bytes: u64) -> Result<(), Failed> {
         let Some(log) = &mut self.log else { return Ok(()) };
         if log.room < log.len + bytes {
@@ -173,7 +173,7 @@ impl<D: Disk> Journal<D> {
         Ok(())
     }
 
-    /// Appends records. `Ok`: they are on disk. Otherwise none of them is, or only a checkpoint helps.
+    /// Appends records. `Ok`: they are on disk. Else none of them is, or only a checkpoint helps.
     pub(crate) fn append(&mut self, records: &[String]) -> Result<(), Failed> {
         let failed = |error| Failed { file: LOG, error };
         let Some(mut log) = self.log.take() else {
@@ -190,35 +190,35 @@ impl<D: Disk> Journal<D> {
             return Err(failed(io::Error::from(io::ErrorKind::FileTooLarge)));
         }
         if let Err(error) = self.disk.write(&log.file, log.len, text.as_bytes()) {
-            // The partial line must be removed before anything follows.
+            // What of it is there must go before anything follows.
             if self.disk.truncate(&log.file, log.len).is_ok() {
                 log.room = log.len;
                 self.log = Some(log);
             }
             return Err(failed(error));
         }
-        // Without the log from here on: after a failed sync the content of the disk is unknown.
+        // Without the log from here on: what is on disk after a failed sync is not known.
         self.disk.sync(&log.file).map_err(failed)?;
         (log.len, log.crc) = (log.len + text.len() as u64, crc);
         self.log = Some(log);
         Ok(())
     }
 
-    /// Writes a checkpoint, and begins a log. The old files are valid until the new checkpoint is on disk as a whole.
+    /// Writes a checkpoint, and begins a log. What was there holds until the new is on disk as a whole.
     pub(crate) fn checkpoint(&mut self, text: &[u8]) -> Result<(), Failed> {
         let new = format!("{STATE}{NEW}");
         let failed = |error| Failed { file: STATE, error };
         let written = self.disk.create(&new).and_then(|file| {
             self.disk.write(&file, 0, text)?;
-            // Before the rename; otherwise a power cut may leave the new name with an empty file.
+            // Before the rename, or a power cut may leave the new name with nothing behind it.
             self.disk.sync(&file)
         });
         if let Err(error) = written {
             let _ = self.disk.remove(&new);
             return Err(failed(error));
         }
-        // Until the names are durable, it is unknown which of the two is on disk: nothing may be appended to the old
-        // log.
+        // Which of the two is on disk is not known until the names are: nothing may be appended to the log of the old
+        // one.
         self.log = None;
         self.disk.rename(&new, STATE).and_then(|()| self.disk.sync_names()).map_err(failed)?;
         self.begin_log(text).map_err(|error| Failed { file: LOG, error })
@@ -246,7 +246,7 @@ impl<D: Disk> Journal<D> {
     }
 }
 
-/// Removes both files. The checkpoint goes first: without it a log is useless.
+/// Takes both files away. The checkpoint goes first: without it a log says nothing.
 pub(crate) fn forget<D: Disk>(disk: &D) -> io::Result<()> {
     disk.remove(STATE)?;
     disk.sync_names()?;

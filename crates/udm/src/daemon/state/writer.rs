@@ -1,44 +1,35 @@
-//! Which parts of the state are written, and when.
+//! What is written of the state, and when.
 //!
-//! # The cost of a command
+//! # What a command costs
 //! Only what it touched is looked at and compared with what was written before: a device, or the exports. A record for
-//! each difference goes to the log. Devices that go by themselves, at their last close, are looked for among those with
-//! a deferred removal; and [`StateWriter::look_around`] checks some devices in turn, whatever may have changed them.
+//! each difference goes to the log. Devices that go by themselves, at their last close, are looked for among those that
+//! were asked to; and [`StateWriter::look_around`] looks at some devices after the other, whoever may have changed
+//! them.
 //!
 //! # When it cannot be written
-//! A command that could not be recorded is refused before it has done anything: [`StateWriter::ready`] allocates space
-//! in the log, and first writes records that are still unwritten. If writing fails all the same, after the command is
-//! done, the command says so; no other command that changes something is begun until everything is written.
+//! A command that could not be remembered is refused before it has done anything: [`StateWriter::ready`] asks for room
+//! in the log, and writes first what is still unwritten. Where writing fails all the same, once the command is done, it
+//! says so; nothing else that changes anything is begun until all is written.
 
 use super::disk::Directory;
-use super::format::{DeviceState, ExportState, State, VhostUserState};
 use super::journal::{self, Failed, Journal};
-use super::record::{Kept, Record, differences};
+use super::{DeviceState, ExportState, State, VhostUserState};
+use crate::daemon::Daemon;
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use tracing::{error, info, warn};
-use udm_base::Errno;
-use udm_core::Error;
+use udm_base::{DevT, Errno};
+use udm_core::{Error, MAJOR};
 
-/// The number of devices that are checked when nothing says that one has changed.
+/// So many devices are looked at when nothing says that one has changed.
 const AROUND: usize = 64;
-/// The most that a record takes beside the command's own text: a device's fields.
+/// A record takes no more, beside what the command has in it: a device's own words.
 const RECORD: u64 = 8 << 10;
 
-/// What is remembered: devices and exports as they are now.
-pub(crate) trait Source {
-    /// The device of that minor number, if there is one.
-    fn device(&self, minor: u32) -> Option<DeviceState>;
-
-    /// The exports.
-    fn exports(&self) -> (Vec<ExportState>, Vec<VhostUserState>);
-
-    /// Everything.
-    fn all(&self) -> State;
-}
-
-/// The part of the state that may have changed.
+/// What may have changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum What {
     /// The device of that minor number.
@@ -51,17 +42,17 @@ pub(crate) enum What {
 #[derive(Clone, Debug)]
 pub(crate) struct Unsaved {
     pub(crate) errno: Errno,
-    /// The file, and the reason.
+    /// Which file, and why.
     pub(crate) message: String,
 }
 
 impl Unsaved {
-    /// The error for a command that has not begun.
+    /// To a command that has not begun.
     pub(crate) fn refusal(&self) -> Error {
         Error::new(self.errno, format!("nothing is done, since it could not be remembered: {}", self.message))
     }
 
-    /// The error for a command that is done.
+    /// To one that is done.
     pub(crate) fn confession(&self) -> Error {
         let message = format!(
             "it is done, but not remembered: {}. Until that can be written again, a daemon that is killed comes back without \
@@ -72,137 +63,218 @@ impl Unsaved {
     }
 }
 
+/// One change.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub(super) enum Record {
+    /// Of this number there is this device.
+    Device(Box<DeviceState>),
+    /// Of this number there is none.
+    Gone(u32),
+    Export(ExportState),
+    ExportGone(ExportState),
+    VhostUser(VhostUserState),
+    VhostUserGone(VhostUserState),
+}
+
+/// The state as far as it is written.
+#[derive(Clone, Default)]
+pub(super) struct Kept {
+    devices: BTreeMap<u32, DeviceState>,
+    exports: Vec<ExportState>,
+    vhost_user: Vec<VhostUserState>,
+    /// Devices that go at their last close.
+    going: BTreeSet<u32>,
+}
+
+impl Kept {
+    pub(super) fn of(state: State) -> Self {
+        let State { version: _, devices, exports, vhost_user } = state;
+        let mut kept = Self { exports, vhost_user, ..Self::default() };
+        devices.into_iter().for_each(|device| kept.apply(Record::Device(Box::new(device))));
+        kept
+    }
+
+    pub(super) fn state(self) -> State {
+        let Self { devices, exports, vhost_user, going: _ } = self;
+        State { version: super::VERSION, devices: devices.into_values().collect(), exports, vhost_user }
+    }
+
+    pub(super) fn apply(&mut self, record: Record) {
+        match record {
+            Record::Device(device) => {
+                match device.deferred_remove {
+                    true => self.going.insert(device.minor),
+                    false => self.going.remove(&device.minor),
+                };
+                self.devices.insert(device.minor, *device);
+            }
+            Record::Gone(minor) => {
+                self.going.remove(&minor);
+                self.devices.remove(&minor);
+            }
+            Record::Export(export) => self.exports.push(export),
+            Record::ExportGone(export) => self.exports.retain(|other| *other != export),
+            Record::VhostUser(export) => self.vhost_user.push(export),
+            Record::VhostUserGone(export) => self.vhost_user.retain(|other| *other != export),
+        }
+    }
+
+    /// What makes this `now`.
+    fn changes_to(&self, now: State) -> Vec<Record> {
+        let now = Self::of(now);
+        let gone =
+            self.devices.keys().filter(|minor| !now.devices.contains_key(minor)).map(|minor| Record::Gone(*minor));
+        let mut all: Vec<Record> = gone.collect();
+        for (minor, device) in now.devices {
+            if self.devices.get(&minor) != Some(&device) {
+                all.push(Record::Device(Box::new(device)));
+            }
+        }
+        differences(&self.exports, now.exports, Record::ExportGone, Record::Export, &mut all);
+        differences(&self.vhost_user, now.vhost_user, Record::VhostUserGone, Record::VhostUser, &mut all);
+        all
+    }
+
+    fn text(&self) -> io::Result<String> {
+        Ok(self.clone().state().text()?)
+    }
+}
+
+fn differences<T: Clone + PartialEq>(
+    before: &[T],
+    now: Vec<T>,
+    gone: impl Fn(T) -> Record,
+    new: impl Fn(T) -> Record,
+    all: &mut Vec<Record>,
+) {
+    all.extend(before.iter().filter(|one| !now.contains(one)).cloned().map(gone));
+    all.extend(now.into_iter().filter(|one| !before.contains(one)).map(new));
+}
+
 /// Keeps the state on disk.
+#[derive(Default)]
 pub(crate) struct StateWriter {
     /// Held while a state is taken and written, so that an older one never follows a newer.
     inner: Mutex<Inner>,
 }
 
+#[derive(Default)]
 struct Inner {
-    /// Where it lies.
-    dir: PathBuf,
     journal: Option<Journal<Directory>>,
     kept: Kept,
-    /// Not everything is written, for this reason. The missing part has to be determined again.
+    /// Not everything is written: why. What it is must be found out anew.
     behind: Option<Unsaved>,
-    /// The place where [`StateWriter::look_around`] goes on.
+    /// Where [`StateWriter::look_around`] goes on.
     next: u32,
     /// Nothing is written any more.
     closed: bool,
 }
 
 impl StateWriter {
-    /// Nothing is written yet.
-    pub(crate) fn new(dir: &Path) -> Self {
-        let (dir, journal, kept) = (dir.to_owned(), None, Kept::default());
-        Self { inner: Mutex::new(Inner { dir, journal, kept, behind: None, next: 0, closed: false }) }
-    }
-
     fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes sure that a command of this many bytes can be recorded. Blocks.
-    pub(crate) fn ready(&self, source: &dyn Source, bytes: usize) -> Result<(), Unsaved> {
+    /// Sees to it that a command of so many bytes can be remembered. Blocks.
+    pub(crate) fn ready(&self, daemon: &Daemon, bytes: usize) -> Result<(), Unsaved> {
         let mut inner = self.lock();
         if inner.behind.is_some() || inner.journal.as_ref().is_none_or(|journal| !journal.has_log()) {
-            inner.save(source, What::Everything)?;
+            inner.save(daemon, What::Everything)?;
         }
         // As JSON it may be twice as long.
         let bytes = RECORD + 2 * bytes as u64;
         let reserved = inner.journal.as_mut().map_or(Ok(()), |journal| journal.reserve(bytes));
-        reserved.map_err(|failed| unsaved(&inner.dir, failed))
+        reserved.map_err(|failed| unsaved(daemon, failed))
     }
 
-    /// Writes the changes. Blocks until they are on disk.
-    pub(crate) fn save(&self, source: &dyn Source, what: What) -> Result<(), Unsaved> {
-        self.lock().save(source, what)
+    /// Writes what has changed. Blocks until it is on disk.
+    pub(crate) fn save(&self, daemon: &Daemon, what: What) -> Result<(), Unsaved> {
+        self.lock().save(daemon, what)
     }
 
-    /// Checks some devices, and tries again to write what could not be written.
-    pub(crate) fn look_around(&self, source: &dyn Source) {
+    /// Looks at some devices, and tries again what could not be written.
+    pub(crate) fn look_around(&self, daemon: &Daemon) {
         let mut inner = self.lock();
         if inner.behind.is_some() {
-            let _ = inner.save(source, What::Everything);
+            let _ = inner.save(daemon, What::Everything);
             return;
         }
         let from = inner.next;
         let some: Vec<u32> = inner.kept.devices.range(from..).map(|(minor, _)| *minor).take(AROUND).collect();
         inner.next = if some.len() < AROUND { 0 } else { some.last().map_or(0, |last| last.saturating_add(1)) };
-        let mut changes: Vec<Record> = some.into_iter().filter_map(|minor| inner.change_of(source, minor)).collect();
-        inner.changes_of_exports(source, &mut changes);
-        let _ = inner.write(changes);
+        let mut changes: Vec<Record> = some.into_iter().filter_map(|minor| inner.change_of(daemon, minor)).collect();
+        inner.changes_of_exports(daemon, &mut changes);
+        let _ = inner.write(daemon, changes);
     }
 
     /// Writes the last checkpoint, of what was saved last. Nothing is written any more.
-    pub(crate) fn close(&self) {
+    pub(crate) fn close(&self, daemon: &Daemon) {
         let mut inner = self.lock();
         inner.closed = true;
         let (journal, behind) = (inner.journal.take(), inner.behind.is_some());
-        // The log has records that this checkpoint would not have.
+        // The log says what a checkpoint would not.
         let Some(journal) = journal.filter(|_| !behind) else { return };
         let closed = inner.kept.text().map_err(|error| Failed { file: journal::STATE, error });
         if let Err(failed) = closed.and_then(|text| journal.close(text.as_bytes())) {
-            warn!("{}; what is there holds", unsaved(&inner.dir, failed).message);
+            warn!("{}; what is there holds", unsaved(daemon, failed).message);
         }
     }
 
-    /// Removes the state for good: no later save brings it back.
-    pub(crate) fn forget(&self) -> io::Result<()> {
+    /// Takes the state away, for good: no later save brings it back.
+    pub(crate) fn forget(&self, dir: &Path) -> io::Result<()> {
         let mut inner = self.lock();
         (inner.closed, inner.journal) = (true, None);
-        let named = |e: io::Error| {
-            io::Error::new(e.kind(), format!("{} cannot be removed: {e}", inner.dir.join(journal::STATE).display()))
-        };
-        forget(&inner.dir).map_err(named)
+        forget(dir)
     }
 }
 
-/// Removes the state of a daemon that has ended.
+/// Takes the state of a daemon that has ended away.
 pub(crate) fn forget(dir: &Path) -> io::Result<()> {
     journal::forget(&Directory::open(dir)?)
 }
 
 impl Inner {
-    fn save(&mut self, source: &dyn Source, what: What) -> Result<(), Unsaved> {
+    fn save(&mut self, daemon: &Daemon, what: What) -> Result<(), Unsaved> {
         let what = if self.behind.is_some() || self.journal.is_none() { What::Everything } else { what };
         let mut changes = Vec::new();
         match what {
-            What::Everything => {
-                let mut now = source.all();
-                now.devices.iter_mut().for_each(DeviceState::hide_secrets);
-                changes = self.kept.changes_to(now);
-            }
+            What::Everything => changes = self.kept.changes_to(State::of_daemon(daemon)),
             What::Device(minor) => {
                 let mut minors = self.kept.going.clone();
                 minors.insert(minor);
-                changes.extend(minors.into_iter().filter_map(|minor| self.change_of(source, minor)));
+                changes.extend(minors.into_iter().filter_map(|minor| self.change_of(daemon, minor)));
             }
-            What::Exports => self.changes_of_exports(source, &mut changes),
+            What::Exports => self.changes_of_exports(daemon, &mut changes),
         }
-        self.write(changes)
+        self.write(daemon, changes)
     }
 
-    fn change_of(&self, source: &dyn Source, minor: u32) -> Option<Record> {
+    fn change_of(&self, daemon: &Daemon, minor: u32) -> Option<Record> {
         let was = self.kept.devices.get(&minor);
-        let Some(mut now) = source.device(minor) else { return was.map(|_| Record::Gone(minor)) };
-        now.hide_secrets();
-        (was != Some(&now)).then(|| Record::Device(Box::new(now)))
+        match daemon.registry.by_devt(DevT::new(MAJOR, minor)) {
+            None => was.map(|_| Record::Gone(minor)),
+            Some(md) => {
+                let mut now = DeviceState::of(&md, &daemon.lost, &daemon.nodes);
+                now.hide_secrets();
+                (was != Some(&now)).then(|| Record::Device(Box::new(now)))
+            }
+        }
     }
 
-    fn changes_of_exports(&self, source: &dyn Source, all: &mut Vec<Record>) {
-        let (exports, vhost_user) = source.exports();
+    fn changes_of_exports(&self, daemon: &Daemon, all: &mut Vec<Record>) {
+        let (exports, vhost_user) = State::exports_of(&daemon.tcp, &daemon.vhost);
         differences(&self.kept.exports, exports, Record::ExportGone, Record::Export, all);
         differences(&self.kept.vhost_user, vhost_user, Record::VhostUserGone, Record::VhostUser, all);
     }
 
-    fn write(&mut self, changes: Vec<Record>) -> Result<(), Unsaved> {
+    fn write(&mut self, daemon: &Daemon, changes: Vec<Record>) -> Result<(), Unsaved> {
         if self.closed {
             return Ok(());
         }
-        let written = self.try_write(changes).map_err(|failed| unsaved(&self.dir, failed));
+        let written = self.try_write(daemon, changes).map_err(|failed| unsaved(daemon, failed));
         match (&written, &self.behind) {
-            (Err(why), None) if self.dir.exists() => error!("{}", why.message),
+            (Err(why), None) if daemon.places.dir().exists() => error!("{}", why.message),
             (Ok(()), Some(_)) => info!("the state is written again"),
             _ => {}
         }
@@ -210,11 +282,11 @@ impl Inner {
         written
     }
 
-    fn try_write(&mut self, changes: Vec<Record>) -> Result<(), Failed> {
+    fn try_write(&mut self, daemon: &Daemon, changes: Vec<Record>) -> Result<(), Failed> {
         let failed = |error| Failed { file: journal::STATE, error };
         let journal = match &mut self.journal {
             Some(journal) => journal,
-            none => none.insert(Journal::new(Directory::open(&self.dir).map_err(failed)?)),
+            none => none.insert(Journal::new(Directory::open(daemon.places.dir()).map_err(failed)?)),
         };
         if journal.has_log() {
             if changes.is_empty() {
@@ -227,14 +299,14 @@ impl Inner {
                     && let Err(why) =
                         self.kept.text().map_err(failed).and_then(|text| journal.checkpoint(text.as_bytes()))
                 {
-                    // Everything is in the log, or the same in both checkpoints.
-                    warn!("{}; the log goes on", unsaved(&self.dir, why).message);
+                    // All is in the log, or in the one of the two checkpoints as in the other.
+                    warn!("{}; the log goes on", unsaved(daemon, why).message);
                     journal.put_off();
                 }
                 return Ok(());
             }
         }
-        // There is no log, or it accepts no more records.
+        // There is no log, or it does not take any more.
         let mut next = self.kept.clone();
         changes.into_iter().for_each(|change| next.apply(change));
         let written = next.text().map_err(failed).and_then(|text| journal.checkpoint(text.as_bytes()));
@@ -243,8 +315,8 @@ impl Inner {
     }
 }
 
-fn unsaved(dir: &Path, failed: Failed) -> Unsaved {
-    let path = dir.join(failed.file);
+fn unsaved(daemon: &Daemon, failed: Failed) -> Unsaved {
+    let path = daemon.places.dir().join(failed.file);
     let message = format!("{} cannot be written: {}", path.display(), failed.error);
     Unsaved { errno: Errno::of(&failed.error), message }
 }

@@ -17,13 +17,24 @@ use std::fs;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
-use udm_testing::Random;
 
 /// Of the volume, and of the pool beneath.
 const SECTORS: u64 = 2 << 20;
 const PORT: u16 = 5432;
 const SNAPSHOT_PORT: u16 = 5433;
 const SETTINGS: &str = "max_connections = 20\nshared_buffers = 16MB\nmax_wal_size = 64MB\ncheckpoint_timeout = 30s\n";
+
+/// xorshift64.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, end: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % end
+    }
+}
 
 fn setting(name: &str) -> Option<u64> {
     let text = std::env::var(name).ok()?;
@@ -180,7 +191,7 @@ fn nothing_committed_is_lost_when_the_daemon_is_killed() {
     let seed = setting("UDM_PG_SEED").unwrap_or(1).max(1);
     let begun = Instant::now();
     let until = begun + Duration::from_secs(setting("UDM_PG_SECONDS").unwrap_or(0));
-    let mut random = Random::new(seed);
+    let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
     stage.volume();
     let mut mounted = stage.mount("vol");
     let mut server = stage.database(&mounted);

@@ -34,28 +34,6 @@ pub(crate) fn options(uri: &str, jobs: u64, size: u64) -> Vec<String> {
     .into()
 }
 
-/// Verified load of `jobs` connections on a device, of random requests of so many bytes, from its start to its end and
-/// again, as long as `goes_on` after a whole one. What fio said of the last, and whether it was content with all.
-pub(crate) fn verified_while(
-    uri: &str,
-    jobs: u64,
-    size: u64,
-    bytes: &str,
-    goes_on: impl Fn() -> bool,
-) -> (bool, String) {
-    let mut options = options(uri, jobs, size);
-    options.extend(["--rw=randrw", "--verify=crc32c", "--verify_backlog=64", "--fsync=32"].map(Into::into));
-    options.push(format!("--bsrange={bytes}"));
-    let args: Vec<&str> = options.iter().map(String::as_str).collect();
-    loop {
-        let (content, text) = outcome("fio", &args);
-        let content = content && !text.contains("verify:") && text.contains("err= 0");
-        if !content || !goes_on() {
-            return (content, text);
-        }
-    }
-}
-
 pub(super) fn check(subject: &Subject) {
     let options = options(&subject.uri(), 2, crate::kinds::SIZE);
     let with = |more: &[&'static str]| -> Vec<&str> {

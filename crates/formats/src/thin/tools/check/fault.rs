@@ -1,4 +1,4 @@
-//! The fault.
+//! What is wrong.
 
 use std::fmt;
 

@@ -1,4 +1,4 @@
-//! The repairs that a check may make: counts that are too high, and the flag that asked for the check.
+//! What a check may put right: counts that are too high, and the flag that asked for the check.
 
 use std::sync::Arc;
 

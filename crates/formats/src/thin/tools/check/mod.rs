@@ -37,7 +37,7 @@ pub enum Depth {
 /// What to check.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// Whose superblock. The space maps of a metadata snapshot are not checked: it has none.
+    /// Whose superblock. Of a metadata snapshot the space maps are not checked: it has none.
     pub which: Which,
     /// How much.
     pub depth: Depth,
@@ -45,7 +45,7 @@ pub struct Options {
     pub ignore_non_fatal: bool,
 }
 
-/// Reports during a check.
+/// What is told on the way.
 pub trait Listener: Progress {
     /// A stage begins.
     fn stage(&mut self, name: &str);
@@ -55,7 +55,7 @@ pub trait Listener: Progress {
     fn head(&mut self, transaction: u64, free_metadata: u64);
 }
 
-/// The outcome.
+/// What came of it.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Outcome {
     /// The worst that was found.
@@ -73,7 +73,7 @@ pub struct Outcome {
 /// Leaks that are remembered for mending; where there are more, mend and check again.
 pub const MOST_LEAKS: usize = 1 << 20;
 
-/// The most faults that are reported one by one; the rest is counted.
+/// Faults that are told one by one; the rest is counted.
 const MOST_TOLD: u64 = 1000;
 
 impl Outcome {
@@ -88,7 +88,7 @@ impl Outcome {
     }
 }
 
-/// The state of a check.
+/// What a check carries with it.
 struct State<'a> {
     io: &'a dyn BlockIo,
     listener: &'a mut dyn Listener,
@@ -135,7 +135,7 @@ impl State<'_> {
 /// Checks metadata. Writes nothing. Blocks.
 ///
 /// # Errors
-/// When a metadata snapshot is asked for and none is held. Damage is no error: it is reported to `listener` and in the
+/// When a metadata snapshot is asked for and none is held. Damage is no error: it is told to `listener` and in the
 /// outcome.
 pub fn check(io: &Arc<dyn BlockIo>, options: Options, listener: &mut dyn Listener) -> Result<Outcome, Error> {
     let mut state = State {
@@ -190,7 +190,7 @@ pub fn check(io: &Arc<dyn BlockIo>, options: Options, listener: &mut dyn Listene
     Ok(state.outcome)
 }
 
-/// Errors of a superblock with a right checksum.
+/// What a superblock with a right checksum can still say wrong.
 fn superblock(state: &mut State<'_>, view: &View, io: &Arc<dyn BlockIo>) {
     let disk = *view.superblock.disk();
     let at = view.at;

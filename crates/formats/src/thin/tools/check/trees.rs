@@ -12,12 +12,12 @@ use super::fault::{Fault, Severity};
 use super::{Depth, Error, State};
 use crate::thin::{BlockTime, MAX_TIME};
 
-/// The facts about a visited block.
+/// What is known of a block that was visited.
 #[derive(Clone, Copy)]
 struct Summary {
     /// Levels beneath and with it; 0 while it is being walked, [`DAMAGED`] where something in it is.
     height: u8,
-    /// Its tree.
+    /// What tree it belongs to.
     tree: Tree,
     /// Entries in its leaves.
     entries: u64,

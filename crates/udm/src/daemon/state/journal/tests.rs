@@ -3,7 +3,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-/// A file: its content, and the durable part of it.
+/// A file: what is in it, and what of that is durable.
 #[derive(Clone, Default)]
 struct Content {
     now: Vec<u8>,
@@ -12,16 +12,17 @@ struct Content {
 
 type Inode = usize;
 
-/// A disk in memory that fails, or loses power, at a chosen step. Each byte written is a step, and each other call.
+/// A disk in memory that fails, or loses its power, at a step of one's choice. Each byte written is a step, and each
+/// other call.
 #[derive(Clone, Default)]
 struct Model {
     files: Vec<Content>,
     names: BTreeMap<String, Inode>,
     durable_names: BTreeMap<String, Inode>,
     steps: u64,
-    /// At this step the power is cut: nothing more happens.
+    /// At this step the power goes: nothing more happens.
     cut: Option<u64>,
-    /// From this step on, this many calls fail.
+    /// From this step on, so many calls fail.
     fails: Option<(u64, u64)>,
 }
 
@@ -157,7 +158,8 @@ fn text(numbers: &[u32]) -> Vec<u8> {
     numbers.iter().map(|number| format!("{number}\n")).collect::<String>().into_bytes()
 }
 
-/// Records numbers as the daemon does: if appending fails, a checkpoint is tried. Returns the acknowledged ones.
+/// Records numbers as the daemon does: what cannot be appended is tried as a checkpoint. Returns those that were
+/// acknowledged.
 fn run(disk: &ModelDisk, mut known: Vec<u32>, numbers: std::ops::Range<u32>) -> Vec<u32> {
     let mut journal = Journal::new(disk.clone());
     let mut acknowledged = known.clone();
@@ -201,8 +203,7 @@ fn what_is_acknowledged_survives_a_cut_at_every_step() {
     }
 }
 
-/// A disk that is full, or broken, for some calls: acknowledged records are there, then and after a power cut at the
-/// end.
+/// A disk that is full, or broken, for some calls: what is acknowledged is there, then and after a cut at the end.
 #[test]
 fn what_fails_is_not_acknowledged_and_harms_nothing() {
     let whole = ModelDisk::default();
@@ -258,7 +259,7 @@ fn a_log_that_is_cut_or_damaged_anywhere_gives_what_is_before() {
         let (found, left_out) = records(&bytes, &text(&[0]));
         assert!(whole.starts_with(&found) && found.len() < whole.len() && left_out.is_some(), "byte {at}");
     }
-    // A log of another checkpoint is ignored.
+    // One of another checkpoint says nothing of this one.
     assert!(records(&log, &text(&[1])).0.is_empty());
 }
 

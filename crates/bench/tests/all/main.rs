@@ -1,4 +1,0 @@
-//! The load generator from outside, in one program.
-
-mod bench;
-mod polling;

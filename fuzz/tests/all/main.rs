@@ -1,4 +1,0 @@
-//! The fuzzer from outside, in one program.
-
-mod driver;
-mod smoke;
